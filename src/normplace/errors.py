@@ -1,0 +1,21 @@
+"""The one error a user's mistake raises, and the wording that helps to mend it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """A mistake in what the caller asked for.
+
+    Its message is one sentence that says what was wrong and what to do; the command line prints it and exits with 2.
+    """
+
+
+def unknown(kind: str, name: object, options: Iterable[str]) -> UsageError:
+    """The error for a name that is not among ``options``, with the nearest one suggested."""
+    known = sorted(options)
+    close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known) or 'nothing yet'}."
+    return UsageError(f"unknown {kind} {name!r}: {hint}")
