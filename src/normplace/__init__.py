@@ -1,6 +1,49 @@
-"""normplace: where should the normalization sit?"""
+"""normplace: where should the normalization sit?
 
+Build networks with any placement, find and measure the norms of existing ones, and see the evidence.
+"""
+
+from normplace import models
 from normplace._version import __version__
 from normplace.errors import UsageError
+from normplace.norms import (
+    BatchNorm,
+    DyT,
+    GraphNorm,
+    Identity,
+    LayerNorm,
+    MsgNorm,
+    PairNorm,
+    RMSNorm,
+    build_norm,
+)
+from normplace.placement import Block, LearnedScale, Placement, Power
+from normplace.residual import Branch, Residual
+from normplace.scale import Scale
 
-__all__ = ["UsageError", "__version__"]
+__all__ = [
+    # Where norms stand
+    "Placement",
+    "Block",
+    "Power",
+    "LearnedScale",
+    "Scale",
+    # The block they stand in
+    "Residual",
+    "Branch",
+    # Norms
+    "LayerNorm",
+    "RMSNorm",
+    "BatchNorm",
+    "GraphNorm",
+    "PairNorm",
+    "MsgNorm",
+    "DyT",
+    "Identity",
+    "build_norm",
+    # Networks
+    "models",
+    # The rest
+    "UsageError",
+    "__version__",
+]

@@ -1,0 +1,118 @@
+"""Norms over the features of one row: nothing but the row itself decides its scale.
+
+On graphs this makes them node-wise. PyG's ``LayerNorm`` defaults to graph-wise statistics, under which a per-node
+scalar survives; under these it is divided out, up to eps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normplace.errors import UsageError
+from normplace.norms._precision import cast, widen
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer normalization (Ba, Kiros, Hinton 2016, arXiv 1607.06450).
+
+    Drop-in for :class:`torch.nn.LayerNorm`: same arguments, parameters and state dict, and the same bits in float32.
+    The statistics of a half-precision input are computed in float32 and the result returned in the input's dtype,
+    under autocast too.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalize the trailing ``normalized_shape`` dimensions."""
+        x = widen(input)
+        y = F.layer_norm(x, self.normalized_shape, cast(self.weight, x), cast(self.bias, x), self.eps)
+        return y.to(input.dtype)
+
+
+class RMSNorm(nn.RMSNorm):
+    """Root-mean-square normalization (Zhang, Sennrich 2019, arXiv 1910.07467).
+
+    Drop-in for :class:`torch.nn.RMSNorm`, with one difference: eps is always a number (1e-6 unless told). PyTorch's
+    default of ``None`` means the machine epsilon of whatever dtype arrives, so one model changes with its precision.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-6,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        if eps is None:
+            raise UsageError("RMSNorm needs an explicit eps: give a number such as 1e-6 instead of None.")
+        shape = normalized_shape if isinstance(normalized_shape, int) else list(normalized_shape)
+        super().__init__(shape, eps, elementwise_affine, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Divide by the root mean square of the trailing ``normalized_shape`` dimensions."""
+        wide = widen(x)
+        return F.rms_norm(wide, self.normalized_shape, cast(self.weight, wide), self.eps).to(x.dtype)
+
+
+class DyT(nn.Module):
+    """Dynamic tanh, ``weight * tanh(alpha x) + bias`` (Zhu et al. 2025, arXiv 2503.10622).
+
+    It squashes and measures nothing: no statistic, hence no invariance to scale.
+
+    Args:
+        normalized_shape: Shape of the gain and shift.
+        alpha_init: Starting value of the one learned slope.
+        elementwise_affine: Whether the gain and shift are learned.
+        bias: Whether there is a shift.
+        device: Where the parameters live.
+        dtype: Their dtype.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        alpha_init: float = 0.5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        where = {"device": device, "dtype": dtype}
+        self.normalized_shape = shape
+        self.alpha_init = alpha_init
+        self.alpha = nn.Parameter(torch.empty((), **where))
+        self.weight = nn.Parameter(torch.empty(shape, **where)) if elementwise_affine else None
+        self.bias = nn.Parameter(torch.empty(shape, **where)) if elementwise_affine and bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Slope to ``alpha_init``, gain to one, shift to zero."""
+        nn.init.constant_(self.alpha, self.alpha_init)
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Squash every element."""
+        wide = widen(x)
+        y = torch.tanh(self.alpha.to(wide.dtype) * wide)
+        if self.weight is not None:
+            y = y * self.weight.to(wide.dtype)
+        if self.bias is not None:
+            y = y + self.bias.to(wide.dtype)
+        return y.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """The arguments that shape the module."""
+        return f"{self.normalized_shape}, alpha_init={self.alpha_init}, elementwise_affine={self.weight is not None}"
+
+
+class Identity(nn.Identity):
+    """A slot that holds no norm; takes and ignores a norm's arguments."""

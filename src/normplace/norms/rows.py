@@ -1,0 +1,171 @@
+"""Norms whose statistics run over rows: a batch, or the nodes of each graph.
+
+They keep a per-row scalar that feature norms divide out, because every row of the batch or graph shares one scale.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normplace.norms._precision import cast, widen
+
+
+def graph_mean(x: Tensor, batch: Tensor | None, num_graphs: int | None) -> Tensor:
+    """The mean row of each graph, repeated for each of its nodes.
+
+    Args:
+        x: Node features, one row per node.
+        batch: The graph each node belongs to, or None when all belong to one.
+        num_graphs: How many graphs there are; found from ``batch`` when None, at the cost of a device sync.
+    """
+    if batch is None:
+        return x.mean(0, keepdim=True).expand_as(x)
+    graphs = int(batch.max()) + 1 if num_graphs is None else num_graphs
+    total = x.new_zeros(graphs, x.shape[1]).index_add_(0, batch, x)
+    count = x.new_zeros(graphs).index_add_(0, batch, x.new_ones(len(x))).clamp_(min=1)
+    return (total / count[:, None])[batch]
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalization (Ioffe, Szegedy 2015, arXiv 1502.03167) over every dimension but the last.
+
+    State dict and arguments of :class:`torch.nn.BatchNorm1d`; the features stand last, as in every norm here, so a
+    (batch, sequence, feature) input needs no transpose.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalize each feature over all rows."""
+        same = self.weight is not None and self.weight.dtype == input.dtype
+        x = input if same else widen(input)  # PyTorch's kernel takes float32 statistics of half-precision rows itself
+        return super().forward(x.reshape(-1, input.shape[-1])).reshape(input.shape).to(input.dtype)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.shape[-1] != self.num_features:
+            raise ValueError(f"expected {self.num_features} features in the last dimension, got {input.shape[-1]}")
+
+
+class GraphNorm(nn.Module):
+    """Graph normalization (Cai et al. 2021, arXiv 2009.03294), per graph and feature.
+
+    ``weight * (x - mean_scale * mean) / sqrt(var + eps) + bias``, the variance taken of the shifted values. Parameter
+    names are those of PyG's ``GraphNorm``.
+
+    Args:
+        dim: Number of features.
+        eps: Added to the variance.
+        device: Where the parameters live.
+        dtype: Their dtype.
+    """
+
+    context = ("batch",)
+
+    def __init__(self, dim: int, eps: float = 1e-5, device: Any = None, dtype: Any = None) -> None:
+        super().__init__()
+        where = {"device": device, "dtype": dtype}
+        self.dim, self.eps = dim, eps
+        self.weight = nn.Parameter(torch.empty(dim, **where))
+        self.bias = nn.Parameter(torch.empty(dim, **where))
+        self.mean_scale = nn.Parameter(torch.empty(dim, **where))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Gain and mean scale to one, shift to zero."""
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+        nn.init.ones_(self.mean_scale)
+
+    def forward(self, x: Tensor, batch: Tensor | None = None, num_graphs: int | None = None) -> Tensor:
+        """Normalize each feature over the nodes of each graph."""
+        wide = widen(x)
+        shifted = wide - graph_mean(wide, batch, num_graphs) * self.mean_scale.to(wide.dtype)
+        variance = graph_mean(shifted * shifted, batch, num_graphs)
+        y = shifted * torch.rsqrt(variance + self.eps)
+        return (y * self.weight.to(wide.dtype) + self.bias.to(wide.dtype)).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """The arguments that shape the module."""
+        return f"{self.dim}, eps={self.eps}"
+
+
+class PairNorm(nn.Module):
+    """PairNorm (Zhao, Akoglu 2020, arXiv 1909.12223): centre each graph, then fix its mean squared row norm.
+
+    Keeps the total pairwise distance of the rows constant from layer to layer. No parameters.
+
+    Args:
+        dim: Number of features; taken for the common signature, not used.
+        scale: The row norm (root mean square over the graph) of the result.
+        scale_individually: Give every row that norm instead (PairNorm-SI), which divides a per-row scalar out.
+        eps: Added to the mean square.
+    """
+
+    context = ("batch",)
+
+    def __init__(self, dim: int, scale: float = 1.0, scale_individually: bool = False, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.dim, self.scale, self.scale_individually, self.eps = dim, scale, scale_individually, eps
+
+    def forward(self, x: Tensor, batch: Tensor | None = None, num_graphs: int | None = None) -> Tensor:
+        """Centre and rescale the rows of each graph."""
+        wide = widen(x)
+        centred = wide - graph_mean(wide, batch, num_graphs)
+        square = centred.square().sum(-1, keepdim=True)
+        if not self.scale_individually:
+            square = graph_mean(square, batch, num_graphs)
+        return (self.scale * centred * torch.rsqrt(square + self.eps)).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """The arguments that shape the module."""
+        return f"scale={self.scale}, scale_individually={self.scale_individually}, eps={self.eps}"
+
+
+class MsgNorm(nn.Module):
+    """Message normalization (Li et al. 2020, arXiv 2006.07739): ``scale * |reference| * message / |message|``.
+
+    Gives each message the length of the row it is added to, times one learned factor; so it needs that row, and stands
+    only where there is one: the output slot of a residual block, or inside a graph convolution.
+
+    Args:
+        dim: Number of features; taken for the common signature, not used.
+        scale_init: Starting value of the factor.
+        learn_scale: Whether the factor is trained.
+        eps: Smallest message length that is divided by.
+        device: Where the factor lives.
+        dtype: Its dtype.
+    """
+
+    context = ("reference",)
+
+    def __init__(
+        self,
+        dim: int,
+        scale_init: float = 1.0,
+        learn_scale: bool = True,
+        eps: float = 1e-12,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.dim, self.scale_init, self.eps = dim, scale_init, eps
+        self.scale = nn.Parameter(torch.empty(1, device=device, dtype=dtype), requires_grad=learn_scale)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The factor back to its starting value."""
+        nn.init.constant_(self.scale, self.scale_init)
+
+    def forward(self, x: Tensor, reference: Tensor) -> Tensor:
+        """Rescale the message ``x`` to the length of ``reference``, row by row."""
+        message, receiver = widen(x), widen(reference)
+        direction = F.normalize(message, dim=-1, eps=self.eps)
+        length = torch.linalg.vector_norm(receiver, dim=-1, keepdim=True)
+        scale = cast(self.scale, message)
+        return (scale * length * direction).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """The arguments that shape the module."""
+        return f"scale_init={self.scale_init}, learn_scale={self.scale.requires_grad}"

@@ -1,0 +1,239 @@
+"""The one residual block: a branch, its add, and the norms and scales a placement puts around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normplace.errors import UsageError, unknown
+from normplace.norms import apply_norm, build_norm, norm_context
+from normplace.placement import BLOCK_SLOTS, NETWORK_SLOTS, Block, LearnedScale, Placement, resolved
+from normplace.scale import Scale
+
+NormLike = str | Callable[[int], nn.Module]
+NormChoice = NormLike | Mapping[str, NormLike]
+
+
+def reset_tree(module: nn.Module) -> None:
+    """Start a module's parameters anew, leaving each part that knows how to do it itself to do so once."""
+    if callable(reset := getattr(module, "reset_parameters", None)):
+        reset()
+    else:
+        for child in module.children():
+            reset_tree(child)
+
+
+class Branch(nn.Module):
+    """A branch that offers places for norms inside itself.
+
+    A subclass names them, with their widths, in :attr:`places`, and passes the tensor through :meth:`place` where each
+    stands. A branch without inner places need not derive from this: any module can be one.
+    """
+
+    places: Mapping[str, int] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleDict()
+
+    def place(self, name: str, x: Tensor) -> Tensor:
+        """``x`` through the norm that stands at ``name``, or unchanged where none does."""
+        return self.norms[name](x) if name in self.norms else x
+
+
+class Residual(nn.Module):
+    """``branch`` with its skip, norms and scales as ``placement`` says for this layer.
+
+    Args:
+        branch: Any module; called with the stream and whatever else :meth:`forward` is given.
+        dim: Width of the stream.
+        placement: A :class:`Placement` or the name of a preset.
+        norm: What stands in the slots: a name, a factory that takes the width, or a mapping from slot to either.
+        layer: Which layer this is, counted from 1; only some placements ask.
+        depth: How many layers there are.
+        scale: A positive multiplier beside one of the norms; its per-row factor is passed to :meth:`forward`.
+
+    Raises:
+        UsageError: If norm, slot, scale and branch do not fit together.
+
+    Example:
+        >>> block = Residual(nn.Linear(8, 8), 8, "peri", norm="rms")
+        >>> block(torch.ones(2, 8)).shape
+        torch.Size([2, 8])
+    """
+
+    def __init__(
+        self,
+        branch: nn.Module,
+        dim: int,
+        placement: str | Placement = "pre",
+        norm: NormChoice = "layer",
+        layer: int = 1,
+        depth: int = 1,
+        scale: Scale | None = None,
+    ) -> None:
+        super().__init__()
+        rule = Placement.named(placement) if isinstance(placement, str) else placement
+        self.block: Block = rule.at(layer, depth)
+        self.dim, self.layer, self.depth = dim, layer, depth
+        self._skip = resolved(self.block.skip)
+        self._input_scale = resolved(self.block.input_scale)
+        self._fixed_scale = 1.0 if isinstance(self.block.branch, LearnedScale) else resolved(self.block.branch)
+        self.branch = branch
+        self.input_norm = build_slot_norm(norm, "input", dim) if self.block.input else None
+        self.output_norm = build_slot_norm(norm, "output", dim) if self.block.output else None
+        self.stream_norm = build_slot_norm(norm, "stream", dim) if self.block.stream else None
+        self._fill_inner(norm)
+        self.scale, self._scale_slot = _placed_scale(scale, self.block)
+        learned = self.block.branch if isinstance(self.block.branch, LearnedScale) else None
+        self.branch_scale = None
+        if learned is not None:
+            like = next(branch.parameters(), torch.empty(0))
+            shape = (dim,) if learned.per_channel else ()
+            self.branch_scale = nn.Parameter(torch.empty(shape, device=like.device, dtype=like.dtype))
+        self._start_scales()
+
+    def _fill_inner(self, norm: NormChoice) -> None:
+        for name in self.block.inner:
+            places = getattr(self.branch, "places", {})
+            if name not in places:
+                kind = type(self.branch).__name__
+                if not places:
+                    raise UsageError(
+                        f"the placement puts a norm inside the branch at {name!r}, but {kind} offers no such place: "
+                        "derive the branch from normplace.Branch and name its places."
+                    )
+                raise unknown(f"place inside {kind}:", name, places)
+            self.branch.norms[name] = build_slot_norm(norm, f"inner.{name}", places[name])
+
+    def _start_scales(self) -> None:
+        if self.branch_scale is not None:
+            assert isinstance(self.block.branch, LearnedScale)
+            nn.init.constant_(self.branch_scale, self.block.branch.init)
+        gain = resolved(self.block.init_gain)
+        if gain != 1:
+            rescale = getattr(self.branch, "rescale_init", None)
+            if rescale is not None:
+                rescale(gain)
+            else:
+                with torch.no_grad():
+                    for parameter in self.branch.parameters():
+                        if parameter.ndim > 1:
+                            parameter.mul_(gain)
+
+    def reset_parameters(self) -> None:
+        """Start the branch, the norms and the scales anew."""
+        for child in self.children():
+            reset_tree(child)
+        self._start_scales()
+
+    def forward(
+        self, x: Tensor, *args: Any, factor: Tensor | None = None, batch: Tensor | None = None, **kwargs: Any
+    ) -> Tensor:
+        """The next value of the stream.
+
+        Args:
+            x: The stream, features last.
+            *args: Passed to the branch.
+            factor: What :meth:`Scale.factor` returned, when the block has a scale.
+            batch: The graph each row belongs to, for norms that ask.
+            **kwargs: Passed to the branch.
+
+        Raises:
+            UsageError: If the block has a scale and no factor is given, or the reverse.
+        """
+        if (factor is None) != (self.scale is None):
+            raise UsageError(
+                "the block has no scale, so it takes no factor."
+                if self.scale is None
+                else f"the block scales by {self.scale.symbol}: pass factor=scale.factor(values)."
+            )
+        block = self.block
+        normed = self._norm("input", self.input_norm, x, x, factor, batch)
+        read = normed if self._input_scale == 1 else self._input_scale * normed
+        out = self.branch(read, *args, **kwargs)
+        out = self._norm("output", self.output_norm, out, x, factor, batch)
+        if self.branch_scale is not None:
+            out = self.branch_scale.to(out.dtype) * out
+        elif self._fixed_scale != 1:
+            out = self._fixed_scale * out
+        if not block.is_plain:
+            skip = normed if block.skip_normed else x
+            out = (skip if self._skip == 1 else self._skip * skip) + out
+        return self._norm("stream", self.stream_norm, out, None, factor, batch)
+
+    def _norm(
+        self,
+        slot: str,
+        norm: nn.Module | None,
+        value: Tensor,
+        reference: Tensor | None,
+        factor: Tensor | None,
+        batch: Tensor | None,
+    ) -> Tensor:
+        if norm is None:
+            return value
+        if self.scale is None or factor is None or slot != self._scale_slot:
+            return apply_norm(norm, value, reference=reference, batch=batch)
+        factor = factor.to(value.dtype)
+        if self.scale.where == "before":
+            return apply_norm(norm, factor * value, reference=reference, batch=batch)
+        return factor * apply_norm(norm, value, reference=reference, batch=batch)
+
+    def equation(self) -> str:
+        """This block's arithmetic, its scale included."""
+        if self.scale is None or self._scale_slot is None:
+            return self.block.equation()
+        return f"{self.block.equation({self._scale_slot: self.scale.where})}, s = {self.scale.symbol}"
+
+    def extra_repr(self) -> str:
+        """The equation, and where in the network it holds."""
+        return f"{self.equation()}, layer {self.layer} of {self.depth}"
+
+
+def build_slot_norm(norm: NormChoice, slot: str, dim: int) -> nn.Module:
+    """The norm that ``norm`` chooses for ``slot``, over ``dim`` features.
+
+    Args:
+        norm: A name, a factory that takes the width, or a mapping from slot to either, where ``inner`` stands for
+            every inner place that is not named itself.
+        slot: A slot of the block or of the network, an inner one as ``inner.name``.
+        dim: Number of features.
+
+    Raises:
+        UsageError: If the mapping has nothing for the slot, or the norm cannot stand there.
+    """
+    if isinstance(norm, Mapping):
+        for key in norm:
+            if key.partition(".")[0] not in BLOCK_SLOTS + NETWORK_SLOTS:
+                raise unknown("slot", key, BLOCK_SLOTS + NETWORK_SLOTS)
+        kind = norm.get(slot, norm.get(slot.partition(".")[0]))
+        if kind is None:
+            raise UsageError(f"the placement has a norm in slot {slot!r}, but the mapping names none for it: add one.")
+    else:
+        kind = norm
+    built = build_norm(kind, dim) if isinstance(kind, str) else kind(dim)
+    if "reference" in norm_context(built) and slot != "output":
+        raise UsageError(
+            f"{type(built).__name__} gives a message the length of the row it is added to, which the {slot!r} slot "
+            f"does not have: choose per slot, such as norm={{'output': 'msg', {slot!r}: 'layer'}}."
+        )
+    return built
+
+
+def _placed_scale(scale: Scale | None, block: Block) -> tuple[Scale | None, str | None]:
+    """The scale and the slot whose norm it stands beside."""
+    if scale is None:
+        return None, None
+    slots = [slot for slot in block.slots if not slot.startswith("inner.")]
+    if not slots:
+        raise UsageError("a scale stands beside a norm, but this placement has none around the branch.")
+    if scale.slot is None and len(slots) > 1:
+        raise UsageError(f"this placement has norms in {' and '.join(slots)}: say which with Scale(slot=...).")
+    slot = scale.slot or slots[0]
+    if slot not in slots:
+        raise unknown("slot with a norm:", slot, slots)
+    return scale, slot
