@@ -98,14 +98,14 @@ class Residual(nn.Module):
 
     def _fill_inner(self, norm: NormChoice) -> None:
         for name in self.block.inner:
-            places = getattr(self.branch, "places", {})
+            kind = type(self.branch).__name__
+            if not isinstance(self.branch, Branch):
+                raise UsageError(
+                    f"the placement puts a norm inside the branch at {name!r}, but {kind} offers no such place: "
+                    "derive the branch from normplace.Branch and name its places."
+                )
+            places = self.branch.places
             if name not in places:
-                kind = type(self.branch).__name__
-                if not places:
-                    raise UsageError(
-                        f"the placement puts a norm inside the branch at {name!r}, but {kind} offers no such place: "
-                        "derive the branch from normplace.Branch and name its places."
-                    )
                 raise unknown(f"place inside {kind}:", name, places)
             self.branch.norms[name] = build_slot_norm(norm, f"inner.{name}", places[name])
 

@@ -1,0 +1,59 @@
+"""What ran and on what, for the reader of a result line."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from normplace._version import __version__
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    return {
+        "normplace": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+
+
+@cache
+def hardware() -> dict[str, Any]:
+    """The machine: processor, cores, memory, accelerator."""
+    found: dict[str, Any] = {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": _memory_gb(),
+    }
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name(0)
+    return found
+
+
+def describe(machine: dict[str, Any]) -> str:
+    """One line about a machine for people."""
+    parts = [f"{machine['cores']} cores of {machine['cpu']}", f"{machine['memory_gb']:g} GB"]
+    return ", ".join([machine["gpu"], *parts] if "gpu" in machine else parts)
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_gb() -> float:
+    if not hasattr(os, "sysconf"):
+        return 0.0
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)

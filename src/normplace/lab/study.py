@@ -1,0 +1,113 @@
+"""What a study is: its claims, the trials that test them, and the figures that show them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from normplace.errors import UsageError, unknown
+from normplace.lab.claims import Claim
+from normplace.lab.results import Line
+
+SCALES = ("smoke", "laptop", "full")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial measured.
+
+    Args:
+        metrics: Numbers by name, for claims.
+        series: Lists of numbers by name, for figures.
+    """
+
+    metrics: Mapping[str, float]
+    series: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart and the numbers behind it.
+
+    Args:
+        title: What it shows, as a sentence a reader can check against it.
+        caption: How it was made.
+        rows: The numbers, one mapping per row, columns in the order of the first.
+        spec: A Vega-Lite specification without data; the rows are its data.
+        alt: What a reader who cannot see it should know.
+    """
+
+    title: str
+    caption: str
+    rows: Sequence[Mapping[str, Any]]
+    spec: Mapping[str, Any]
+    alt: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """One paper's claims with everything that tests them.
+
+    Args:
+        name: What the command line calls it.
+        title: One line for people.
+        paper: Authors, title and identifier.
+        summary: A few sentences on what is tested and which choices are ours.
+        reference: ``module:attribute`` where workers find this object.
+        config: The frozen dataclass of one trial; it has a ``seed``.
+        plan: From a scale to the configurations of its trials.
+        run: From a configuration to its outcome; a pure function.
+        claims: Declared before the runs.
+        figures: From lines to figures.
+        label: From a configuration to a few words, for progress.
+    """
+
+    name: str
+    title: str
+    paper: str
+    summary: str
+    reference: str
+    config: type
+    plan: Callable[[str], Iterable[Any]]
+    run: Callable[[Any], Outcome]
+    claims: tuple[Claim, ...]
+    figures: Callable[[Sequence[Line]], Sequence[Figure]]
+    label: Callable[[Any], str] = str
+
+
+def load_study(name: str, registry: Mapping[str, str]) -> Study:
+    """The study of that name, or at that ``module:attribute``.
+
+    Args:
+        name: A key of ``registry``, or a reference of the reader's own.
+        registry: References by name.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    if name not in registry and ":" not in name:
+        raise unknown("study", name, registry)
+    return resolve(registry.get(name, name))
+
+
+def resolve(reference: str) -> Study:
+    """The study at ``module:attribute``.
+
+    Raises:
+        UsageError: If there is no such module or attribute, or it is something else.
+    """
+    module_name, _, attribute = reference.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise UsageError(
+            f"no module {module_name!r} for the study {reference!r}: check the name and the path."
+        ) from error
+    study = getattr(module, attribute, None)
+    if not isinstance(study, Study):
+        raise UsageError(f"{reference!r} is not a study: point to a normplace.lab.Study object.")
+    return study
