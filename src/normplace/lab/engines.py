@@ -1,12 +1,13 @@
 """Where trials run: processes of this machine, a Ray cluster, or a Dask cluster.
 
-An engine takes a function and its arguments and yields each result as it is ready. A worker that dies costs the trial it
-ran, which is tried again; only a trial that kills its worker repeatedly is given up, as :class:`WorkerLost`.
+An engine takes a function and its arguments and yields each result as it is ready. A worker that dies costs the trial
+it ran, which is tried again; only a trial that kills its worker repeatedly is given up, as :class:`WorkerLost`.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import multiprocessing
 import os
 import threading
@@ -129,7 +130,7 @@ class RayEngine:
                 {"address": address} if address else {"num_cpus": jobs, "include_dashboard": False}
             )
             try:
-                ray.init(log_to_driver=False, logging_level="error", **options)
+                ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
             except ConnectionError as error:
                 raise UsageError(f"no Ray cluster answers at {address!r}: check --address or start one.") from error
 
@@ -142,6 +143,8 @@ class RayEngine:
         self, function: Callable[[Any], Any], items: Sequence[Any], started: Callable[[int], None]
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as items finish."""
+        from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
+
         ray = self._ray
         task = ray.remote(function).options(num_cpus=1, max_retries=RETRIES)
         running = {}
@@ -153,7 +156,7 @@ class RayEngine:
             index = running.pop(ready)
             try:
                 yield index, ray.get(ready)
-            except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError):
+            except (WorkerCrashedError, NodeDiedError, OutOfMemoryError):
                 yield index, WorkerLost(f"its Ray worker died {RETRIES + 1} times")
 
 
@@ -166,13 +169,13 @@ class DaskEngine:
     """
 
     def __init__(self, address: str | None, jobs: int) -> None:
-        import dask
+        from dask import config
         from distributed import Client, LocalCluster
 
-        dask.config.set({"distributed.scheduler.allowed-failures": RETRIES})
+        config.set({"distributed.scheduler.allowed-failures": RETRIES})
         self._cluster = None
         if address is None:
-            self._cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None)
+            self._cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=":0")
         try:
             self._client = Client(address or self._cluster, timeout=10)
         except (OSError, ValueError) as error:

@@ -1,0 +1,8 @@
+"""``python -m normplace`` is the command line."""
+
+import sys
+
+from normplace.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""The command line: few verbs, each a plain function.
+
+Exit codes: 0 all well, 1 some trials failed, 2 a mistake in what was asked, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from normplace._version import __version__
+from normplace.errors import UsageError, unknown
+
+RUNS = Path("runs")
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser whose every complaint is one sentence with the nearest name suggested."""
+
+    def error(self, message: str) -> NoReturn:
+        """Turn the parser's own message into the project's."""
+        raise UsageError(f"{message}; see '{self.prog} --help'.")
+
+    def parse_strictly(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse all words, refusing those no option takes."""
+        verbs = next(action for action in self._actions if isinstance(action, argparse._SubParsersAction)).choices
+        verb = next((word for word in words if not word.startswith("-")), None)
+        if verb is not None and verb not in verbs:
+            raise unknown("command", verb, verbs)
+        arguments, rest = self.parse_known_args(words)
+        if rest:
+            options = verbs[verb]._option_string_actions if verb else self._option_string_actions
+            if rest[0].startswith("-"):
+                raise unknown(
+                    f"option of '{self.prog}{f' {verb}' if verb else ''}':", rest[0].partition("=")[0], options
+                )
+            raise UsageError(f"nothing is known to do with {rest[0]!r}; see '{self.prog} {verb} --help'.")
+        return arguments
+
+
+def study(arguments: argparse.Namespace) -> int:
+    """Run a study, or go on with one that was interrupted.
+
+    Results go to a file in the output folder, a line per trial as it finishes. Run the same command again to continue
+    after an interruption: recorded trials are kept, failed ones are tried again.
+    """
+    _need("lab", "rich", "scipy")
+    from contextlib import closing
+
+    from normplace.lab.config import parse_overrides
+    from normplace.lab.engines import open_engine
+    from normplace.lab.progress import Progress
+    from normplace.lab.runner import Run
+    from normplace.lab.study import load_study
+    from normplace.studies import STUDIES
+
+    chosen = load_study(arguments.study, STUDIES)
+    run = Run(chosen, arguments.scale, parse_overrides(chosen.config, arguments.set))
+    path = arguments.out / run.file_name
+    with closing(open_engine(arguments.engine, arguments.jobs, arguments.address)) as engine:
+        lines = run.execute(arguments.out, engine, Progress())
+    failed = [line for line in lines if line.status == "failed"]
+    _print_verdicts(chosen.claims, lines)
+    print(f"{len(lines) - len(failed)} trials recorded in {path}; 'normplace report {arguments.out}' makes the page.")
+    for line in failed:
+        print(f"failed: {chosen.label(chosen.config(**line.config))}: {(line.error or '').strip().splitlines()[-1]}")
+    return 1 if failed else 0
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write the HTML report of result files: the claims first, then the figures.
+
+    Takes result files or folders of them; without any, the results that come with the package.
+    """
+    _need("lab", "rich", "scipy")
+    from normplace.lab.report import Section, write_report
+    from normplace.lab.runner import recorded_run
+    from normplace.studies import STUDIES
+
+    sections = []
+    for path in _result_files(arguments.results):
+        run, lines = recorded_run(path, STUDIES)
+        sections.append(Section(run.study, lines, run.command))
+    write_report(sections, arguments.out)
+    print(f"The report is at {arguments.out.resolve()}")
+    return 0
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Recompute every verdict from result files; nothing is trained.
+
+    Takes result files or folders of them; without any, the results that come with the package.
+    """
+    _need("lab", "rich", "scipy")
+    from normplace.lab.runner import recorded_run
+    from normplace.studies import STUDIES
+
+    for path in _result_files(arguments.results):
+        run, lines = recorded_run(path, STUDIES)
+        print(f"{run.study.name} at scale {run.scale}, {len(lines)} trials in {path}")
+        _print_verdicts(run.study.claims, lines)
+    return 0
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Say which backends are usable here, and why not where they are not."""
+    from normplace.doctor import examine
+
+    print(f"normplace {__version__}")
+    for finding in examine():
+        mark = "yes" if finding.usable else "no "
+        print(f"  {finding.name:8} {mark}  {finding.detail}  ({finding.serves})")
+    return 0
+
+
+def _print_verdicts(claims: Sequence, lines: Sequence) -> None:
+    from normplace.lab.claims import judge
+
+    for claim in claims:
+        judgement = judge(claim, lines)
+        print(f"  {judgement.verdict}: {claim.statement} ({claim.paper})")
+        for measurement in judgement.measurements:
+            mark = "holds" if measurement.holds else "fails"
+            print(f"    {mark}  {measurement.check.label}: {measurement}, needs {measurement.check.threshold}")
+
+
+def _result_files(paths: Sequence[Path]) -> list[Path]:
+    """Result files among ``paths``, folders opened; those of the package when there are none."""
+    from normplace.studies import committed_results
+
+    if not paths:
+        return list(committed_results())
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"there is no {path}: run 'normplace study' first, or check the path.")
+        inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if not inside:
+            raise UsageError(f"{path} holds no result files: run 'normplace study --out {path}' first.")
+        found += inside
+    return found
+
+
+def _need(extra: str, *modules: str) -> None:
+    """Refuse with the remedy when an optional dependency is missing."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise UsageError(f"this command needs {module!r}: pip install 'normplace[{extra}]'.")
+
+
+def build_parser() -> Parser:
+    """The parser of every verb; help texts are the functions' docstrings."""
+    parser = Parser(prog="normplace", description="Where should the normalization sit?", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=__version__)
+    verbs = parser.add_subparsers(title="commands", dest="verb", required=True, metavar="command")
+
+    def verb(function) -> argparse.ArgumentParser:
+        text = inspect.cleandoc(function.__doc__)
+        added = verbs.add_parser(
+            function.__name__, help=text.splitlines()[0], description=text, allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        added.set_defaults(function=function)
+        return added
+
+    options = verb(study)
+    options.add_argument("study", help="its name, or module:attribute of your own")
+    options.add_argument("--scale", default="laptop", help="smoke (seconds), laptop (minutes), full (the paper's size)")
+    options.add_argument("--out", type=Path, default=RUNS, help="folder of result files (default: %(default)s)")
+    options.add_argument("--engine", default="local", help="local, ray or dask (default: %(default)s)")
+    options.add_argument("--address", help="the Ray or Dask cluster to join")
+    options.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trials at once (default: %(default)s)")
+    options.add_argument(
+        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="change settings of every trial, such as epochs=500"
+    )
+    for function in (report, verify):
+        options = verb(function)
+        options.add_argument("results", nargs="*", type=Path, help="result files, or folders of them")
+        if function is report:
+            options.add_argument(
+                "--out", type=Path, default=Path("report.html"), help="the page to write (default: %(default)s)"
+            )
+    verb(doctor)
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        arguments = build_parser().parse_strictly(sys.argv[1:] if words is None else words)
+        return arguments.function(arguments)
+    except UsageError as error:
+        print(f"normplace: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("normplace: stopped; what was finished is recorded, and the same command goes on.", file=sys.stderr)
+        return 130

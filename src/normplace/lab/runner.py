@@ -1,0 +1,194 @@
+"""Run a study: plan its trials, skip those already recorded, record the rest as they finish."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from normplace.errors import UsageError, unknown
+from normplace.lab.config import config_dict, config_from_dict, config_hash
+from normplace.lab.engines import Engine, WorkerLost
+from normplace.lab.environment import hardware, versions
+from normplace.lab.progress import Progress
+from normplace.lab.results import Line, ResultFile, finite, latest, read_lines
+from normplace.lab.study import SCALES, Study, resolve
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One call of a study's function, as it travels to a worker.
+
+    Args:
+        reference: ``module:attribute`` of the study.
+        scale: The scale it was planned at.
+        config: The configuration's fields.
+        overrides: Those the user set by hand.
+    """
+
+    reference: str
+    scale: str
+    config: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A study at one scale, with what the user changed.
+
+    Args:
+        study: What to run.
+        scale: How large.
+        overrides: Configuration fields that replace the plan's.
+
+    Raises:
+        UsageError: If the scale or a field is unknown.
+    """
+
+    study: Study
+    scale: str
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.scale not in SCALES:
+            raise unknown("scale", self.scale, SCALES)
+        if "seed" in self.overrides:
+            raise UsageError("the seed is part of the plan and cannot be overridden: claims are judged over all seeds.")
+
+    @property
+    def file_name(self) -> str:
+        """The name of its result file; changed settings go to a file of their own."""
+        parts = [self.study.name, self.scale]
+        if self.overrides:
+            text = json.dumps(self.overrides, sort_keys=True)
+            parts.append(hashlib.sha256(text.encode()).hexdigest()[:8])
+        return "-".join(parts) + ".jsonl"
+
+    @property
+    def command(self) -> str:
+        """The command line that runs it."""
+        words = ["normplace", "study", self.study.name, "--scale", self.scale]
+        if self.overrides:
+            words += ["--set", *(f"{key}={value}" for key, value in self.overrides.items())]
+        return " ".join(words)
+
+    def plan(self) -> dict[str, Any]:
+        """The configuration of every trial, by its hash.
+
+        Raises:
+            UsageError: If overrides make two trials the same.
+        """
+        planned: dict[str, Any] = {}
+        for config in self.study.plan(self.scale):
+            changed = config_from_dict(self.study.config, {**config_dict(config), **self.overrides})
+            key = config_hash(self.study.name, changed)
+            if key in planned:
+                raise UsageError(f"these overrides make trials of {self.study.name!r} alike: leave what varies alone.")
+            planned[key] = changed
+        return planned
+
+    def counted(self, lines: Sequence[Line]) -> list[Line]:
+        """The lines that count: the planned trials', each once, in the order of the plan."""
+        chosen = latest(lines)
+        return [chosen[key] for key in self.plan() if key in chosen]
+
+    def execute(self, out: Path, engine: Engine, progress: Progress) -> list[Line]:
+        """Run what is not yet recorded.
+
+        Args:
+            out: The folder of result files.
+            engine: Where trials run.
+            progress: What to tell the person watching.
+
+        Raises:
+            UsageError: If the file cannot be written or holds another study's results.
+        """
+        planned = self.plan()
+        with ResultFile(out / self.file_name) as results:
+            for line in results:
+                if line.study != self.study.name:
+                    raise UsageError(f"{results.path} holds results of {line.study!r}: choose another --out.")
+            if results.recovered:
+                progress.note(f"a torn last line was set aside in {results.recovered}; its trial runs again")
+            done = {key for key, line in latest(results).items() if line.status == "ok"}
+            todo = [(key, config) for key, config in planned.items() if key not in done]
+            trials = [
+                Trial(self.study.reference, self.scale, config_dict(config), dict(self.overrides)) for _, config in todo
+            ]
+            labels = [self.study.label(config) for _, config in todo]
+            with progress.watch(self.study.name, labels, skipped=len(planned) - len(todo)):
+                for index, result in engine.run(run_trial, trials, progress.started):
+                    line = _lost(trials[index], result) if isinstance(result, WorkerLost) else result
+                    results.append(line)
+                    progress.finished(index, line.status == "ok")
+            return self.counted(results.lines)
+
+
+def run_trial(trial: Trial) -> Line:
+    """Run one trial and describe it; an exception becomes a failed line, never a lost one."""
+    torch.set_num_threads(1)  # the same sums in the same order on every engine, and no two trials fight for a core
+    start = time.perf_counter()
+    study = resolve(trial.reference)
+    config = config_from_dict(study.config, trial.config)
+    try:
+        outcome = study.run(config)
+    except Exception:
+        return _line(trial, study, "failed", time.perf_counter() - start, error=traceback.format_exc(limit=-3))
+    return _line(
+        trial,
+        study,
+        "ok",
+        time.perf_counter() - start,
+        metrics={name: finite(value) for name, value in outcome.metrics.items()},
+        series={name: [finite(value) for value in values] for name, values in outcome.series.items()},
+    )
+
+
+def _lost(trial: Trial, reason: WorkerLost) -> Line:
+    return _line(trial, resolve(trial.reference), "failed", 0.0, error=str(reason))
+
+
+def _line(trial: Trial, study: Study, status: str, seconds: float, **measured: Any) -> Line:
+    return Line(
+        study=study.name,
+        scale=trial.scale,
+        hash=config_hash(study.name, config_from_dict(study.config, trial.config)),
+        config=dict(trial.config),
+        seed=trial.config["seed"],
+        status=status,
+        overrides=dict(trial.overrides),
+        seconds=round(seconds, 3),
+        finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        versions=versions(),
+        hardware=hardware(),
+        **measured,
+    )
+
+
+def recorded_run(path: Path, registry: Mapping[str, str]) -> tuple[Run, list[Line]]:
+    """The run a result file records, and the lines of it that count.
+
+    Args:
+        path: The file.
+        registry: References of studies by name.
+
+    Raises:
+        UsageError: If the file is empty, unreadable, or of an unknown study.
+    """
+    lines = read_lines(path)
+    if not lines:
+        raise UsageError(f"{path} has no results yet: run the study first.")
+    first = lines[0]
+    if first.study not in registry:
+        raise unknown("study", first.study, registry)
+    run = Run(resolve(registry[first.study]), first.scale, first.overrides)
+    return run, run.counted(lines)

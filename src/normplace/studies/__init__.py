@@ -1,0 +1,19 @@
+"""One study per paper, and where to find each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+STUDIES = {
+    "extrapolation": "normplace.studies.extrapolation:STUDY",
+}
+
+
+def committed_results() -> Iterator[Path]:
+    """The result files that come with the package."""
+    for reference in STUDIES.values():
+        package = reference.partition(":")[0]
+        folder = Path(str(resources.files(package))) / "results"
+        yield from sorted(folder.glob("*.jsonl"))

@@ -1,0 +1,95 @@
+"""What the paper says of the toy experiment, and the numbers that would show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from normplace.lab.claims import Check, Claim, by_seed, pick
+from normplace.lab.results import Line
+from normplace.studies.extrapolation.trials import FARTHEST, VARIANTS
+from normplace.tasks.toy import FUNCTIONS
+
+PAPER = "arXiv 2505.14512"
+NORMED = tuple(variant for variant in VARIANTS if variant != "none")
+
+
+def growth(lines: Sequence[Line], data: str, norm_at: str) -> dict[int, float]:
+    """The growth exponent of the prediction, by seed."""
+    return by_seed(pick(lines, data=data, norm_at=norm_at), "growth")
+
+
+def reach_in_targets(lines: Sequence[Line], data: str, norm_at: str) -> dict[int, float]:
+    """The farthest prediction in units of the largest training target, by seed."""
+    chosen = pick(lines, data=data, norm_at=norm_at)
+    reach, target = by_seed(chosen, "reach"), by_seed(chosen, "largest_target")
+    return {seed: reach[seed] / target[seed] for seed in reach}
+
+
+def placement_effect(lines: Sequence[Line], data: str) -> dict[int, float]:
+    """How far the three LN networks are apart, over how far they are from the one without, by seed."""
+    reach = {variant: by_seed(pick(lines, data=data, norm_at=variant), "reach") for variant in VARIANTS}
+    complete = set.intersection(*(set(values) for values in reach.values()))
+    effect = {}
+    for seed in complete:
+        normed = [reach[variant][seed] for variant in NORMED]
+        effect[seed] = (max(normed) - min(normed)) / abs(reach["none"][seed] - sum(normed) / len(normed))
+    return effect
+
+
+CLAIMS = (
+    Claim(
+        id="unbounded-without-norm",
+        paper=f"{PAPER}, Theorem 3.1 and Figure 1",
+        statement="Without LayerNorm the prediction grows without bound along the input.",
+        checks=tuple(
+            Check(f"growth exponent, {data}, no LN", partial(growth, data=data, norm_at="none"), at_least=0.9)
+            for data in FUNCTIONS
+        ),
+        seeds=5,
+        note="The exponent p of |f| ~ |x|^p between 100 and 1000 times the edge of the data: 1 is linear growth.",
+    ),
+    Claim(
+        id="bounded-with-one-norm",
+        paper=f"{PAPER}, Theorem 3.3 and Figure 1",
+        statement="With one LayerNorm anywhere the prediction stays bounded.",
+        checks=tuple(
+            Check(f"growth exponent, {data}, LN {norm_at}", partial(growth, data=data, norm_at=norm_at), at_most=0.05)
+            for data in FUNCTIONS
+            for norm_at in NORMED
+        ),
+        seeds=5,
+        note="The same exponent: 0 is a prediction that has stopped growing.",
+    ),
+    Claim(
+        id="stays-near-targets",
+        paper=f"{PAPER}, Figure 1",
+        statement="With one LayerNorm the farthest predictions stay of the order of the training targets.",
+        checks=tuple(
+            Check(
+                f"|f| at {FARTHEST} x edge over the largest target, {data}, LN {norm_at}",
+                partial(reach_in_targets, data=data, norm_at=norm_at),
+                at_most=3.0,
+            )
+            for data in FUNCTIONS
+            for norm_at in NORMED
+        ),
+        seeds=5,
+        note="Figure 1 shows it; the paper states no number, so the threshold of 3 is ours.",
+    ),
+    Claim(
+        id="placement-matters-little",
+        paper=f"{PAPER}, Figure 1",
+        statement="Where the LayerNorm stands matters little beside whether there is one.",
+        checks=tuple(
+            Check(
+                f"spread over LN placements / distance to no LN, at {FARTHEST} x edge, {data}",
+                partial(placement_effect, data=data),
+                at_most=0.1,
+            )
+            for data in FUNCTIONS
+        ),
+        seeds=5,
+        note="Paired by seed; the threshold of a tenth is ours.",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Data and metrics, no models."""
