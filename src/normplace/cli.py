@@ -12,10 +12,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from normplace._version import __version__
 from normplace.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from normplace.lab.claims import Claim
+    from normplace.lab.results import Line
 
 RUNS = Path("runs")
 
@@ -35,11 +39,10 @@ class Parser(argparse.ArgumentParser):
             raise unknown("command", verb, verbs)
         arguments, rest = self.parse_known_args(words)
         if rest:
-            options = verbs[verb]._option_string_actions if verb else self._option_string_actions
+            parser = verbs[verb] if verb else self
             if rest[0].startswith("-"):
-                raise unknown(
-                    f"option of '{self.prog}{f' {verb}' if verb else ''}':", rest[0].partition("=")[0], options
-                )
+                options = parser._option_string_actions
+                raise unknown(f"option of '{parser.prog}':", rest[0].partition("=")[0], options)
             raise UsageError(f"nothing is known to do with {rest[0]!r}; see '{self.prog} {verb} --help'.")
         return arguments
 
@@ -104,7 +107,7 @@ def verify(arguments: argparse.Namespace) -> int:
     for path in _result_files(arguments.results):
         run, lines = recorded_run(path, STUDIES)
         print(f"{run.study.name} at scale {run.scale}, {len(lines)} trials in {path}")
-        _print_verdicts(run.study.claims, lines)
+        _print_verdicts(run.study.claims, lines, every_check=True)
     return 0
 
 
@@ -119,15 +122,19 @@ def doctor(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_verdicts(claims: Sequence, lines: Sequence) -> None:
+def _print_verdicts(claims: Sequence[Claim], lines: Sequence[Line], every_check: bool = False) -> None:
+    """Each claim with its verdict, and the checks that do not hold, or all of them."""
     from normplace.lab.claims import judge
 
     for claim in claims:
         judgement = judge(claim, lines)
-        print(f"  {judgement.verdict}: {claim.statement} ({claim.paper})")
+        held = sum(measurement.holds for measurement in judgement.measurements)
+        print(f"  {judgement.verdict}: {claim.statement}")
+        print(f"    {held} of {len(claim.checks)} checks hold ({claim.paper})")
         for measurement in judgement.measurements:
-            mark = "holds" if measurement.holds else "fails"
-            print(f"    {mark}  {measurement.check.label}: {measurement}, needs {measurement.check.threshold}")
+            if every_check or not measurement.holds:
+                mark = "holds" if measurement.holds else "does not hold"
+                print(f"    {mark}: {measurement.check.label}: {measurement}; needs {measurement.check.threshold}")
 
 
 def _result_files(paths: Sequence[Path]) -> list[Path]:

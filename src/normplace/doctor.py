@@ -60,9 +60,8 @@ def _triton() -> Finding:
         return Finding("triton", True, version, serves)
     if os.environ.get("TRITON_INTERPRET") == "1":
         return Finding("triton", True, f"{version}, interpreted on the CPU: right but slow", serves)
-    return Finding(
-        "triton", False, f"{version} found, but no GPU; TRITON_INTERPRET=1 runs kernels slowly on the CPU", serves
-    )
+    reason = f"{version} is installed, but there is no GPU; TRITON_INTERPRET=1 runs kernels on the CPU, slowly"
+    return Finding("triton", False, reason, serves)
 
 
 def _package(name: str, distribution: str, extra: str, serves: str, module: str | None = None) -> Finding:

@@ -76,12 +76,15 @@ def run(trial: ToyTrial) -> Outcome:
     with torch.no_grad():
         prediction = model(x[:, None])[:, 0]
         left, right = model(-distance[:, None])[:, 0], model(distance[:, None])[:, 0]
-        reach = {at: float(model(torch.tensor([[-at * EDGE], [at * EDGE]])).abs().max()) for at in (FAR, FARTHEST)}
+        reach = {
+            at: float(model(torch.tensor([[-at * EDGE], [at * EDGE]])).abs().max()) for at in (NEAR, FAR, FARTHEST)
+        }
     return Outcome(
         metrics={
             "train_mse": loss,
             "largest_target": float(data.y.abs().max()),
-            "reach": reach[FARTHEST],
+            "reach_near": reach[NEAR],
+            "reach_farthest": reach[FARTHEST],
             "growth": growth_exponent(reach[FAR], reach[FARTHEST], FARTHEST / FAR),
         },
         series={
