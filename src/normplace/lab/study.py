@@ -104,9 +104,7 @@ def resolve(reference: str) -> Study:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise UsageError(
-            f"no module {module_name!r} for the study {reference!r}: check the name and the path."
-        ) from error
+        raise UsageError(f"the study {reference!r} names no module on the Python path: check its spelling.") from error
     study = getattr(module, attribute, None)
     if not isinstance(study, Study):
         raise UsageError(f"{reference!r} is not a study: point to a normplace.lab.Study object.")

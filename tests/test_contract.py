@@ -1,0 +1,209 @@
+"""What every norm in every placement of the MLP family must do."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import shutil
+
+import pytest
+import torch
+from tests.cases import CASES, FAMILY, MISFITS, WIDTHS, Case, rows
+from torch import nn
+
+from normplace import Residual, UsageError
+
+every_case = pytest.mark.parametrize("case", [*CASES, *FAMILY], ids=str)
+
+
+def seeded(case: Case, seed: int = 0, **options):
+    return case.build(generator=torch.Generator().manual_seed(seed), **options)
+
+
+def perturbed(case: Case, **options):
+    """A network whose gains, shifts and zero-initialised scales do not hide what they multiply."""
+    model = seeded(case, **options)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype))
+    return model
+
+
+@every_case
+def test_builds_and_shows_its_equation(case):
+    model = seeded(case)
+    blocks = [module for module in model.modules() if isinstance(module, Residual)]
+    assert blocks
+    assert model(rows()).shape == (5, WIDTHS[-1])
+    assert all(block.equation() in repr(model) for block in blocks)
+
+
+@every_case
+def test_norms_stand_in_the_slots_the_placement_names(case):
+    for block in seeded(case).blocks:
+        held = [slot for slot in ("input", "output", "stream") if getattr(block, f"{slot}_norm") is not None]
+        held += [f"inner.{name}" for name in block.branch.norms]
+        assert sorted(held) == sorted(block.block.slots)
+
+
+@every_case
+def test_equals_the_equation_it_prints(case):
+    """Evaluate the printed equation itself, with N and F bound to the block's modules in order of use."""
+    model = perturbed(case).eval()
+    stream = torch.randn(5, WIDTHS[1], generator=torch.Generator().manual_seed(2))
+    for block in model.blocks:
+        if block.branch.dense.in_features != WIDTHS[1]:
+            continue
+        assert torch.equal(block(stream), by_equation(block, stream))
+
+
+def by_equation(block: Residual, x):
+    """A transcription of Block.equation that shares no code with Residual.forward."""
+    spec = block.block
+
+    def norm(module, value):
+        return module(value, x) if getattr(module, "context", ()) == ("reference",) else module(value)
+
+    read = spec.input_scale * norm(block.input_norm, x) if spec.input else x
+    out = block.branch(read)
+    out = norm(block.output_norm, out) if spec.output else out
+    out = (block.branch_scale if block.branch_scale is not None else spec.branch) * out
+    total = out if spec.skip == 0 else spec.skip * x + out
+    return norm(block.stream_norm, total) if spec.stream else total
+
+
+@every_case
+def test_reset_is_idempotent(case):
+    model = seeded(case)
+    torch.manual_seed(3)
+    model.reset_parameters()
+    first = copy.deepcopy(model.state_dict())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    torch.manual_seed(3)
+    model.reset_parameters()
+    assert all(torch.equal(value, first[name]) for name, value in model.state_dict().items())
+
+
+@every_case
+def test_reset_has_the_statistics_of_a_new_network(case):
+    torch.manual_seed(4)
+    model = case.build()
+    torch.manual_seed(4)
+    model.reset_parameters()
+    fresh = case.build(generator=torch.Generator().manual_seed(4))
+    for (name, value), other in zip(model.named_parameters(), fresh.parameters(), strict=True):
+        if value.ndim > 1:  # random: compare the scale, which is where an initial gain would be lost or applied twice
+            assert 0.5 < float((value.std() / other.std()).detach()) < 2, name
+        elif "dense" not in name and "head" not in name:
+            assert torch.equal(value, other), name
+
+
+@every_case
+def test_builds_on_the_meta_device(case):
+    on_meta = case.build(device="meta")
+    assert all(parameter.is_meta for parameter in on_meta.parameters())
+    assert {n: p.shape for n, p in on_meta.named_parameters()} == {
+        n: p.shape for n, p in case.build().named_parameters()
+    }
+    with torch.device("meta"):
+        assert all(parameter.is_meta for parameter in case.build().parameters())
+
+
+@every_case
+def test_state_dict_round_trip(case):
+    source, target = perturbed(case).eval(), seeded(case, seed=9).eval()
+    target.load_state_dict(source.state_dict(), strict=True)
+    assert torch.equal(source(rows()), target(rows()))
+
+
+@every_case
+def test_gradients(case):
+    model = perturbed(case, dtype=torch.float64).eval()
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    values = [model.get_parameter(name).detach().requires_grad_() for name in names]
+    x = rows(3, torch.float64).requires_grad_()
+
+    def loss(x, *parameters):
+        return torch.func.functional_call(model, dict(zip(names, parameters, strict=True)), (x,)).square().sum()
+
+    assert torch.autograd.gradcheck(loss, (x, *values), eps=1e-6, atol=1e-5, fast_mode=True)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+def test_dtype_is_kept_and_close_to_double(case, dtype):
+    exact = perturbed(case).double().eval()
+    model = perturbed(case).to(dtype).eval()
+    with torch.no_grad():
+        y = model(rows(dtype=dtype))
+        reference = exact(rows(dtype=torch.float64))
+    assert y.dtype == dtype
+    # Relative to the output's size: about ten roundings in sequence, each of half a unit in the last place, and the
+    # amplification of three layers.
+    tolerance = 40 * torch.finfo(dtype).eps * float(reference.abs().max().clamp(min=1))
+    assert float((y.double() - reference).abs().max()) < max(tolerance, 1e-6)
+
+
+@every_case
+def test_autocast_keeps_the_norms_precise(case):
+    model = perturbed(case).eval()
+    with torch.no_grad():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = model(rows())
+        reference = model(rows())
+    assert torch.isfinite(y).all()
+    assert float((y.float() - reference).abs().max()) < 0.1 * max(1.0, float(reference.abs().max()))
+
+
+@every_case
+def test_copies_behave_alike(case):
+    model = perturbed(case).eval()
+    expected = model(rows())
+    assert torch.equal(copy.deepcopy(model)(rows()), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(rows()), expected)
+
+
+@every_case
+def test_input_is_untouched(case):
+    x = rows()
+    before = x.clone()
+    seeded(case)(x).sum().backward()
+    assert torch.equal(x, before)
+
+
+@every_case
+def test_compiles_without_a_graph_break(case):
+    torch._dynamo.reset()
+    model = perturbed(case).eval()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(rows()), model(rows()))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile's default backend needs a C++ compiler")
+@pytest.mark.parametrize("case", [case for case in CASES if case.place in ("peri", "plain-after")], ids=str)
+def test_compiled_gradients_equal_eager_ones(case):
+    torch._dynamo.reset()
+    model = perturbed(case)
+    x = rows(7)
+    expected = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    got = torch.autograd.grad(torch.compile(model, fullgraph=True)(x).square().sum(), list(model.parameters()))
+    for a, b in zip(expected, got, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", MISFITS, ids=str)
+def test_a_norm_that_cannot_stand_there_is_refused(case):
+    with pytest.raises(UsageError, match="length of the row it is added to"):
+        case.build()
+
+
+def test_the_battery_covers_every_norm_and_placement():
+    from normplace.norms import NORMS
+    from normplace.presets import PRESETS
+
+    assert {case.norm for case in CASES} == set(NORMS)
+    assert {case.place.partition("-")[0] for case in CASES} >= {name.partition("-")[0] for name in PRESETS}
+    assert isinstance(CASES[0].build(), nn.Module)
