@@ -12,7 +12,6 @@ import pytest
 from normplace.lab.claims import Check, Claim, by_seed, pick
 from normplace.lab.config import config_hash
 from normplace.lab.report import Section, curves
-from normplace.lab.report.charts import MUTED
 from normplace.lab.results import Line
 from normplace.lab.study import Figure, Outcome, Study
 
@@ -35,18 +34,19 @@ def _target(dataset: str, x: float) -> float:
     return {"sinusoid": math.sin(2 * x), "linear": 0.5 * x, "quadratic": 0.1 * x * x}[dataset]
 
 
-def _predict(config: Curve, x: float, noise: random.Random) -> float:
+def _predict(config: Curve, x: float, slope: float, level: float) -> float:
     inside = _target(config.dataset, max(-3.0, min(3.0, x)))
     beyond = max(abs(x) - 3, 0)
     if config.architecture == "standard":
-        return inside + math.copysign(0.5 * beyond, x) * noise.uniform(0.7, 1.4)
-    saturated = 0.4 * math.tanh(beyond / 4) * (1 + ARCHITECTURES.index(config.architecture) / 4)
-    return inside + math.copysign(saturated, x) + noise.gauss(0, 0.05 + 0.04 * math.tanh(beyond))
+        return inside + math.copysign(0.5 * beyond, x) * slope
+    place = ARCHITECTURES.index(config.architecture)
+    return inside + math.copysign((place - 0.6) * math.tanh(beyond / 6), x) + level * math.tanh(beyond / 3)
 
 
 def curve_line(config: Curve, **changes: object) -> Line:
     noise = random.Random(f"{config}")
-    prediction = [_predict(config, x, noise) for x in GRID]
+    slope, level = noise.uniform(0.7, 1.4), noise.gauss(0, 0.25)
+    prediction = [_predict(config, x, slope, level) for x in GRID]
     fields: dict = {
         "study": "extrapolation",
         "scale": "laptop",
@@ -88,10 +88,6 @@ def _figures(lines: Sequence[Line]) -> list[Figure]:
             x = 10 ** (exponent / 4)
             value = 0.8 * x if architecture == "standard" else 1.5 + 0.3 * math.tanh(x)
             growth.append({"architecture": architecture, "distance": x, "magnitude": value})
-    edges = [
-        {"mark": {"type": "rule", "color": MUTED, "strokeDash": [3, 3]}, "encoding": {"x": {"datum": edge}}}
-        for edge in (-3, 3)
-    ]
     return [
         Figure(
             title="Without a norm the prediction leaves the data behind; one LayerNorm keeps it",
@@ -105,7 +101,8 @@ def _figures(lines: Sequence[Line]) -> list[Figure]:
                 low="low",
                 high="high",
                 facet="dataset",
-                under=edges,
+                panels=DATASETS,
+                rules=(-3, 3),
             ),
             alt="Predictions over x for three datasets: the standard network grows, the others stay level.",
         ),
@@ -146,7 +143,7 @@ EXTRAPOLATION = Study(
             "bounded",
             "arXiv:2505.14512, Theorem 3.1",
             "With a single LayerNorm anywhere the prediction stays bounded.",
-            tuple(Check(f"|prediction| at the far end, {a}", _far(a), at_most=2.1) for a in ARCHITECTURES[1:]),
+            tuple(Check(f"|prediction| at the far end, {a}", _far(a), at_most=3.2) for a in ARCHITECTURES[1:]),
             seeds=5,
             note="The bound is checked at the largest input only.",
         ),

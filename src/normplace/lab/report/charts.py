@@ -77,7 +77,7 @@ def render_chart(
 
 def _theme(narrow: bool, several: bool) -> dict[str, Any]:
     text = {"labelColor": MUTED, "titleColor": INK, "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": 500}
-    width = NARROW if narrow else 250 if several else 680
+    width = NARROW if narrow else 296 if several else 720
     return {
         "background": None,
         "font": "sans-serif",

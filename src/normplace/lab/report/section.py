@@ -160,11 +160,12 @@ def _numbers(figure: Figure, source: str) -> Html:
         return tag("p", "There are no numbers behind this figure yet.", class_="note")
     step = -(-len(rows) // MOST_ROWS)
     shown = rows[::step]
-    note = f"Every {step}th of {len(rows)} rows; the rest follows from {source}." if step > 1 else ""
+    note = f"One row in {step} of {len(rows)}; the lines in {source} have them all." if step > 1 else ""
     columns = list(rows[0])
     body = "".join(f"<tr>{''.join(f'<td>{escape(number(row.get(c)))}' for c in columns)}" for row in shown)
     # Cells carry no class, which would double the page; the table says which of its columns are text.
-    texts = [f"text-{n}" for n, c in enumerate(columns, start=1) if not isinstance(rows[0][c], numbers.Real)]
+    samples = [next((row[c] for row in rows if row.get(c) is not None), None) for c in columns]
+    texts = [f"text-{n}" for n, sample in enumerate(samples, start=1) if not isinstance(sample, numbers.Real)]
     table = tag(
         "table",
         tag("caption", f"Numbers behind “{figure.title}”"),

@@ -19,14 +19,17 @@ def curves(
     low: str | None = None,
     high: str | None = None,
     facet: str | None = None,
+    panels: Sequence[str] = (),
     columns: int = 3,
     width: int | None = None,
     height: int | None = None,
+    rules: Sequence[float] = (),
     under: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Lines over x, one per series, told apart by colour and by dash, with a band around each.
 
-    Vega-Lite gives a band and a dashed line two legends unless the band has a scale of its own; this hides that.
+    Vega-Lite gives a band and a dashed line two legends when both encode ``color``, and one when the band encodes
+    ``fill`` and the line ``stroke``; so that is what they do here.
 
     Args:
         x: Encoding of the horizontal axis: at least its ``field``; ``title`` and ``scale`` where they matter.
@@ -36,10 +39,12 @@ def curves(
         low: Column of the band's lower edge; without it there is no band.
         high: Column of its upper edge.
         facet: Column with one value per panel.
+        panels: Its values, in the order of the panels.
         columns: Panels in a row.
         width: Of one panel, in pixels.
         height: Of one panel, in pixels.
-        under: Layers drawn first, such as a rule at the edge of the training data.
+        rules: Places on the horizontal axis to mark with a dashed line, such as the edges of the training data.
+        under: Layers drawn first.
     """
     domain = list(order)
     colours = [PALETTE[i % len(PALETTE)] for i in range(len(domain))]
@@ -47,9 +52,15 @@ def curves(
     along = {"type": "quantitative", **x}
     key = {"field": series, "type": "nominal", "title": None, "sort": domain}
     layers: list[Mapping[str, Any]] = list(under)
+    if rules:
+        edge = {**along, "field": "edge", "title": x.get("title", x["field"])}
+        # Data of its own: over the rows there would be one rule per row, drawn on top of each other.
+        once = {"values": [{"edge": place} for place in rules]}
+        mark = {"type": "rule", "strokeDash": [4, 3], "aria": False}
+        layers.append({"data": once, "mark": mark, "encoding": {"x": edge}})
     if low is not None:
         bounds = {"y": {"type": "quantitative", **y, "field": low}, "y2": {"field": high}}
-        fill = {**key, "legend": None, "scale": {"domain": domain, "range": colours}}
+        fill = {**key, "scale": {"domain": domain, "range": colours}}
         layers.append({"mark": {"type": "area", "opacity": 0.16}, "encoding": {"x": along, **bounds, "fill": fill}})
     stroke = {**key, "scale": {"domain": domain, "range": colours}, "legend": {"symbolType": "stroke"}}
     dash = {**key, "scale": {"domain": domain, "range": dashes}}
@@ -59,7 +70,7 @@ def curves(
     if facet is None:
         return {**size, "layer": layers}
     return {
-        "facet": {"field": facet, "type": "nominal", "title": None},
+        "facet": {"field": facet, "type": "nominal", "title": None, "sort": list(panels)},
         "columns": columns,
         "spec": {**size, "layer": layers},
     }
