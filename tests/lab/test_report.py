@@ -178,7 +178,7 @@ def test_a_long_table_is_thinned_and_the_page_stays_small(sections, tmp_path):
     page = Page(path.read_text())
     assert f"One row in 2 of {2 * MOST_ROWS}; the lines in long.jsonl have them all." in page.text
     assert len(page.all("tr")) < 2 * MOST_ROWS + 50
-    assert path.stat().st_size < 3_000_000
+    assert path.stat().st_size < 1_500_000
 
 
 def test_two_machines_and_two_versions_are_both_listed(sections, tmp_path):

@@ -34,6 +34,7 @@ WIDE = 1000
 NARROW = 288
 """Pixels of one view on a phone."""
 
+_APART = 2.5  # pixels between the points of a line that the pointer can tell apart
 _OPACITY = {INK: None, MUTED: "0.72", GRID: "0.14", "black": None, "#000": None, "#000000": None}
 _TIPPED = ("mark-symbol", "mark-rect", "mark-arc", "mark-shape", "mark-rule", "mark-text")
 _LONG_NUMBER = re.compile(r"-?\d*\.\d{3,}(?:e-?\d+)?")
@@ -195,13 +196,19 @@ def _keep_tips(group: ElementTree.Element) -> None:
     if not tipped:
         return
     group.set("class", "tips")
-    for mark in group:
+    last: dict[str, tuple[float, float]] = {}
+    for mark in list(group):
         label = mark.get("aria-label")
         if label is None:
             continue
         place = _PLACED.fullmatch(mark.get("transform", ""))
         if mark.get("opacity") == "0" and place:
             colour = mark.get("fill") or mark.get("stroke") or INK
+            spot = float(place[1]), float(place[2])
+            if colour in last and math.dist(spot, last[colour]) < _APART:
+                group.remove(mark)
+                continue
+            last[colour] = spot
             mark.tag = "circle"
             mark.attrib = {"cx": place[1], "cy": place[2], "r": "4", "fill": colour, "class": "unseen"}
         mark.set("data-tip", label)
