@@ -1,9 +1,8 @@
 """Vega-Lite specifications rendered to SVG that belongs to the page around it.
 
 The chart takes the page's text colour and font, so one drawing serves light, dark and print; it needs no script to be
-seen. The shared theme draws text and lines in sentinel colours, which become ``currentColor`` in the SVG. A reader of
-the SVG's own text is not needed: to assistive technology the chart is one image with a description, and the numbers
-stand in a table beside it.
+seen. The shared theme draws text and lines in sentinel colours, which become ``currentColor`` in the SVG. To
+assistive technology a chart is one image with a description; the numbers stand in a table beside it.
 """
 
 from __future__ import annotations
@@ -29,12 +28,11 @@ GRID = "#010205"
 PALETTE = ("#2f7fc1", "#cf7a00", "#0f9b77", "#c4629a", "#868e96", "#c8501c", "#8579d6", "#b08a00")
 """After Okabe and Ito, toned so that each has a contrast above 3 on the light and on the dark page."""
 
-WIDE = 1000
-"""Pixels a chart may take on a desk; a specification should plan for this with its axes and legend."""
 NARROW = 288
 """Pixels of one view on a phone."""
 
 _APART = 2.5  # pixels between the points of a line that the pointer can tell apart
+_GRADED = ("ordinal", "ramp", "heatmap")
 _OPACITY = {INK: None, MUTED: "0.72", GRID: "0.14", "black": None, "#000": None, "#000000": None}
 _TIPPED = ("mark-symbol", "mark-rect", "mark-arc", "mark-shape", "mark-rule", "mark-text")
 _LONG_NUMBER = re.compile(r"-?\d*\.\d{3,}(?:e-?\d+)?")
@@ -48,7 +46,7 @@ def render_chart(
     """A chart as an ``<svg>`` element for the body of a page.
 
     Args:
-        spec: The Vega-Lite specification, without data.
+        spec: The Vega-Lite specification, without data; up to 1070 pixels wide it is shown at its own size.
         rows: Its data.
         alt: What a reader who cannot see it should know.
         prefix: Starts every id in the drawing; unique in the page.
@@ -105,11 +103,11 @@ def _theme(narrow: bool, several: bool) -> dict[str, Any]:
             "columnPadding": 18,
             "labelLimit": 260,
             "symbolOpacity": 1,
-            "symbolSize": 220,
+            "symbolSize": 100,
             "symbolStrokeWidth": 2.2,
             "offset": 12,
         },
-        "range": {"category": list(PALETTE), "ordinal": {"scheme": "viridis"}, "ramp": {"scheme": "viridis"}},
+        "range": {"category": list(PALETTE), **{kind: {"scheme": "viridis"} for kind in _GRADED}},
         "mark": {"color": PALETTE[0]},
         "line": {"strokeWidth": 2, "strokeCap": "round"},
         "rule": {"color": MUTED},
@@ -196,6 +194,8 @@ def _keep_tips(group: ElementTree.Element) -> None:
     if not tipped:
         return
     group.set("class", "tips")
+    if "mark-rect" in kinds:
+        group.set("shape-rendering", "crispEdges")  # else the page shines through between the cells of a heatmap
     last: dict[str, tuple[float, float]] = {}
     for mark in list(group):
         label = mark.get("aria-label")

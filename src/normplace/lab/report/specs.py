@@ -62,7 +62,11 @@ def curves(
         bounds = {"y": {"type": "quantitative", **y, "field": low}, "y2": {"field": high}}
         fill = {**key, "scale": {"domain": domain, "range": colours}}
         layers.append({"mark": {"type": "area", "opacity": 0.16}, "encoding": {"x": along, **bounds, "fill": fill}})
-    stroke = {**key, "scale": {"domain": domain, "range": colours}, "legend": {"symbolType": "stroke"}}
+    stroke = {
+        **key,
+        "scale": {"domain": domain, "range": colours},
+        "legend": {"symbolType": "stroke", "symbolSize": 420},
+    }
     dash = {**key, "scale": {"domain": domain, "range": dashes}}
     line = {"x": along, "y": {"type": "quantitative", **y}, "stroke": stroke, "strokeDash": dash}
     layers.append({"mark": {"type": "line", "clip": True}, "encoding": line})
