@@ -1,0 +1,17 @@
+"""The report: one self-contained HTML page with the claims first, then the figures and the numbers behind them."""
+
+from __future__ import annotations
+
+from normplace.lab.report.charts import render_chart
+from normplace.lab.report.page import write_report
+from normplace.lab.report.section import Section
+from normplace.lab.report.specs import curves
+
+__all__ = [
+    # the page
+    "Section",
+    "write_report",
+    # its charts
+    "curves",
+    "render_chart",
+]

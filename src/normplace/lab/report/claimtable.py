@@ -1,0 +1,124 @@
+"""The claim table: what each paper says, what was measured, and the verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from normplace.lab.claims import Judgement, Measurement, Verdict, judge
+from normplace.lab.report.markup import Html, cite, escape, join, number, tag
+from normplace.lab.report.section import Section
+
+_LOOKS = {
+    Verdict.REPRODUCED: ("good", "✓"),
+    Verdict.PARTLY: ("half", "◐"),
+    Verdict.NOT_REPRODUCED: ("bad", "✗"),
+    Verdict.NOT_TESTED: ("none", "○"),
+}
+_COLUMNS = ("Claim", "Verdict", "Measured", "Mean and 95% interval", "n", "Needed", "Held")
+
+
+def judgements(section: Section) -> list[Judgement]:
+    """The verdict on each claim of the section's study."""
+    return [judge(claim, section.lines) for claim in section.study.claims]
+
+
+def totals(judged: Sequence[Sequence[Judgement]]) -> Html:
+    """How many claims have each verdict; the empty kinds are left out."""
+    found = [judgement.verdict for judgements in judged for judgement in judgements]
+    items = [tag("li", badge(verdict, found.count(verdict))) for verdict in Verdict if verdict in found]
+    return tag("ul", *items, class_="totals", role="list", aria_label="Claims by verdict")
+
+
+def badge(verdict: Verdict, n: int | None = None) -> Html:
+    """A verdict, told by sign, word and colour."""
+    kind, sign = _LOOKS[verdict]
+    text = verdict.value if n is None else join([tag("b", n), " ", verdict.value])
+    return tag("span", tag("span", sign, aria_hidden="true"), " ", text, class_=f"badge {kind}")
+
+
+def claim_table(sections: Sequence[Section], judged: Sequence[Sequence[Judgement]]) -> Html:
+    """The table over all sections.
+
+    A phone shows it as cards, for which its parts stop being table parts to the browser; the explicit roles keep them
+    table parts for a screen reader.
+
+    Args:
+        sections: The studies.
+        judged: The verdicts of each.
+    """
+    head = tag("tr", *(tag("th", name, scope="col", role="columnheader") for name in _COLUMNS), role="row")
+    bodies: list[Html] = []
+    for n, (section, judgements) in enumerate(zip(sections, judged, strict=True), start=1):
+        bodies.append(_study_rows(section, f"study-{n}"))
+        bodies += [_claim_rows(judgement) for judgement in judgements]
+    return tag(
+        "table",
+        tag("caption", "Claims, what was measured, and the verdict", class_="unseen-text"),
+        tag("thead", head, role="rowgroup"),
+        *bodies,
+        class_="claims",
+        role="table",
+    )
+
+
+def _study_rows(section: Section, anchor: str) -> Html:
+    """The line above a study's claims: what makes them, how long it takes and on what."""
+    commands = join((tag("code", command) for command in section.commands), " ")
+    cost = join([section.time, *section.machines], " · ") if section.lines else "no results yet"
+    cell = tag(
+        "th",
+        tag("a", section.study.title, href=f"#{anchor}"),
+        tag("span", commands, class_="command"),
+        tag("span", cost, class_="cost"),
+        colspan=len(_COLUMNS),
+        scope="rowgroup",
+        role="rowheader",
+    )
+    return tag("tbody", tag("tr", cell, role="row"), class_="study", role="rowgroup")
+
+
+def _claim_rows(judgement: Judgement) -> Html:
+    claim = judgement.claim
+    span = len(judgement.measurements)
+    statement = tag(
+        "th",
+        tag("span", claim.statement, class_="statement"),
+        tag("span", cite(claim.paper), class_="paper"),
+        tag("span", cite(claim.note), class_="note") if claim.note else "",
+        rowspan=span,
+        scope="rowgroup",
+        role="rowheader",
+    )
+    verdict = tag("td", badge(judgement.verdict), rowspan=span, role="cell", class_="verdict")
+    rows = [
+        tag("tr", *([statement, verdict] if n == 0 else []), *_check_cells(measured), role="row")
+        for n, measured in enumerate(judgement.measurements)
+    ]
+    return tag("tbody", *rows, role="rowgroup", class_="claim")
+
+
+def _check_cells(measured: Measurement) -> list[Html]:
+    held = ("yes", "✓ held") if measured.holds else ("no", "✗ not held") if measured.n else ("none", "○ not measured")
+    cells = [
+        ("label", measured.check.label),
+        ("mean", _mean(measured)),
+        ("n", tag("span", "n = ", class_="phone") + escape(measured.n)),
+        ("needed", tag("span", "needs ", class_="phone") + escape(measured.check.threshold)),
+        (f"held {held[0]}", held[1]),
+    ]
+    return [
+        tag("td", Html(text) if name in {"n", "needed"} else text, class_=name, role="cell") for name, text in cells
+    ]
+
+
+def _mean(measured: Measurement) -> str | Html:
+    if measured.n == 0:
+        return "no results"
+    if not math.isfinite(measured.mean):
+        return "not finite"
+    mean = number(float(measured.mean), 3)
+    if measured.n == 1:
+        return f"{mean} (one seed: no interval)"
+    interval = f"[{number(float(measured.low), 3)}, {number(float(measured.high), 3)}]"
+    return join([tag("b", mean), " ", tag("span", interval, class_="interval")])

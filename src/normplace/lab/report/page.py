@@ -1,0 +1,121 @@
+"""The page: what the parts stand in, and how it reaches the disk."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from normplace.errors import UsageError
+from normplace.lab.claims import Judgement
+from normplace.lab.report.claimtable import claim_table, judgements, totals
+from normplace.lab.report.markup import Html, count, join, tag
+from normplace.lab.report.section import Section, study_section, when
+
+_ICON = (
+    "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'>"
+    "<rect width='16' height='16' rx='3' fill='#2f7fc1'/>"
+    "<path d='M2 8h3m6 0h3M5 5h6v6H5z' fill='none' stroke='#fff' stroke-width='1.6'/></svg>"
+)
+
+
+def write_report(sections: Sequence[Section], path: Path) -> None:
+    """Write the report; a reader of ``path`` sees the old page or the new one, never a part.
+
+    Args:
+        sections: The studies, in the order of the page.
+        path: The HTML file; its folder is made when missing.
+
+    Raises:
+        UsageError: If it cannot be written, or a chart cannot be drawn.
+    """
+    page = render_page(sections)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            draft.write_text(page, encoding="utf-8")
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --out.") from error
+
+
+def render_page(sections: Sequence[Section]) -> str:
+    """The report as text.
+
+    Args:
+        sections: The studies, in the order of the page.
+    """
+    judged = [judgements(section) for section in sections]
+    claims = tag(
+        "section",
+        tag("h2", "Claims", id="claims-title"),
+        claim_table(sections, judged) if sections else tag("p", "There are no results to report."),
+        id="claims",
+        aria_labelledby="claims-title",
+    )
+    studies = [study_section(section, f"study-{n}") for n, section in enumerate(sections, start=1)]
+    script = _resource("script.js")
+    body = tag(
+        "body",
+        tag("a", "Skip to the claims", href="#claims", class_="skip"),
+        _header(sections, judged),
+        tag("main", claims, *studies),
+        tag("footer", tag("p", "Made by ", tag("code", "normplace report"), ". The page needs no network.")),
+        tag("div", id="tip", aria_hidden="true", hidden=True),
+        tag("script", Html(script)),
+    )
+    return "<!doctype html>\n" + tag("html", _head(script), "\n", body, lang="en") + "\n"
+
+
+def _head(script: str) -> Html:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
+        f"script-src 'sha256-{digest}'"
+    )
+    icon = "data:image/svg+xml;base64," + base64.b64encode(_ICON.encode()).decode()
+    return tag(
+        "head",
+        Html('<meta charset="utf-8">'),
+        _void("meta", http_equiv="Content-Security-Policy", content=policy),
+        _void("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        _void("meta", name="color-scheme", content="light dark"),
+        tag("title", "normplace report"),
+        _void("link", rel="icon", href=icon),
+        tag("style", Html(_resource("style.css"))),
+    )
+
+
+def _header(sections: Sequence[Section], judged: Sequence[Sequence[Judgement]]) -> Html:
+    lines = [line for section in sections for line in section.lines]
+    n = sum(len(found) for found in judged)
+    newest = max((line.finished for line in lines), default="")
+    lead = (
+        f"{count(n, 'published claim')} about where normalization sits in a network, set against what was measured "
+        f"here in {count(len(lines), 'trial')}. Each claim, its measure and its threshold were declared before the "
+        "runs; the verdicts are computed from the result lines. A check holds when the whole 95% interval of the mean "
+        "over seeds lies on the right side of its threshold."
+    )
+    dated = [" Newest result: ", when(newest), "."] if newest else []
+    return tag(
+        "header",
+        tag("p", "normplace report", class_="eyebrow"),
+        tag("h1", "Where should the normalization sit?"),
+        tag("p", join([lead, *dated]), class_="lead"),
+        totals(judged) if n else "",
+    )
+
+
+def _void(name: str, /, **attributes: str) -> Html:
+    """An element that has no end."""
+    return Html(tag(name, **attributes).removesuffix(f"</{name}>"))
+
+
+def _resource(name: str) -> str:
+    return files("normplace.lab.report").joinpath(name).read_text(encoding="utf-8")
