@@ -59,20 +59,20 @@ def study(arguments: argparse.Namespace) -> int:
     from normplace.lab.config import parse_overrides
     from normplace.lab.engines import open_engine
     from normplace.lab.progress import Progress
-    from normplace.lab.runner import Run
+    from normplace.lab.runner import Run, trial_label
     from normplace.lab.study import load_study
     from normplace.studies import STUDIES
 
     chosen = load_study(arguments.study, STUDIES)
-    run = Run(chosen, arguments.scale, parse_overrides(chosen.config, arguments.set))
+    run = Run(chosen, arguments.scale, parse_overrides([part.config for part in chosen.parts], arguments.set))
     path = arguments.out / run.file_name
     with closing(open_engine(arguments.engine, arguments.jobs, arguments.address)) as engine:
-        lines = run.execute(arguments.out, engine, Progress())
+        lines = run.execute(arguments.out, engine, Progress(), arguments.part)
     failed = [line for line in lines if line.status == "failed"]
     _print_verdicts(chosen.claims, lines)
     print(f"{len(lines) - len(failed)} trials recorded in {path}; 'normplace report {arguments.out}' makes the page.")
     for line in failed:
-        print(f"failed: {chosen.label(chosen.config(**line.config))}: {(line.error or '').strip().splitlines()[-1]}")
+        print(f"failed: {trial_label(chosen, line.part, line.config)}: {(line.error or '').strip().splitlines()[-1]}")
     return 1 if failed else 0
 
 
@@ -89,7 +89,7 @@ def report(arguments: argparse.Namespace) -> int:
     sections = []
     for path in _result_files(arguments.results):
         run, lines = recorded_run(path, STUDIES)
-        sections.append(Section(run.study, lines, run.command))
+        sections.append(Section(run.study, lines, str(path)))
     write_report(sections, arguments.out)
     print(f"The report is at {arguments.out.resolve()}")
     return 0
@@ -179,6 +179,7 @@ def build_parser() -> Parser:
     options = verb(study)
     options.add_argument("study", help="its name, or module:attribute of your own")
     options.add_argument("--scale", default="laptop", help="smoke (seconds), laptop (minutes), full (the paper's size)")
+    options.add_argument("--part", nargs="+", default=[], help="only these parts of the study")
     options.add_argument("--out", type=Path, default=RUNS, help="folder of result files (default: %(default)s)")
     options.add_argument("--engine", default="local", help="local, ray or dask (default: %(default)s)")
     options.add_argument("--address", help="the Ray or Dask cluster to join")

@@ -13,7 +13,7 @@ from normplace.lab.claims import Check, Claim, by_seed, pick
 from normplace.lab.config import config_hash
 from normplace.lab.report import Section, curves
 from normplace.lab.results import Line
-from normplace.lab.study import Figure, Outcome, Study
+from normplace.lab.study import Figure, Outcome, Part, Study
 
 HOSTILE = "<script>alert(1)</script> & “co”"
 DATASETS = ("sinusoid", "linear", "quadratic")
@@ -49,8 +49,9 @@ def curve_line(config: Curve, **changes: object) -> Line:
     prediction = [_predict(config, x, slope, level) for x in GRID]
     fields: dict = {
         "study": "extrapolation",
+        "part": "curves",
         "scale": "laptop",
-        "hash": config_hash("extrapolation", config),
+        "hash": config_hash("extrapolation", "curves", config),
         "config": asdict(config),
         "seed": config.seed,
         "status": "ok",
@@ -65,18 +66,23 @@ def curve_line(config: Curve, **changes: object) -> Line:
 
 
 def _far(architecture: str):
-    return lambda lines: by_seed(pick(lines, architecture=architecture, dataset="linear"), "far")
+    return lambda lines: by_seed(pick(lines, "curves", architecture=architecture, dataset="linear"), "far")
 
 
 def _spread(lines: Sequence[Line]) -> dict[int, float]:
-    return {seed: 0.2 + 0.01 * seed for seed in by_seed(pick(lines, architecture="standard", dataset="linear"), "far")}
+    return {
+        seed: 0.2 + 0.01 * seed
+        for seed in by_seed(pick(lines, "curves", architecture="standard", dataset="linear"), "far")
+    }
 
 
 def _figures(lines: Sequence[Line]) -> list[Figure]:
     rows, growth = [], []
     for dataset in DATASETS:
         for architecture in ARCHITECTURES:
-            runs = [line.series["prediction"] for line in pick(lines, dataset=dataset, architecture=architecture)]
+            runs = [
+                line.series["prediction"] for line in pick(lines, "curves", dataset=dataset, architecture=architecture)
+            ]
             for i, x in enumerate(GRID):
                 values = [run[i] for run in runs]
                 mean = sum(values) / len(values)
@@ -128,9 +134,7 @@ EXTRAPOLATION = Study(
     summary="Networks are trained on one-dimensional data and asked far outside it. The width, the learning rate and "
     "the distance at which growth is measured are choices of ours; the architectures are the paper's.",
     reference="tests:EXTRAPOLATION",
-    config=Curve,
-    plan=lambda scale: [],
-    run=lambda config: Outcome({}),
+    parts=(Part("curves", Curve, lambda scale: [], lambda config: Outcome({})),),
     claims=(
         Claim(
             "unbounded",
@@ -172,9 +176,7 @@ HOSTILE_STUDY = Study(
     paper=f"Paper {HOSTILE}",
     summary=f"Summary {HOSTILE}",
     reference="tests:HOSTILE_STUDY",
-    config=Curve,
-    plan=lambda scale: [],
-    run=lambda config: Outcome({}),
+    parts=(Part("curves", Curve, lambda scale: [], lambda config: Outcome({})),),
     claims=(
         Claim(
             "hostile",
@@ -216,6 +218,7 @@ def sections() -> list[Section]:
     gpu = {**MACHINE, "gpu": HOSTILE}
     hostile_line = Line(
         study=HOSTILE,
+        part="curves",
         scale="smoke",
         hash="0",
         config={**asdict(plain), "dataset": HOSTILE},
@@ -229,6 +232,7 @@ def sections() -> list[Section]:
     )
     hostile_failure = Line(
         study=HOSTILE,
+        part="curves",
         scale="smoke",
         hash="1",
         config={**asdict(plain), "seed": 2, "dataset": f"Failed {HOSTILE}"},

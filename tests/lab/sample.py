@@ -12,7 +12,7 @@ from pathlib import Path
 
 from normplace.lab.claims import Check, Claim, by_seed, pick
 from normplace.lab.results import Line
-from normplace.lab.study import Figure, Outcome, Study
+from normplace.lab.study import Figure, Outcome, Part, Study
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def run(trial: SampleTrial) -> Outcome:
 
 
 def value(lines: Sequence[Line], kind: str) -> dict[int, float]:
-    return by_seed(pick(lines, kind=kind), "value")
+    return by_seed(pick(lines, "lines", kind=kind), "value")
 
 
 def figures(lines: Sequence[Line]) -> list[Figure]:
@@ -65,9 +65,7 @@ STUDY = Study(
     paper="None",
     summary="For tests.",
     reference="tests.lab.sample:STUDY",
-    config=SampleTrial,
-    plan=plan,
-    run=run,
+    parts=(Part("lines", SampleTrial, plan, run),),
     claims=(
         Claim("up", "none", "Up goes up.", (Check("value, up", partial(value, kind="up"), at_least=0.0),), seeds=5),
         Claim(

@@ -12,7 +12,7 @@ from normplace.lab.results import Line
 
 def lines(values, metric="value"):
     return [
-        Line("sample", "full", f"h{seed}", {"seed": seed}, seed, "ok", {metric: value})
+        Line("sample", "lines", "full", f"h{seed}", {"seed": seed}, seed, "ok", {metric: value})
         for seed, value in enumerate(values)
     ]
 
@@ -55,7 +55,7 @@ def test_verdicts(values, checks, verdict):
 
 def test_failed_lines_do_not_count():
     rows = lines([2, 2, 2, 2, 2])
-    failed = [Line("sample", "full", "f", {"seed": 9}, 9, "failed", {"value": -100.0})]
+    failed = [Line("sample", "lines", "full", "f", {"seed": 9}, 9, "failed", {"value": -100.0})]
     judgement = judge(claim(HIGH), rows + failed)
     assert judgement.verdict == Verdict.REPRODUCED
     assert str(judgement.measurements[0]) == "2 [2, 2], n=5"

@@ -24,14 +24,14 @@ BASE = Settings("a", 0)
 
 def test_round_trip_and_hash():
     assert config_from_dict(Settings, config_dict(BASE)) == BASE
-    assert config_hash("s", BASE) == config_hash("s", Settings("a", 0))
+    assert config_hash("s", "p", BASE) == config_hash("s", "p", Settings("a", 0))
     others = [replace(BASE, seed=1), replace(BASE, rate=0.2), replace(BASE, widths=(1,)), replace(BASE, deep=True)]
-    assert len({config_hash("s", config) for config in [BASE, *others]} | {config_hash("t", BASE)}) == 6
+    assert len({config_hash("s", "p", config) for config in [BASE, *others]} | {config_hash("t", "p", BASE)}) == 6
 
 
 def test_overrides_have_their_fields_types():
     words = ["rate=1", "seed=3", "deep=True", "name=2", "widths=(3, 4)"]
-    assert parse_overrides(Settings, words) == {"rate": 1.0, "seed": 3, "deep": True, "name": "2", "widths": (3, 4)}
+    assert parse_overrides([Settings], words) == {"rate": 1.0, "seed": 3, "deep": True, "name": "2", "widths": (3, 4)}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_overrides_have_their_fields_types():
 )
 def test_a_bad_override_is_named(word, reason):
     with pytest.raises(UsageError, match=reason):
-        parse_overrides(Settings, [word])
+        parse_overrides([Settings], [word])
 
 
 def test_an_unknown_key_is_refused():

@@ -11,7 +11,8 @@ from normplace.lab.results import FORMAT, Line, ResultFile, finite, latest, read
 
 
 def line(number: int, status: str = "ok", **more) -> Line:
-    return Line("sample", "smoke", f"hash{number}", {"seed": number}, number, status, {"value": number / 3}, **more)
+    config = {"seed": number}
+    return Line("sample", "lines", "smoke", f"hash{number}", config, number, status, {"value": number / 3}, **more)
 
 
 @pytest.fixture

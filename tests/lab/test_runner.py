@@ -105,7 +105,7 @@ def test_lines_that_the_plan_no_longer_has_do_not_count(tmp_path):
 
 def test_another_studys_file_is_left_alone(tmp_path):
     with ResultFile(tmp_path / "sample-smoke.jsonl") as results:
-        results.append(Line("other", "smoke", "h", {"seed": 0}, 0, "ok"))
+        results.append(Line("other", "lines", "smoke", "h", {"seed": 0}, 0, "ok"))
     with pytest.raises(UsageError, match="holds results of 'other'"):
         execute(tmp_path)
 

@@ -133,9 +133,13 @@ def _measured(check: Check, lines: Sequence[Line]) -> Measurement:
     return Measurement(check, len(values), mean, low, high, low >= check.at_least and high <= check.at_most)
 
 
-def pick(lines: Sequence[Line], **fields: object) -> list[Line]:
-    """The lines whose configuration has these values."""
-    return [line for line in lines if all(line.config.get(key) == value for key, value in fields.items())]
+def pick(lines: Sequence[Line], part: str, **fields: object) -> list[Line]:
+    """The lines of one part whose configuration has these values."""
+    return [
+        line
+        for line in lines
+        if line.part == part and all(line.config.get(key) == value for key, value in fields.items())
+    ]
 
 
 def by_seed(lines: Sequence[Line], metric: str) -> dict[int, float]:

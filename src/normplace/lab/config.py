@@ -19,9 +19,9 @@ def config_dict(config: Any) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def config_hash(study: str, config: Any) -> str:
-    """What identifies a trial: its study and every field of its configuration, the seed included."""
-    text = json.dumps([study, config_dict(config)], sort_keys=True, separators=(",", ":"))
+def config_hash(study: str, part: str, config: Any) -> str:
+    """What identifies a trial: its study, part and every field of its configuration, the seed included."""
+    text = json.dumps([study, part, config_dict(config)], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -39,13 +39,17 @@ def config_from_dict(config_type: type[Config], data: Mapping[str, Any]) -> Conf
     return config_type(**values)
 
 
-def parse_overrides(config_type: type, assignments: Iterable[str]) -> dict[str, Any]:
+def parse_overrides(config_types: Iterable[type], assignments: Iterable[str]) -> dict[str, Any]:
     """``key=value`` words as a mapping, each value of its field's type.
+
+    Args:
+        config_types: The configurations whose fields may be set.
+        assignments: The words.
 
     Raises:
         UsageError: If a word has no ``=``, its key is unknown, or its value is of another type.
     """
-    hints = get_type_hints(config_type)
+    hints = {key: kind for config_type in config_types for key, kind in get_type_hints(config_type).items()}
     overrides: dict[str, Any] = {}
     for word in assignments:
         key, equals, text = word.partition("=")

@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import multiprocessing
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -126,13 +127,9 @@ class RayEngine:
         self._owned = not ray.is_initialized()
         if not ray.is_initialized():
             address = address or os.environ.get("RAY_ADDRESS")
-            options: dict[str, Any] = (
-                {"address": address} if address else {"num_cpus": jobs, "include_dashboard": False}
-            )
-            try:
-                ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
-            except ConnectionError as error:
-                raise UsageError(f"no Ray cluster answers at {address!r}: check --address or start one.") from error
+            _check_answers("Ray cluster", address)
+            where: dict[str, Any] = {"address": address} if address else {"num_cpus": jobs, "include_dashboard": False}
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
 
     def close(self) -> None:
         """Leave the cluster, and end it if it was started here."""
@@ -173,13 +170,11 @@ class DaskEngine:
         from distributed import Client, LocalCluster
 
         config.set({"distributed.scheduler.allowed-failures": RETRIES})
+        _check_answers("Dask scheduler", address)
         self._cluster = None
         if address is None:
             self._cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=":0")
-        try:
-            self._client = Client(address or self._cluster, timeout=10)
-        except (OSError, ValueError) as error:
-            raise UsageError(f"no Dask scheduler answers at {address!r}: check --address or start one.") from error
+        self._client = Client(address or self._cluster)
 
     def close(self) -> None:
         """Leave the cluster, and end it if it was started here."""
@@ -204,6 +199,17 @@ class DaskEngine:
                 yield index, future.result()
             except KilledWorker:
                 yield index, WorkerLost(f"its Dask worker died {RETRIES + 1} times")
+
+
+def _check_answers(what: str, address: str | None) -> None:
+    """Refuse an address where nothing listens at once; the cluster libraries would try for minutes."""
+    host, colon, port = (address or "").rpartition("//")[2].rpartition(":")
+    if not colon:
+        return  # none, or a word such as "auto" that the library resolves
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"no {what} answers at {address!r}: check --address or start one.") from error
 
 
 ENGINES = {"local": None, "ray": "ray", "dask": "distributed"}

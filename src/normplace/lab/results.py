@@ -27,8 +27,9 @@ class Line:
 
     Args:
         study: Name of the study.
+        part: Name of the study's part.
         scale: The scale it was planned at.
-        hash: Identity of the trial: study and configuration.
+        hash: Identity of the trial: study, part and configuration.
         config: Every field of the configuration.
         seed: The seed, which is in the configuration too.
         status: ``ok`` or ``failed``.
@@ -44,6 +45,7 @@ class Line:
     """
 
     study: str
+    part: str
     scale: str
     hash: str
     config: dict[str, Any]
@@ -92,7 +94,7 @@ def parse_line(text: str, where: str) -> Line:
             "use the version that wrote it, or another output folder."
         )
     known = {entry.name for entry in dataclasses.fields(Line)}
-    if missing := {"study", "scale", "hash", "config", "seed", "status"} - data.keys():
+    if missing := {"study", "part", "scale", "hash", "config", "seed", "status"} - data.keys():
         raise UsageError(f"{where} lacks {sorted(missing)[0]!r}: move the file away or repair that line.")
     return Line(**{key: value for key, value in data.items() if key in known})
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 
@@ -30,12 +30,14 @@ class Trial:
 
     Args:
         reference: ``module:attribute`` of the study.
+        part: Name of its part.
         scale: The scale it was planned at.
         config: The configuration's fields.
         overrides: Those the user set by hand.
     """
 
     reference: str
+    part: str
     scale: str
     config: Mapping[str, Any]
     overrides: Mapping[str, Any]
@@ -81,19 +83,22 @@ class Run:
             words += ["--set", *(f"{key}={value}" for key, value in self.overrides.items())]
         return " ".join(words)
 
-    def plan(self) -> dict[str, Any]:
-        """The configuration of every trial, by its hash.
+    def plan(self) -> dict[str, Trial]:
+        """Every trial, by its hash.
 
         Raises:
             UsageError: If overrides make two trials the same.
         """
-        planned: dict[str, Any] = {}
-        for config in self.study.plan(self.scale):
-            changed = config_from_dict(self.study.config, {**config_dict(config), **self.overrides})
-            key = config_hash(self.study.name, changed)
-            if key in planned:
-                raise UsageError(f"these overrides make trials of {self.study.name!r} alike: leave what varies alone.")
-            planned[key] = changed
+        planned: dict[str, Trial] = {}
+        for part in self.study.parts:
+            own = {key: value for key, value in self.overrides.items() if key in get_type_hints(part.config)}
+            for config in part.plan(self.scale):
+                changed = config_from_dict(part.config, {**config_dict(config), **own})
+                key = config_hash(self.study.name, part.name, changed)
+                if key in planned:
+                    raise UsageError(f"these overrides make trials of {self.study.name!r} alike: set other keys.")
+                fields = config_dict(changed)
+                planned[key] = Trial(self.study.reference, part.name, self.scale, fields, dict(self.overrides))
         return planned
 
     def counted(self, lines: Sequence[Line]) -> list[Line]:
@@ -101,18 +106,20 @@ class Run:
         chosen = latest(lines)
         return [chosen[key] for key in self.plan() if key in chosen]
 
-    def execute(self, out: Path, engine: Engine, progress: Progress) -> list[Line]:
+    def execute(self, out: Path, engine: Engine, progress: Progress, parts: Sequence[str] = ()) -> list[Line]:
         """Run what is not yet recorded.
 
         Args:
             out: The folder of result files.
             engine: Where trials run.
             progress: What to tell the person watching.
+            parts: Names of the parts to run; all when empty.
 
         Raises:
-            UsageError: If the file cannot be written or holds another study's results.
+            UsageError: If a part is unknown, or the file cannot be written or holds another study's results.
         """
-        planned = self.plan()
+        wanted = {self.study.part(name).name for name in parts} or {part.name for part in self.study.parts}
+        planned = {key: trial for key, trial in self.plan().items() if trial.part in wanted}
         with ResultFile(out / self.file_name) as results:
             for line in results:
                 if line.study != self.study.name:
@@ -120,12 +127,9 @@ class Run:
             if results.recovered:
                 progress.note(f"a torn last line was set aside in {results.recovered}; its trial runs again")
             done = {key for key, line in latest(results).items() if line.status == "ok"}
-            todo = [(key, config) for key, config in planned.items() if key not in done]
-            trials = [
-                Trial(self.study.reference, self.scale, config_dict(config), dict(self.overrides)) for _, config in todo
-            ]
-            labels = [self.study.label(config) for _, config in todo]
-            with progress.watch(self.study.name, labels, skipped=len(planned) - len(todo)):
+            trials = [trial for key, trial in planned.items() if key not in done]
+            labels = [trial_label(self.study, trial.part, trial.config) for trial in trials]
+            with progress.watch(self.study.name, labels, skipped=len(planned) - len(trials)):
                 for index, result in engine.run(run_trial, trials, progress.started):
                     line = _lost(trials[index], result) if isinstance(result, WorkerLost) else result
                     results.append(line)
@@ -133,14 +137,21 @@ class Run:
             return self.counted(results.lines)
 
 
+def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:
+    """A few words for one trial."""
+    kind = study.part(part)
+    return kind.label(config_from_dict(kind.config, config))
+
+
 def run_trial(trial: Trial) -> Line:
     """Run one trial and describe it; an exception becomes a failed line, never a lost one."""
     torch.set_num_threads(1)  # the same sums in the same order on every engine, and no two trials fight for a core
     start = time.perf_counter()
     study = resolve(trial.reference)
-    config = config_from_dict(study.config, trial.config)
+    part = study.part(trial.part)
+    config = config_from_dict(part.config, trial.config)
     try:
-        outcome = study.run(config)
+        outcome = part.run(config)
     except Exception:
         return _line(trial, study, "failed", time.perf_counter() - start, error=traceback.format_exc(limit=-3))
     return _line(
@@ -158,10 +169,12 @@ def _lost(trial: Trial, reason: WorkerLost) -> Line:
 
 
 def _line(trial: Trial, study: Study, status: str, seconds: float, **measured: Any) -> Line:
+    config = config_from_dict(study.part(trial.part).config, trial.config)
     return Line(
         study=study.name,
+        part=trial.part,
         scale=trial.scale,
-        hash=config_hash(study.name, config_from_dict(study.config, trial.config)),
+        hash=config_hash(study.name, trial.part, config),
         config=dict(trial.config),
         seed=trial.config["seed"],
         status=status,

@@ -47,6 +47,25 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Trials of one kind.
+
+    Args:
+        name: Unique in its study.
+        config: The frozen dataclass of one trial; it has a ``seed``.
+        plan: From a scale to the configurations of its trials.
+        run: From a configuration to its outcome; a pure function.
+        label: From a configuration to a few words, for progress.
+    """
+
+    name: str
+    config: type
+    plan: Callable[[str], Iterable[Any]]
+    run: Callable[[Any], Outcome]
+    label: Callable[[Any], str] = str
+
+
+@dataclass(frozen=True)
 class Study:
     """One paper's claims with everything that tests them.
 
@@ -56,12 +75,9 @@ class Study:
         paper: Authors, title and identifier.
         summary: A few sentences on what is tested and which choices are ours.
         reference: ``module:attribute`` where workers find this object.
-        config: The frozen dataclass of one trial; it has a ``seed``.
-        plan: From a scale to the configurations of its trials.
-        run: From a configuration to its outcome; a pure function.
+        parts: Its kinds of trial.
         claims: Declared before the runs.
         figures: From lines to figures.
-        label: From a configuration to a few words, for progress.
     """
 
     name: str
@@ -69,12 +85,20 @@ class Study:
     paper: str
     summary: str
     reference: str
-    config: type
-    plan: Callable[[str], Iterable[Any]]
-    run: Callable[[Any], Outcome]
+    parts: tuple[Part, ...]
     claims: tuple[Claim, ...]
     figures: Callable[[Sequence[Line]], Sequence[Figure]]
-    label: Callable[[Any], str] = str
+
+    def part(self, name: str) -> Part:
+        """The part called ``name``.
+
+        Raises:
+            UsageError: If there is none.
+        """
+        by_name = {part.name: part for part in self.parts}
+        if name not in by_name:
+            raise unknown(f"part of study {self.name!r}:", name, by_name)
+        return by_name[name]
 
 
 def load_study(name: str, registry: Mapping[str, str]) -> Study:

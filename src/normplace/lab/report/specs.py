@@ -61,7 +61,9 @@ def curves(
     if low is not None:
         bounds = {"y": {"type": "quantitative", **y, "field": low}, "y2": {"field": high}}
         fill = {**key, "scale": {"domain": domain, "range": colours}}
-        layers.append({"mark": {"type": "area", "opacity": 0.16}, "encoding": {"x": along, **bounds, "fill": fill}})
+        layers.append(
+            {"mark": {"type": "area", "opacity": 0.16, "clip": True}, "encoding": {"x": along, **bounds, "fill": fill}}
+        )
     stroke = {
         **key,
         "scale": {"domain": domain, "range": colours},

@@ -1,9 +1,9 @@
 """Just One Layer Norm Guarantees Stable Extrapolation (arXiv 2505.14512)."""
 
 from normplace.lab.study import Study
+from normplace.studies.extrapolation import toy
 from normplace.studies.extrapolation.claims import CLAIMS
 from normplace.studies.extrapolation.figures import figures
-from normplace.studies.extrapolation.trials import ToyTrial, plan, run
 
 STUDY = Study(
     name="extrapolation",
@@ -17,10 +17,7 @@ STUDY = Study(
         "text does not give, are ours, and so are the thresholds."
     ),
     reference="normplace.studies.extrapolation:STUDY",
-    config=ToyTrial,
-    plan=plan,
-    run=run,
+    parts=(toy.PART,),
     claims=CLAIMS,
     figures=figures,
-    label=lambda trial: f"{trial.data}, LN {trial.norm_at}, seed {trial.seed}",
 )

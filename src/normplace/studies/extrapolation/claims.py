@@ -7,7 +7,7 @@ from functools import partial
 
 from normplace.lab.claims import Check, Claim, by_seed, pick
 from normplace.lab.results import Line
-from normplace.studies.extrapolation.trials import FARTHEST, NEAR, VARIANTS
+from normplace.studies.extrapolation.toy import FARTHEST, NEAR, PART, VARIANTS
 from normplace.tasks.toy import FUNCTIONS
 
 PAPER = "arXiv 2505.14512"
@@ -16,19 +16,19 @@ NORMED = tuple(variant for variant in VARIANTS if variant != "none")
 
 def growth(lines: Sequence[Line], data: str, norm_at: str) -> dict[int, float]:
     """The growth exponent of the prediction, by seed."""
-    return by_seed(pick(lines, data=data, norm_at=norm_at), "growth")
+    return by_seed(pick(lines, PART.name, data=data, norm_at=norm_at), "growth")
 
 
 def reach_in_targets(lines: Sequence[Line], data: str, norm_at: str) -> dict[int, float]:
     """The farthest prediction in units of the largest training target, by seed."""
-    chosen = pick(lines, data=data, norm_at=norm_at)
+    chosen = pick(lines, PART.name, data=data, norm_at=norm_at)
     reach, target = by_seed(chosen, "reach_farthest"), by_seed(chosen, "largest_target")
     return {seed: reach[seed] / target[seed] for seed in reach}
 
 
 def placement_effect(lines: Sequence[Line], data: str) -> dict[int, float]:
     """How far the three LN networks are apart, over how far they are from the one without, by seed."""
-    reach = {variant: by_seed(pick(lines, data=data, norm_at=variant), "reach_near") for variant in VARIANTS}
+    reach = {variant: by_seed(pick(lines, PART.name, data=data, norm_at=variant), "reach_near") for variant in VARIANTS}
     complete = set.intersection(*(set(values) for values in reach.values()))
     effect = {}
     for seed in complete:

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from normplace.errors import UsageError
-from normplace.lab.study import Outcome
+from normplace.lab.study import Outcome, Part
 from normplace.models import MLP
 from normplace.norms import LayerNorm
 from normplace.tasks.toy import EDGE, FUNCTIONS, growth_exponent, toy_data
@@ -94,3 +94,12 @@ def run(trial: ToyTrial) -> Outcome:
             "magnitude": torch.maximum(left.abs(), right.abs()).tolist(),
         },
     )
+
+
+PART = Part(
+    name="toy",
+    config=ToyTrial,
+    plan=plan,
+    run=run,
+    label=lambda trial: f"{trial.data}, LN {trial.norm_at}, seed {trial.seed}",
+)
