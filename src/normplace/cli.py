@@ -20,6 +20,7 @@ from normplace.errors import UsageError, unknown
 if TYPE_CHECKING:
     from normplace.lab.claims import Claim
     from normplace.lab.results import Line
+    from normplace.lab.study import Study
 
 RUNS = Path("runs")
 
@@ -104,8 +105,11 @@ def verify(arguments: argparse.Namespace) -> int:
     from normplace.lab.runner import recorded_run
     from normplace.studies import STUDIES
 
-    for path in _result_files(arguments.results):
-        run, lines = recorded_run(path, STUDIES)
+    runs = [(path, *recorded_run(path, STUDIES)) for path in _result_files(arguments.results)]
+    if arguments.markdown:
+        print(_markdown([(run.study, run.scale, lines) for _, run, lines in runs]))
+        return 0
+    for path, run, lines in runs:
         print(f"{run.study.name} at scale {run.scale}, {len(lines)} trials in {path}")
         _print_verdicts(run.study.claims, lines, every_check=True)
     return 0
@@ -135,6 +139,19 @@ def _print_verdicts(claims: Sequence[Claim], lines: Sequence[Line], every_check:
             if every_check or not measurement.holds:
                 mark = "holds" if measurement.holds else "does not hold"
                 print(f"    {mark}: {measurement.check.label}: {measurement}; needs {measurement.check.threshold}")
+
+
+def _markdown(runs: Sequence[tuple[Study, str, Sequence[Line]]]) -> str:
+    """The claims of several runs as one Markdown table."""
+    from normplace.lab.claims import judge
+
+    rows = ["| study | claim | paper | verdict | checks held |", "|---|---|---|---|---|"]
+    for study, scale, lines in runs:
+        for judgement in (judge(claim, lines) for claim in study.claims):
+            claim, held = judgement.claim, sum(measurement.holds for measurement in judgement.measurements)
+            cells = (f"{study.name}, {scale}", claim.statement, claim.paper, f"**{judgement.verdict}**")
+            rows.append(f"| {' | '.join(cells)} | {held} of {len(claim.checks)} |")
+    return "\n".join(rows)
 
 
 def _result_files(paths: Sequence[Path]) -> list[Path]:
@@ -190,7 +207,9 @@ def build_parser() -> Parser:
     for function in (report, verify):
         options = verb(function)
         options.add_argument("results", nargs="*", type=Path, help="result files, or folders of them")
-        if function is report:
+        if function is verify:
+            options.add_argument("--markdown", action="store_true", help="print one table for a document")
+        else:
             options.add_argument(
                 "--out", type=Path, default=Path("report.html"), help="the page to write (default: %(default)s)"
             )
