@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 import torch
-from tests.cases import CASES, FAMILY, MISFITS, WIDTHS, Case, rows
+from tests.cases import CASES, FAMILY, FORMULAS, MISFITS, WIDTHS, Case, rows
 from torch import nn
 
 from normplace import Residual, UsageError
@@ -48,29 +48,33 @@ def test_norms_stand_in_the_slots_the_placement_names(case):
 
 
 @every_case
-def test_equals_the_equation_it_prints(case):
-    """Evaluate the printed equation itself, with N and F bound to the block's modules in order of use."""
-    model = perturbed(case).eval()
-    stream = torch.randn(5, WIDTHS[1], generator=torch.Generator().manual_seed(2))
-    for block in model.blocks:
-        if block.branch.dense.in_features != WIDTHS[1]:
-            continue
-        assert torch.equal(block(stream), by_equation(block, stream))
+def test_equals_its_equation_in_double_precision(case):
+    """Every block against its placement's arithmetic and its norms' formulas, sharing no code with either."""
+    model = perturbed(case).double().eval()
+    x = rows(5, torch.float64)
+    with torch.no_grad():
+        h = x if model.embed is None else model.embed(x)
+        for block in model.blocks:
+            h = by_equation(block, h)
+        h = h if model.final_norm is None else formula(model.final_norm, h, None)
+        torch.testing.assert_close(model(x), model.head(h), rtol=1e-10, atol=1e-10)
+
+
+def formula(norm, value, reference):
+    return FORMULAS[type(norm).__name__](norm, value, reference)
 
 
 def by_equation(block: Residual, x):
-    """A transcription of Block.equation that shares no code with Residual.forward."""
-    spec = block.block
-
-    def norm(module, value):
-        return module(value, x) if getattr(module, "context", ()) == ("reference",) else module(value)
-
-    read = spec.input_scale * norm(block.input_norm, x) if spec.input else x
-    out = block.branch(read)
-    out = norm(block.output_norm, out) if spec.output else out
+    spec, branch = block.block, block.branch
+    read = spec.input_scale * formula(block.input_norm, x, x) if spec.input else x
+    inside = branch.dense(read)
+    for name in spec.inner:
+        inside = formula(branch.norms[name], inside, None)
+    out = branch.activation(inside)
+    out = formula(block.output_norm, out, x) if spec.output else out
     out = (block.branch_scale if block.branch_scale is not None else spec.branch) * out
     total = out if spec.skip == 0 else spec.skip * x + out
-    return norm(block.stream_norm, total) if spec.stream else total
+    return formula(block.stream_norm, total, None) if spec.stream else total
 
 
 @every_case
