@@ -25,7 +25,9 @@ BATCH_STATISTICS = (
     "couples the samples of a batch through its statistics, so no kernel between two samples exists: "
     "call model.eval() first, and give the layer running statistics if it has none."
 )
-DROPOUT = "is active, so the network is random and its kernel undefined: call model.eval() first or set its p to 0."
+DROPOUT = (
+    "is active, so the network is random and its kernel undefined: call model.eval() first or set its p to 0."
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,13 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:
 def _conv(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride=1, padding=0, dilation=1, groups=1
 ) -> Call:
-    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "kernel": weight.shape[2:]}
+    settings = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+        "kernel": weight.shape[2:],
+    }
     return Call("conv", input, weight, bias, settings)
 
 
@@ -187,7 +195,9 @@ def _open(function: Callable[..., Any]) -> Callable[..., Any]:
     """A copy of a python-level torch function that does its work instead of handing itself to the mode again."""
     assert isinstance(function, types.FunctionType)
     inside = {**function.__globals__, "has_torch_function": lambda *_: False}
-    copy = types.FunctionType(function.__code__, inside, function.__name__, function.__defaults__, function.__closure__)
+    copy = types.FunctionType(
+        function.__code__, inside, function.__name__, function.__defaults__, function.__closure__
+    )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
 
@@ -222,7 +232,9 @@ class Follow(TorchFunctionMode):
             return func(*args, **kwargs)
         call = _READERS[func](*args, **kwargs)
         weight, bias = self.names.get(id(call.weight)), self.names.get(id(call.bias))
-        plain = isinstance(call.input, Tensor) and call.input.layout == torch.strided and not call.input.is_nested
+        plain = (
+            isinstance(call.input, Tensor) and call.input.layout == torch.strided and not call.input.is_nested
+        )
         # A parameter that is the input of its own layer would need the product rule; it stays in the graph.
         itself = call.input is call.weight or call.input is call.bias or call.weight is call.bias
         if (weight is None and bias is None) or not plain or itself or not torch.is_grad_enabled():
@@ -235,12 +247,22 @@ class Follow(TorchFunctionMode):
             if name is not None
         }
         version = call.input._version
-        output = func(*(swap.get(id(a), a) for a in args), **{k: swap.get(id(v), v) for k, v in kwargs.items()})
+        output = func(
+            *(swap.get(id(a), a) for a in args), **{k: swap.get(id(v), v) for k, v in kwargs.items()}
+        )
         # The edge names the node that made the output, so a later in-place activation does not move it.
         edge = get_gradient_edge(output)
         self.uses.append(
             Use(
-                call.kind, call.input.detach(), version, edge, output.shape, weight, bias, call.settings, self._traceable
+                call.kind,
+                call.input.detach(),
+                version,
+                edge,
+                output.shape,
+                weight,
+                bias,
+                call.settings,
+                self._traceable,
             )
         )
         return output
@@ -279,12 +301,16 @@ def refuse_randomness(model: nn.Module) -> None:
     """
     for name, module in model.named_modules():
         label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
+            module.training or module.running_mean is None
+        ):
             raise UsageError(f"{label} {BATCH_STATISTICS}")
         if not module.training:
             continue
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             raise UsageError(f"{label} in training mode {DROPOUT}")
-        drops = isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.RNNBase) and module.num_layers > 1)
+        drops = isinstance(module, nn.MultiheadAttention) or (
+            isinstance(module, nn.RNNBase) and module.num_layers > 1
+        )
         if drops and module.dropout > 0:
             raise UsageError(f"the dropout of {label} in training mode {DROPOUT}")

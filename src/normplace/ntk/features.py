@@ -13,6 +13,7 @@ from normplace.ntk import rules
 from normplace.ntk.capture import Follow, Use
 from normplace.ntk.jacobian import Jacobian
 from normplace.ntk.plan import Plan, forward
+from normplace.ntk.rules import join
 
 # One elementwise multiply-add costs about as much as this many of a matrix product's.
 ELEMENTWISE = 16
@@ -63,13 +64,17 @@ class Extractor:
         self.output = output
         self.outputs = 1 if output == "sum" else plan.outputs
         self.rows = self.outputs if output == "full" else 1
-        self.jacobian = Jacobian(plan.model, plan.rest, plan.outputs, summed=output == "sum") if plan.rest else None
+        self.jacobian = (
+            Jacobian(plan.model, plan.rest, plan.outputs, summed=output == "sum") if plan.rest else None
+        )
         self._pairs: list[_Term] = []
         self._flat: list[tuple[str, tuple[int, ...]]] = []
         kept = self._assign(diagonal)
         sample = torch.empty(0, dtype=plan.dtype).element_size()
         rest = sum(p.numel() for p in plan.rest.values())
-        longest = max((sum(rules.sizes(plan.sites[i])[0] for i in term.sites) for term in self._pairs), default=0)
+        longest = max(
+            (sum(rules.sizes(plan.sites[i])[0] for i in term.sites) for term in self._pairs), default=0
+        )
         self.diagonal_bytes = 3 * sample * (self.rows * longest) ** 2
         self.bytes_per_sample = sample * (kept + self.outputs * rest)
         working = 3 * plan.saved_bytes + 2 * sample * kept
@@ -90,7 +95,10 @@ class Extractor:
         done: set[str] = set()
         for name, places in users.items():
             sites = [plan.sites[i] for i in places]
-            if any(s.weight != name or not rules.factorable(s) for s in sites) or len({s.kind for s in sites}) > 1:
+            if (
+                any(s.weight != name or not rules.factorable(s) for s in sites)
+                or len({s.kind for s in sites}) > 1
+            ):
                 continue
             t = sum(rules.sizes(s)[0] for s in sites)
             _, i, f = rules.sizes(sites[0])
@@ -123,15 +131,17 @@ class Extractor:
         if self.plan.sites:
             parts = [self._covered(x[i : i + self.batch]) for i in range(0, len(x), self.batch)]
             if self._flat:
-                flats.append(_join([flat for flat, _ in parts if flat is not None]))
+                flats.append(join([flat for flat, _ in parts if flat is not None]))
             for k, term in enumerate(self._pairs):
-                inputs = _join([found[k].inputs for _, found in parts])
-                gradients = _join([found[k].gradients for _, found in parts])
+                inputs = join([found[k].inputs for _, found in parts])
+                gradients = join([found[k].gradients for _, found in parts])
                 pairs.append(Pair(inputs, gradients, float(term.with_bias)))
         if self.jacobian is not None:
             step = self.jacobian_batch
-            flats.append(_join([self._arrange(self.jacobian(x[i : i + step])) for i in range(0, len(x), step)]))
-        flat = torch.cat(flats, dim=1) if len(flats) > 1 else (flats[0] if flats else None)
+            flats.append(
+                join([self._arrange(self.jacobian(x[i : i + step])) for i in range(0, len(x), step)])
+            )
+        flat = join(flats, dim=1) if flats else None
         return Features(len(x), self.rows, flat, tuple(pairs))
 
     def _covered(self, x: Tensor) -> tuple[Tensor | None, list[Pair]]:
@@ -163,7 +173,7 @@ class Extractor:
             del by_output
             pairs = [self._pair(term, uses, stacked) for term in self._pairs]
             written = list(self._written(uses, stacked))
-            flat = torch.cat([self._arrange(w) for w in written], dim=1) if written else None
+            flat = join([self._arrange(w) for w in written], dim=1) if written else None
         return flat, pairs
 
     def _pair(self, term: _Term, uses: list[Use], gradients: list[Tensor]) -> Pair:
@@ -172,7 +182,7 @@ class Extractor:
             a, g = rules.factors(uses[i], plan.sites[i].layout, gradients[i])
             inputs.append(a.to(plan.dtype) if a.is_floating_point() else a)
             grads.append(g)
-        a, g = torch.cat(inputs, dim=1), torch.cat(grads, dim=2)
+        a, g = join(inputs, dim=1), join(grads, dim=2)
         if self.output == "trace":  # Σ_o g_o·g'_o is one product of the outputs' gradients side by side
             g = g.transpose(1, 2).flatten(2).unsqueeze(1)
         return Pair(a.contiguous(), g.contiguous(), float(term.with_bias))
@@ -193,7 +203,3 @@ class Extractor:
         """(n, O, P) as the rows the kernel multiplies: one per output, or all outputs side by side for the trace."""
         n = gradient.shape[0]
         return gradient.to(self.plan.dtype).reshape(n * self.rows, -1)
-
-
-def _join(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from normplace.errors import UsageError, unknown
 
-Chosen = str | nn.Parameter | Iterable[str] | Iterable[nn.Parameter] | Callable[[str, nn.Parameter], bool] | None
+Chosen = (
+    str | nn.Parameter | Iterable[str] | Iterable[nn.Parameter] | Callable[[str, nn.Parameter], bool] | None
+)
 
 
 def check_samples(x1: Tensor, x2: Tensor | None) -> None:
@@ -19,25 +21,24 @@ def check_samples(x1: Tensor, x2: Tensor | None) -> None:
     Raises:
         UsageError: If the samples are not finite tensors of one shape and kind.
     """
-    for label, x in (("x1", x1), ("x2", x2)):
-        if x is None and label == "x2":
-            continue
+    for label, x in ({"x1": x1} if x2 is None else {"x1": x1, "x2": x2}).items():
         if not isinstance(x, Tensor):
             raise UsageError(f"{label} is a {type(x).__name__}: give a tensor with the samples on its first axis.")
         if x.ndim == 0 or x.shape[0] == 0:
             raise UsageError(f"{label} has shape {tuple(x.shape)} and holds no samples: give at least one row.")
-        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+    if x2 is not None:
+        if x1.shape[1:] != x2.shape[1:]:
+            one, other = tuple(x1.shape[1:]), tuple(x2.shape[1:])
+            raise UsageError(
+                f"a sample of x1 has shape {one} but one of x2 has {other}: give both the same."
+            )
+        if x1.dtype != x2.dtype:
+            raise UsageError(f"x1 has dtype {x1.dtype} but x2 has {x2.dtype}: give both the same.")
+        if x1.device != x2.device:
+            raise UsageError(f"x1 is on {x1.device} but x2 is on {x2.device}: move both to one device.")
+    for label, x in (("x1", x1), ("x2", x2)):
+        if x is not None and x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise UsageError(f"{label} holds NaN or infinite values: remove or replace those samples first.")
-    if x2 is None:
-        return
-    if x1.shape[1:] != x2.shape[1:]:
-        raise UsageError(
-            f"a sample of x1 has shape {tuple(x1.shape[1:])} but one of x2 has {tuple(x2.shape[1:])}: give both the same."
-        )
-    if x1.dtype != x2.dtype:
-        raise UsageError(f"x1 has dtype {x1.dtype} but x2 has {x2.dtype}: give both the same.")
-    if x1.device != x2.device:
-        raise UsageError(f"x1 is on {x1.device} but x2 is on {x2.device}: move both to one device.")
 
 
 def check_output(output: str, diagonal: bool, x2: Tensor | None) -> None:
@@ -93,7 +94,9 @@ def choose(model: nn.Module, parameters: Chosen, x: Tensor) -> dict[str, nn.Para
         raise UsageError(f"model is a {type(model).__name__}: give a torch.nn.Module.")
     chosen = {name: p for name, p in _select(model, parameters).items() if p.requires_grad}
     if not chosen:
-        raise UsageError("no trainable parameters are chosen, so the kernel is empty: set requires_grad or choose others.")
+        raise UsageError(
+            "no trainable parameters are chosen, so the kernel is empty: set requires_grad or choose others."
+        )
     for name, p in chosen.items():
         if isinstance(p, nn.parameter.UninitializedParameter):
             raise UsageError(f"parameter {name!r} has no shape yet: run the lazy model once first.")
@@ -102,11 +105,15 @@ def choose(model: nn.Module, parameters: Chosen, x: Tensor) -> dict[str, nn.Para
                 f"parameter {name!r} is on {p.device} but the samples are on {x.device}: move both to one device."
             )
         if not p.is_floating_point():
-            raise UsageError(f"parameter {name!r} has dtype {p.dtype}: the kernel is defined for real parameters.")
+            raise UsageError(
+                f"parameter {name!r} has dtype {p.dtype}: the kernel is defined for real parameters."
+            )
     kinds = {p.dtype for p in model.parameters()}
     if x.is_floating_point() and x.dtype not in kinds:
         found = ", ".join(sorted(map(str, kinds)))
-        raise UsageError(f"the samples have dtype {x.dtype} but the model's parameters have {found}: convert one of them.")
+        raise UsageError(
+            f"the samples have dtype {x.dtype} but the model's parameters have {found}: convert one of them."
+        )
     return chosen
 
 

@@ -63,7 +63,10 @@ class Jacobian:
             rows = []
             for i, target in enumerate(targets):
                 grads = torch.autograd.grad(
-                    target, list(self.parameters.values()), retain_graph=i + 1 < len(targets), allow_unused=True
+                    target,
+                    list(self.parameters.values()),
+                    retain_graph=i + 1 < len(targets),
+                    allow_unused=True,
                 )
                 pairs = zip(grads, self.parameters.values(), strict=True)
                 rows.append(torch.cat([_dense(g, p) for g, p in pairs]))

@@ -58,7 +58,12 @@ class Site:
         """Whether a use in a batch of ``samples`` is this one."""
         expected = list(self.input_shape)
         expected[self.layout.dim] = self.layout.length * samples
-        return (use.kind, use.weight, use.bias, list(use.input.shape)) == (self.kind, self.weight, self.bias, expected)
+        return (use.kind, use.weight, use.bias, list(use.input.shape)) == (
+            self.kind,
+            self.weight,
+            self.bias,
+            expected,
+        )
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,9 @@ def forward(model: nn.Module, x: Tensor, outputs: int | None = None) -> Tensor:
             f"the model returns a {type(y).__name__}, not a tensor: wrap it in a module that returns the output wanted."
         )
     if not y.is_floating_point():
-        raise UsageError(f"the model's output has dtype {y.dtype}, which has no gradient: return a real floating tensor.")
+        raise UsageError(
+            f"the model's output has dtype {y.dtype}, which has no gradient: return a real floating tensor."
+        )
     n = x.shape[0]
     # ``squeeze()`` in a model drops the sample axis of a single sample; the count still tells.
     alone = n == 1 and outputs is not None and y.numel() == outputs
@@ -164,8 +171,8 @@ def _pick(x1: Tensor, x2: Tensor | None) -> Tensor:
     picks = []
     for pool in pools:
         count = min(len(pool), PROBES // len(pools))
-        places = torch.linspace(0, len(pool) - 1, count).round().long()
-        picks.append(pool[places.to(pool.device)])
+        places = [(len(pool) - 1) * i // max(1, count - 1) for i in range(count)]
+        picks.append(pool[places])
     x = torch.cat(picks)
     if len(x) == 1:
         x = x.expand(2, *x.shape[1:])
@@ -213,7 +220,11 @@ def _layout(alone: Use, together: Use, n: int) -> Layout | None:
         layout = Layout(dim, length, minor)
         sample = layout.split(together.input, n)[-1]
         single = layout.split(alone.input, 1)[0]
-        if _close(sample.double(), single.double()) if sample.dtype.is_floating_point else torch.equal(sample, single):
+        if (
+            _close(sample.double(), single.double())
+            if sample.dtype.is_floating_point
+            else torch.equal(sample, single)
+        ):
             fits.append(layout)
     return fits[0] if len(fits) == 1 else None
 
@@ -224,7 +235,9 @@ def _misplaced(y: Tensor, uses: list[Use], layouts: list[Layout | None]) -> set[
     Sample i's output is weighted by 2^i. Powers of two commute with rounding, so each sample's rows must come out as
     exactly 2^i times the unweighted ones, and any row that belongs to another sample shows.
     """
-    bad = {name for u, lay in zip(uses, layouts, strict=True) if lay is None for name in (u.weight, u.bias)} - {None}
+    bad = {
+        name for u, lay in zip(uses, layouts, strict=True) if lay is None for name in (u.weight, u.bias)
+    } - {None}
     if uses:
         n = y.shape[0]
         weights = torch.pow(2.0, torch.arange(n, device=y.device, dtype=y.dtype))
