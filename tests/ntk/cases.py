@@ -1,4 +1,4 @@
-"""Networks for the empirical kernel: each case is a model in evaluation mode and a function that draws samples for it."""
+"""Networks for the empirical kernel: each case is a model in evaluation mode and samples for it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,12 @@ class Cell(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.inp, self.rec, self.norm, self.head = nn.Linear(3, 5), nn.Linear(5, 5), nn.LayerNorm(5), nn.Linear(5, 1)
+        self.inp, self.rec, self.norm, self.head = (
+            nn.Linear(3, 5),
+            nn.Linear(5, 5),
+            nn.LayerNorm(5),
+            nn.Linear(5, 1),
+        )
 
     def forward(self, x):
         h = x.new_zeros(len(x), 5)
@@ -166,6 +172,27 @@ class Twice(nn.Module):
         return self.head(self.norm(self.lin(self.norm(h)) + h))
 
 
+class Force(nn.Module):
+    """Returns the derivative of an energy, so its output reaches the weights through a backward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 1))
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(self.energy(x).sum(), x, create_graph=True)[0]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = mlp(nn.LayerNorm, "every", 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(checkpoint(self.body, x, use_reentrant=False))
+
+
 class Router(nn.Module):
     """Mixture of experts: which rows an expert sees depends on the data."""
 
@@ -226,7 +253,9 @@ MLPS = [
     for label, norm in (("plain", plain_norm), ("affine", nn.LayerNorm), ("rms", nn.RMSNorm))
     for where in ("input", "first", "second", "every", "after")
 ]
-LSTM = tuple(f"rnn.{kind}_{part}_l{i}" for i in range(2) for kind in ("weight", "bias") for part in ("ih", "hh"))
+LSTM = tuple(
+    f"rnn.{kind}_{part}_l{i}" for i in range(2) for kind in ("weight", "bias") for part in ("ih", "hh")
+)
 CASES = [
     *MLPS,
     Case("mlp-none", lambda: mlp(plain_norm, "none"), (3,)),
@@ -237,8 +266,11 @@ CASES = [
     Case(
         "conv1d",
         lambda: nn.Sequential(
-            nn.Conv1d(2, 4, 4, stride=2, padding="valid", dilation=2), nn.Tanh(), nn.Conv1d(4, 1, 2, padding="same"),
-            nn.AdaptiveAvgPool1d(1), nn.Flatten(),
+            nn.Conv1d(2, 4, 4, stride=2, padding="valid", dilation=2),
+            nn.Tanh(),
+            nn.Conv1d(4, 1, 2, padding="same"),
+            nn.AdaptiveAvgPool1d(1),
+            nn.Flatten(),
         ),
         (2, 15),
     ),
@@ -259,7 +291,9 @@ CASES = [
     Case("tied-padding", lambda: Tied(3), (5,), 6, fallback=("pos",)),
     Case("positions", Positions, (5,), 9, fallback=("pos.weight",)),
     Case("twice", Twice, (3,)),
-    Case("ntk-linear", lambda: nn.Sequential(NTKLinear(3, 4), nn.ReLU(), NTKLinear(4, 2)), (3,), fallback=None),
+    Case(
+        "ntk-linear", lambda: nn.Sequential(NTKLinear(3, 4), nn.ReLU(), NTKLinear(4, 2)), (3,), fallback=None
+    ),
     Case(
         "half-linear",
         lambda: nn.Sequential(HalfLinear(3, 4), nn.Tanh(), nn.Linear(4, 1)),
@@ -276,6 +310,8 @@ CASES = [
     ),
     Case("router", Router, (3,), fallback=None),
     Case("sorter", Sorter, (3,), fallback=("lin.weight", "lin.bias")),
+    Case("force", Force, (3,), fallback=None),
+    Case("checkpointed", Checkpointed, (3,)),
     Case("bilinear", lambda: Bilinear(), (3,), fallback=("form.weight", "form.bias")),
     Case("sequence-output", lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)), (3, 3)),
 ]
@@ -303,6 +339,8 @@ def jacobian(model: nn.Module, x: Tensor, parameters: list[nn.Parameter] | None 
     return torch.stack(rows).unflatten(0, (len(x), -1))
 
 
-def contraction(model: nn.Module, x1: Tensor, x2: Tensor, parameters: list[nn.Parameter] | None = None) -> Tensor:
+def contraction(
+    model: nn.Module, x1: Tensor, x2: Tensor, parameters: list[nn.Parameter] | None = None
+) -> Tensor:
     """The kernel from the definition, N1 × O × N2 × O."""
     return torch.einsum("aop,bqp->aobq", jacobian(model, x1, parameters), jacobian(model, x2, parameters))

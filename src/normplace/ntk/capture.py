@@ -1,9 +1,10 @@
 """Follow parameters through one forward pass: which functional used which parameter, on what input.
 
-The class of a module proves nothing about its formula, so modules are never looked at. A torch function mode sees the
-functional calls themselves (``linear``, ``conv2d``, ``layer_norm`` ...) and, where the weight or bias *is* a followed
-parameter, swaps in a detached stand-in. Every use with a known formula is thereby cut from the autograd graph, and
-whatever path to a parameter remains in the graph is a use this file does not know: see :func:`remaining`.
+The class of a module proves nothing about its formula, so modules are never looked at. A torch function mode
+sees the functional calls themselves (``linear``, ``conv2d``, ``layer_norm`` ...) and, where the weight or
+bias *is* a followed parameter, swaps in a detached stand-in. Every use with a known formula is thereby cut
+from the autograd graph, and whatever path to a parameter remains in the graph is a use this file does not
+know: see :func:`remaining`.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Use:
     bias: str | None
     settings: Mapping[str, Any]
     traceable: bool
+    inside: frozenset[Any]
 
     def untouched_input(self) -> Tensor:
         """The input as the call saw it.
@@ -63,8 +65,8 @@ class Use:
         """
         if self.input._version != self.version:
             raise UsageError(
-                f"the model overwrites the input of parameter {self.weight or self.bias!r} in place after using it, "
-                "so its gradient is lost: write that operation out of place."
+                f"the model overwrites the input of parameter {self.weight or self.bias!r} in place after "
+                "using it, so its gradient is lost: write that operation out of place."
             )
         return self.input
 
@@ -170,8 +172,9 @@ _DROPOUTS: dict[Any, Callable[..., float]] = {
     F.scaled_dot_product_attention: _dropped_attention,
 }
 
-# After one of these the rows of a tensor are no longer a fixed function of the batch's layout (mixture-of-experts
-# routing, packed sequences), so the uses that follow cannot be split into samples by position.
+# After one of these the rows of a tensor are no longer a fixed function of the batch's layout
+# (mixture-of-experts routing, packed sequences), so the uses that follow cannot be split into samples by
+# position.
 _REROUTING = {
     torch.nonzero,
     Tensor.nonzero,
@@ -181,7 +184,7 @@ _REROUTING = {
     Tensor.masked_select,
     torch.unique,
     Tensor.unique,
-    torch._C._VariableFunctions._pack_padded_sequence,
+    getattr(torch, "_pack_padded_sequence"),  # noqa: B009 - not exported to type checkers
 }
 _INDEXING = {Tensor.__getitem__, Tensor.__setitem__}
 
@@ -192,7 +195,7 @@ def _masks(index: object) -> bool:
 
 
 def _open(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of a python-level torch function that does its work instead of handing itself to the mode again."""
+    """A copy of a python-level torch function that does not hand itself to the mode again."""
     assert isinstance(function, types.FunctionType)
     inside = {**function.__globals__, "has_torch_function": lambda *_: False}
     copy = types.FunctionType(
@@ -239,8 +242,8 @@ class Follow(TorchFunctionMode):
         itself = call.input is call.weight or call.input is call.bias or call.weight is call.bias
         if (weight is None and bias is None) or not plain or itself or not torch.is_grad_enabled():
             return func(*args, **kwargs)
-        # The stand-in requires grad so that the output has a node to differentiate at even in the first layer; its own
-        # gradient is never asked for, so autograd never computes it.
+        # The stand-in requires grad so that the output has a node to differentiate at even in the first
+        # layer; its own gradient is never asked for, so autograd never computes it.
         swap = {
             id(parameter): parameter.detach().requires_grad_()
             for parameter, name in ((call.weight, weight), (call.bias, bias))
@@ -252,33 +255,65 @@ class Follow(TorchFunctionMode):
         )
         # The edge names the node that made the output, so a later in-place activation does not move it.
         edge = get_gradient_edge(output)
+        inside = _leading_to({id(leaf) for leaf in swap.values()}, edge.node, call.input.grad_fn)
         self.uses.append(
             Use(
-                call.kind,
-                call.input.detach(),
-                version,
-                edge,
-                output.shape,
-                weight,
-                bias,
-                call.settings,
-                self._traceable,
+                kind=call.kind,
+                input=call.input.detach(),
+                version=version,
+                edge=edge,
+                shape=output.shape,
+                weight=weight,
+                bias=bias,
+                settings=call.settings,
+                traceable=self._traceable,
+                inside=inside,
             )
         )
         return output
 
 
-def remaining(output: Tensor, names: Mapping[int, str]) -> set[str]:
-    """Names of the followed parameters that the graph of ``output`` still reaches, by uses that were not recorded."""
-    found: set[str] = set()
+def remaining(output: Tensor, names: Mapping[int, str], uses: list[Use]) -> set[str]:
+    """Names of the followed parameters that ``output`` reaches in other ways than the recorded uses."""
+    # An output that is itself a parameter has no grad_fn but is its own leaf.
+    found = {names[id(output)]} if id(output) in names else set()
+    owner = {node: use for use in uses for node in use.inside}
     for node in _nodes(output.grad_fn):
         variable = getattr(node, "variable", None)
         if variable is not None and id(variable) in names:
             found.add(names[id(variable)])
-    # An output that is itself a parameter has no grad_fn but is its own leaf.
-    if id(output) in names:
-        found.add(names[id(output)])
+        for child, _ in node.next_functions:
+            use = owner.get(child)
+            # A model that differentiates itself reaches a stand-in past the use's output, from its own
+            # backward pass.
+            if use is not None and node is not use.edge.node and node not in use.inside:
+                found |= {name for name in (use.weight, use.bias) if name is not None}
     return found
+
+
+def _leading_to(leaves: set[int], top: Any, stop: Any) -> frozenset[Any]:
+    """The nodes below ``top``, not past ``stop``, from which one of the leaf tensors is reached."""
+    parents: dict[Any, list[Any]] = {}
+    ends = []
+    stack, seen = [top], {top}
+    while stack:
+        node = stack.pop()
+        if id(getattr(node, "variable", None)) in leaves:
+            ends.append(node)
+        for child, _ in node.next_functions:
+            if child is None or child is stop:
+                continue
+            parents.setdefault(child, []).append(node)
+            if child not in seen:
+                seen.add(child)
+                stack.append(child)
+    found: set[Any] = set()
+    while ends:
+        node = ends.pop()
+        if node is not top and node not in found:
+            found.add(node)
+            ends.extend(parents.get(node, []))
+    return frozenset(found)
 
 
 def _nodes(start: Any) -> Iterator[Any]:
@@ -309,8 +344,10 @@ def refuse_randomness(model: nn.Module) -> None:
             continue
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             raise UsageError(f"{label} in training mode {DROPOUT}")
-        drops = isinstance(module, nn.MultiheadAttention) or (
+        drops = 0.0
+        if isinstance(module, nn.MultiheadAttention) or (
             isinstance(module, nn.RNNBase) and module.num_layers > 1
-        )
-        if drops and module.dropout > 0:
+        ):
+            drops = module.dropout
+        if drops > 0:
             raise UsageError(f"the dropout of {label} in training mode {DROPOUT}")

@@ -16,9 +16,9 @@ from normplace.ntk.features import Extractor, Features
 from normplace.ntk.guard import buffers_kept, exact
 from normplace.ntk.plan import make_plan
 
-# Shares of the budget: the features of the samples along the rows and along the columns (twice, while their batches are
-# joined), a batch on its way through the model, and in a stream the block that is handed out. Rows get the larger share
-# because the columns are computed anew for every set of rows.
+# Shares of the budget: the features of the samples along the rows and along the columns (twice, while their
+# batches are joined), a batch on its way through the model, and in a stream the block that is handed out.
+# Rows get the larger share because the columns are computed anew for every set of rows.
 ROWS, COLUMNS, BATCH, BLOCK = 0.25, 0.1, 0.2, 0.1
 
 
@@ -35,33 +35,35 @@ def empirical(
 ) -> Tensor:
     """The empirical neural tangent kernel Θ(x, x') = ⟨∂f(x)/∂θ, ∂f(x')/∂θ⟩ of any module, exactly.
 
-    Layers with a known gradient (linear, convolution, embedding, the affine part of norms, biases) contribute through
-    the structured form (A₁A₂ᵀ)∘(G₁G₂ᵀ) of layer inputs A and output gradients G, which never forms a Jacobian: Novak,
-    Sohl-Dickstein and Schoenholz, "Fast Finite Width Neural Tangent Kernel", 2022 (arXiv 2206.08720). Parameters used
-    in any other way contribute through their per-sample Jacobian, so the result is always the whole kernel. Which of
-    the two applies is read off the functional calls and the autograd graph, never off a module's class.
+    Layers with a known gradient (linear, convolution, embedding, the affine part of norms, biases)
+    contribute through the structured form (A₁A₂ᵀ)∘(G₁G₂ᵀ) of layer inputs A and output gradients G, which
+    never forms a Jacobian: Novak, Sohl-Dickstein and Schoenholz, "Fast Finite Width Neural Tangent Kernel",
+    2022 (arXiv 2206.08720). Parameters used in any other way contribute through their per-sample Jacobian,
+    so the result is always the whole kernel. Which of the two applies is read off the functional calls and
+    the autograd graph, never off a module's class.
 
     Args:
-        model: The network; samples stand on the first axis of its input and of its one output tensor. It is left as it
-            was found: no gradients, buffers, flags or hooks change.
+        model: The network; samples stand on the first axis of its input and of its one output tensor. It is
+            left as it was found: no gradients, buffers, flags or hooks change.
         x1: Samples along the rows, N1 × ....
         x2: Samples along the columns, N2 × ...; x1 again if left out.
         output: What to do with O outputs (all axes after the first). ``"full"`` keeps every pair of outputs,
-            ``"trace"`` sums Θ over equal outputs (not divided by O), ``"sum"`` is the kernel of the sum of the outputs,
-            and ``"auto"`` is the plain N1 × N2 matrix for one output and ``"full"`` for several.
+            ``"trace"`` sums Θ over equal outputs (not divided by O), ``"sum"`` is the kernel of the sum of
+            the outputs, and ``"auto"`` is the plain N1 × N2 matrix for one output and ``"full"`` for several.
         diagonal: Only Θ(x_i, x_i).
-        parameters: Which trainable parameters count: names (of parameters or of modules), parameters, or a function
-            ``(name, parameter) -> bool``. All by default. Frozen ones never count.
-        memory_gb: Gigabytes to work in beside the model and the result; decides the sizes of batches and blocks.
+        parameters: Which trainable parameters count: names (of parameters or of modules), parameters, or a
+            function ``(name, parameter) -> bool``. All by default. Frozen ones never count.
+        memory_gb: Gigabytes to work in beside the model and the result; decides the sizes of batches and
+            blocks.
         progress: Show a progress bar (needs ``rich``).
 
     Returns:
-        N1 × N2; N1 × O × N2 × O for ``"full"``; with ``diagonal`` N, or N × O × O for ``"full"``. In float64 if the
-        samples or parameters are, else float32.
+        N1 × N2; N1 × O × N2 × O for ``"full"``; with ``diagonal`` N, or N × O × O for ``"full"``. In
+        float64 if the samples or parameters are, else float32.
 
     Raises:
-        UsageError: If no kernel exists (batch statistics, active dropout, samples that influence one another) or the
-            arguments do not fit together.
+        UsageError: If no kernel exists (batch statistics, active dropout, samples that influence one
+            another) or the arguments do not fit together.
 
     Example:
         >>> import torch, normplace.ntk
@@ -114,8 +116,8 @@ def empirical_blocks(
         progress: Show a progress bar (needs ``rich``).
 
     Yields:
-        Slices of rows and columns and the block they select of the dense kernel. The blocks cover it once; of a
-        symmetric kernel, a block off the diagonal is computed once and followed by its transpose.
+        Slices of rows and columns and the block they select of the dense kernel. The blocks cover it once;
+        of a symmetric kernel, a block off the diagonal is computed once and followed by its transpose.
     """
     if block is not None and block < 1:
         raise UsageError(f"block is {block}: give the samples along one side of a block, at least 1.")
@@ -128,8 +130,8 @@ def _stream(job: _Job, progress: bool) -> Iterator[tuple[slice, slice, Tensor]]:
     with _ticks(progress, len(job.x1) * len(job.columns)) as tick:
         for rows, columns, left, right in job.tiles():
             n1, n2, same = left.samples, right.samples, left is right
-            found = torch.zeros(n1 * r, n2 * r, dtype=job.extractor.plan.dtype, device=job.x1.device)
-            with exact(found.device):
+            with exact(job.x1.device):
+                found = torch.zeros(n1 * r, n2 * r, dtype=job.extractor.plan.dtype, device=job.x1.device)
                 gram.accumulate(found, left, right, symmetric=same, tick=tick)
             yield rows, columns, found if job.single else found.view(n1, r, n2, r)
             if job.x2 is None and not same:

@@ -1,4 +1,4 @@
-"""From a batch of samples to what the kernel needs of them, the layers' factors and the written-out gradients."""
+"""What the kernel needs of a batch of samples: the layers' factors and the written-out gradients."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class Extractor:
     Args:
         plan: What the probe found.
         output: ``"full"``, ``"trace"`` or ``"sum"``.
-        diagonal: Only Θ(x_i, x_i) will be wanted, which moves the balance between factors and written-out gradients.
+        diagonal: Only Θ(x_i, x_i) will be wanted, which moves the balance between factors and written-out
+            gradients.
         budget: Bytes a batch may use while its features are computed.
     """
 
@@ -155,8 +156,8 @@ class Extractor:
             )
             if not same or y.shape[1] != plan.outputs:
                 raise UsageError(
-                    "the model runs different layers or shapes for different batches, so its output is not one function "
-                    "of a sample: remove control flow that depends on the data."
+                    "the model runs different layers or shapes for different batches, so its output is not "
+                    "one function of a sample: remove control flow that depends on the data."
                 )
             edges = [use.edge for use in uses]
             targets = [y.sum()] if self.output == "sum" else [y[:, o].sum() for o in range(plan.outputs)]
@@ -200,6 +201,6 @@ class Extractor:
             yield sum(parts[1:], start=parts[0])
 
     def _arrange(self, gradient: Tensor) -> Tensor:
-        """(n, O, P) as the rows the kernel multiplies: one per output, or all outputs side by side for the trace."""
+        """(n, O, P) as the rows to multiply: one per output, or all outputs side by side for the trace."""
         n = gradient.shape[0]
         return gradient.to(self.plan.dtype).reshape(n * self.rows, -1)

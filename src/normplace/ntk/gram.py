@@ -1,6 +1,7 @@
-"""Kernel blocks from features: ``K += Φ₁Φ₂ᵀ`` for written-out gradients, ``K += (A₁A₂ᵀ)∘(G₁G₂ᵀ)`` for factors.
+"""Kernel blocks from features.
 
-Work goes block by block through two scratch buffers, so that beside the kernel itself nothing of size N×N exists.
+``K += Φ₁Φ₂ᵀ`` for written-out gradients, ``K += (A₁A₂ᵀ)∘(G₁G₂ᵀ)`` for factors. Work goes block by block
+through two scratch buffers, so that beside the kernel itself nothing of size N×N exists.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PANEL_GPU = 2048
 
 
 class Scratch:
-    """Two reusable buffers; allocating anew for each block would cost more than the products of small networks."""
+    """Two reusable buffers; allocating for each block would outweigh the products of small networks."""
 
     def __init__(self, like: Tensor) -> None:
         on_cpu = like.device.type == "cpu"
@@ -71,7 +72,7 @@ def accumulate(
 def _blocks(
     left: Features, right: Features, scratch: Scratch, symmetric: bool
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Blocks (i0, i1, j0, j1) of samples whose largest product fits the scratch; the upper ones if symmetric."""
+    """Blocks (i0, i1, j0, j1) of samples whose products fit the scratch; the upper ones if symmetric."""
     depth = max(
         (_positions(a) * _positions(b) for a, b in zip(left.pairs, right.pairs, strict=True)), default=1
     )

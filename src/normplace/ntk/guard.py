@@ -36,8 +36,8 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
                 changed.append(f"{type(module).__name__}.{name}")
     if changed:
         raise UsageError(
-            f"the model changes its buffer {changed[0]} in every forward pass, so it is not one fixed function: "
-            "call model.eval() first."
+            f"the model changes its buffer {changed[0]} in every forward pass, so it is not one fixed "
+            "function: call model.eval() first."
         )
 
 

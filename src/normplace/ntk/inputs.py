@@ -23,15 +23,17 @@ def check_samples(x1: Tensor, x2: Tensor | None) -> None:
     """
     for label, x in ({"x1": x1} if x2 is None else {"x1": x1, "x2": x2}).items():
         if not isinstance(x, Tensor):
-            raise UsageError(f"{label} is a {type(x).__name__}: give a tensor with the samples on its first axis.")
+            raise UsageError(
+                f"{label} is a {type(x).__name__}: give a tensor with the samples on its first axis."
+            )
         if x.ndim == 0 or x.shape[0] == 0:
-            raise UsageError(f"{label} has shape {tuple(x.shape)} and holds no samples: give at least one row.")
+            raise UsageError(
+                f"{label} has shape {tuple(x.shape)} and holds no samples: give at least one row."
+            )
     if x2 is not None:
         if x1.shape[1:] != x2.shape[1:]:
             one, other = tuple(x1.shape[1:]), tuple(x2.shape[1:])
-            raise UsageError(
-                f"a sample of x1 has shape {one} but one of x2 has {other}: give both the same."
-            )
+            raise UsageError(f"a sample of x1 has shape {one} but one of x2 has {other}: give both the same.")
         if x1.dtype != x2.dtype:
             raise UsageError(f"x1 has dtype {x1.dtype} but x2 has {x2.dtype}: give both the same.")
         if x1.device != x2.device:
@@ -102,7 +104,8 @@ def choose(model: nn.Module, parameters: Chosen, x: Tensor) -> dict[str, nn.Para
             raise UsageError(f"parameter {name!r} has no shape yet: run the lazy model once first.")
         if p.device != x.device:
             raise UsageError(
-                f"parameter {name!r} is on {p.device} but the samples are on {x.device}: move both to one device."
+                f"parameter {name!r} is on {p.device} but the samples are on {x.device}: "
+                "move both to one device."
             )
         if not p.is_floating_point():
             raise UsageError(
@@ -121,15 +124,13 @@ def _select(model: nn.Module, parameters: Chosen) -> dict[str, nn.Parameter]:
     every = dict(model.named_parameters())
     if parameters is None:
         return every
-    if isinstance(parameters, str | nn.Parameter):
-        parameters = [parameters]  # pyright: ignore[reportAssignmentType]
-    if not isinstance(parameters, Iterable):
+    if callable(parameters):
         return {name: p for name, p in every.items() if parameters(name, p)}
     canonical = {id(p): name for name, p in every.items()}
     # A tied parameter may be asked for by any of its names.
     aliases = {name: canonical[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
     picked: set[str] = set()
-    for item in parameters:
+    for item in [parameters] if isinstance(parameters, str | nn.Parameter) else parameters:
         if isinstance(item, str):
             found = {own for name, own in aliases.items() if name == item or name.startswith(f"{item}.")}
             if not found:

@@ -1,4 +1,4 @@
-"""Per-sample gradients of the parameters that no layer rule covers, by torch.func, or one sample at a time."""
+"""Per-sample gradients of the parameters that no layer rule covers, by torch.func or one by one."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Jacobian:
                 with torch.enable_grad():
                     return self._vmapped(x).detach()
             except (RuntimeError, ValueError, TypeError):
-                # torch.func refuses some models (data-dependent shapes, operators without a batching rule). The loop
-                # gives the same numbers, and raises again whatever is truly wrong with the model.
+                # torch.func refuses some models (data-dependent shapes, operators without a batching rule).
+                # The loop gives the same numbers, and raises again whatever is truly wrong with the model.
                 self._vmap_works = False
         return torch.cat([self._single(x[i : i + 1]) for i in range(len(x))])
 

@@ -1,8 +1,8 @@
 """Decide, from a handful of samples, how every parameter's share of the kernel will be computed.
 
-A few samples run through the model alone and together. That tells where the samples stand inside each recorded input
-(first axis, second axis as in sequence-first attention, or folded into rows), whether the samples influence one another,
-and which parameters need the Jacobian instead.
+A few samples run through the model alone and together. That tells where the samples stand inside each
+recorded input (first axis, second axis as in sequence-first attention, or folded into rows), whether the
+samples influence one another, and which parameters need the Jacobian instead.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Site:
-    """What every batch must repeat at one recorded use: its kind, its parameters, its shapes for one sample."""
+    """What every batch must repeat at one recorded use: kind, parameters, shapes for one sample."""
 
     kind: str
     weight: str | None
@@ -89,7 +89,8 @@ def forward(model: nn.Module, x: Tensor, outputs: int | None = None) -> Tensor:
     y = model(x.detach().clone())
     if not isinstance(y, Tensor):
         raise UsageError(
-            f"the model returns a {type(y).__name__}, not a tensor: wrap it in a module that returns the output wanted."
+            f"the model returns a {type(y).__name__}, not a tensor: "
+            "wrap it in a module that returns the output wanted."
         )
     if not y.is_floating_point():
         raise UsageError(
@@ -100,8 +101,8 @@ def forward(model: nn.Module, x: Tensor, outputs: int | None = None) -> Tensor:
     alone = n == 1 and outputs is not None and y.numel() == outputs
     if not alone and (y.ndim == 0 or y.shape[0] != n):
         raise UsageError(
-            f"the model turns {n} samples into an output of shape {tuple(y.shape)}, which is not one row per sample: "
-            "put the samples on the first axis of the input and of the output."
+            f"the model turns {n} samples into an output of shape {tuple(y.shape)}, which is not one row per "
+            "sample: put the samples on the first axis of the input and of the output."
         )
     return y.reshape(n, -1)
 
@@ -128,7 +129,6 @@ def make_plan(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[s
             y = forward(model, x)
         with Follow(names) as alone:
             last = forward(model, x[-1:], y.shape[1])
-    with torch.no_grad(), Follow({}):
         again, first = forward(model, x, y.shape[1]), forward(model, x[:1], y.shape[1])
     if not _close(again, y):
         raise UsageError(
@@ -137,19 +137,20 @@ def make_plan(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[s
         )
     if not (_close(last, y[-1:], y) and _close(first, y[:1], y)):
         raise UsageError(
-            "the model's output for one sample changes with the other samples in the batch, so no kernel between two "
-            "samples exists: remove what mixes samples, such as batch statistics or a recurrence over the sample axis."
+            "the model's output for one sample changes with the other samples in the batch, so no kernel "
+            "between two samples exists: remove what mixes samples, such as batch statistics or a "
+            "recurrence over the sample axis."
         )
     if not y.requires_grad:
         raise UsageError("the model's output does not depend on any chosen parameter that requires grad.")
     if len(alone.uses) != len(together.uses):
         raise UsageError(
-            "the model runs different layers for different batches, so its output is not one function of a sample: "
-            "remove control flow that depends on the batch."
+            "the model runs different layers for different batches, so its output is not one function of a "
+            "sample: remove control flow that depends on the batch."
         )
 
     layouts = [_layout(u1, un, n) for u1, un in zip(alone.uses, together.uses, strict=True)]
-    left = remaining(y, names) | _misplaced(y, together.uses, layouts)
+    left = remaining(y, names, together.uses) | _misplaced(y, together.uses, layouts)
     sites = []
     for use, layout in zip(alone.uses, layouts, strict=True):
         weight = None if use.weight in left else use.weight
@@ -232,8 +233,8 @@ def _layout(alone: Use, together: Use, n: int) -> Layout | None:
 def _misplaced(y: Tensor, uses: list[Use], layouts: list[Layout | None]) -> set[str]:
     """Names of the parameters with a use whose gradient rows do not belong to the samples the layout says.
 
-    Sample i's output is weighted by 2^i. Powers of two commute with rounding, so each sample's rows must come out as
-    exactly 2^i times the unweighted ones, and any row that belongs to another sample shows.
+    Sample i's output is weighted by 2^i. Powers of two commute with rounding, so each sample's rows must
+    come out as exactly 2^i times the unweighted ones, and any row that belongs to another sample shows.
     """
     bad = {
         name for u, lay in zip(uses, layouts, strict=True) if lay is None for name in (u.weight, u.bias)

@@ -1,7 +1,8 @@
 """The gradient of each known functional, per sample, as factors or written out.
 
-A weight used by ``y_t = W a_t`` at positions t has the gradient ``J = Σ_t g_t a_tᵀ`` with ``g = ∂f/∂y``. Several uses
-of one weight are just more positions: concatenating them sums the gradients before any product, cross terms included.
+A weight used by ``y_t = W a_t`` at positions t has the gradient ``J = Σ_t g_t a_tᵀ`` with ``g = ∂f/∂y``.
+Several uses of one weight are just more positions: concatenating them sums the gradients before any product,
+cross terms included.
 
 Axes: n samples, O outputs, T positions, I inputs and F features of one position.
 """
@@ -38,7 +39,7 @@ def sizes(site: Site) -> tuple[int, int, int]:
 
 
 def factors(use: Use, layout: Layout, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Both factors of a weight's gradient: inputs (n, T, I), or row numbers (n, T), and gradients (n, O, T, F)."""
+    """A weight's gradient as inputs (n, T, I), or row numbers (n, T), and gradients (n, O, T, F)."""
     n = gradient.shape[0]
     a = use.untouched_input()
     if use.kind == "conv":
@@ -132,7 +133,7 @@ def _pair(value: Any, length: int) -> tuple[int, ...]:
 def stack_outputs(
     gradients: list[Tensor | None], use: Use, layout: Layout, n: int, dtype: torch.dtype
 ) -> Tensor:
-    """One use's output gradients for every output as (n, O, ...); zero for an output that does not depend on it."""
+    """One use's gradients for every output as (n, O, ...); zero where an output does not depend on it."""
     rows = [use.input.new_zeros(use.shape, dtype=dtype) if g is None else g.to(dtype) for g in gradients]
     return join([layout.split(g, n).unsqueeze(1) for g in rows], dim=1)
 
