@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 
@@ -10,15 +11,24 @@ import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cases import CASES, MLPS, Case, contraction, jacobian, mlp, plain_norm
+from ntk_cases import CASES, MLPS, Case, contraction, jacobian, mlp, plain_norm
 
-from normplace.ntk import empirical, empirical_blocks
+from normplace.ntk import empirical, empirical_blocks, features
 from normplace.ntk.plan import make_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 BY_NAME = {case.name: case for case in CASES}
 # Holds several samples of the small networks, and needs several batches, tiles and blocks.
 TINY_GB = 2e-5
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Networks this small run fastest on one thread; more would mostly wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def error(found, expected):
@@ -64,6 +74,18 @@ def test_chunks_do_not_change_the_kernel(case):
         whole = empirical(model, x1, other, output="full")
         for gigabytes in (1e-9, TINY_GB, 1e-3):
             assert error(empirical(model, x1, other, output="full", memory_gb=gigabytes), whole) < 1e-12
+
+
+@pytest.mark.parametrize("price", [-(10**9), 10**9], ids=["factors", "written out"])
+def test_either_form_of_every_layer_is_exact(case, price, monkeypatch):
+    monkeypatch.setattr(features, "ELEMENTWISE", price)
+    model, x1, x2 = case.model(), case.samples(6), case.samples(4, seed=1)
+    expected = contraction(model, x1, x2)
+    assert error(empirical(model, x1, x2, output="full"), expected) < 1e-10
+    trace = expected.diagonal(dim1=1, dim2=3).sum(-1)
+    assert error(empirical(model, x1, x2, output="trace"), trace) < 1e-10
+    own = contraction(model, x1, x1).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+    assert error(empirical(model, x1, output="full", diagonal=True), own.contiguous()) < 1e-10
 
 
 def test_which_parameters_need_the_jacobian(case):
@@ -280,3 +302,13 @@ def test_progress_bar(capsys):
     assert torch.equal(empirical(model, x, progress=True), torch.eye(3) + 1)
     assert len(list(empirical_blocks(model, x, block=2, progress=True))) == 4
     assert empirical(model, x, progress=True, diagonal=True).shape == (3,)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gpu_equals_cpu(case):
+    model, x1, x2 = case.model(), case.samples(40), case.samples(7, seed=1)
+    for other in (None, x2):
+        expected = empirical(model, x1, other, output="full")
+        moved = copy.deepcopy(model).cuda()
+        found = empirical(moved, x1.cuda(), None if other is None else other.cuda(), output="full")
+        assert error(found.cpu(), expected) < 1e-10

@@ -30,7 +30,7 @@ def empirical(
     output: str = "auto",
     diagonal: bool = False,
     parameters: inputs.Chosen = None,
-    memory_gb: float = 4.0,
+    memory_gb: float | None = None,
     progress: bool = False,
 ) -> Tensor:
     """The empirical neural tangent kernel Θ(x, x') = ⟨∂f(x)/∂θ, ∂f(x')/∂θ⟩ of any module, exactly.
@@ -43,8 +43,8 @@ def empirical(
     the autograd graph, never off a module's class.
 
     Args:
-        model: The network; samples stand on the first axis of its input and of its one output tensor. It is
-            left as it was found: no gradients, buffers, flags or hooks change.
+        model: The network, one function of one sample; samples stand on the first axis of its input and of
+            its one output tensor. It is left as it was found: no gradients, buffers, flags or hooks change.
         x1: Samples along the rows, N1 × ....
         x2: Samples along the columns, N2 × ...; x1 again if left out.
         output: What to do with O outputs (all axes after the first). ``"full"`` keeps every pair of outputs,
@@ -54,7 +54,7 @@ def empirical(
         parameters: Which trainable parameters count: names (of parameters or of modules), parameters, or a
             function ``(name, parameter) -> bool``. All by default. Frozen ones never count.
         memory_gb: Gigabytes to work in beside the model and the result; decides the sizes of batches and
-            blocks.
+            blocks. By default 4 on the CPU and half of what is free on a GPU.
         progress: Show a progress bar (needs ``rich``).
 
     Returns:
@@ -99,7 +99,7 @@ def empirical_blocks(
     *,
     output: str = "auto",
     parameters: inputs.Chosen = None,
-    memory_gb: float = 4.0,
+    memory_gb: float | None = None,
     block: int | None = None,
     progress: bool = False,
 ) -> Iterator[tuple[slice, slice, Tensor]]:
@@ -111,7 +111,7 @@ def empirical_blocks(
         x2: Samples along the columns; x1 again if left out.
         output: As in :func:`empirical`.
         parameters: As in :func:`empirical`.
-        memory_gb: Gigabytes to work in, one block included.
+        memory_gb: Gigabytes to work in, one block included; by default as in :func:`empirical`.
         block: At most this many samples along either side of a block; by default as many as the budget holds.
         progress: Show a progress bar (needs ``rich``).
 
@@ -159,7 +159,7 @@ class _Job:
         output: str,
         diagonal: bool,
         parameters: inputs.Chosen,
-        memory_gb: float,
+        memory_gb: float | None,
         *,
         block: int | None = None,
         streaming: bool = False,
@@ -167,7 +167,7 @@ class _Job:
         """Check the request, probe the model and size the tiles."""
         inputs.check_output(output, diagonal, x2)
         inputs.check_samples(x1, x2)
-        budget = inputs.budget_bytes(memory_gb)
+        budget = inputs.budget_bytes(memory_gb, x1.device)
         # A compiled model runs the same code; only the uncompiled one shows its calls.
         model = getattr(model, "_orig_mod", model)
         chosen = inputs.choose(model, parameters, x1)

@@ -18,7 +18,7 @@ SCRATCH_CPU = 1 << 18
 SCRATCH_GPU = 1 << 26
 # Rows of a diagonal block, which is computed whole although half of it would do.
 PANEL_CPU = 128
-PANEL_GPU = 2048
+PANEL_GPU = 1024
 
 
 class Scratch:

@@ -56,12 +56,14 @@ def check_output(output: str, diagonal: bool, x2: Tensor | None) -> None:
         raise UsageError("diagonal=True is about pairs (x_i, x_i) of x1 alone: leave x2 out.")
 
 
-def budget_bytes(memory_gb: float) -> float:
+def budget_bytes(memory_gb: float | None, device: torch.device) -> float:
     """The budget in bytes.
 
     Raises:
         UsageError: If it is not a positive number.
     """
+    if memory_gb is None:
+        return torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else 4e9
     if not memory_gb > 0:
         raise UsageError(f"memory_gb is {memory_gb}: give the gigabytes to work in, a number above 0.")
     return memory_gb * 1e9

@@ -250,7 +250,7 @@ def _misplaced(y: Tensor, uses: list[Use], layouts: list[Layout | None]) -> set[
                 continue
             a, b = layout.split(a, n), layout.split(b, n)
             expected = a * weights.to(a.dtype).reshape(-1, *[1] * (a.ndim - 1))
-            tolerance = 1e3 * torch.finfo(a.dtype).eps * expected.abs().amax()
-            if bool(((b - expected).abs() > tolerance).any()):
+            tolerance = 1e3 * torch.finfo(a.dtype).eps * expected.flatten(1).abs().amax(1, keepdim=True)
+            if bool(((b - expected).flatten(1).abs() > tolerance).any()):
                 bad |= {use.weight, use.bias} - {None}
     return {name for name in bad if name is not None}

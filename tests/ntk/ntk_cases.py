@@ -135,7 +135,9 @@ class Positions(nn.Module):
         self.head = nn.Linear(4, 1)
 
     def forward(self, ids):
-        return self.head(torch.tanh(self.tok(ids) + self.pos(torch.arange(ids.shape[1]))).sum(1))
+        return self.head(
+            torch.tanh(self.tok(ids) + self.pos(torch.arange(ids.shape[1], device=ids.device))).sum(1)
+        )
 
 
 class NTKLinear(nn.Linear):
