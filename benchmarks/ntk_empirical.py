@@ -150,13 +150,36 @@ def work(job: dict) -> dict:
     }
 
 
-def apart(job: dict, threads: int) -> dict:
+def others_busy(seconds: float = 1.0) -> float:
+    """Share of the cores that other processes use while this one sleeps."""
+
+    def ticks() -> tuple[int, int]:
+        fields = [int(v) for v in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]
+
+    total, idle = ticks()
+    time.sleep(seconds)
+    later_total, later_idle = ticks()
+    return 1 - (later_idle - idle) / max(1, later_total - total)
+
+
+def quiet(wait: float) -> float:
+    """Wait for the other processes to pause, at most ``wait`` seconds; what they still use is reported."""
+    deadline = time.monotonic() + wait
+    busy = others_busy()
+    while busy > 0.1 and time.monotonic() < deadline:
+        busy = others_busy()
+    return busy
+
+
+def apart(job: dict, threads: int, wait: float) -> dict:
+    before = quiet(wait)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     command = [sys.executable, __file__, "--job", json.dumps(job)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{job['method']} at width {job['width']} failed:\n{done.stderr.strip()}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return {**json.loads(done.stdout.splitlines()[-1]), "others_busy": [before, others_busy()]}
 
 
 def gemm_rate() -> float:
@@ -178,7 +201,9 @@ def cpu_rows(args: argparse.Namespace) -> list[dict]:
             if method == "nngeometry" and not peer:
                 continue
             job = {"method": method, "width": width, "n": 1000, "norm": norm, "device": "cpu"}
-            rows.append(apart({**job, "repeats": args.repeats, "seconds": args.seconds}, args.threads))
+            rows.append(
+                apart({**job, "repeats": args.repeats, "seconds": args.seconds}, args.threads, args.wait)
+            )
             show(rows[-1])
     return rows
 
@@ -208,7 +233,9 @@ def cuda_rows(args: argparse.Namespace) -> list[dict]:
 
 
 def show(row: dict) -> None:
-    share = f"  {row['fraction_of_floor']:.0%} of the GEMM floor" if "fraction_of_floor" in row else ""
+    busy = row.get("others_busy")
+    share = f"  others busy {busy[0]:.0%}, {busy[1]:.0%}" if busy else ""
+    share += f"  {row['fraction_of_floor']:.0%} of the GEMM floor" if "fraction_of_floor" in row else ""
     print(
         f"{row['method']:>11}  W={row['width']:<5} N={row['n']:<6} {'2 LN' if row['norm'] else 'no LN':5} "
         f"{row['median_s'] * 1e3:10.2f} ms  peak +{row['peak_above_start_bytes'] / 1e9:.3f} GB "
@@ -270,6 +297,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument(
         "--seconds", type=float, default=30.0, help="stop repeating one measurement after this long"
+    )
+    parser.add_argument(
+        "--wait", type=float, default=60.0, help="longest wait for a quiet machine before a measurement"
     )
     parser.add_argument("--widths", type=int, nargs="+")
     parser.add_argument("--job", help=argparse.SUPPRESS)
