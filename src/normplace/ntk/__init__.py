@@ -1,0 +1,5 @@
+"""Neural tangent kernels."""
+
+from normplace.ntk.empirical import empirical, empirical_blocks
+
+__all__ = ["empirical", "empirical_blocks"]

@@ -1,0 +1,139 @@
+"""Kernel blocks from features.
+
+``K += Φ₁Φ₂ᵀ`` for written-out gradients, ``K += (A₁A₂ᵀ)∘(G₁G₂ᵀ)`` for factors. Work goes block by block
+through two scratch buffers, so that beside the kernel itself nothing of size N×N exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from normplace.ntk.features import Features, Pair
+
+# Numbers per scratch buffer: on the CPU two of them stay in the caches, on a GPU they keep every unit busy.
+SCRATCH_CPU = 1 << 18
+SCRATCH_GPU = 1 << 26
+# Rows of a diagonal block, which is computed whole although half of it would do.
+PANEL_CPU = 128
+PANEL_GPU = 1024
+
+
+class Scratch:
+    """Two reusable buffers; allocating for each block would outweigh the products of small networks."""
+
+    def __init__(self, like: Tensor) -> None:
+        on_cpu = like.device.type == "cpu"
+        self.size = SCRATCH_CPU if on_cpu else SCRATCH_GPU
+        self.panel = PANEL_CPU if on_cpu else PANEL_GPU
+        self._like = like
+        self._held = [like.new_empty(0), like.new_empty(0)]
+
+    def take(self, which: int, rows: int, columns: int) -> Tensor:
+        """Buffer ``which`` as an uninitialised matrix."""
+        need = rows * columns
+        if self._held[which].numel() < need:
+            self._held[which] = self._like.new_empty(need)
+        return self._held[which][:need].view(rows, columns)
+
+
+def accumulate(
+    kernel: Tensor,
+    left: Features,
+    right: Features,
+    *,
+    symmetric: bool = False,
+    tick: Callable[[int], object] | None = None,
+) -> None:
+    """Add the kernel between two sets of samples to ``kernel``, a (n1·R, n2·R) matrix.
+
+    Args:
+        kernel: Where to add; may be a slice of a larger matrix.
+        left: Features of the samples along the rows.
+        right: Features of the samples along the columns.
+        symmetric: ``left`` and ``right`` are the same samples: compute one triangle and mirror it.
+        tick: Called with the number of sample pairs just finished.
+    """
+    r, scratch = left.rows, Scratch(kernel)
+    for i0, i1, j0, j1 in _blocks(left, right, scratch, symmetric):
+        block = kernel[i0 * r : i1 * r, j0 * r : j1 * r]
+        if left.flat is not None and right.flat is not None:
+            block.addmm_(left.flat[i0 * r : i1 * r], right.flat[j0 * r : j1 * r].T)
+        for a, b in zip(left.pairs, right.pairs, strict=True):
+            _add_pair(block, a, b, (i0, i1, j0, j1), scratch)
+        if tick is not None:
+            tick((i1 - i0) * (j1 - j0) * (2 if symmetric and j0 >= i1 else 1))
+    if symmetric:
+        _mirror(kernel, scratch.panel * r)
+
+
+def _blocks(
+    left: Features, right: Features, scratch: Scratch, symmetric: bool
+) -> Iterator[tuple[int, int, int, int]]:
+    """Blocks (i0, i1, j0, j1) of samples whose products fit the scratch; the upper ones if symmetric."""
+    depth = max(
+        (_positions(a) * _positions(b) for a, b in zip(left.pairs, right.pairs, strict=True)), default=1
+    )
+    area = max(1, scratch.size // (depth * left.rows**2))
+    height = max(1, min(scratch.panel, area))
+    width = max(1, area // height)
+    for i0 in range(0, left.samples, height):
+        i1 = min(i0 + height, left.samples)
+        for j0 in range(i0 if symmetric else 0, right.samples, width):
+            yield i0, i1, j0, min(j0 + width, right.samples)
+
+
+def _positions(pair: Pair) -> int:
+    return pair.gradients.shape[2]
+
+
+def _add_pair(block: Tensor, a: Pair, b: Pair, where: tuple[int, int, int, int], scratch: Scratch) -> None:
+    i0, i1, j0, j1 = where
+    ni, nj, r = i1 - i0, j1 - j0, a.gradients.shape[1]
+    ti, tj = _positions(a), _positions(b)
+    q = scratch.take(0, ni * r * ti, nj * r * tj)
+    torch.mm(a.gradients[i0:i1].flatten(0, 2), b.gradients[j0:j1].flatten(0, 2).T, out=q)
+    if a.inputs.is_floating_point():
+        p = scratch.take(1, ni * ti, nj * tj)
+        torch.mm(a.inputs[i0:i1].flatten(0, 1), b.inputs[j0:j1].flatten(0, 1).T, out=p)
+        if a.plus:
+            p.add_(a.plus)
+    else:  # the product of two rows of the identity
+        p = (a.inputs[i0:i1].reshape(-1, 1) == b.inputs[j0:j1].reshape(1, -1)).to(q.dtype)
+    if ti == tj == r == 1:
+        block.addcmul_(p, q)
+        return
+    q = q.view(ni, r, ti, nj, r, tj)
+    q.mul_(p.view(ni, 1, ti, nj, 1, tj))
+    block.add_(q.sum((2, 5)).view(ni * r, nj * r))
+
+
+def _mirror(kernel: Tensor, step: int) -> None:
+    """Copy the upper triangle onto the lower, so that the kernel is symmetric to the last bit."""
+    size = kernel.shape[0]
+    for i in range(0, size, step):
+        j = min(i + step, size)
+        corner = kernel[i:j, i:j]
+        corner.copy_(corner.triu() + corner.triu(1).T)
+        kernel[j:, i:j].copy_(kernel[i:j, j:].T)
+
+
+def diagonal(features: Features) -> Tensor:
+    """Θ(x_i, x_i) as (n, R, R)."""
+    n, r = features.samples, features.rows
+    blocks = []
+    if features.flat is not None:
+        flat = features.flat.view(n, r, -1)
+        blocks.append(flat @ flat.mT)
+    for pair in features.pairs:
+        t = _positions(pair)
+        if pair.inputs.is_floating_point():
+            p = pair.inputs @ pair.inputs.mT + pair.plus
+        else:
+            p = (pair.inputs[:, :, None] == pair.inputs[:, None, :]).to(pair.gradients.dtype)
+        g = pair.gradients.flatten(1, 2)
+        q = (g @ g.mT).view(n, r, t, r, t)
+        blocks.append((q * p.view(n, 1, t, 1, t)).sum((2, 4)))
+    return sum(blocks[1:], start=blocks[0])

@@ -1,0 +1,79 @@
+"""Per-sample gradients of the parameters that no layer rule covers, by torch.func or one by one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+
+from normplace.ntk.plan import forward
+
+
+class Jacobian:
+    """Gradients of a model's outputs with respect to some of its parameters, sample by sample.
+
+    Args:
+        model: The network.
+        parameters: The parameters to differentiate, by name.
+        outputs: How many outputs the model has.
+        summed: Differentiate the sum of the outputs instead of each.
+    """
+
+    def __init__(
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], outputs: int, *, summed: bool
+    ) -> None:
+        self.model = model
+        self.parameters = dict(parameters)
+        self.outputs = outputs
+        self.summed = summed
+        self._vmap_works = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Gradients as samples × outputs × parameters."""
+        if self._vmap_works and len(x) > 1:
+            try:
+                with torch.enable_grad():
+                    return self._vmapped(x).detach()
+            except (RuntimeError, ValueError, TypeError):
+                # torch.func refuses some models (data-dependent shapes, operators without a batching rule).
+                # The loop gives the same numbers, and raises again whatever is truly wrong with the model.
+                self._vmap_works = False
+        return torch.cat([self._single(x[i : i + 1]) for i in range(len(x))])
+
+    def _vmapped(self, x: Tensor) -> Tensor:
+        def outputs_of(parameters: dict[str, Tensor], sample: Tensor) -> Tensor:
+            y = functional_call(self.model, parameters, (sample.unsqueeze(0).clone(),)).reshape(-1)
+            return y.sum(0, keepdim=True) if self.summed else y
+
+        values = {name: p.detach() for name, p in self.parameters.items()}
+        with warnings.catch_warnings():
+            # A missing batching rule only costs time, which is not the caller's to mend.
+            warnings.filterwarnings("ignore", message=".*performance drop.*")
+            # `chunk_size` bounds the copies jacrev makes over the outputs.
+            grads = vmap(jacrev(outputs_of, chunk_size=16), in_dims=(None, 0))(values, x)
+        return torch.cat([g.flatten(2) for g in grads.values()], dim=2)
+
+    def _single(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            y = forward(self.model, x, self.outputs)[0]
+            targets = [y.sum()] if self.summed else list(y)
+            rows = []
+            for i, target in enumerate(targets):
+                grads = torch.autograd.grad(
+                    target,
+                    list(self.parameters.values()),
+                    retain_graph=i + 1 < len(targets),
+                    allow_unused=True,
+                )
+                pairs = zip(grads, self.parameters.values(), strict=True)
+                rows.append(torch.cat([_dense(g, p) for g, p in pairs]))
+        return torch.stack(rows).unsqueeze(0)
+
+
+def _dense(gradient: Tensor | None, parameter: Tensor) -> Tensor:
+    if gradient is None:
+        return torch.zeros_like(parameter).flatten()
+    return (gradient.to_dense() if gradient.is_sparse else gradient).flatten()

@@ -1,0 +1,256 @@
+"""Decide, from a handful of samples, how every parameter's share of the kernel will be computed.
+
+A few samples run through the model alone and together. That tells where the samples stand inside each
+recorded input (first axis, second axis as in sequence-first attention, or folded into rows), whether the
+samples influence one another, and which parameters need the Jacobian instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from normplace.errors import UsageError
+from normplace.ntk.capture import Follow, Use, remaining
+
+# Enough that a model which reorders its batch has no luck (1 in 8!) of leaving these in place.
+PROBES = 8
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the samples stand in a tensor: axis ``dim`` holds ``length`` entries per sample.
+
+    ``minor`` means the sample index runs fastest along the axis, as after folding a (time, sample) pair.
+    """
+
+    dim: int
+    length: int
+    minor: bool
+
+    def split(self, tensor: Tensor, samples: int) -> Tensor:
+        """The tensor with the samples on axis 0."""
+        if self.length == 1:
+            return tensor.movedim(self.dim, 0)
+        if self.minor:
+            return tensor.unflatten(self.dim, (self.length, samples)).movedim(self.dim + 1, 0)
+        return tensor.unflatten(self.dim, (samples, self.length)).movedim(self.dim, 0)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What every batch must repeat at one recorded use: kind, parameters, shapes for one sample."""
+
+    kind: str
+    weight: str | None
+    bias: str | None
+    layout: Layout
+    input_shape: torch.Size
+    output_shape: torch.Size
+    settings: Mapping[str, Any]
+
+    def matches(self, use: Use, samples: int) -> bool:
+        """Whether a use in a batch of ``samples`` is this one."""
+        expected = list(self.input_shape)
+        expected[self.layout.dim] = self.layout.length * samples
+        return (use.kind, use.weight, use.bias, list(use.input.shape)) == (
+            self.kind,
+            self.weight,
+            self.bias,
+            expected,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to compute the kernel of one model on one kind of input."""
+
+    model: nn.Module
+    names: Mapping[int, str]
+    sites: tuple[Site, ...]
+    rest: Mapping[str, nn.Parameter]
+    outputs: int
+    dtype: torch.dtype
+    saved_bytes: int
+
+
+def forward(model: nn.Module, x: Tensor, outputs: int | None = None) -> Tensor:
+    """The model's outputs as samples × outputs.
+
+    Raises:
+        UsageError: If the output is not one tensor with a row per sample.
+    """
+    # A model that begins with an in-place operation must not write into the caller's data.
+    y = model(x.detach().clone())
+    if not isinstance(y, Tensor):
+        raise UsageError(
+            f"the model returns a {type(y).__name__}, not a tensor: "
+            "wrap it in a module that returns the output wanted."
+        )
+    if not y.is_floating_point():
+        raise UsageError(
+            f"the model's output has dtype {y.dtype}, which has no gradient: return a real floating tensor."
+        )
+    n = x.shape[0]
+    # ``squeeze()`` in a model drops the sample axis of a single sample; the count still tells.
+    alone = n == 1 and outputs is not None and y.numel() == outputs
+    if not alone and (y.ndim == 0 or y.shape[0] != n):
+        raise UsageError(
+            f"the model turns {n} samples into an output of shape {tuple(y.shape)}, which is not one row per "
+            "sample: put the samples on the first axis of the input and of the output."
+        )
+    return y.reshape(n, -1)
+
+
+def make_plan(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[str, nn.Parameter]) -> Plan:
+    """Probe the model and assign each chosen parameter to a layer rule or to the Jacobian.
+
+    Raises:
+        UsageError: If the output is random, mixes samples, or does not depend on the chosen parameters.
+    """
+    x = _pick(x1, x2)
+    n = x.shape[0]
+    names = {id(p): name for name, p in chosen.items()}
+    weights = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+    saved: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.layout == torch.strided and tensor.untyped_storage().data_ptr() not in weights:
+            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.enable_grad():
+        with saved_tensors_hooks(keep, lambda t: t), Follow(names) as together:
+            y = forward(model, x)
+        with Follow(names) as alone:
+            last = forward(model, x[-1:], y.shape[1])
+        again, first = forward(model, x, y.shape[1]), forward(model, x[:1], y.shape[1])
+    if not _close(again, y):
+        raise UsageError(
+            "the model gives different outputs for the same input, so its kernel is undefined: "
+            "call model.eval() or remove the randomness from its forward pass."
+        )
+    if not (_close(last, y[-1:], y) and _close(first, y[:1], y)):
+        raise UsageError(
+            "the model's output for one sample changes with the other samples in the batch, so no kernel "
+            "between two samples exists: remove what mixes samples, such as batch statistics or a "
+            "recurrence over the sample axis."
+        )
+    if not y.requires_grad:
+        raise UsageError("the model's output does not depend on any chosen parameter that requires grad.")
+    if len(alone.uses) != len(together.uses):
+        raise UsageError(
+            "the model runs different layers for different batches, so its output is not one function of a "
+            "sample: remove control flow that depends on the batch."
+        )
+
+    layouts = [_layout(u1, un, n) for u1, un in zip(alone.uses, together.uses, strict=True)]
+    left = remaining(y, names, together.uses) | _misplaced(y, together.uses, layouts)
+    sites = []
+    for use, layout in zip(alone.uses, layouts, strict=True):
+        weight = None if use.weight in left else use.weight
+        bias = None if use.bias in left else use.bias
+        if weight is not None or bias is not None:
+            assert layout is not None
+            sites.append(Site(use.kind, weight, bias, layout, use.input.shape, use.shape, use.settings))
+    covered = {id(p): name for name, p in chosen.items() if name not in left}
+    dtype = torch.promote_types(torch.float32, y.dtype)
+    for parameter in chosen.values():
+        dtype = torch.promote_types(dtype, parameter.dtype)
+    rest = {name: p for name, p in chosen.items() if name in left}
+    return Plan(model, covered, tuple(sites), rest, y.shape[1], dtype, sum(saved.values()) // n)
+
+
+def _pick(x1: Tensor, x2: Tensor | None) -> Tensor:
+    """A few samples spread over the data, in scrambled order."""
+    pools = [x1] if x2 is None else [x1, x2]
+    picks = []
+    for pool in pools:
+        count = min(len(pool), PROBES // len(pools))
+        places = [(len(pool) - 1) * i // max(1, count - 1) for i in range(count)]
+        picks.append(pool[places])
+    x = torch.cat(picks)
+    if len(x) == 1:
+        x = x.expand(2, *x.shape[1:])
+    stride = 5 if len(x) == PROBES else 1
+    order = torch.tensor([(i * stride + len(x) // 2) % len(x) for i in range(len(x))], device=x.device)
+    return x[order]
+
+
+def _close(a: Tensor, b: Tensor, scale: Tensor | None = None) -> bool:
+    """Equal up to rounding, on the scale of the whole output; NaN agrees with NaN."""
+    a, b = a.detach(), b.detach()
+    if a.shape != b.shape:
+        return False
+    size = (b if scale is None else scale.detach()).abs().nan_to_num(0.0, 0.0, 0.0).max()
+    near = (a - b).abs() <= 10 * torch.finfo(b.dtype).eps ** 0.5 * size
+    return bool((near | (a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _layout(alone: Use, together: Use, n: int) -> Layout | None:
+    """Where the ``n`` samples stand in a use's input, or None where its shape does not say."""
+    one, many = alone.input.shape, together.input.shape
+    if not together.traceable or len(one) != len(many):
+        return None
+    moved = [d for d in range(len(one)) if one[d] != many[d]]
+    if len(moved) != 1 or many[moved[0]] != n * one[moved[0]]:
+        return None
+    dim, length = moved[0], one[moved[0]]
+    match together.kind:
+        case "linear":
+            allowed = dim < len(one) - 1
+        case "layer_norm" | "rms_norm":
+            allowed = dim < len(one) - len(together.settings["shape"])
+        case "conv":
+            allowed = dim == 0 and len(one) == len(together.settings["kernel"]) + 2
+        case "embedding":
+            allowed = True
+        case _:
+            allowed = dim == 0
+    if not allowed:
+        return None
+    if length == 1:
+        return Layout(dim, 1, minor=False)
+    fits = []
+    for minor in (False, True):
+        layout = Layout(dim, length, minor)
+        sample = layout.split(together.input, n)[-1]
+        single = layout.split(alone.input, 1)[0]
+        if (
+            _close(sample.double(), single.double())
+            if sample.dtype.is_floating_point
+            else torch.equal(sample, single)
+        ):
+            fits.append(layout)
+    return fits[0] if len(fits) == 1 else None
+
+
+def _misplaced(y: Tensor, uses: list[Use], layouts: list[Layout | None]) -> set[str]:
+    """Names of the parameters with a use whose gradient rows do not belong to the samples the layout says.
+
+    Sample i's output is weighted by 2^i. Powers of two commute with rounding, so each sample's rows must
+    come out as exactly 2^i times the unweighted ones, and any row that belongs to another sample shows.
+    """
+    bad = {
+        name for u, lay in zip(uses, layouts, strict=True) if lay is None for name in (u.weight, u.bias)
+    } - {None}
+    if uses:
+        n = y.shape[0]
+        weights = torch.pow(2.0, torch.arange(n, device=y.device, dtype=y.dtype))
+        edges = [use.edge for use in uses]
+        plain = torch.autograd.grad(y.sum(), edges, retain_graph=True, allow_unused=True)
+        scaled = torch.autograd.grad((weights[:, None] * y).sum(), edges, allow_unused=True)
+        for use, layout, a, b in zip(uses, layouts, plain, scaled, strict=True):
+            if layout is None or a is None or b is None:
+                continue
+            a, b = layout.split(a, n), layout.split(b, n)
+            expected = a * weights.to(a.dtype).reshape(-1, *[1] * (a.ndim - 1))
+            tolerance = 1e3 * torch.finfo(a.dtype).eps * expected.flatten(1).abs().amax(1, keepdim=True)
+            if bool(((b - expected).flatten(1).abs() > tolerance).any()):
+                bad |= {use.weight, use.bias} - {None}
+    return {name for name in bad if name is not None}
