@@ -1,5 +1,7 @@
 """Neural tangent kernels: what the position of a norm does to what training can reach."""
 
+from normplace.ntk.bound import Bound, bound
 from normplace.ntk.infinite import FullyConnected, Kernels, infinite
+from normplace.ntk.predict import Prediction, predict
 
-__all__ = ["FullyConnected", "Kernels", "infinite"]
+__all__ = ["Bound", "FullyConnected", "Kernels", "Prediction", "bound", "infinite", "predict"]
