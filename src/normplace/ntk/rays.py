@@ -1,0 +1,226 @@
+"""Walking away from the data: a network's output and kernel diagonal along rays, in float64, on a copy.
+
+Θ(x, x) = Σ_o ‖∇_θ f_o(x)‖² over the trainable parameters (for many outputs, over a few fixed random combinations
+of them, whose growth is the same). Points are evaluated one at a time: a certificate needs some hundreds.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from normplace.errors import UsageError
+from normplace.ntk.growth import Growth, classify
+
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, _BatchNorm, _InstanceNorm)
+# Beyond this a variance inside a norm overflows, and the norm's output is wrong without being infinite.
+_SAFE = 1e150
+# Outputs beyond this are combined at random before differentiation.
+_OUTPUTS = 8
+
+
+@dataclass(frozen=True)
+class Rays:
+    """Points centre + t·direction, for rising t.
+
+    Attributes:
+        centres: (R, *shape).
+        directions: (R, *shape).
+        distances: t, (J,).
+    """
+
+    centres: Tensor
+    directions: Tensor
+    distances: Tensor
+
+    def first(self, count: int) -> Rays:
+        """The first few rays."""
+        return Rays(self.centres[:count], self.directions[:count], self.distances)
+
+
+@dataclass(frozen=True)
+class RayGrowth:
+    """What one ray shows.
+
+    Attributes:
+        parameters: "given", or which small random change of them.
+        ray: Number of the ray.
+        output: The output's growth.
+        kernel: The growth of Θ(x, x).
+    """
+
+    parameters: str
+    ray: int
+    output: Growth
+    kernel: Growth
+
+
+def float64_copy(model: nn.Module) -> nn.Module:
+    """A float64 copy; the model itself is never touched.
+
+    Raises:
+        UsageError: it is no module, is in a mode with random or batch-dependent outputs, cannot be copied, or holds
+            no trainable or non-finite parameters.
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model must be a torch.nn.Module, not {type(model).__name__}.")
+    for name, module in model.named_modules():
+        if not module.training:
+            continue
+        if isinstance(module, _BatchNorm):
+            raise UsageError(
+                f"{name or 'the model'} is a BatchNorm in train mode, where rows mix: call model.eval() first."
+            )
+        rate = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0)
+        if isinstance(rate, float) and rate > 0:
+            raise UsageError(
+                f"{name or 'the model'} drops out at random in train mode: call model.eval() first."
+            )
+    try:
+        double = copy.deepcopy(model).double()
+    except RuntimeError as error:
+        raise UsageError(f"the model cannot be copied: {error}") from error
+    for name, parameter in double.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise UsageError(f"parameter {name} is not finite: there is nothing to certify.")
+    if not any(p.requires_grad for p in double.parameters()):
+        raise UsageError(
+            "the model has no trainable parameter: a certificate is about what training can reach."
+        )
+    return double
+
+
+@torch.no_grad()
+def changed_copy(model: nn.Module, strength: float, generator: torch.Generator) -> nn.Module:
+    """A copy with each trainable parameter moved at random, by ``strength`` of its size or of 1/√fan-in if that is larger.
+
+    Training moves parameters, and some networks start where all is zero (a zeroed head, a zeroed gain).
+    """
+    other = copy.deepcopy(model)
+    for parameter in other.parameters():
+        if parameter.requires_grad:
+            fan_in = parameter[0].numel() if parameter.ndim > 1 else parameter.numel()
+            size = max(float(parameter.square().mean().sqrt()), 1 / math.sqrt(max(fan_in, 1)))
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter += strength * size * noise.to(parameter.device)
+    return other
+
+
+def norms_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Its norm modules by name: PyTorch's own, and leaf modules whose class name ends in "norm"."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, _NORMS)
+        or (type(module).__name__.lower().endswith("norm") and not any(True for _ in module.children()))
+    }
+
+
+@contextmanager
+def without(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
+    """The model with some norms replaced by the identity, for as long as the context lasts."""
+
+    def identity(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        same = isinstance(output, Tensor) and inputs and inputs[0].shape == output.shape
+        return inputs[0] if same else output
+
+    handles = [model.get_submodule(name).register_forward_hook(identity) for name in names]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _largest(model: nn.Module) -> Iterator[list[float]]:
+    """Record the largest absolute value that leaves any leaf module."""
+    seen = [0.0]
+
+    def watch(_module: nn.Module, _inputs: tuple[Tensor, ...], output: object) -> None:
+        for value in output if isinstance(output, tuple) else (output,):
+            if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
+                largest = float(value.detach().abs().max())
+                # A comparison with NaN is false, so it is spelled out.
+                seen[0] = largest if math.isnan(largest) else max(seen[0], largest)
+
+    leaves = [module for module in model.modules() if not any(True for _ in module.children())]
+    handles = [leaf.register_forward_hook(watch) for leaf in leaves]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def run(model: nn.Module, row: Tensor) -> Tensor:
+    """The model's outputs (outputs,) for one input.
+
+    Raises:
+        UsageError: the model cannot take it, or returns no tensor.
+    """
+    try:
+        output = model(row[None])
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UsageError(
+            f"the model cannot take one float64 row of shape {tuple(row.shape)}: {reason}"
+        ) from error
+    if not isinstance(output, Tensor):
+        raise UsageError(
+            f"the model returns {type(output).__name__}, not a tensor: wrap it to return one output tensor."
+        )
+    return output.reshape(-1)
+
+
+def _diagonal(output: Tensor, parameters: list[nn.Parameter], mix: Tensor | None) -> float:
+    """Θ(x, x), summed over the outputs or their combinations."""
+    if not output.requires_grad:
+        return 0.0
+    values = output if mix is None else mix @ output
+    total = 0.0
+    for index in range(len(values)):
+        gradients = torch.autograd.grad(values[index], parameters, retain_graph=True, allow_unused=True)
+        total += sum(float(g.square().sum()) for g in gradients if g is not None)
+    return total
+
+
+def grow(model: nn.Module, rays: Rays, label: str) -> list[RayGrowth]:
+    """Output and kernel growth along every ray."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    size = len(run(model, rays.centres[0]))
+    mix = None
+    if size > _OUTPUTS:
+        generator = torch.Generator().manual_seed(0)
+        mix = torch.randn(_OUTPUTS, size, generator=generator, dtype=torch.float64).to(rays.centres.device)
+    evidence = []
+    for number, (centre, direction) in enumerate(zip(rays.centres, rays.directions, strict=True)):
+        outputs = torch.zeros(len(rays.distances), size, dtype=torch.float64)
+        kernel = torch.zeros(len(rays.distances), 1, dtype=torch.float64)
+        usable = 0
+        with _largest(model) as seen, torch.enable_grad():
+            for index, distance in enumerate(rays.distances.tolist()):
+                output = run(model, centre + distance * direction)
+                if not bool(torch.isfinite(output).all()) or not seen[0] < _SAFE:
+                    break
+                diagonal = _diagonal(output, parameters, mix)
+                if not math.isfinite(diagonal):
+                    break
+                outputs[index], kernel[index] = output.detach().cpu(), diagonal
+                usable += 1
+        distances = rays.distances.cpu()
+        evidence.append(
+            RayGrowth(
+                label, number, classify(distances, outputs, usable), classify(distances, kernel, usable)
+            )
+        )
+    return evidence
