@@ -1,18 +1,19 @@
 """Will this network explode outside its data?
 
-Ziomek, Whittle and Osborne (arXiv 2505.14512) prove for wide fully connected networks that one LayerNorm bounds
-the kernel diagonal Θ(x, x), and with it every trained network, while homogeneous networks without a norm are
-unbounded. This certificate asks the same of any network, numerically: it follows Θ(x, x) and the output along
-rays from the data over many decades, at the given parameters and at small random changes of them, and then takes
-the norms away to see which of them the answer depends on.
+Ziomek, Whittle and Osborne (arXiv 2505.14512) prove for wide fully connected networks that one LayerNorm
+bounds the kernel diagonal Θ(x, x), and with it every trained network, while homogeneous networks without
+a norm are unbounded. This certificate asks the same of any network, numerically: it follows Θ(x, x) and
+the output along rays from the data over many decades, at the given parameters and at small random changes
+of them, and then takes the norms away to see which of them the answer depends on.
 
-What is evidence and what is proof. "unbounded" rests on growth that was seen: over the decades sampled the output
-does follow a power of the distance. "bounded" is evidence only: along the rays tried, and at the parameters tried,
-output and kernel settle. It does not cover directions of measure zero (a tanh unit whose weights are orthogonal
-to the ray never saturates), nor parameters far from those given (the paper's Proposition 3.4 has minimisers with
-LayerNorm that are unbounded; gradient descent does not reach them). Anything that fits neither is "undecided": a
-logarithm, say, or periodic activations, whose output stays in range while Θ(x, x) grows as t², so that the kernel
-allows an explosion which the function class does not. The verdict rules are ours.
+What is evidence and what is proof. "unbounded" rests on growth that was seen: over the decades sampled
+the output does follow a power of the distance. "bounded" is evidence only: along the rays tried, and at
+the parameters tried, output and kernel settle. It does not cover directions of measure zero (a tanh unit
+whose weights are orthogonal to the ray never saturates), nor parameters far from those given (the paper's
+Proposition 3.4 has minimisers with LayerNorm that are unbounded; gradient descent does not reach them).
+Anything that fits neither is "undecided": a logarithm, say, or periodic activations, whose output stays
+in range while Θ(x, x) grows as t², so that the kernel allows an explosion which the function class does
+not. The verdict rules are ours.
 """
 
 from __future__ import annotations
@@ -26,7 +27,17 @@ from torch import Tensor, nn
 from normplace.errors import UsageError
 from normplace.ntk.checks import require_floating
 from normplace.ntk.growth import combined, steepest
-from normplace.ntk.rays import RayGrowth, Rays, changed_copy, float64_copy, grow, norms_of, run, without
+from normplace.ntk.rays import (
+    RayGrowth,
+    Rays,
+    changed_copy,
+    few_threads,
+    float64_copy,
+    grow,
+    norms_of,
+    run,
+    without,
+)
 
 
 @dataclass(frozen=True)
@@ -55,8 +66,8 @@ class Certificate:
         reason: Why, in a sentence.
         output_exponent: p of the output's growth t^p along the steepest ray.
         kernel_exponent: The same for Θ(x, x); twice the output's for a homogeneous network.
-        responsible: The norms to which a bounded network owes it: each of them alone suffices, or, where none does,
-            all that it cannot lose. Empty where no norm is needed or the network is not bounded.
+        responsible: The norms to which a bounded network owes it: each of them alone suffices, or, where none
+            does, all that it cannot lose. Empty where no norm is needed or the network is not bounded.
         norm_note: The same in words.
         norms: Verdicts with norms taken away.
         rays: The evidence, ray by ray.
@@ -80,8 +91,9 @@ class Certificate:
     def __str__(self) -> str:
         lines = [
             f"{self.verdict}: {self.reason}",
-            f"growth exponents: output {self.output_exponent:.2f}, kernel diagonal {self.kernel_exponent:.2f} "
-            f"(numerical evidence along rays, t from {self.distances[0]:.3g} to {self.distances[1]:.3g}; not a proof)",
+            f"growth exponents: output {self.output_exponent:.2f}, kernel {self.kernel_exponent:.2f}",
+            "numerical evidence along rays, not a proof: "
+            f"t from {self.distances[0]:.3g} to {self.distances[1]:.3g}",
             f"norms: {self.norm_note}",
             f"{'parameters':<12}{'ray':>4}{'decades':>9}  {'output':<9}{'exponent':>9}{'far':>11}"
             f"  {'kernel':<9}{'exponent':>9}{'far':>11}",
@@ -89,11 +101,12 @@ class Certificate:
         for row in self.rays:
             out, ker = row.output, row.kernel
             lines.append(
-                f"{row.parameters:<12}{row.ray:>4}{out.decades:>9.1f}  {out.status:<9}{out.exponent:>9.2f}{out.last:>11.3g}"
+                f"{row.parameters:<12}{row.ray:>4}{out.decades:>9.1f}"
+                f"  {out.status:<9}{out.exponent:>9.2f}{out.last:>11.3g}"
                 f"  {ker.status:<9}{ker.exponent:>9.2f}{ker.last:>11.3g}"
             )
         lines.extend(
-            f"norm {norm.name or '(model)'} ({norm.kind}): {norm.without} without it, {norm.alone} with it alone"
+            f"norm {norm.name or '(model)'} ({norm.kind}): {norm.without} without it, {norm.alone} alone"
             for norm in self.norms
         )
         return "\n".join(lines)
@@ -133,25 +146,51 @@ def _judge(rays: list[RayGrowth]) -> tuple[str, str]:
     )
 
 
-def _explain(verdict: str, bare: str, norms: tuple[NormEvidence, ...]) -> tuple[tuple[str, ...], str]:
+def _take_away(
+    members: dict[str, nn.Module], rays: Rays, found: dict[str, nn.Module]
+) -> tuple[str, tuple[NormEvidence, ...]]:
+    """The verdict with all norms taken away, and with each one, and all but each one."""
+
+    def lacking(names: list[str]) -> str:
+        rows: list[RayGrowth] = []
+        for label, member in members.items():
+            with without(member, names):
+                rows.extend(grow(member, rays, label))
+        return _judge(rows)[0]
+
+    return lacking(list(found)), tuple(
+        NormEvidence(
+            name=name,
+            kind=type(module).__name__,
+            without=lacking([name]),
+            alone=lacking([other for other in found if other != name]),
+        )
+        for name, module in found.items()
+    )
+
+
+def _explain(
+    verdict: str, bare: str, found: dict[str, nn.Module], norms: tuple[NormEvidence, ...]
+) -> tuple[tuple[str, ...], str]:
     """Which norms a bounded verdict is owed to, and the same in words."""
-    if not norms:
+    if not found:
         return (), "no norm module found."
-    if verdict != "bounded":
-        return (), f"{len(norms)} found, and together they do not bound the network."
+    counts = Counter(type(module).__name__ for module in found.values())
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    if verdict == "unbounded":
+        return (), f"{kinds}, and together they do not bound the network."
+    if not norms:
+        return (), f"{kinds}; none was taken away."
     if bare == "bounded":
-        return (), "none is needed: the network is bounded with all of them taken away."
+        return (), f"{kinds}; none is needed, for the network is bounded with all of them taken away."
     enough = tuple(norm.name for norm in norms if norm.alone == "bounded")
     needed = tuple(norm.name for norm in norms if norm.without != "bounded")
     if len(enough) == 1:
-        return (
-            enough,
-            f"{enough[0] or 'the model'} alone suffices, and without all norms the network is {bare}.",
-        )
+        return enough, f"{enough[0] or 'the model'} alone suffices; without any norm the network is {bare}."
     if enough:
-        return enough, f"each of {', '.join(enough)} suffices alone; without all norms the network is {bare}."
+        return enough, f"each of {', '.join(enough)} suffices alone; without any norm the network is {bare}."
     if needed:
-        return needed, f"none suffices alone; {', '.join(needed)} cannot be spared."
+        return needed, f"none suffices alone, and {', '.join(needed)} cannot be spared."
     return (), "none suffices alone and none is indispensable: several combinations do."
 
 
@@ -208,11 +247,11 @@ def certificate(
     The model is copied, in float64, and never changed.
 
     Args:
-        model: A network in eval mode (train mode without dropout and BatchNorm does as well) that takes a batch (N, …).
+        model: A network that takes a batch (N, …), without dropout or BatchNorm in train mode.
         x: Its data (N, …), floating point; rays start at some of these rows.
         radius: Nearest distance; None takes the data's radius about their mean.
         decades: How far to go, in powers of ten of the radius.
-        directions: How many random directions, or the directions (count, …) themselves; each is followed both ways.
+        directions: How many random directions, or the directions (count, …) themselves; both ways each.
         changes: Small random changes of the parameters to repeat this at, because training moves them.
         strength: Their relative size.
         ablate: Take norms away, one and all but one at a time, for the responsible ones.
@@ -224,15 +263,19 @@ def certificate(
     Raises:
         UsageError: the model or the data cannot be certified as they are.
     """
-    double = float64_copy(model)
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model must be a torch.nn.Module, not {type(model).__name__}.")
     data = require_floating("x", x).detach().double()
     if data.ndim < 2:
         raise UsageError(
             f"x has shape {tuple(data.shape)}, but a batch (N, …) is needed: use x[:, None] for one feature."
         )
-    device = next(double.parameters()).device
-    if data.device != device:
-        raise UsageError(f"x is on {data.device} and the model on {device}: move one of them.")
+    elsewhere = {str(parameter.device) for parameter in model.parameters()} - {str(data.device)}
+    if elsewhere:
+        raise UsageError(
+            f"x is on {data.device}, but parameters are on {', '.join(elsewhere)}: move one of them."
+        )
+    double = float64_copy(model)
     if not isinstance(changes, int) or changes < 0 or not 0 < strength < float("inf"):
         raise UsageError(
             f"changes must be a whole number and strength positive, not {changes!r} and {strength!r}."
@@ -253,47 +296,15 @@ def certificate(
     members = {"given": double}
     for number in range(1, changes + 1):
         members[f"changed {number}"] = changed_copy(double, strength, source)
-    evidence = [row for label, member in members.items() for row in grow(member, rays, label)]
-    verdict, reason = _judge(evidence)
-
-    found = norms_of(double)
-    ablated: tuple[NormEvidence, ...] = ()
-    bare = verdict
-    if ablate and found and verdict == "bounded":
-        # The first line and at most one change decide an ablation: it asks only whether a known bound is lost.
+    with few_threads(double):
+        evidence = [row for label, member in members.items() for row in grow(member, rays, label)]
+        verdict, reason = _judge(evidence)
+        found = norms_of(double)
+        # One line and at most one change decide an ablation: it asks only whether a known bound is lost.
         few = dict(list(members.items())[:2])
-
-        def lacking(names: list[str]) -> str:
-            rows: list[RayGrowth] = []
-            for label, member in few.items():
-                with without(member, names):
-                    rows.extend(grow(member, rays.first(2), label))
-            return _judge(rows)[0]
-
-        bare = lacking(list(found))
-        ablated = tuple(
-            NormEvidence(
-                name=name,
-                kind=type(module).__name__,
-                without=lacking([name]),
-                alone=lacking([other for other in found if other != name]) if len(found) > 1 else verdict,
-            )
-            for name, module in found.items()
-        )
-    if ablated:
-        responsible, note = _explain(verdict, bare, ablated)
-    else:
-        kinds = ", ".join(
-            f"{count} {kind}" for kind, count in Counter(type(m).__name__ for m in found.values()).items()
-        )
-        responsible = ()
-        note = "no norm module found." if not found else f"{kinds} found"
-        if found:
-            note += (
-                ", and together they do not bound the network."
-                if verdict == "unbounded"
-                else "; none was taken away."
-            )
+        wanted = ablate and verdict == "bounded"
+        bare, ablated = _take_away(few, rays.first(2), found) if wanted else (verdict, ())
+    responsible, note = _explain(verdict, bare, found, ablated)
     return Certificate(
         verdict=verdict,
         reason=reason,

@@ -1,8 +1,9 @@
 """Does a sequence sampled over many decades grow, settle, swing, or leave the question open?
 
-A finite sample proves nothing about a limit, so the rules ask for what a guess could not give: growth means a
-steady power of the distance; settling means changes per decade that shrink geometrically, so that all the
-decades to come add no more than the last one did. Logarithms do neither, and stay unclear. The thresholds are ours.
+A finite sample proves nothing about a limit, so the rules ask for what a guess could not give: growth
+means a steady power of the distance; settling means changes per decade that shrink geometrically, so that
+all the decades to come add no more than the last one did. Logarithms do neither, and stay unclear. The
+thresholds are ours.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# The smallest power that is told from a logarithm: (log t)^k has local slope k/ln t, under 0.25 for k ≤ 5 at t = 1e10.
+# The smallest power told from a logarithm: (log t)^k has local slope k/ln t, under 0.25 for k ≤ 5 at 1e10.
 _LEAST_POWER = 0.25
 # No power of a logarithm met in practice has this slope so far out.
 _SURE_POWER = 0.5

@@ -1,7 +1,8 @@
 """Walking away from the data: a network's output and kernel diagonal along rays, in float64, on a copy.
 
-Θ(x, x) = Σ_o ‖∇_θ f_o(x)‖² over the trainable parameters (for many outputs, over a few fixed random combinations
-of them, whose growth is the same). Points are evaluated one at a time: a certificate needs some hundreds.
+Θ(x, x) = Σ_o ‖∇_θ f_o(x)‖² over the trainable parameters (for many outputs, over a few fixed random
+combinations of them, whose growth is the same). Points are evaluated one at a time: a certificate needs
+some hundreds.
 """
 
 from __future__ import annotations
@@ -68,18 +69,16 @@ def float64_copy(model: nn.Module) -> nn.Module:
     """A float64 copy; the model itself is never touched.
 
     Raises:
-        UsageError: it is no module, is in a mode with random or batch-dependent outputs, cannot be copied, or holds
-            no trainable or non-finite parameters.
+        UsageError: it has random or batch-dependent outputs, cannot be copied, has no trainable
+            parameters, or has parameters that are not finite.
     """
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"model must be a torch.nn.Module, not {type(model).__name__}.")
     for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            raise UsageError(
+                f"{name or 'the model'} is a BatchNorm that mixes rows: it needs eval mode and running statistics."
+            )
         if not module.training:
             continue
-        if isinstance(module, _BatchNorm):
-            raise UsageError(
-                f"{name or 'the model'} is a BatchNorm in train mode, where rows mix: call model.eval() first."
-            )
         rate = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0)
         if isinstance(rate, float) and rate > 0:
             raise UsageError(
@@ -101,9 +100,10 @@ def float64_copy(model: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def changed_copy(model: nn.Module, strength: float, generator: torch.Generator) -> nn.Module:
-    """A copy with each trainable parameter moved at random, by ``strength`` of its size or of 1/√fan-in if that is larger.
+    """A copy with each trainable parameter moved at random, by ``strength`` of its size.
 
-    Training moves parameters, and some networks start where all is zero (a zeroed head, a zeroed gain).
+    The size is the root mean square, or 1/√fan-in where that is larger: training moves parameters, and some
+    networks start where all is zero (a zeroed head, a zeroed gain).
     """
     other = copy.deepcopy(model)
     for parameter in other.parameters():
@@ -160,6 +160,18 @@ def _largest(model: nn.Module) -> Iterator[list[float]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def few_threads(model: nn.Module) -> Iterator[None]:
+    """One thread for a small model: on single rows, threads spend their time waiting for one another."""
+    threads = torch.get_num_threads()
+    if sum(p.numel() for p in model.parameters()) < 1_000_000:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def run(model: nn.Module, row: Tensor) -> Tensor:
