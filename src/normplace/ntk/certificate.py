@@ -184,7 +184,7 @@ def _explain(
     if bare == "bounded":
         return (), f"{kinds}; none is needed, for the network is bounded with all of them taken away."
     enough = tuple(norm.name for norm in norms if norm.alone == "bounded")
-    needed = tuple(norm.name for norm in norms if norm.without != "bounded")
+    needed = tuple(norm.name for norm in norms if norm.without == "unbounded")
     if len(enough) == 1:
         return enough, f"{enough[0] or 'the model'} alone suffices; without any norm the network is {bare}."
     if enough:
@@ -281,6 +281,10 @@ def certificate(
             f"changes must be a whole number and strength positive, not {changes!r} and {strength!r}."
         )
     source = torch.Generator().manual_seed(0) if generator is None else generator
+    if source.device.type != "cpu":
+        raise UsageError(
+            f"the generator is on {source.device}: give one on the CPU, whatever the model's device."
+        )
     rays = _make_rays(data, radius, decades, directions, source)
     with torch.no_grad():
         once, again = run(double, data[0]), run(double, data[0])

@@ -79,11 +79,14 @@ def classify(distance: Tensor, values: Tensor, usable: int) -> Growth:
         changes.append(float((values[inside].amax(0) - values[inside].amin(0)).max()))
     late = (highest[3] - highest[1]) / 2
     early = (highest[2] - highest[0]) / 2
+    # A swing that happens to rise over the last decades has been as high before; a power has not.
+    before = log_level[log_t <= log_t[-1] - _TAIL + 1e-6]
+    rising = highest[3] - float(before.max()) >= 0.5 * late * _TAIL
     noise = _NOISE * top
     shrinking = changes[3] <= 0.5**3 * changes[0] and changes[3] <= 0.75 * changes[2]
     if changes[3] <= noise or shrinking:
         status = "settles"
-    elif late >= _SURE_POWER or (late >= _LEAST_POWER and late >= 0.9 * early):
+    elif rising and (late >= _SURE_POWER or (late >= _LEAST_POWER and late >= 0.9 * early)):
         status = "grows"
     elif not highest[0] < highest[1] < highest[2] < highest[3] and late < _LEAST_POWER:
         status = "swings"

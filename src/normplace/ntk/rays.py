@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,11 @@ from normplace.ntk.growth import Growth, classify
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, _BatchNorm, _InstanceNorm)
 # Beyond this a variance inside a norm overflows, and the norm's output is wrong without being infinite.
 _SAFE = 1e150
+# Far out a value may be the rounding error of huge numbers that cancel (attention without a norm does that).
+# Moving t by some fifty rounding units redraws such a value, but moves a smooth one by as many parts in 1e16.
+# A fast oscillation lies between, hence two limits: settling is judged on strictly trusted points, growth on
+# loosely trusted ones.
+_NUDGES, _STRICT, _LOOSE = (1 + 1e-14, 1 - 2e-14), 1e-7, 0.1
 # Outputs beyond this are combined at random before differentiation.
 _OUTPUTS = 8
 
@@ -75,7 +81,7 @@ def float64_copy(model: nn.Module) -> nn.Module:
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             raise UsageError(
-                f"{name or 'the model'} is a BatchNorm that mixes rows: it needs eval mode and running statistics."
+                f"{name or 'the model'} is a BatchNorm that mixes rows: use eval mode and running statistics."
             )
         if not module.training:
             continue
@@ -206,33 +212,72 @@ def _diagonal(output: Tensor, parameters: list[nn.Parameter], mix: Tensor | None
     return total
 
 
+class _Ray:
+    """One ray of one model: evaluates points on it, and knows how far its float64 values can be trusted."""
+
+    def __init__(
+        self, model: nn.Module, seen: list[float], centre: Tensor, direction: Tensor, mix: Tensor | None
+    ) -> None:
+        self.model, self.seen, self.centre, self.direction, self.mix = model, seen, centre, direction, mix
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.known: dict[float, tuple[Tensor, Tensor] | None] = {}
+
+    def at(self, distance: float) -> tuple[Tensor, Tensor] | None:
+        """Output and kernel diagonal, or None where something overflows on the way."""
+        if distance not in self.known:
+            self.known[distance] = self._evaluate(distance)
+        return self.known[distance]
+
+    def _evaluate(self, distance: float) -> tuple[Tensor, Tensor] | None:
+        self.seen[0] = 0.0
+        with torch.enable_grad():
+            output = run(self.model, self.centre + distance * self.direction)
+            if not bool(torch.isfinite(output).all()) or not self.seen[0] < _SAFE:
+                return None
+            diagonal = _diagonal(output, self.parameters, self.mix)
+        if not math.isfinite(diagonal):
+            return None
+        return output.detach().cpu(), torch.tensor([diagonal], dtype=torch.float64)
+
+    def judge(self, distances: Tensor, values: Tensor, which: int) -> Growth:
+        """Classify the outputs (``which`` 0) or the kernel diagonal (1), told from their rounding errors."""
+        growth = classify(distances, values, len(values))
+        if growth.status == "settles" or not len(values):
+            return growth
+        strict = self._trusted(distances, values, which, _STRICT)
+        if strict == len(values):
+            return growth
+        near = classify(distances, values, strict)
+        if near.status == "settles":
+            return near
+        return classify(distances, values, self._trusted(distances, values, which, _LOOSE))
+
+    def _trusted(self, distances: Tensor, values: Tensor, which: int, limit: float) -> int:
+        """How many points keep their value when t moves by some rounding units; noise does not."""
+        for usable in range(len(values), 0, -1):
+            value = values[usable - 1]
+            moved = [self.at(float(distances[usable - 1]) * nudge) for nudge in _NUDGES]
+            gaps = [float((point[which] - value).abs().max()) if point else math.inf for point in moved]
+            if max(gaps) <= limit * float(value.abs().max()):
+                return usable
+        return 0
+
+
 def grow(model: nn.Module, rays: Rays, label: str) -> list[RayGrowth]:
     """Output and kernel growth along every ray."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
     size = len(run(model, rays.centres[0]))
     mix = None
     if size > _OUTPUTS:
         generator = torch.Generator().manual_seed(0)
         mix = torch.randn(_OUTPUTS, size, generator=generator, dtype=torch.float64).to(rays.centres.device)
     evidence = []
-    for number, (centre, direction) in enumerate(zip(rays.centres, rays.directions, strict=True)):
-        outputs = torch.zeros(len(rays.distances), size, dtype=torch.float64)
-        kernel = torch.zeros(len(rays.distances), 1, dtype=torch.float64)
-        usable = 0
-        with _largest(model) as seen, torch.enable_grad():
-            for index, distance in enumerate(rays.distances.tolist()):
-                output = run(model, centre + distance * direction)
-                if not bool(torch.isfinite(output).all()) or not seen[0] < _SAFE:
-                    break
-                diagonal = _diagonal(output, parameters, mix)
-                if not math.isfinite(diagonal):
-                    break
-                outputs[index], kernel[index] = output.detach().cpu(), diagonal
-                usable += 1
-        distances = rays.distances.cpu()
-        evidence.append(
-            RayGrowth(
-                label, number, classify(distances, outputs, usable), classify(distances, kernel, usable)
+    with _largest(model) as seen:
+        for number, (centre, direction) in enumerate(zip(rays.centres, rays.directions, strict=True)):
+            ray = _Ray(model, seen, centre, direction, mix)
+            points = list(takewhile(lambda point: point is not None, map(ray.at, rays.distances.tolist())))
+            columns = [torch.stack(values) for values in zip(*points, strict=True)] or [torch.zeros(0, 1)] * 2
+            output, kernel = (
+                ray.judge(rays.distances, values, which) for which, values in enumerate(columns)
             )
-        )
+            evidence.append(RayGrowth(label, number, output, kernel))
     return evidence
