@@ -241,6 +241,32 @@ def test_a_pre_norm_transformer_owes_its_bound_to_the_final_norm():
     assert certificate(model, x, directions=1, changes=1).verdict == "unbounded"
 
 
+class BareAttention(nn.Module):
+    """Attention on a bare stream: far out its gradient is the rounding error of numbers that cancel."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = linear(4, 16)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.final = nn.LayerNorm(16)
+        self.head = linear(16, 1)
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            self.attention.in_proj_weight.normal_(generator=generator).mul_(0.2)
+            self.attention.out_proj.weight.normal_(generator=generator).mul_(0.2)
+
+    def forward(self, x):
+        x = self.embed(x)
+        return self.head(self.final(x + self.attention(x, x, x, need_weights=False)[0]))
+
+
+def test_rounding_error_is_not_growth():
+    x = torch.randn(6, 7, 4, generator=torch.Generator().manual_seed(1))
+    result = certificate(BareAttention().eval(), x, directions=2, changes=0, ablate=False)
+    assert result.verdict == "bounded", str(result)
+    assert any(row.kernel.decades < 10 for row in result.rays)
+
+
 def test_images_through_convolutions():
     layers = [
         nn.utils.skip_init(nn.Conv2d, 1, 4, 3),
@@ -385,6 +411,12 @@ def test_bad_input_is_one_clear_sentence(model, x, options, message):
 def test_growth_of_known_functions(function, status):
     t = 2.0 * 10 ** (torch.arange(21, dtype=torch.float64) / 2)
     assert classify(t, function(t)[:, None], 21).status == status
+
+
+def test_a_swing_that_happens_to_rise_is_not_growth():
+    t = 10 ** (torch.arange(21, dtype=torch.float64) / 2)
+    values = torch.where(t < 1e6, 1.0, 0.05 * (t / 1e6) ** 0.3)
+    assert classify(t, values[:, None], 21).status == "unclear"
 
 
 def test_growth_of_short_and_empty_samples():

@@ -101,7 +101,7 @@ class Certificate:
         for row in self.rays:
             out, ker = row.output, row.kernel
             lines.append(
-                f"{row.parameters:<12}{row.ray:>4}{out.decades:>9.1f}"
+                f"{row.parameters:<12}{row.ray:>4}{min(out.decades, ker.decades):>9.1f}"
                 f"  {out.status:<9}{out.exponent:>9.2f}{out.last:>11.3g}"
                 f"  {ker.status:<9}{ker.exponent:>9.2f}{ker.last:>11.3g}"
             )

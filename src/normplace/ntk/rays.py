@@ -30,7 +30,7 @@ _SAFE = 1e150
 # Moving t by some fifty rounding units redraws such a value, but moves a smooth one by as many parts in 1e16.
 # A fast oscillation lies between, hence two limits: settling is judged on strictly trusted points, growth on
 # loosely trusted ones.
-_NUDGES, _STRICT, _LOOSE = (1 + 1e-14, 1 - 2e-14), 1e-7, 0.1
+_NUDGES, _STRICT, _LOOSE = (1 + 1e-14, 1 - 2e-14), 1e-9, 0.1
 # Outputs beyond this are combined at random before differentiation.
 _OUTPUTS = 8
 
@@ -253,14 +253,19 @@ class _Ray:
         return classify(distances, values, self._trusted(distances, values, which, _LOOSE))
 
     def _trusted(self, distances: Tensor, values: Tensor, which: int, limit: float) -> int:
-        """How many points keep their value when t moves by some rounding units; noise does not."""
-        for usable in range(len(values), 0, -1):
-            value = values[usable - 1]
-            moved = [self.at(float(distances[usable - 1]) * nudge) for nudge in _NUDGES]
+        """How many points keep their value when t moves by some rounding units; noise does not.
+
+        The farthest two must both do so, because one noisy value can repeat itself by chance.
+        """
+        stable = 0
+        for index in range(len(values) - 1, -1, -1):
+            value = values[index]
+            moved = [self.at(float(distances[index]) * nudge) for nudge in _NUDGES]
             gaps = [float((point[which] - value).abs().max()) if point else math.inf for point in moved]
-            if max(gaps) <= limit * float(value.abs().max()):
-                return usable
-        return 0
+            stable = stable + 1 if max(gaps) <= limit * float(value.abs().max()) else 0
+            if stable == 2:
+                return index + 2
+        return stable
 
 
 def grow(model: nn.Module, rays: Rays, label: str) -> list[RayGrowth]:
