@@ -171,7 +171,7 @@ def test_bounded(name):
     build, responsible = BOUNDED[name]
     model = build()
     x = data(1 if "one feature" in name else 3)
-    result = certificate(model, x)
+    result = certificate(model, x, directions=2)
     assert result.verdict == "bounded", str(result)
     both = name == "norms in both parallel branches"
     assert result.responsible == responsible, str(result)
@@ -182,7 +182,7 @@ def test_bounded(name):
 @pytest.mark.parametrize("name", UNBOUNDED)
 def test_unbounded(name):
     build, output, kernel = UNBOUNDED[name]
-    result = certificate(build(), data(1 if "one feature" in name else 3))
+    result = certificate(build(), data(1 if "one feature" in name else 3), directions=2)
     assert result.verdict == "unbounded", str(result)
     assert result.output_exponent == pytest.approx(output, abs=0.05)
     assert result.kernel_exponent == pytest.approx(kernel, abs=0.05)
@@ -191,7 +191,7 @@ def test_unbounded(name):
 
 @pytest.mark.parametrize("name", UNDECIDED)
 def test_undecided_rather_than_a_guess(name):
-    result = certificate(UNDECIDED[name](), data())
+    result = certificate(UNDECIDED[name](), data(), directions=2)
     assert result.verdict == "undecided", str(result)
 
 
