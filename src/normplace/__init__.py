@@ -3,7 +3,7 @@
 Build networks with any placement, find and measure the norms of existing ones, and see the evidence.
 """
 
-from normplace import models
+from normplace import models, ntk
 from normplace._version import __version__
 from normplace.errors import UsageError
 from normplace.norms import (
@@ -43,6 +43,8 @@ __all__ = [
     "build_norm",
     # Networks
     "models",
+    # Neural tangent kernels
+    "ntk",
     # The rest
     "UsageError",
     "__version__",

@@ -1,0 +1,155 @@
+"""How far a trained network can go: bounds on kernel predictions from the kernel's diagonal.
+
+Ziomek, Whittle and Osborne (arXiv 2505.14512) show that one LayerNorm gives Θ(x, x) ≤ C for every x (Theorem
+3.2) and therefore a bounded trained network, whatever the data (Theorem 3.3). Two bounds follow from Cauchy
+and Schwarz alone, with the prediction f(x) = Θ(x, X) Θ⁻¹ y as an inner product of features of length at most
+√C:
+
+    |f(x)| ≤ √C √(yᵀ Θ⁻¹ y) ≤ √(C n / λ_min) max|y|        and, cruder,        |f(x)| ≤ C n max|y| / λ_min.
+
+The first chain is ours; its middle term is data dependent and by far the tightest. The formula of the paper's
+own bound was not available to us: a secondary summary gives s C max|y| / (λ_min |D|), with s unspecified. It
+is computed for comparison, with s = 1 unless told otherwise, and is unconfirmed: a bound that shrinks as
+1/|D| is not what the ingredients of the proof give.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normplace.errors import UsageError
+from normplace.ntk.checks import require_columns, require_floating, require_kernel, require_same_device
+from normplace.ntk.solve import eigen, rounding_floor, singular, weakest_row
+
+_LABELS = {
+    "from_norm": ("√C·√(yᵀΘ⁻¹y)", "provable"),
+    "from_eigenvalue": ("√(C·n/λ_min)·max|y|", "provable"),
+    "crude": ("C·n·max|y|/λ_min", "provable"),
+    "as_summarised": ("s·C·max|y|/(λ_min·n)", "unconfirmed"),
+}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Bounds on |f(x)| for every x, and whether the predictions kept to them.
+
+    Attributes:
+        lambda_min: Smallest eigenvalue of the training kernel, jitter included.
+        diagonal_sup: C, the supremum of Θ(x, x) that was given.
+        rows: n, the training points.
+        max_target: max|y|.
+        from_norm: √C·√(yᵀΘ⁻¹y), provable.
+        from_eigenvalue: √(C·n/λ_min)·max|y|, provable.
+        crude: C·n·max|y|/λ_min, provable.
+        as_summarised: s·C·max|y|/(λ_min·n), the paper's bound as a secondary source gives it; unconfirmed.
+        scale: The s in it.
+        largest_prediction: max|f| over the predictions given, or None.
+    """
+
+    lambda_min: float
+    diagonal_sup: float
+    rows: int
+    max_target: float
+    from_norm: float
+    from_eigenvalue: float
+    crude: float
+    as_summarised: float
+    scale: float
+    largest_prediction: float | None
+
+    @property
+    def held(self) -> dict[str, bool]:
+        """Which bounds the predictions kept to, empty where none were given."""
+        if self.largest_prediction is None:
+            return {}
+        # Equality is possible (one point, predicted at itself), so rounding must not break it.
+        limit = self.largest_prediction * (1 - 1e-9)
+        return {name: limit <= getattr(self, name) for name in _LABELS}
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain numbers, for a results file."""
+        return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, "held": self.held}
+
+    def __str__(self) -> str:
+        lines = [
+            f"bounds on |f(x)| for every x: n = {self.rows}, C = {self.diagonal_sup:.4g}, "
+            f"λ_min = {self.lambda_min:.4g}, max|y| = {self.max_target:.4g}"
+        ]
+        if self.largest_prediction is not None:
+            lines[0] += f", largest |prediction| = {self.largest_prediction:.4g}"
+        for name, (formula, standing) in _LABELS.items():
+            verdict = "" if not self.held else "  held" if self.held[name] else "  BROKEN"
+            note = f" (s = {self.scale:g})" if name == "as_summarised" else ""
+            lines.append(f"  {formula:<22} {getattr(self, name):>12.4g}  {standing}{note}{verdict}")
+        return "\n".join(lines)
+
+
+@torch.no_grad()
+def bound(
+    kernel_train: Tensor,
+    targets: Tensor,
+    diagonal_sup: float,
+    *,
+    predictions: Tensor | None = None,
+    scale: float = 1.0,
+    jitter: float = 0.0,
+) -> Bound:
+    """Bound the converged kernel prediction (with zero initial function) at every input.
+
+    Args:
+        kernel_train: Θ(X, X), (N, N).
+        targets: y, (N,) or (N, outputs); with several outputs each bound is the largest over them.
+        diagonal_sup: C with Θ(x, x) ≤ C for every x: exact for an infinite-width network with a norm, an
+            estimate otherwise, and the bounds are only as good as it.
+        predictions: Predictions anywhere, to say which bounds held.
+        scale: s in the summarised bound.
+        jitter: What the prediction adds to the kernel's diagonal; the bounds stay valid with it.
+
+    Returns:
+        The bounds.
+
+    Raises:
+        UsageError: the data do not fit, C is no supremum, or the kernel is singular (the paper's Assumption
+        3.3).
+    """
+    kernel = require_kernel("kernel_train", kernel_train)
+    y = require_columns("targets", targets, len(kernel))
+    require_same_device(kernel_train=kernel, targets=y)
+    for name, value in (("diagonal_sup", diagonal_sup), ("scale", scale)):
+        if not 0 < value < float("inf"):
+            raise UsageError(f"{name} must be positive and finite, not {value!r}.")
+    if not 0 <= jitter < float("inf"):
+        raise UsageError(f"jitter must be finite and not negative, not {jitter!r}.")
+    seen = float(kernel.diagonal().max())
+    # A supremum taken over a grid can miss the data's own maximum by rounding only.
+    if diagonal_sup < seen * (1 - 1e3 * torch.finfo(kernel.dtype).eps):
+        raise UsageError(
+            f"diagonal_sup is {diagonal_sup:.6g}, but the training kernel's own diagonal reaches {seen:.6g}: "
+            "C must bound Θ(x, x) everywhere."
+        )
+    spectrum = eigen(kernel, jitter)
+    low = float(spectrum.values[0])
+    if low <= rounding_floor(len(kernel), kernel.dtype) * float(spectrum.values[-1]):
+        raise singular(kernel, weakest_row(spectrum), y)
+    n = len(kernel)
+    energy = ((spectrum.vectors.T @ y).square() / spectrum.values[:, None]).sum(0)
+    top = float(y.abs().max())
+    largest = None
+    if predictions is not None:
+        largest = float(require_floating("predictions", predictions).abs().max())
+    return Bound(
+        lambda_min=low,
+        diagonal_sup=float(diagonal_sup),
+        rows=n,
+        max_target=top,
+        from_norm=math.sqrt(diagonal_sup * float(energy.max())),
+        from_eigenvalue=math.sqrt(diagonal_sup * n / low) * top,
+        crude=diagonal_sup * n * top / low,
+        as_summarised=scale * diagonal_sup * top / (low * n),
+        scale=float(scale),
+        largest_prediction=largest,
+    )

@@ -1,0 +1,318 @@
+"""The kernels of infinitely wide fully connected networks, with LayerNorm or RMSNorm at any hidden layer.
+
+The neural network Gaussian process (NNGP) kernel is the covariance of the random network, the neural tangent
+kernel (NTK; Jacot, Gabriel and Hongler 2018) the inner product of its parameter gradients. The recursion
+without norms, and with LayerNorm before the activation, is that of Lee et al. 2019 and the
+``neural-tangents`` package; norms after the activation are derived here and agree with the average over wide
+networks. LayerNorm before the activation is the placement that Ziomek, Whittle and Osborne (arXiv 2505.14512)
+prove to bound the NTK.
+
+Parametrisation (NTK): z = σ_w/√n W h + σ_b b with standard normal W and b, hidden layers first, one linear
+read-out last:
+
+    S = T = σ_w² x xᵀ/n + σ_b²
+    each hidden layer:
+      norm before the activation    S ← S/√(s sᵀ), T ← T/√(s sᵀ)             s = diag S
+      activation                    Q = E φφ, m = E φ, T ← T ∘ E φ'φ'        over N(0, S)
+      norm after the activation     C = Q − m mᵀ (layer) or Q (rms);  Q ← C/√(c cᵀ), T ← T/√(c cᵀ)
+      next linear map               S ← σ_w² Q + σ_b², T ← S + σ_w² T
+
+A norm's Jacobian also holds two rank-one terms (it projects out the mean and the radius); their share of the
+kernel is O(1/width). Before the activation the layer mean is zero in the limit, so LayerNorm and RMSNorm are
+the same map there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, overload
+
+import torch
+from torch import Tensor
+
+from normplace.errors import UsageError, unknown
+from normplace.ntk.checks import require_rows, require_same_device
+from normplace.ntk.moments import Erf, LeakyReLU, Moments
+
+_ACTIVATIONS = ("relu", "leaky_relu", "erf")
+_NORMS = ("layer", "rms")
+_WHERE = ("none", "first", "last", "every")
+_POSITIONS = ("before", "after")
+_KINDS = ("ntk", "nngp", "both")
+
+# Entries of one block: 32 MiB a buffer in float64, and the recursion holds about eight buffers.
+_BLOCK_ENTRIES = 2**22
+
+
+class Kernels(NamedTuple):
+    """The two kernels of one network."""
+
+    nngp: Tensor
+    ntk: Tensor
+
+
+@dataclass(frozen=True)
+class FullyConnected:
+    """An infinitely wide fully connected network.
+
+    Attributes:
+        depth: Hidden layers, at least one; the linear read-out comes on top.
+        activation: "relu", "leaky_relu" or "erf".
+        negative_slope: The leaky ReLU's slope below zero; the others do not use it.
+        weight_variance: σ_w² of every linear map but the last.
+        bias_variance: σ_b² of every linear map. The paper needs it positive for a kernel that is not
+            degenerate.
+        last_weight_variance: σ_w² of the read-out; None takes ``weight_variance``.
+        norm: "layer", "rms" or None; the norms have no learned scale or shift, as in the paper.
+        norm_at: "none", "first", "last", "every", or the hidden layers' numbers, counted from 1.
+        norm_position: "before" or "after" the activation.
+        eps: Added to the variance under the norm's root. The paper has none, hence 0; ``torch.nn.LayerNorm``
+            has 1e-5.
+    """
+
+    depth: int = 2
+    activation: str = "relu"
+    negative_slope: float = 0.01
+    weight_variance: float = 2.0
+    bias_variance: float = 0.01
+    last_weight_variance: float | None = 1.0
+    norm: str | None = None
+    norm_at: str | tuple[int, ...] = "none"
+    norm_position: str = "before"
+    eps: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built.
+
+        Raises:
+            UsageError: a field holds an unknown name or an impossible value.
+        """
+        if not isinstance(self.depth, int) or self.depth < 1:
+            raise UsageError(
+                f"depth must be a whole number of hidden layers, at least 1, not {self.depth!r}."
+            )
+        if self.activation not in _ACTIVATIONS:
+            raise unknown("activation", self.activation, _ACTIVATIONS)
+        if self.norm is not None and self.norm not in _NORMS:
+            raise unknown("norm", self.norm, _NORMS)
+        if self.norm_position not in _POSITIONS:
+            raise unknown("norm_position", self.norm_position, _POSITIONS)
+        for name in ("weight_variance", "bias_variance", "last_weight_variance", "eps"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise UsageError(f"{name} must be finite and not negative, not {value!r}.")
+        if not abs(self.negative_slope) < float("inf"):
+            raise UsageError(f"negative_slope must be finite, not {self.negative_slope!r}.")
+        if self.normed_layers and self.norm is None:
+            raise UsageError(
+                f"norm_at={self.norm_at!r} places a norm, but norm is None: choose 'layer' or 'rms'."
+            )
+
+    @property
+    def normed_layers(self) -> frozenset[int]:
+        """The hidden layers that carry a norm, counted from 1.
+
+        Raises:
+            UsageError: ``norm_at`` is an unknown name or holds layers that do not exist.
+        """
+        if isinstance(self.norm_at, str):
+            named = {"none": (), "first": (1,), "last": (self.depth,), "every": range(1, self.depth + 1)}
+            if self.norm_at not in named:
+                raise unknown("norm_at", self.norm_at, _WHERE)
+            return frozenset(named[self.norm_at])
+        layers = frozenset(self.norm_at)
+        if not all(isinstance(layer, int) and 1 <= layer <= self.depth for layer in layers):
+            raise UsageError(f"norm_at={self.norm_at!r} must hold hidden layers between 1 and {self.depth}.")
+        return layers
+
+    @property
+    def moments(self) -> Moments:
+        """The activation's Gaussian moments."""
+        if self.activation == "erf":
+            return Erf()
+        return LeakyReLU(self.negative_slope if self.activation == "leaky_relu" else 0.0)
+
+    def variance_after(self, layer: int) -> float:
+        """σ_w² of the linear map that follows hidden layer ``layer``."""
+        if layer == self.depth and self.last_weight_variance is not None:
+            return self.last_weight_variance
+        return self.weight_variance
+
+
+class _Scales(NamedTuple):
+    """What one hidden layer does to a single input; None where it has no norm there."""
+
+    before: Tensor | None  # multiplies the pre-activation
+    variance: Tensor  # of the pre-activation, after that
+    mean: Tensor | None  # of the activation, where a norm subtracts it
+    after: Tensor | None  # multiplies the activation
+
+
+def _inverse_root(variance: Tensor) -> Tensor:
+    """1/√variance, with 0 for 0: a norm leaves the zero vector at zero, whatever its eps."""
+    return torch.where(variance > 0, variance, torch.inf).rsqrt()
+
+
+def _diagonal(spec: FullyConnected, x: Tensor) -> tuple[list[_Scales], Tensor, Tensor]:
+    """Per-layer scales of each input, and the final diagonals (NNGP, NTK), free of rounding in ρ."""
+    moments, normed = spec.moments, spec.normed_layers
+    s = x.square().mean(1) * spec.weight_variance + spec.bias_variance
+    if not bool(torch.isfinite(s).all()):
+        raise UsageError("the inputs are so large that their squares overflow float64: rescale them.")
+    t = s
+    layers = []
+    for layer in range(1, spec.depth + 1):
+        before = mean = after = None
+        if layer in normed and spec.norm_position == "before":
+            before = _inverse_root(s + spec.eps)
+            s, t = s * before.square(), t * before.square()
+        variance, q = s, moments.square(s)
+        t = t * moments.slope_square(s)
+        if layer in normed and spec.norm_position == "after":
+            if spec.norm == "layer":
+                mean = moments.mean(s)
+                q = (q - mean.square()).clamp(min=0)
+            after = _inverse_root(q + spec.eps)
+            q, t = q * after.square(), t * after.square()
+        layers.append(_Scales(before, variance, mean, after))
+        weight = spec.variance_after(layer)
+        s = weight * q + spec.bias_variance
+        t = s + weight * t
+    return layers, s, t
+
+
+def _correlation(s: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Clamp s/√(ab) to [−1, 1], with values that rounding cannot tell from ±1 set to ±1.
+
+    acos turns a rounding error δ near ±1 into √δ, so without the last step a row would differ from its own
+    copy by 1e-8.
+    """
+    rho = s * _inverse_root(a) * _inverse_root(b)
+    snap = 1 - 4 * torch.finfo(rho.dtype).eps
+    return torch.where(rho.abs() >= snap, rho.sign(), rho)
+
+
+def _block(
+    spec: FullyConnected, x1: Tensor, x2: Tensor, rows: list[_Scales], columns: list[_Scales], with_ntk: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The recursion for one block of rows."""
+    moments = spec.moments
+    s = (x1 @ x2.T).mul_(spec.weight_variance / x1.shape[1]).add_(spec.bias_variance)
+    t = s.clone() if with_ntk else None
+    for layer, (one, two) in enumerate(zip(rows, columns, strict=True), start=1):
+        if one.before is not None and two.before is not None:
+            s.mul_(one.before[:, None]).mul_(two.before)
+            if t is not None:
+                t.mul_(one.before[:, None]).mul_(two.before)
+        a, b = one.variance[:, None], two.variance
+        rho = _correlation(s, a, b)
+        s = moments.product(a, b, rho)
+        if t is not None:
+            t.mul_(moments.slope_product(a, b, rho))
+        if one.mean is not None and two.mean is not None:
+            s.addr_(one.mean, two.mean, alpha=-1)
+        if one.after is not None and two.after is not None:
+            s.mul_(one.after[:, None]).mul_(two.after)
+            if t is not None:
+                t.mul_(one.after[:, None]).mul_(two.after)
+        weight = spec.variance_after(layer)
+        s.mul_(weight).add_(spec.bias_variance)
+        if t is not None:
+            t.mul_(weight).add_(s)
+    return s, t
+
+
+def _rows_of(layers: list[_Scales], part: slice) -> list[_Scales]:
+    def cut(value: Tensor | None) -> Tensor | None:
+        return None if value is None else value[part]
+
+    return [_Scales(cut(one.before), one.variance[part], cut(one.mean), cut(one.after)) for one in layers]
+
+
+@overload
+def infinite(
+    spec: FullyConnected,
+    x1: Tensor,
+    x2: Tensor | None = None,
+    *,
+    kind: Literal["ntk", "nngp"] = "ntk",
+    block_rows: int | None = None,
+) -> Tensor: ...
+@overload
+def infinite(
+    spec: FullyConnected,
+    x1: Tensor,
+    x2: Tensor | None = None,
+    *,
+    kind: Literal["both"],
+    block_rows: int | None = None,
+) -> Kernels: ...
+@torch.no_grad()
+def infinite(
+    spec: FullyConnected,
+    x1: Tensor,
+    x2: Tensor | None = None,
+    *,
+    kind: str = "ntk",
+    block_rows: int | None = None,
+) -> Tensor | Kernels:
+    """The infinite-width NTK, NNGP kernel, or both, of a fully connected network.
+
+    Args:
+        spec: The network.
+        x1: Inputs (N1, features).
+        x2: Other inputs (N2, features); None gives the symmetric kernel of ``x1``, with an exact diagonal.
+        kind: "ntk", "nngp" or "both".
+        block_rows: Rows computed at once; memory beyond the result is about eight blocks. None keeps a block
+            near 32 MiB.
+
+    Returns:
+        The kernel (N1, N2) in float64 on the inputs' device, or both as ``Kernels(nngp, ntk)``.
+
+    Raises:
+        UsageError: the inputs do not fit each other or the request is unknown.
+
+    >>> x = torch.tensor([[0.0], [25.0]], dtype=torch.float64)
+    >>> infinite(FullyConnected(norm="layer", norm_at="first"), x).diagonal()
+    tensor([1.5200, 1.5200], dtype=torch.float64)
+    """
+    if not isinstance(spec, FullyConnected):
+        raise UsageError(f"spec must be a FullyConnected, not {type(spec).__name__}.")
+    if kind not in _KINDS:
+        raise unknown("kind", kind, _KINDS)
+    x1 = require_rows("x1", x1)
+    symmetric = x2 is None
+    other = x1 if x2 is None else require_rows("x2", x2)
+    require_same_device(x1=x1, x2=other)
+    if x1.shape[1] != other.shape[1]:
+        raise UsageError(f"x1 has {x1.shape[1]} features and x2 has {other.shape[1]}: they must agree.")
+    n1, n2 = len(x1), len(other)
+    step = max(1, _BLOCK_ENTRIES // n2) if block_rows is None else block_rows
+    if not isinstance(step, int) or step < 1:
+        raise UsageError(f"block_rows must be a positive whole number, not {block_rows!r}.")
+
+    rows, s_diagonal, t_diagonal = _diagonal(spec, x1)
+    columns = rows if symmetric else _diagonal(spec, other)[0]
+    nngp = None if kind == "ntk" else x1.new_empty(n1, n2)
+    ntk = None if kind == "nngp" else x1.new_empty(n1, n2)
+    for start in range(0, n1, step):
+        part = slice(start, min(start + step, n1))
+        # The symmetric kernel needs only the blocks on and right of the diagonal.
+        rest = slice(start, n2) if symmetric else slice(0, n2)
+        s, t = _block(
+            spec, x1[part], other[rest], _rows_of(rows, part), _rows_of(columns, rest), ntk is not None
+        )
+        for out, value, diagonal in ((nngp, s, s_diagonal), (ntk, t, t_diagonal)):
+            if out is None:
+                continue
+            assert value is not None
+            if symmetric:
+                square = value[:, : part.stop - part.start]
+                square.copy_((square + square.T) / 2).diagonal().copy_(diagonal[part])
+                out[rest, part] = value.T
+            out[part, rest] = value
+    if nngp is not None and ntk is not None:
+        return Kernels(nngp, ntk)
+    result = nngp if ntk is None else ntk
+    assert result is not None
+    return result
