@@ -260,8 +260,7 @@ def ratios(rows: list[dict]) -> list[dict]:
                 "times_faster": row["median_s"] / own["median_s"],
                 "times_faster_min": row["min_s"] / own["min_s"],
                 "times_less_memory": row["peak_bytes"] / own["peak_bytes"],
-                "times_less_memory_above_start": row["peak_above_start_bytes"]
-                / own["peak_above_start_bytes"],
+                "times_less_memory_above_start": row["peak_above_start_bytes"] / own["peak_above_start_bytes"],
             }
         )
     return found
@@ -269,9 +268,7 @@ def ratios(rows: list[dict]) -> list[dict]:
 
 def environment(args: argparse.Namespace) -> dict:
     cpu = [
-        line.split(":")[1].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if "model name" in line
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]
     peers = {}
     if importlib.util.find_spec("nngeometry") is not None:
@@ -290,16 +287,12 @@ def environment(args: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument(
-        "--seconds", type=float, default=30.0, help="stop repeating one measurement after this long"
-    )
+    parser.add_argument("--seconds", type=float, default=30.0, help="stop repeating one measurement after this long")
     parser.add_argument("--attempts", type=int, default=6, help="measurements to try on a busy machine")
     parser.add_argument("--widths", type=int, nargs="+")
     parser.add_argument("--job", help=argparse.SUPPRESS)

@@ -135,9 +135,7 @@ class Positions(nn.Module):
         self.head = nn.Linear(4, 1)
 
     def forward(self, ids):
-        return self.head(
-            torch.tanh(self.tok(ids) + self.pos(torch.arange(ids.shape[1], device=ids.device))).sum(1)
-        )
+        return self.head(torch.tanh(self.tok(ids) + self.pos(torch.arange(ids.shape[1], device=ids.device))).sum(1))
 
 
 class NTKLinear(nn.Linear):
@@ -255,9 +253,7 @@ MLPS = [
     for label, norm in (("plain", plain_norm), ("affine", nn.LayerNorm), ("rms", nn.RMSNorm))
     for where in ("input", "first", "second", "every", "after")
 ]
-LSTM = tuple(
-    f"rnn.{kind}_{part}_l{i}" for i in range(2) for kind in ("weight", "bias") for part in ("ih", "hh")
-)
+LSTM = tuple(f"rnn.{kind}_{part}_l{i}" for i in range(2) for kind in ("weight", "bias") for part in ("ih", "hh"))
 CASES = [
     *MLPS,
     Case("mlp-none", lambda: mlp(plain_norm, "none"), (3,)),
@@ -293,9 +289,7 @@ CASES = [
     Case("tied-padding", lambda: Tied(3), (5,), 6, fallback=("pos",)),
     Case("positions", Positions, (5,), 9, fallback=("pos.weight",)),
     Case("twice", Twice, (3,)),
-    Case(
-        "ntk-linear", lambda: nn.Sequential(NTKLinear(3, 4), nn.ReLU(), NTKLinear(4, 2)), (3,), fallback=None
-    ),
+    Case("ntk-linear", lambda: nn.Sequential(NTKLinear(3, 4), nn.ReLU(), NTKLinear(4, 2)), (3,), fallback=None),
     Case(
         "half-linear",
         lambda: nn.Sequential(HalfLinear(3, 4), nn.Tanh(), nn.Linear(4, 1)),
@@ -341,8 +335,6 @@ def jacobian(model: nn.Module, x: Tensor, parameters: list[nn.Parameter] | None 
     return torch.stack(rows).unflatten(0, (len(x), -1))
 
 
-def contraction(
-    model: nn.Module, x1: Tensor, x2: Tensor, parameters: list[nn.Parameter] | None = None
-) -> Tensor:
+def contraction(model: nn.Module, x1: Tensor, x2: Tensor, parameters: list[nn.Parameter] | None = None) -> Tensor:
     """The kernel from the definition, N1 × O × N2 × O."""
     return torch.einsum("aop,bqp->aobq", jacobian(model, x1, parameters), jacobian(model, x2, parameters))

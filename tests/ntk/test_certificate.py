@@ -125,9 +125,7 @@ BOUNDED = {
     "sigmoid output": (lambda: mlp(end=(nn.Sigmoid(),)), ()),
     "zero head over a layer norm": (lambda: zero_head(mlp(before=(LN, None))), ("1",)),
     "powers that overflow before a norm": (
-        lambda: mlp(
-            start=(linear(3, 4), Function(lambda x: x**9), Function(lambda x: x**3)), d=4, before=(LN, None)
-        ),
+        lambda: mlp(start=(linear(3, 4), Function(lambda x: x**9), Function(lambda x: x**3)), d=4, before=(LN, None)),
         ("4",),
     ),
 }

@@ -235,9 +235,7 @@ def test_model_and_inputs_are_left_as_found():
         empirical(model, x)
         assert torch.equal(torch.get_rng_state(), rng)
         assert torch.equal(x, kept)
-        assert all(
-            torch.equal(p.grad, torch.full_like(p, 7.0)) and p.requires_grad for p in model.parameters()
-        )
+        assert all(torch.equal(p.grad, torch.full_like(p, 7.0)) and p.requires_grad for p in model.parameters())
         assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
         assert flags == [m.training for m in model.modules()]
         assert hooks == [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]

@@ -80,9 +80,7 @@ def broken(x, value):
 
 
 MODELS = {
-    "BatchNorm1d '1' couples the samples of a batch": lambda: nn.Sequential(
-        nn.Linear(3, 3), nn.BatchNorm1d(3)
-    ),
+    "BatchNorm1d '1' couples the samples of a batch": lambda: nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)),
     "BatchNorm1d couples": lambda: nn.BatchNorm1d(3, track_running_stats=False).eval(),
     "batch normalization with batch statistics couples": lambda: Function(
         lambda y: F.batch_norm(y, None, None, training=True)

@@ -18,10 +18,7 @@ from normplace.ntk.moments import Erf, LeakyReLU
 
 REFERENCE = json.loads(Path(__file__).with_name("neural_tangents_reference.json").read_text())
 PLACES = [
-    (norm, at, where)
-    for norm in ("layer", "rms")
-    for at in ("first", "last", "every")
-    for where in ("before", "after")
+    (norm, at, where) for norm in ("layer", "rms") for at in ("first", "last", "every") for where in ("before", "after")
 ]
 
 
@@ -29,9 +26,7 @@ def double(rows):
     return torch.tensor(rows, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    "case", REFERENCE["cases"], ids=lambda c: f"{c['activation']}-{c['depth']}-{c['norm_at']}"
-)
+@pytest.mark.parametrize("case", REFERENCE["cases"], ids=lambda c: f"{c['activation']}-{c['depth']}-{c['norm_at']}")
 def test_equals_neural_tangents(case):
     common = {
         key: REFERENCE[key]
@@ -70,8 +65,7 @@ def test_leaky_relu_moments_equal_polar_quadrature(slope, rho):
 
     def mean_over_angle(f):
         return sum(
-            quad(lambda th: f(math.cos(th)) * f(math.cos(th - angle)), low, high)[0]
-            for low, high in pairwise(kinks)
+            quad(lambda th: f(math.cos(th)) * f(math.cos(th - angle)), low, high)[0] for low, high in pairwise(kinks)
         ) / (2 * math.pi)
 
     a, b, r = double(2.0), double(0.5), double(rho)
@@ -115,9 +109,9 @@ def wide_ntk(x, spec, width, generator):
     h, hidden, linear = x, [], []
     for layer, (variance, out) in enumerate(zip(variances, (width, width, 1), strict=True), start=1):
         scale = math.sqrt(variance / h.shape[1])
-        z = scale * h @ torch.randn(h.shape[1], out, generator=generator) + math.sqrt(
-            spec.bias_variance
-        ) * torch.randn(out, generator=generator)
+        z = scale * h @ torch.randn(h.shape[1], out, generator=generator) + math.sqrt(spec.bias_variance) * torch.randn(
+            out, generator=generator
+        )
         z.requires_grad_()
         hidden.append(variance * h @ h.T / h.shape[1] + spec.bias_variance)
         linear.append(z)
@@ -147,9 +141,7 @@ def wide_ntk(x, spec, width, generator):
 def test_norm_after_the_activation_is_the_wide_network_average(norm, at, activation):
     # Far out, erf leaves few units unsaturated, so that its average needs more than these seeds.
     x = torch.linspace(-1, 1, 15)[:, None] * (3 if activation == "erf" else 25)
-    spec = FullyConnected(
-        activation=activation, negative_slope=0.2, norm=norm, norm_at=at, norm_position="after"
-    )
+    spec = FullyConnected(activation=activation, negative_slope=0.2, norm=norm, norm_at=at, norm_position="after")
     generator = torch.Generator().manual_seed(0)
     mean = sum(wide_ntk(x, spec, 4096, generator) for _ in range(4)) / 4
     exact = infinite(spec, x)
@@ -209,17 +201,13 @@ def test_blocks_and_cross_kernels_change_nothing(n1, n2, step, place, activation
     x = torch.randn(n1 + n2, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     whole = infinite(spec, x)
     torch.testing.assert_close(infinite(spec, x, block_rows=step), whole, rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(
-        infinite(spec, x[:n1], x[n1:], block_rows=step), whole[:n1, n1:], rtol=1e-10, atol=1e-12
-    )
+    torch.testing.assert_close(infinite(spec, x[:n1], x[n1:], block_rows=step), whole[:n1, n1:], rtol=1e-10, atol=1e-12)
 
 
 def test_eps_acts_as_in_torch():
     # Variance ≪ eps: the norm multiplies by 1/√eps, which the weights could do as well.
     x = double([[1e-4, 2e-4], [3e-4, -1e-4]])
-    tiny = infinite(
-        FullyConnected(depth=1, norm="layer", norm_at="first", eps=1e4, bias_variance=0.0), x, kind="nngp"
-    )
+    tiny = infinite(FullyConnected(depth=1, norm="layer", norm_at="first", eps=1e4, bias_variance=0.0), x, kind="nngp")
     scaled = infinite(FullyConnected(depth=1, weight_variance=2e-4, bias_variance=0.0), x, kind="nngp")
     torch.testing.assert_close(tiny, scaled, rtol=1e-9, atol=0)
 

@@ -47,9 +47,7 @@ def test_finite_time_is_the_simulated_gradient_flow(time, seed):
     system = torch.zeros(10, 10, dtype=torch.float64)
     system[:6, :6], system[6:9, :6] = -k, -kt
     system[:6, 9], system[6:9, 9] = k @ y, kt @ y
-    state = torch.linalg.matrix_exp(0.5 * time * system) @ torch.cat(
-        [f, start, torch.ones(1, dtype=torch.float64)]
-    )
+    state = torch.linalg.matrix_exp(0.5 * time * system) @ torch.cat([f, start, torch.ones(1, dtype=torch.float64)])
     torch.testing.assert_close(result.mean, state[6:9], rtol=1e-9, atol=1e-9)
 
 

@@ -68,8 +68,9 @@ class Dense(nn.Linear):
         """The linear map."""
         if self.parametrization == "standard":
             return F.linear(input, self.weight, self.bias)
-        weight = self.weight * (self.weight_std / math.sqrt(self.in_features))
-        return F.linear(input, weight, None if self.bias is None else self.bias * self.bias_std)
+        # The factor goes to the input: it is smaller than the weight, and the weight stays a plain argument of linear.
+        out = F.linear(input * (self.weight_std / math.sqrt(self.in_features)), self.weight)
+        return out if self.bias is None else out + self.bias * self.bias_std
 
     def extra_repr(self) -> str:
         """The arguments that shape the module."""

@@ -26,9 +26,7 @@ BATCH_STATISTICS = (
     "couples the samples of a batch through its statistics, so no kernel between two samples exists: "
     "call model.eval() first, and give the layer running statistics if it has none."
 )
-DROPOUT = (
-    "is active, so the network is random and its kernel undefined: call model.eval() first or set its p to 0."
-)
+DROPOUT = "is active, so the network is random and its kernel undefined: call model.eval() first or set its p to 0."
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:
     return Call("linear", input, weight, bias)
 
 
-def _conv(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride=1, padding=0, dilation=1, groups=1
-) -> Call:
+def _conv(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride=1, padding=0, dilation=1, groups=1) -> Call:
     settings = {
         "stride": stride,
         "padding": padding,
@@ -98,9 +94,7 @@ def _embedding(
     sparse: bool = False,
 ) -> Call:
     if max_norm is not None:
-        raise UsageError(
-            "an embedding with max_norm rewrites its weights in every forward pass: set max_norm to None."
-        )
+        raise UsageError("an embedding with max_norm rewrites its weights in every forward pass: set max_norm to None.")
     if scale_grad_by_freq:
         raise UsageError(
             "an embedding with scale_grad_by_freq scales gradients by counts over the batch, "
@@ -198,9 +192,7 @@ def _open(function: Callable[..., Any]) -> Callable[..., Any]:
     """A copy of a python-level torch function that does not hand itself to the mode again."""
     assert isinstance(function, types.FunctionType)
     inside = {**function.__globals__, "has_torch_function": lambda *_: False}
-    copy = types.FunctionType(
-        function.__code__, inside, function.__name__, function.__defaults__, function.__closure__
-    )
+    copy = types.FunctionType(function.__code__, inside, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
 
@@ -235,9 +227,7 @@ class Follow(TorchFunctionMode):
             return func(*args, **kwargs)
         call = _READERS[func](*args, **kwargs)
         weight, bias = self.names.get(id(call.weight)), self.names.get(id(call.bias))
-        plain = (
-            isinstance(call.input, Tensor) and call.input.layout == torch.strided and not call.input.is_nested
-        )
+        plain = isinstance(call.input, Tensor) and call.input.layout == torch.strided and not call.input.is_nested
         # A parameter that is the input of its own layer would need the product rule; it stays in the graph.
         itself = call.input is call.weight or call.input is call.bias or call.weight is call.bias
         if (weight is None and bias is None) or not plain or itself or not torch.is_grad_enabled():
@@ -250,9 +240,7 @@ class Follow(TorchFunctionMode):
             if name is not None
         }
         version = call.input._version
-        output = func(
-            *(swap.get(id(a), a) for a in args), **{k: swap.get(id(v), v) for k, v in kwargs.items()}
-        )
+        output = func(*(swap.get(id(a), a) for a in args), **{k: swap.get(id(v), v) for k, v in kwargs.items()})
         # The edge names the node that made the output, so a later in-place activation does not move it.
         edge = get_gradient_edge(output)
         inside = _leading_to({id(leaf) for leaf in swap.values()}, edge.node, call.input.grad_fn)
@@ -336,18 +324,14 @@ def refuse_randomness(model: nn.Module) -> None:
     """
     for name, module in model.named_modules():
         label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
-            module.training or module.running_mean is None
-        ):
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
             raise UsageError(f"{label} {BATCH_STATISTICS}")
         if not module.training:
             continue
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             raise UsageError(f"{label} in training mode {DROPOUT}")
         drops = 0.0
-        if isinstance(module, nn.MultiheadAttention) or (
-            isinstance(module, nn.RNNBase) and module.num_layers > 1
-        ):
+        if isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.RNNBase) and module.num_layers > 1):
             drops = module.dropout
         if drops > 0:
             raise UsageError(f"the dropout of {label} in training mode {DROPOUT}")

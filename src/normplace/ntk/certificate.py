@@ -92,8 +92,7 @@ class Certificate:
         lines = [
             f"{self.verdict}: {self.reason}",
             f"growth exponents: output {self.output_exponent:.2f}, kernel {self.kernel_exponent:.2f}",
-            "numerical evidence along rays, not a proof: "
-            f"t from {self.distances[0]:.3g} to {self.distances[1]:.3g}",
+            f"numerical evidence along rays, not a proof: t from {self.distances[0]:.3g} to {self.distances[1]:.3g}",
             f"norms: {self.norm_note}",
             f"{'parameters':<12}{'ray':>4}{'decades':>9}  {'output':<9}{'exponent':>9}{'far':>11}"
             f"  {'kernel':<9}{'exponent':>9}{'far':>11}",
@@ -202,15 +201,11 @@ def _make_rays(
     if isinstance(directions, Tensor):
         given = require_floating("directions", directions).detach().double().to(x.device)
         if given.shape[1:] != shape:
-            raise UsageError(
-                f"directions have shape {tuple(given.shape)}, but (count, *{tuple(shape)}) is needed."
-            )
+            raise UsageError(f"directions have shape {tuple(given.shape)}, but (count, *{tuple(shape)}) is needed.")
     elif isinstance(directions, int) and directions >= 1:
         given = torch.randn(directions, *shape, generator=generator, dtype=torch.float64).to(x.device)
     else:
-        raise UsageError(
-            f"directions must be a positive whole number or a tensor of directions, not {directions!r}."
-        )
+        raise UsageError(f"directions must be a positive whole number or a tensor of directions, not {directions!r}.")
     lengths = given.flatten(1).norm(dim=1)
     if bool((lengths == 0).any()):
         raise UsageError("a direction is zero: leave it out.")
@@ -272,30 +267,20 @@ def certificate(
         )
     elsewhere = {str(parameter.device) for parameter in model.parameters()} - {str(data.device)}
     if elsewhere:
-        raise UsageError(
-            f"x is on {data.device}, but parameters are on {', '.join(elsewhere)}: move one of them."
-        )
+        raise UsageError(f"x is on {data.device}, but parameters are on {', '.join(elsewhere)}: move one of them.")
     double = float64_copy(model)
     if not isinstance(changes, int) or changes < 0 or not 0 < strength < float("inf"):
-        raise UsageError(
-            f"changes must be a whole number and strength positive, not {changes!r} and {strength!r}."
-        )
+        raise UsageError(f"changes must be a whole number and strength positive, not {changes!r} and {strength!r}.")
     source = torch.Generator().manual_seed(0) if generator is None else generator
     if source.device.type != "cpu":
-        raise UsageError(
-            f"the generator is on {source.device}: give one on the CPU, whatever the model's device."
-        )
+        raise UsageError(f"the generator is on {source.device}: give one on the CPU, whatever the model's device.")
     rays = _make_rays(data, radius, decades, directions, source)
     with torch.no_grad():
         once, again = run(double, data[0]), run(double, data[0])
     if not bool(torch.isfinite(once).all()):
-        raise UsageError(
-            "the model's output at the first row of x is not finite: there is nothing to certify."
-        )
+        raise UsageError("the model's output at the first row of x is not finite: there is nothing to certify.")
     if not torch.equal(once, again):
-        raise UsageError(
-            "the model gives two different outputs for one input: switch its randomness off first."
-        )
+        raise UsageError("the model gives two different outputs for one input: switch its randomness off first.")
 
     members = {"given": double}
     for number in range(1, changes + 1):

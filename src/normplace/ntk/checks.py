@@ -17,9 +17,7 @@ def require_floating(name: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
         raise UsageError(f"{name} must be a torch.Tensor, not {type(value).__name__}.")
     if not value.is_floating_point():
-        raise UsageError(
-            f"{name} holds {value.dtype}, but a kernel needs real inputs: convert it with .double()."
-        )
+        raise UsageError(f"{name} holds {value.dtype}, but a kernel needs real inputs: convert it with .double().")
     if value.numel() == 0:
         raise UsageError(f"{name} is empty (shape {tuple(value.shape)}).")
     if not bool(torch.isfinite(value).all()):
@@ -57,9 +55,7 @@ def require_kernel(name: str, value: object) -> Tensor:
     )
     # A float32 eNTK of wide layers is symmetric only to a few hundred rounding units.
     if gap > 1e3 * torch.finfo(tensor.dtype).eps * float(tensor.abs().max()):
-        raise UsageError(
-            f"{name} is not symmetric (largest gap {gap:.3g}): pass the training inputs' own kernel."
-        )
+        raise UsageError(f"{name} is not symmetric (largest gap {gap:.3g}): pass the training inputs' own kernel.")
     return tensor.detach()
 
 
@@ -71,9 +67,7 @@ def require_columns(name: str, value: object, rows: int) -> Tensor:
     """
     tensor = require_floating(name, value)
     if tensor.ndim not in {1, 2} or tensor.shape[0] != rows:
-        raise UsageError(
-            f"{name} has shape {tuple(tensor.shape)}, but ({rows},) or ({rows}, outputs) is needed."
-        )
+        raise UsageError(f"{name} has shape {tuple(tensor.shape)}, but ({rows},) or ({rows}, outputs) is needed.")
     return tensor.detach().double().reshape(rows, -1)
 
 

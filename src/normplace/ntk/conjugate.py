@@ -71,9 +71,7 @@ def conjugate_gradients(
         if not bool(torch.isfinite(curvature).all()):
             raise UsageError("a product with the kernel is not finite: check the kernel.")
         if bool((curvature[active] <= 0).any()):
-            raise UsageError(
-                "the kernel is singular or not positive definite: drop duplicate rows or pass jitter > 0."
-            )
+            raise UsageError("the kernel is singular or not positive definite: drop duplicate rows or pass jitter > 0.")
         # Finished columns take zero steps, so that rounding cannot stir them again.
         step = torch.where(active, squared / torch.where(active, curvature, 1), 0)
         solution += step * direction

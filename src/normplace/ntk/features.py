@@ -65,17 +65,13 @@ class Extractor:
         self.output = output
         self.outputs = 1 if output == "sum" else plan.outputs
         self.rows = self.outputs if output == "full" else 1
-        self.jacobian = (
-            Jacobian(plan.model, plan.rest, plan.outputs, summed=output == "sum") if plan.rest else None
-        )
+        self.jacobian = Jacobian(plan.model, plan.rest, plan.outputs, summed=output == "sum") if plan.rest else None
         self._pairs: list[_Term] = []
         self._flat: list[tuple[str, tuple[int, ...]]] = []
         kept = self._assign(diagonal)
         sample = torch.empty(0, dtype=plan.dtype).element_size()
         rest = sum(p.numel() for p in plan.rest.values())
-        longest = max(
-            (sum(rules.sizes(plan.sites[i])[0] for i in term.sites) for term in self._pairs), default=0
-        )
+        longest = max((sum(rules.sizes(plan.sites[i])[0] for i in term.sites) for term in self._pairs), default=0)
         self.diagonal_bytes = 3 * sample * (self.rows * longest) ** 2
         self.bytes_per_sample = sample * (kept + self.outputs * rest)
         working = 3 * plan.saved_bytes + 2 * sample * kept
@@ -96,10 +92,7 @@ class Extractor:
         done: set[str] = set()
         for name, places in users.items():
             sites = [plan.sites[i] for i in places]
-            if (
-                any(s.weight != name or not rules.factorable(s) for s in sites)
-                or len({s.kind for s in sites}) > 1
-            ):
+            if any(s.weight != name or not rules.factorable(s) for s in sites) or len({s.kind for s in sites}) > 1:
                 continue
             t = sum(rules.sizes(s)[0] for s in sites)
             _, i, f = rules.sizes(sites[0])
@@ -139,9 +132,7 @@ class Extractor:
                 pairs.append(Pair(inputs, gradients, float(term.with_bias)))
         if self.jacobian is not None:
             step = self.jacobian_batch
-            flats.append(
-                join([self._arrange(self.jacobian(x[i : i + step])) for i in range(0, len(x), step)])
-            )
+            flats.append(join([self._arrange(self.jacobian(x[i : i + step])) for i in range(0, len(x), step)]))
         flat = join(flats, dim=1) if flats else None
         return Features(len(x), self.rows, flat, tuple(pairs))
 

@@ -69,13 +69,9 @@ def accumulate(
         _mirror(kernel, scratch.panel * r)
 
 
-def _blocks(
-    left: Features, right: Features, scratch: Scratch, symmetric: bool
-) -> Iterator[tuple[int, int, int, int]]:
+def _blocks(left: Features, right: Features, scratch: Scratch, symmetric: bool) -> Iterator[tuple[int, int, int, int]]:
     """Blocks (i0, i1, j0, j1) of samples whose products fit the scratch; the upper ones if symmetric."""
-    depth = max(
-        (_positions(a) * _positions(b) for a, b in zip(left.pairs, right.pairs, strict=True)), default=1
-    )
+    depth = max((_positions(a) * _positions(b) for a, b in zip(left.pairs, right.pairs, strict=True)), default=1)
     area = max(1, scratch.size // (depth * left.rows**2))
     height = max(1, min(scratch.panel, area))
     width = max(1, area // height)

@@ -88,9 +88,7 @@ class FullyConnected:
             UsageError: a field holds an unknown name or an impossible value.
         """
         if not isinstance(self.depth, int) or self.depth < 1:
-            raise UsageError(
-                f"depth must be a whole number of hidden layers, at least 1, not {self.depth!r}."
-            )
+            raise UsageError(f"depth must be a whole number of hidden layers, at least 1, not {self.depth!r}.")
         if self.activation not in _ACTIVATIONS:
             raise unknown("activation", self.activation, _ACTIVATIONS)
         if self.norm is not None and self.norm not in _NORMS:
@@ -104,9 +102,7 @@ class FullyConnected:
         if not abs(self.negative_slope) < float("inf"):
             raise UsageError(f"negative_slope must be finite, not {self.negative_slope!r}.")
         if self.normed_layers and self.norm is None:
-            raise UsageError(
-                f"norm_at={self.norm_at!r} places a norm, but norm is None: choose 'layer' or 'rms'."
-            )
+            raise UsageError(f"norm_at={self.norm_at!r} places a norm, but norm is None: choose 'layer' or 'rms'.")
 
     @property
     def normed_layers(self) -> frozenset[int]:
@@ -299,9 +295,7 @@ def infinite(
         part = slice(start, min(start + step, n1))
         # The symmetric kernel needs only the blocks on and right of the diagonal.
         rest = slice(start, n2) if symmetric else slice(0, n2)
-        s, t = _block(
-            spec, x1[part], other[rest], _rows_of(rows, part), _rows_of(columns, rest), ntk is not None
-        )
+        s, t = _block(spec, x1[part], other[rest], _rows_of(rows, part), _rows_of(columns, rest), ntk is not None)
         for out, value, diagonal in ((nngp, s, s_diagonal), (ntk, t, t_diagonal)):
             if out is None:
                 continue

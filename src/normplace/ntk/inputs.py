@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from normplace.errors import UsageError, unknown
 
-Chosen = (
-    str | nn.Parameter | Iterable[str] | Iterable[nn.Parameter] | Callable[[str, nn.Parameter], bool] | None
-)
+Chosen = str | nn.Parameter | Iterable[str] | Iterable[nn.Parameter] | Callable[[str, nn.Parameter], bool] | None
 
 
 def check_samples(x1: Tensor, x2: Tensor | None) -> None:
@@ -23,13 +21,9 @@ def check_samples(x1: Tensor, x2: Tensor | None) -> None:
     """
     for label, x in ({"x1": x1} if x2 is None else {"x1": x1, "x2": x2}).items():
         if not isinstance(x, Tensor):
-            raise UsageError(
-                f"{label} is a {type(x).__name__}: give a tensor with the samples on its first axis."
-            )
+            raise UsageError(f"{label} is a {type(x).__name__}: give a tensor with the samples on its first axis.")
         if x.ndim == 0 or x.shape[0] == 0:
-            raise UsageError(
-                f"{label} has shape {tuple(x.shape)} and holds no samples: give at least one row."
-            )
+            raise UsageError(f"{label} has shape {tuple(x.shape)} and holds no samples: give at least one row.")
     if x2 is not None:
         if x1.shape[1:] != x2.shape[1:]:
             one, other = tuple(x1.shape[1:]), tuple(x2.shape[1:])
@@ -106,13 +100,10 @@ def choose(model: nn.Module, parameters: Chosen, x: Tensor) -> dict[str, nn.Para
             raise UsageError(f"parameter {name!r} has no shape yet: run the lazy model once first.")
         if p.device != x.device:
             raise UsageError(
-                f"parameter {name!r} is on {p.device} but the samples are on {x.device}: "
-                "move both to one device."
+                f"parameter {name!r} is on {p.device} but the samples are on {x.device}: move both to one device."
             )
         if not p.is_floating_point():
-            raise UsageError(
-                f"parameter {name!r} has dtype {p.dtype}: the kernel is defined for real parameters."
-            )
+            raise UsageError(f"parameter {name!r} has dtype {p.dtype}: the kernel is defined for real parameters.")
     kinds = {p.dtype for p in model.parameters()}
     if x.is_floating_point() and x.dtype not in kinds:
         found = ", ".join(sorted(map(str, kinds)))

@@ -22,9 +22,7 @@ class Jacobian:
         summed: Differentiate the sum of the outputs instead of each.
     """
 
-    def __init__(
-        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], outputs: int, *, summed: bool
-    ) -> None:
+    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter], outputs: int, *, summed: bool) -> None:
         self.model = model
         self.parameters = dict(parameters)
         self.outputs = outputs

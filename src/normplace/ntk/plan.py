@@ -89,8 +89,7 @@ def forward(model: nn.Module, x: Tensor, outputs: int | None = None) -> Tensor:
     y = model(x.detach().clone())
     if not isinstance(y, Tensor):
         raise UsageError(
-            f"the model returns a {type(y).__name__}, not a tensor: "
-            "wrap it in a module that returns the output wanted."
+            f"the model returns a {type(y).__name__}, not a tensor: wrap it in a module that returns the output wanted."
         )
     if not y.is_floating_point():
         raise UsageError(
@@ -221,11 +220,7 @@ def _layout(alone: Use, together: Use, n: int) -> Layout | None:
         layout = Layout(dim, length, minor)
         sample = layout.split(together.input, n)[-1]
         single = layout.split(alone.input, 1)[0]
-        if (
-            _close(sample.double(), single.double())
-            if sample.dtype.is_floating_point
-            else torch.equal(sample, single)
-        ):
+        if _close(sample.double(), single.double()) if sample.dtype.is_floating_point else torch.equal(sample, single):
             fits.append(layout)
     return fits[0] if len(fits) == 1 else None
 
@@ -236,9 +231,7 @@ def _misplaced(y: Tensor, uses: list[Use], layouts: list[Layout | None]) -> set[
     Sample i's output is weighted by 2^i. Powers of two commute with rounding, so each sample's rows must
     come out as exactly 2^i times the unweighted ones, and any row that belongs to another sample shows.
     """
-    bad = {
-        name for u, lay in zip(uses, layouts, strict=True) if lay is None for name in (u.weight, u.bias)
-    } - {None}
+    bad = {name for u, lay in zip(uses, layouts, strict=True) if lay is None for name in (u.weight, u.bias)} - {None}
     if uses:
         n = y.shape[0]
         weights = torch.pow(2.0, torch.arange(n, device=y.device, dtype=y.dtype))

@@ -158,9 +158,7 @@ def _by_conjugate(
         else:
             image = kernel(columns)
             if not isinstance(image, Tensor) or image.shape != columns.shape:
-                raise UsageError(
-                    f"the kernel's product must keep its argument's shape {tuple(columns.shape)}."
-                )
+                raise UsageError(f"the kernel's product must keep its argument's shape {tuple(columns.shape)}.")
         return image.double() + jitter * columns
 
     found = conjugate_gradients(product, error, tolerance=tolerance, max_iterations=limit)
@@ -191,9 +189,7 @@ def _start(name: str, value: Tensor | None, rows: int, targets: Tensor) -> Tenso
         return targets.new_zeros(rows, targets.shape[1])
     start = require_columns(name, value, rows)
     if start.shape[1] != targets.shape[1]:
-        raise UsageError(
-            f"{name} has {start.shape[1]} output(s) and targets have {targets.shape[1]}: they must agree."
-        )
+        raise UsageError(f"{name} has {start.shape[1]} output(s) and targets have {targets.shape[1]}: they must agree.")
     return start
 
 
@@ -276,9 +272,7 @@ def predict(
     y = require_columns("targets", given, rows)
     test = require_floating("kernel_test", kernel_test).detach().double()
     if test.ndim != 2 or test.shape[1] != rows:
-        raise UsageError(
-            f"kernel_test has shape {tuple(test.shape)}, but (test rows, {rows} training rows) is needed."
-        )
+        raise UsageError(f"kernel_test has shape {tuple(test.shape)}, but (test rows, {rows} training rows) is needed.")
     require_same_device(kernel_train=matrix, targets=y, kernel_test=test, f0_train=f0_train, f0_test=f0_test)
     error = y - _start("f0_train", f0_train, rows, y)
     start = _start("f0_test", f0_test, len(test), y)
@@ -288,9 +282,7 @@ def predict(
         method = "eigh" if time is not None else "cg" if large else "cholesky"
     if method == "cg":
         if time is not None:
-            raise UsageError(
-                "conjugate gradients give convergence only: use method='eigh' for a finite time."
-            )
+            raise UsageError("conjugate gradients give convergence only: use method='eigh' for a finite time.")
         if isinstance(jitter, str):
             raise UsageError("conjugate gradients need jitter as a number: 'auto' works by factoring.")
         limit = min(10 * rows, 10_000) if max_iterations is None else max_iterations

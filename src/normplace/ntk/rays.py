@@ -87,9 +87,7 @@ def float64_copy(model: nn.Module) -> nn.Module:
             continue
         rate = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0)
         if isinstance(rate, float) and rate > 0:
-            raise UsageError(
-                f"{name or 'the model'} drops out at random in train mode: call model.eval() first."
-            )
+            raise UsageError(f"{name or 'the model'} drops out at random in train mode: call model.eval() first.")
     try:
         double = copy.deepcopy(model).double()
     except RuntimeError as error:
@@ -98,9 +96,7 @@ def float64_copy(model: nn.Module) -> nn.Module:
         if not bool(torch.isfinite(parameter).all()):
             raise UsageError(f"parameter {name} is not finite: there is nothing to certify.")
     if not any(p.requires_grad for p in double.parameters()):
-        raise UsageError(
-            "the model has no trainable parameter: a certificate is about what training can reach."
-        )
+        raise UsageError("the model has no trainable parameter: a certificate is about what training can reach.")
     return double
 
 
@@ -190,9 +186,7 @@ def run(model: nn.Module, row: Tensor) -> Tensor:
         output = model(row[None])
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise UsageError(
-            f"the model cannot take one float64 row of shape {tuple(row.shape)}: {reason}"
-        ) from error
+        raise UsageError(f"the model cannot take one float64 row of shape {tuple(row.shape)}: {reason}") from error
     if not isinstance(output, Tensor):
         raise UsageError(
             f"the model returns {type(output).__name__}, not a tensor: wrap it to return one output tensor."
@@ -281,8 +275,6 @@ def grow(model: nn.Module, rays: Rays, label: str) -> list[RayGrowth]:
             ray = _Ray(model, seen, centre, direction, mix)
             points = list(takewhile(lambda point: point is not None, map(ray.at, rays.distances.tolist())))
             columns = [torch.stack(values) for values in zip(*points, strict=True)] or [torch.zeros(0, 1)] * 2
-            output, kernel = (
-                ray.judge(rays.distances, values, which) for which, values in enumerate(columns)
-            )
+            output, kernel = (ray.judge(rays.distances, values, which) for which, values in enumerate(columns))
             evidence.append(RayGrowth(label, number, output, kernel))
     return evidence

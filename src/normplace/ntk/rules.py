@@ -109,9 +109,7 @@ def _without_padding(g: Tensor, rows: Tensor, settings: Mapping[str, Any]) -> Te
 
 def _patches(x: Tensor, settings: Mapping[str, Any]) -> Tensor:
     """Input patches under a convolution's kernel, (n, groups, I, T)."""
-    kernel, stride, dilation = (
-        _pair(settings[k], len(settings["kernel"])) for k in ("kernel", "stride", "dilation")
-    )
+    kernel, stride, dilation = (_pair(settings[k], len(settings["kernel"])) for k in ("kernel", "stride", "dilation"))
     padding = settings["padding"]
     if padding == "same":
         totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
@@ -130,9 +128,7 @@ def _pair(value: Any, length: int) -> tuple[int, ...]:
     return values * length if len(values) == 1 else values
 
 
-def stack_outputs(
-    gradients: list[Tensor | None], use: Use, layout: Layout, n: int, dtype: torch.dtype
-) -> Tensor:
+def stack_outputs(gradients: list[Tensor | None], use: Use, layout: Layout, n: int, dtype: torch.dtype) -> Tensor:
     """One use's gradients for every output as (n, O, ...); zero where an output does not depend on it."""
     rows = [use.input.new_zeros(use.shape, dtype=dtype) if g is None else g.to(dtype) for g in gradients]
     return join([layout.split(g, n).unsqueeze(1) for g in rows], dim=1)

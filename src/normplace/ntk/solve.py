@@ -69,9 +69,7 @@ def weakest_row(spectrum: Eigen) -> int:
     return int(spectrum.vectors[:, 0].abs().argmax())
 
 
-def extreme_eigenvalues(
-    kernel: Tensor, factor: Tensor, jitter: float, rounds: int = 30
-) -> tuple[float, float]:
+def extreme_eigenvalues(kernel: Tensor, factor: Tensor, jitter: float, rounds: int = 30) -> tuple[float, float]:
     """Power-iteration estimates (λ_min from above, λ_max from below) of kernel + jitter, O(N²) a round."""
     shifted = kernel.double()
     generator = torch.Generator().manual_seed(0)

@@ -15,7 +15,9 @@ from normplace.norms import LayerNorm
 from normplace.tasks.toy import EDGE, FUNCTIONS, growth_exponent, toy_data
 from normplace.train.fit import fit
 
-VARIANTS = ("none", "first", "last", "every")
+PAPER = "arXiv 2505.14512"
+NAMES = {"none": "no LN", "first": "LN first", "last": "LN last", "every": "LN every"}
+VARIANTS = tuple(NAMES)
 NEAR, FAR, FARTHEST = 10, 100, 1000
 
 
