@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -93,7 +94,7 @@ def run(trial: SequenceTrial) -> Outcome:
             "error_trained": float(error[:, GIVEN:TRAINED].mean()),
             "error_beyond": float(error[:, TRAINED:].mean()),
             "guided_error_beyond": float((guided[:, TRAINED - 1 :] - test[:, TRAINED:]).abs().mean()),
-            "reach_in_targets": float(beyond.abs().max()) / largest,
+            "reach_decades": math.log10(float(beyond.abs().max()) / largest),
             "truth_in_targets": float(test.abs().max()) / largest,
             "growth": growth_exponent(reach[FAR], reach[FARTHEST], FARTHEST / FAR),
         },

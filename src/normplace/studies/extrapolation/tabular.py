@@ -103,12 +103,14 @@ def xgboost_predictions(split: ShiftedRegression, seed: int, rounds: int) -> Pre
     """
     if (reason := xgboost_obstacle()) is not None:
         raise UsageError(reason)
-    from xgboost import XGBRegressor  # pyright: ignore[reportMissingImports]
+    import xgboost  # pyright: ignore[reportMissingImports]
 
-    trees = XGBRegressor(n_estimators=rounds, random_state=seed, n_jobs=1)
-    trees.fit(split.train.x.numpy(), split.train.y[:, 0].numpy())
+    # Its own interface: the one in scikit-learn's manner has the same defaults and would need scikit-learn.
+    rows = xgboost.DMatrix(split.train.x.numpy(), label=split.train.y[:, 0].numpy())
+    trees = xgboost.train({"seed": seed, "nthread": 1}, rows, num_boost_round=rounds)
     inside, outside = (
-        torch.from_numpy(trees.predict(part.x.numpy())).double()[:, None] for part in (split.inside, split.outside)
+        torch.from_numpy(trees.predict(xgboost.DMatrix(part.x.numpy()))).double()[:, None]
+        for part in (split.inside, split.outside)
     )
     return Predictions(inside, outside)
 

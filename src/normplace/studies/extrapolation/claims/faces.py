@@ -16,8 +16,8 @@ def _gap(name: str, norm_at: str):
 
 _BACKBONE = (
     "The result depends on the frozen backbone: the paper's is an ImageNet ResNet-18 with an ID R² of 0.66 to 0.68, "
-    "while the descriptors used here are those the user supplies. A network made for faces gives far more and leaves less "
-    "to extrapolate over, so a claim that fails on such descriptors is not thereby refuted for the paper's."
+    "while the descriptors used here are those the user supplies. A network made for faces gives far more and leaves "
+    "less to extrapolate over, so a claim that fails on such descriptors is not thereby refuted for the paper's."
 )
 
 CLAIMS = (
