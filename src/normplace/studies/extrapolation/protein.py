@@ -69,7 +69,7 @@ def plan(scale: str) -> Iterator[ProteinTrial]:
             if scale == "smoke":
                 yield ProteinTrial(learner, seed, rows=500, epochs=10, rounds=5)
             elif scale == "laptop":
-                yield ProteinTrial(learner, seed, epochs=60, batch_size=1024)
+                yield ProteinTrial(learner, seed, rows=6000, epochs=500)
             else:
                 yield ProteinTrial(learner, seed)
 

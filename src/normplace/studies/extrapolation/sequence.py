@@ -62,8 +62,10 @@ def plan(scale: str) -> Iterator[SequenceTrial]:
         for norm_at in PLACES:
             if scale == "smoke":
                 yield SequenceTrial(norm_at, seed, sequences=32, epochs=2, batch_size=16)
+            elif scale == "laptop":
+                yield SequenceTrial(norm_at, seed, sequences=512, epochs=40, batch_size=32)
             else:
-                yield SequenceTrial(norm_at, seed, epochs=400 if scale == "full" else 60)
+                yield SequenceTrial(norm_at, seed, epochs=400)
 
 
 def run(trial: SequenceTrial) -> Outcome:
