@@ -31,7 +31,7 @@ class SequenceTrial:
         width: Of the stream.
         heads: Of the attention.
         layers: Pairs of attention and MLP.
-        sequences: Lines to learn from, and as many to test with up to 256.
+        sequences: Lines to learn from, and as many to test with up to 64.
         epochs: How often each is seen.
         batch_size: Lines in a step.
         learning_rate: Adam's.
@@ -63,7 +63,7 @@ def plan(scale: str) -> Iterator[SequenceTrial]:
             if scale == "smoke":
                 yield SequenceTrial(norm_at, seed, sequences=32, epochs=2, batch_size=16)
             elif scale == "laptop":
-                yield SequenceTrial(norm_at, seed, sequences=512, epochs=40, batch_size=32)
+                yield SequenceTrial(norm_at, seed, sequences=512, epochs=25, batch_size=32)
             else:
                 yield SequenceTrial(norm_at, seed, epochs=400)
 
@@ -72,7 +72,7 @@ def run(trial: SequenceTrial) -> Outcome:
     """Train, continue new lines from their first values, and scale lines up to see how the output grows."""
     generator = torch.Generator().manual_seed(trial.seed)
     train = line_sequences(trial.sequences, TRAINED, generator)
-    test = line_sequences(min(trial.sequences, 256), TESTED, generator)
+    test = line_sequences(min(trial.sequences, 64), TESTED, generator)
     model = SequenceRegressor(trial.width, trial.heads, trial.layers, trial.norm_at == "embedding", generator)
     loss = fit(
         model,
