@@ -85,7 +85,7 @@ def test_the_archive_is_fetched_once(table, tmp_path, monkeypatch):
 def test_a_bad_answer_is_not_kept(answer, table, tmp_path, monkeypatch):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     monkeypatch.setattr(protein, "download", lambda *_: answer)
-    with pytest.raises(UsageError, match="did not give an archive with CASP.csv in it"):
+    with pytest.raises(UsageError, match=r"did not give an archive with CASP\.csv in it"):
         protein.load_protein()
     monkeypatch.setattr(protein, "download", lambda *_: zipped("CASP.csv", csv(table[1:])))
     with pytest.raises(UsageError, match="399 rows"):

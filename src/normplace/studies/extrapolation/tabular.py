@@ -118,7 +118,7 @@ def xgboost_predictions(split: ShiftedRegression, seed: int, rounds: int) -> Pre
 def histogram(values: Tensor, edges: Sequence[float]) -> list[float]:
     """Share of the values in each bin, the outermost bins holding what lies beyond them."""
     bounds = torch.tensor(edges, dtype=values.dtype)
-    index = torch.bucketize(values.flatten(), bounds[1:-1], right=True)
+    index = torch.bucketize(values.flatten().contiguous(), bounds[1:-1], right=True)
     return (torch.bincount(index, minlength=len(edges) - 1) / values.numel()).tolist()
 
 
