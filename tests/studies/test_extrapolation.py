@@ -154,8 +154,9 @@ def test_without_xgboost_its_trials_say_so(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "xgboost", None)
     part = STUDY.part("protein")
     assert part.ready(ProteinTrial("first", 0)) is None
-    assert part.ready(ProteinTrial("xgboost", 0)) == "XGBoost is not installed: pip install xgboost-cpu."
-    with pytest.raises(UsageError, match="pip install xgboost-cpu"):
+    assert part.ready(ProteinTrial("xgboost", 0)) == tabular.xgboost_obstacle()
+    assert "pip install 'normplace[trees]'" in str(tabular.xgboost_obstacle())
+    with pytest.raises(UsageError, match="or xgboost-cpu"):
         part.run(ProteinTrial("xgboost", 0))
 
 

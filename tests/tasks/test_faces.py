@@ -98,5 +98,5 @@ def test_a_folder_without_images_or_without_pillow(tmp_path, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(UsageError, match="pip install pillow"):
+    with pytest.raises(UsageError, match=r"normplace\[images\]"):
         describe_folder(tmp_path, torch.flatten)

@@ -141,7 +141,7 @@ def describe_folder(
     try:
         from PIL import Image  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
-        raise UsageError("reading images needs Pillow: pip install pillow.") from error
+        raise UsageError("reading images needs Pillow: pip install 'normplace[images]'.") from error
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}: give the one with UTKFace's images.")
     names = sorted(path.name for path in folder.iterdir() if path.suffix.lower() == ".jpg")

@@ -86,7 +86,7 @@ def xgboost_obstacle() -> str | None:
     try:
         import xgboost  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError:
-        return "XGBoost is not installed: pip install xgboost-cpu."
+        return "XGBoost is not installed: pip install 'normplace[trees]', or xgboost-cpu."
     return None
 
 
