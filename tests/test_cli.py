@@ -135,7 +135,7 @@ def test_the_committed_results_verify(capsys):
 def test_doctor_names_every_backend(capsys):
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    for backend in ("torch", "cuda", "triton", "ray", "dask", "charts", "graphs", "browser"):
+    for backend in ("torch", "cuda", "triton", "ray", "dask", "charts", "trees", "graphs", "browser"):
         assert f"  {backend}" in out
 
 

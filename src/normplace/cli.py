@@ -136,7 +136,7 @@ def _print_verdicts(claims: Sequence[Claim], lines: Sequence[Line], every_check:
         print(f"  {judgement.verdict}: {claim.statement}")
         print(f"    {held} of {len(claim.checks)} checks hold ({claim.paper})")
         for measurement in judgement.measurements:
-            if every_check or not measurement.holds:
+            if measurement.n and (every_check or not measurement.holds):
                 mark = "holds" if measurement.holds else "does not hold"
                 print(f"    {mark}: {measurement.check.label}: {measurement}; needs {measurement.check.threshold}")
 
@@ -225,6 +225,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"normplace: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+        return 0
     except KeyboardInterrupt:
         print("normplace: stopped; what was finished is recorded, and the same command goes on.", file=sys.stderr)
         return 130

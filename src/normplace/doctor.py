@@ -45,6 +45,7 @@ def examine() -> Iterator[Finding]:
     yield _package("ray", "ray", "engines", "--engine ray")
     yield _package("dask", "distributed", "engines", "--engine dask")
     yield _package("charts", "vl-convert-python", "charts", "figures of the report", module="vl_convert")
+    yield _package("trees", "xgboost-cpu", "trees", "the XGBoost baseline", module="xgboost")
     yield _package("graphs", "torch-geometric", "graphs", "graph convolutions", module="torch_geometric")
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     detail = browser or f"none of {', '.join(BROWSERS)} is on the PATH; the report opens in any browser"
@@ -67,4 +68,8 @@ def _triton() -> Finding:
 def _package(name: str, distribution: str, extra: str, serves: str, module: str | None = None) -> Finding:
     if importlib.util.find_spec(module or distribution) is None:
         return Finding(name, False, f"not installed: pip install 'normplace[{extra}]'", serves)
-    return Finding(name, True, importlib.metadata.version(distribution), serves)
+    try:
+        version = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:  # the module comes from another distribution, such as a GPU build
+        version = "installed"
+    return Finding(name, True, version, serves)

@@ -73,6 +73,23 @@ def test_a_failure_is_recorded_does_not_stop_the_others_and_is_retried(tmp_path)
     assert [trial.config["seed"] for trial in again.ran] == [1]
 
 
+def test_a_trial_that_cannot_run_here_is_left_out_with_a_note(tmp_path):
+    part = dataclasses.replace(
+        STUDY.parts[0], ready=lambda trial: "there is no down here." if trial.kind == "down" else None
+    )
+    study = dataclasses.replace(STUDY, parts=(part,))
+    stream, engine = io.StringIO(), Counting()
+    lines = Run(study, "smoke").execute(tmp_path, engine, Progress(stream))
+    assert [line.config["kind"] for line in lines] == ["up", "up"]
+    assert stream.getvalue() == "note: 2 trials are left out of part 'lines': there is no down here.\n"
+    whole = Counting()
+    assert len(Run(STUDY, "smoke").execute(tmp_path, whole, Progress(io.StringIO()))) == 4
+    assert [trial.config["kind"] for trial in whole.ran] == ["down", "down"]
+    again = Run(study, "smoke").execute(tmp_path, Counting(), Progress(stream := io.StringIO()))
+    assert len(again) == 4
+    assert stream.getvalue() == ""
+
+
 def test_overrides_have_a_file_of_their_own(tmp_path):
     execute(tmp_path)
     lines = execute(tmp_path, slope=2.0)

@@ -62,11 +62,8 @@ class Attention(nn.Module):
         q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, dim=-1))
         x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         h = self.norm2(x)
-        if self.flat:  # positions folded into rows, as many hand-written blocks do
-            h = self.down(F.gelu(self.up(h.reshape(-1, 8)))).view_as(x)
-        else:
-            h = self.down(F.gelu(self.up(h)))
-        return self.head((x + h)[:, -1])
+        h = h.reshape(-1, 8) if self.flat else h  # positions folded into rows, as many hand-written blocks do
+        return self.head((x + self.down(F.gelu(self.up(h))).view_as(x))[:, -1])
 
 
 class TimeFirst(nn.Module):

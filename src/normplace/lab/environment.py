@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 from functools import cache
@@ -17,12 +18,15 @@ from normplace._version import __version__
 @cache
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    return {
+    found = {
         "normplace": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
     }
+    for distribution in importlib.metadata.distributions(name="xgboost-cpu"):
+        found["xgboost"] = distribution.version
+    return found
 
 
 @cache

@@ -107,7 +107,7 @@ class Run:
         return [chosen[key] for key in self.plan() if key in chosen]
 
     def execute(self, out: Path, engine: Engine, progress: Progress, parts: Sequence[str] = ()) -> list[Line]:
-        """Run what is not yet recorded.
+        """Run what is not yet recorded and can run here; what cannot is left out with a note.
 
         Args:
             out: The folder of result files.
@@ -127,14 +127,31 @@ class Run:
             if results.recovered:
                 progress.note(f"a torn last line was set aside in {results.recovered}; its trial runs again")
             done = {key for key, line in latest(results).items() if line.status == "ok"}
-            trials = [trial for key, trial in planned.items() if key not in done]
+            pending = [trial for key, trial in planned.items() if key not in done]
+            trials = self._ready(pending, progress)
             labels = [trial_label(self.study, trial.part, trial.config) for trial in trials]
-            with progress.watch(self.study.name, labels, skipped=len(planned) - len(trials)):
+            with progress.watch(self.study.name, labels, skipped=len(planned) - len(pending)):
                 for index, result in engine.run(run_trial, trials, progress.started):
                     line = _lost(trials[index], result) if isinstance(result, WorkerLost) else result
                     results.append(line)
                     progress.finished(index, line.status == "ok")
             return self.counted(results.lines)
+
+    def _ready(self, trials: Sequence[Trial], progress: Progress) -> list[Trial]:
+        """The trials that can run here; for the others, one note per reason."""
+        kept: list[Trial] = []
+        refused: dict[tuple[str, str], int] = {}
+        for trial in trials:
+            part = self.study.part(trial.part)
+            reason = part.ready(config_from_dict(part.config, trial.config))
+            if reason is None:
+                kept.append(trial)
+            else:
+                refused[trial.part, reason] = refused.get((trial.part, reason), 0) + 1
+        for (part_name, reason), n in refused.items():
+            trials_left_out = "1 trial is" if n == 1 else f"{n} trials are"
+            progress.note(f"{trials_left_out} left out of part {part_name!r}: {reason}")
+        return kept
 
 
 def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:

@@ -46,6 +46,10 @@ class Figure:
     alt: str
 
 
+def _always(config: Any) -> None:
+    """The readiness of a trial that needs nothing but the package."""
+
+
 @dataclass(frozen=True)
 class Part:
     """Trials of one kind.
@@ -56,6 +60,8 @@ class Part:
         plan: From a scale to the configurations of its trials.
         run: From a configuration to its outcome; a pure function.
         label: From a configuration to a few words, for progress.
+        ready: From a configuration to the reason, in a sentence, why its trial cannot run here, such as data that
+            cannot be had; None when it can. Asked in the process that starts the trials, before any of them.
     """
 
     name: str
@@ -63,6 +69,7 @@ class Part:
     plan: Callable[[str], Iterable[Any]]
     run: Callable[[Any], Outcome]
     label: Callable[[Any], str] = str
+    ready: Callable[[Any], str | None] = _always
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ are ours.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from normplace.errors import unknown
+from normplace.tasks.regression import Regression
 
 FUNCTIONS = {
     "sinusoid": lambda x: torch.sin(2 * x),
@@ -22,14 +21,6 @@ FUNCTIONS = {
 }
 EDGE = 3.0
 NOISE = 0.1
-
-
-@dataclass(frozen=True)
-class Regression:
-    """Inputs and targets, one row each."""
-
-    x: Tensor
-    y: Tensor
 
 
 def toy_data(name: str, points: int, generator: torch.Generator) -> Regression:

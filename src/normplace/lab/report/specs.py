@@ -8,6 +8,7 @@ from typing import Any
 from normplace.lab.report.charts import PALETTE
 
 _DASHES = ([1, 0], [7, 3], [2, 2.5], [9, 3, 2, 3])
+_SHAPES = ("circle", "diamond", "square", "triangle-up")
 
 
 def curves(
@@ -79,4 +80,55 @@ def curves(
         "facet": {"field": facet, "type": "nominal", "title": None, "sort": list(panels)},
         "columns": columns,
         "spec": {**size, "layer": layers},
+    }
+
+
+def dots(
+    *,
+    x: Mapping[str, Any],
+    rows: str,
+    order: Sequence[str],
+    low: str,
+    high: str,
+    series: str,
+    sources: Sequence[str],
+    facet: str,
+    panels: Sequence[str],
+) -> dict[str, Any]:
+    """A point with its interval for each row, beside the same from other sources, told apart by colour and shape.
+
+    Args:
+        x: Encoding of the value: at least its ``field``.
+        rows: Column that names what was measured.
+        order: Its values, from top to bottom.
+        low: Column of the interval's lower end; without one there is a point alone.
+        high: Column of its upper end.
+        series: Column that says where a number comes from.
+        sources: Its values, in the order of the legend.
+        facet: Column with one value per panel.
+        panels: Its values, in the order of the panels.
+    """
+    domain = list(sources)
+    along = {"type": "quantitative", "scale": {"zero": False}, **x}
+    place = {
+        "y": {"field": rows, "type": "nominal", "title": None, "sort": list(order)},
+        "yOffset": {"field": series, "type": "nominal", "sort": domain},
+    }
+    key = {"field": series, "type": "nominal", "title": None, "sort": domain}
+    colour = {**key, "scale": {"domain": domain, "range": list(PALETTE[: len(domain)])}}
+    shape = {**key, "scale": {"domain": domain, "range": [_SHAPES[i % len(_SHAPES)] for i in range(len(domain))]}}
+    span = {"x": {**along, "field": low}, "x2": {"field": high}}
+    return {
+        "facet": {"field": facet, "type": "nominal", "title": None, "sort": list(panels)},
+        "columns": 2,
+        "spec": {
+            "height": {"step": 17},
+            "layer": [
+                {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": {**place, **span, "color": colour}},
+                {
+                    "mark": {"type": "point", "filled": True, "size": 64, "opacity": 1},
+                    "encoding": {**place, "x": along, "color": colour, "shape": shape},
+                },
+            ],
+        },
     }

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, unknown
 from normplace.lab.study import Outcome, Part
-from normplace.models import MLP
-from normplace.norms import LayerNorm
+from normplace.studies.extrapolation.network import NORMS, VARIANTS, build_network
 from normplace.tasks.toy import EDGE, FUNCTIONS, growth_exponent, toy_data
 from normplace.train.fit import fit
 
-PAPER = "arXiv 2505.14512"
-NAMES = {"none": "no LN", "first": "LN first", "last": "LN last", "every": "LN every"}
-VARIANTS = tuple(NAMES)
 NEAR, FAR, FARTHEST = 10, 100, 1000
 
 
@@ -27,13 +22,14 @@ class ToyTrial:
 
     Args:
         data: Which function it learns.
-        norm_at: Which hidden layers have a LayerNorm.
+        norm_at: Which hidden layers have a norm.
         seed: Of the data, the initial weights, and nothing else: training is deterministic.
         width: Of both hidden layers.
         points: Of training data.
         epochs: Full-batch Adam steps.
         learning_rate: Adam's.
         activation: Between the layers.
+        norm: ``layer``, or ``batch``, which predicts with the statistics it gathered in training.
     """
 
     data: str
@@ -44,11 +40,14 @@ class ToyTrial:
     epochs: int = 3000
     learning_rate: float = 1e-3
     activation: str = "relu"
+    norm: str = "layer"
 
     def __post_init__(self) -> None:
         for name in ("width", "points", "epochs"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.norm not in NORMS:
+            raise unknown("norm", self.norm, NORMS)
 
 
 def plan(scale: str) -> Iterator[ToyTrial]:
@@ -65,13 +64,7 @@ def run(trial: ToyTrial) -> Outcome:
     """Train, then predict near the data and along the axis to a thousand times its edge."""
     generator = torch.Generator().manual_seed(trial.seed)
     data = toy_data(trial.data, trial.points, generator)
-    model = MLP(
-        (1, trial.width, trial.width, 1),
-        norm=partial(LayerNorm, elementwise_affine=False),
-        norm_at=trial.norm_at,
-        activation=trial.activation,
-        generator=generator,
-    )
+    model = build_network(1, trial.width, trial.norm_at, generator, activation=trial.activation, norm=trial.norm)
     loss = fit(model, data.x, data.y, epochs=trial.epochs, learning_rate=trial.learning_rate)
     x = torch.linspace(-NEAR * EDGE, NEAR * EDGE, 121)
     distance = torch.logspace(0, 3, 31) * EDGE

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch.nn import functional as F
 
-from normplace.lab.claims import Check, Claim, by_seed, pick
-from normplace.lab.report.specs import curves
-from normplace.lab.results import Line
-from normplace.lab.study import Figure, Outcome, Part
-from normplace.models import MLP
-from normplace.norms import LayerNorm
+from normplace.lab.study import Outcome, Part
 from normplace.ntk import infinite, predict
 from normplace.studies.extrapolation.kernels import limit
-from normplace.studies.extrapolation.toy import NAMES, PAPER
+from normplace.studies.extrapolation.network import NAMES, build_network
 from normplace.tasks.toy import EDGE, toy_data
+from normplace.train.fit import pick_device
 
 WIDTHS = {"smoke": (32, 128), "laptop": (64, 256, 1024), "full": (64, 256, 1024, 2048, 4096)}
 COMPARED = ("none", "first")
@@ -55,18 +50,13 @@ def plan(scale: str) -> Iterator[WideTrial]:
 
 def run(trial: WideTrial) -> Outcome:
     """Train, predict the same network's course from the infinite kernel, and measure how far apart they end."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = pick_device("auto")
     data = toy_data("sinusoid", POINTS, torch.Generator().manual_seed(0))
     x, y = data.x.double(), data.y.double()
     far = torch.linspace(-3 * EDGE, 3 * EDGE, 61, dtype=torch.float64)[:, None]
-    model = MLP(
-        (1, trial.width, trial.width, 1),
-        norm=partial(LayerNorm, elementwise_affine=False),
-        norm_at=trial.norm_at,
-        parametrization="ntk",
-        bias_std=trial.bias_std,
-        generator=torch.Generator().manual_seed(trial.seed),
-    ).to(device)
+    generator = torch.Generator().manual_seed(trial.seed)
+    options = {"parametrization": "ntk", "bias_std": trial.bias_std}
+    model = build_network(1, trial.width, trial.norm_at, generator, **options).to(device)
     kernel, cross = (infinite(limit(trial.norm_at, trial.bias_std), a, x) for a in (x, far))
     assert isinstance(kernel, torch.Tensor)
     assert isinstance(cross, torch.Tensor)
@@ -97,68 +87,3 @@ def run(trial: WideTrial) -> Outcome:
 PART = Part(
     "wide", WideTrial, plan, run, lambda trial: f"width {trial.width}, {NAMES[trial.norm_at]}, seed {trial.seed}"
 )
-
-
-def shrinkage(lines: Sequence[Line], norm_at: str) -> dict[int, float]:
-    """The distance to the prediction at the largest width over that at the smallest, by seed."""
-    chosen = pick(lines, PART.name, norm_at=norm_at)
-    widths = sorted({line.config["width"] for line in chosen})
-    if len(widths) < 2:
-        return {}
-    narrow, broad = (by_seed(pick(chosen, PART.name, width=width), "distance") for width in (widths[0], widths[-1]))
-    return {seed: broad[seed] / narrow[seed] for seed in narrow.keys() & broad.keys()}
-
-
-CLAIMS = (
-    Claim(
-        id="wide-networks-follow-the-kernel",
-        paper=f"{PAPER}, Section 2, after Lee et al. 2019, arXiv 1902.06720",
-        statement="As the width grows, trained networks approach what the infinite-width kernel predicts for them.",
-        checks=tuple(
-            Check(
-                f"distance to the prediction, widest over narrowest, {NAMES[norm_at]}",
-                partial(shrinkage, norm_at=norm_at),
-                at_most=0.5,
-            )
-            for norm_at in COMPARED
-        ),
-        seeds=5,
-        note="Root mean square distance on three times the range of the data, over that of the targets, after 200 "
-        "gradient steps. Biases of deviation 1 (not the published 0.1, with which one-dimensional networks approach "
-        "their limit very slowly), data and threshold are ours.",
-    ),
-)
-
-
-def figures(lines: Sequence[Line]) -> list[Figure]:
-    """The distance to the prediction against the width, every seed a point of a line."""
-    chosen = pick(lines, PART.name)
-    if not chosen:
-        return []
-    rows = [
-        {
-            "network": NAMES[line.config["norm_at"]],
-            "seed": line.seed,
-            "width": line.config["width"],
-            "distance": line.metrics["distance"],
-        }
-        for line in chosen
-    ]
-    spec = curves(
-        x={"field": "width", "title": "width", "scale": {"type": "log", "base": 2}},
-        y={"field": "distance", "title": "relative distance", "scale": {"type": "log"}, "aggregate": "mean"},
-        series="network",
-        order=[NAMES[norm_at] for norm_at in COMPARED],
-    )
-    return [
-        Figure(
-            title="Distance between trained networks and the kernel's prediction, against the width",
-            caption=(
-                "Mean over seeds of the root mean square distance on three times the range of the data, over that of the "
-                "targets, after training on 20 points of the sinusoid; both axes logarithmic."
-            ),
-            rows=rows,
-            spec=spec,
-            alt="The relative distance between networks and prediction as a function of their width.",
-        )
-    ]

@@ -7,11 +7,10 @@ from functools import partial
 
 from normplace.lab.claims import Check, Claim, by_seed, pick
 from normplace.lab.results import Line
-from normplace.studies.extrapolation.toy import FARTHEST, NEAR, PART, VARIANTS
+from normplace.studies.extrapolation.claims.measures import PAPER
+from normplace.studies.extrapolation.network import NORMED, VARIANTS
+from normplace.studies.extrapolation.toy import FARTHEST, NEAR, PART
 from normplace.tasks.toy import FUNCTIONS
-
-PAPER = "arXiv 2505.14512"
-NORMED = tuple(variant for variant in VARIANTS if variant != "none")
 
 
 def growth(lines: Sequence[Line], data: str, norm_at: str) -> dict[int, float]:

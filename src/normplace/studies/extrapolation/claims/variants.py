@@ -1,0 +1,71 @@
+"""What the paper says of other activations and of BatchNorm on the toy data."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from normplace.lab.claims import Check, Claim
+from normplace.studies.extrapolation.claims.measures import PAPER, metric
+from normplace.studies.extrapolation.variants import ACTIVATIONS, ONE_NORM, PART
+from normplace.tasks.toy import FUNCTIONS
+
+
+def _growth(**chosen: str):
+    return partial(metric, part=PART.name, name="growth", chosen=chosen)
+
+
+_NOTE = (
+    "The exponent p of |f| ~ |x|^p between 100 and 1000 times the edge of the data: 1 is linear growth, 0 a prediction "
+    "that has stopped growing."
+)
+
+CLAIMS = (
+    Claim(
+        id="smooth-activations-unbounded",
+        paper=f"{PAPER}, Figure 5",
+        statement="With GELU or SiLU and no LayerNorm the prediction grows without bound.",
+        checks=tuple(
+            Check(
+                f"growth exponent, {data}, {activation}, no LN",
+                _growth(data=data, activation=activation, norm="layer", norm_at="none"),
+                at_least=0.9,
+            )
+            for activation in ACTIVATIONS
+            for data in FUNCTIONS
+        ),
+        seeds=5,
+        note=_NOTE,
+    ),
+    Claim(
+        id="smooth-activations-bounded",
+        paper=f"{PAPER}, Theorem C.3 and Figure 5",
+        statement="With GELU or SiLU one LayerNorm keeps the prediction bounded.",
+        checks=tuple(
+            Check(
+                f"growth exponent, {data}, {activation}, LN {ONE_NORM}",
+                _growth(data=data, activation=activation, norm="layer", norm_at=ONE_NORM),
+                at_most=0.05,
+            )
+            for activation in ACTIVATIONS
+            for data in FUNCTIONS
+        ),
+        seeds=5,
+        note=f"The same exponent. The LayerNorm stands in the {ONE_NORM} hidden layer, a choice of ours.",
+    ),
+    Claim(
+        id="batchnorm-does-not-bound",
+        paper=f"{PAPER}, Figure 6",
+        statement="BatchNorm in LayerNorm's place does not keep the prediction bounded.",
+        checks=tuple(
+            Check(
+                f"growth exponent, {data}, ReLU, BatchNorm every",
+                _growth(data=data, activation="relu", norm="batch", norm_at="every"),
+                at_least=0.9,
+            )
+            for data in FUNCTIONS
+        ),
+        seeds=5,
+        note="The same exponent. BatchNorm, with its learned gain and shift, predicts with the statistics it gathered "
+        "in training.",
+    ),
+)

@@ -1,0 +1,48 @@
+"""From the series of several seeds to the rows of a chart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from normplace.lab.claims import interval
+from normplace.lab.results import Line
+
+Group = tuple[Mapping[str, Any], Sequence[Line]]
+
+
+def mean_rows(groups: Iterable[Group], position: str, value: str, *, band: bool = True) -> list[dict[str, Any]]:
+    """Mean over seeds of one series against another, with its 95% interval.
+
+    Args:
+        groups: What tells a curve from the others, as columns, and the lines it is the mean of.
+        position: The series along the horizontal axis; where seeds differ in it, it is averaged too.
+        value: The series to average; a number that is missing in one seed is left out of the mean.
+        band: Whether to give the interval, in columns ``low`` and ``high``.
+    """
+    rows = []
+    for columns, lines in groups:
+        places = zip(*(line.series[position] for line in lines), strict=True)
+        heights = zip(*(line.series[value] for line in lines), strict=True)
+        for place, height in zip(places, heights, strict=True):
+            x, _, _ = interval([v for v in place if v is not None])
+            seen = [v for v in height if v is not None]
+            mean, low, high = interval(seen)
+            if not math.isfinite(mean):
+                continue
+            edges = {"low": low, "high": high} if band and len(seen) > 1 else {}
+            rows.append({**columns, position: x, value: mean, **edges})
+    return rows
+
+
+def score_rows(groups: Iterable[Group], metric: str) -> list[dict[str, Any]]:
+    """Mean over seeds of a metric with its 95% interval, one row per group that has lines."""
+    rows = []
+    for columns, lines in groups:
+        values = [value for line in lines if (value := line.metrics.get(metric)) is not None]
+        mean, low, high = interval(values)
+        if values:
+            edges = {"low": low, "high": high} if len(values) > 1 else {}
+            rows.append({**columns, "value": mean, **edges, "n": len(values)})
+    return rows

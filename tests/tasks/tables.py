@@ -1,0 +1,35 @@
+"""Tables in the shape of the real data, for tests alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from normplace.tasks import protein
+from normplace.tasks.faces import Faces
+
+
+def protein_table(rows: int = 400, seed: int = 0) -> np.ndarray:
+    """A target and nine features, the first of them an area that is above the paper's limit in a fifth of the rows."""
+    random = np.random.default_rng(seed)
+    features = random.normal(size=(rows, 9))
+    features[:, 0] = random.uniform(5_000, 24_000, rows)
+    target = features[:, 0] / 2_000 + features[:, 1] + 0.1 * random.normal(size=rows)
+    return np.column_stack([target, features]).round(4)
+
+
+def csv(table: np.ndarray, header: str = '"RMSD","F1","F2","F3","F4","F5","F6","F7","F8","F9"\n') -> bytes:
+    return (header + "".join(",".join(map(repr, row)) + "\n" for row in table.tolist())).encode()
+
+
+def accept(monkeypatch, table: np.ndarray) -> None:
+    """Take ``table`` for UCI's."""
+    monkeypatch.setattr(protein, "ROWS", len(table))
+    monkeypatch.setattr(protein, "SHA256", protein.digest(table))
+
+
+def some_faces(n: int = 200, seed: int = 0) -> Faces:
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(n, 16, generator=generator)
+    age = (30 + 10 * features[:, 0]).clamp(1, 110).round()
+    return Faces(features, age, torch.arange(n) % 5)
