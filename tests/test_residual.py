@@ -155,7 +155,7 @@ def test_a_branch_may_choose_what_the_initial_gain_scales():
 
 
 def test_learned_scales_start_where_published():
-    assert float(Residual(nn.Linear(DIM, DIM), DIM, "rezero").branch_scale) == 0
+    assert float(Residual(nn.Linear(DIM, DIM), DIM, "rezero").branch_scale.detach()) == 0
     scale = Residual(nn.Linear(DIM, DIM), DIM, "layerscale").branch_scale
     assert scale.shape == (DIM,)
     assert torch.equal(scale, torch.full((DIM,), 1e-4))
