@@ -75,16 +75,13 @@ def nngeometry_gram(model: nn.Module, x: Tensor) -> Tensor:
 METHODS = {"ours": empirical, "torch.func": jacobian_contraction, "nngeometry": nngeometry_gram}
 
 
-def check(kernel: Tensor, model: nn.Module, x: Tensor) -> float:
-    """Relative error of a corner against the float64 Jacobian contraction; refuses a wrong kernel."""
+def corner_error(kernel: Tensor, model: nn.Module, x: Tensor) -> float:
+    """Relative error of a corner against the float64 Jacobian contraction."""
     places = torch.linspace(0, len(x) - 1, CORNER).long().to(x.device)
     corner = kernel[places][:, places].double()
     exact = jacobian_contraction(model.double(), x[places].double())
     model.float()
-    error = ((corner - exact).norm() / exact.norm()).item()
-    if not error < FLOAT32_TOLERANCE:
-        raise SystemExit(f"wrong kernel: relative error {error:.2e}; nothing is reported")
-    return error
+    return ((corner - exact).norm() / exact.norm()).item()
 
 
 def check_float64(device: str) -> float:
@@ -136,7 +133,9 @@ def work(job: dict) -> dict:
         peak = torch.cuda.max_memory_allocated()
     else:
         peak = resident("VmHWM")
-    error = check(kernel, model, x)
+    error = corner_error(kernel, model, x)
+    if job["method"] == "ours" and not error < FLOAT32_TOLERANCE:  # a peer's error is part of what is reported
+        raise SystemExit(f"wrong kernel: relative error {error:.2e}; nothing is reported")
     del kernel
     times = timed(lambda: method(model, x), device, job["repeats"], job["seconds"])
     return {
