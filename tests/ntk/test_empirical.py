@@ -309,4 +309,5 @@ def test_gpu_equals_cpu(case):
         expected = empirical(model, x1, other, output="full")
         moved = copy.deepcopy(model).cuda()
         found = empirical(moved, x1.cuda(), None if other is None else other.cuda(), output="full")
-        assert error(found.cpu(), expected) < 1e-10
+        # PyTorch's fused weight norm rounds to float32 on a GPU even in float64: the networks themselves differ.
+        assert error(found.cpu(), expected) < (1e-6 if case.name == "weight-norm" else 1e-10)

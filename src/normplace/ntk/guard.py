@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -39,6 +39,17 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
             f"the model changes its buffer {changed[0]} in every forward pass, so it is not one fixed "
             "function: call model.eval() first."
         )
+
+
+@contextmanager
+def differentiable(model: nn.Module) -> Iterator[None]:
+    """Run the model with kernels whose result can be differentiated in evaluation mode.
+
+    cuDNN differentiates a recurrent network in training mode only; PyTorch's own kernels do it in any.
+    """
+    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    with torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
+        yield
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
+from normplace.ntk.guard import differentiable
 from normplace.ntk.plan import forward
 
 
@@ -47,7 +48,7 @@ class Jacobian:
             return y.sum(0, keepdim=True) if self.summed else y
 
         values = {name: p.detach() for name, p in self.parameters.items()}
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), differentiable(self.model):
             # A missing batching rule only costs time, which is not the caller's to mend.
             warnings.filterwarnings("ignore", message=".*performance drop.*")
             # `chunk_size` bounds the copies jacrev makes over the outputs.

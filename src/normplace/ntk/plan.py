@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from normplace.errors import UsageError
 from normplace.ntk.capture import Follow, Use, remaining
+from normplace.ntk.guard import differentiable
 
 # Enough that a model which reorders its batch has no luck (1 in 8!) of leaving these in place.
 PROBES = 8
@@ -86,7 +87,8 @@ def forward(model: nn.Module, x: Tensor, outputs: int | None = None) -> Tensor:
         UsageError: If the output is not one tensor with a row per sample.
     """
     # A model that begins with an in-place operation must not write into the caller's data.
-    y = model(x.detach().clone())
+    with differentiable(model):
+        y = model(x.detach().clone())
     if not isinstance(y, Tensor):
         raise UsageError(
             f"the model returns a {type(y).__name__}, not a tensor: wrap it in a module that returns the output wanted."
