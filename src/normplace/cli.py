@@ -137,21 +137,26 @@ def _print_verdicts(claims: Sequence[Claim], lines: Sequence[Line], every_check:
         print(f"    {held} of {len(claim.checks)} checks hold ({claim.paper})")
         for measurement in judgement.measurements:
             if measurement.n and (every_check or not measurement.holds):
-                mark = "holds" if measurement.holds else "does not hold"
-                print(f"    {mark}: {measurement.check.label}: {measurement}; needs {measurement.check.threshold}")
+                check = measurement.check
+                print(f"    {measurement.state}: {check.label}: {measurement}; needs {check.threshold}")
 
 
 def _markdown(runs: Sequence[tuple[Study, str, Sequence[Line]]]) -> str:
-    """The claims of several runs as one Markdown table."""
+    """One Markdown row per claim, from the run of the largest scale that has results for it."""
     from normplace.lab.claims import judge
+    from normplace.lab.study import SCALES
 
-    rows = ["| study | claim | paper | verdict | checks held |", "|---|---|---|---|---|"]
+    best: dict[tuple[str, str], tuple[int, str]] = {}
     for study, scale, lines in runs:
-        for judgement in (judge(claim, lines) for claim in study.claims):
-            claim, held = judgement.claim, sum(measurement.holds for measurement in judgement.measurements)
-            cells = (f"{study.name}, {scale}", claim.statement, claim.paper, f"**{judgement.verdict}**")
-            rows.append(f"| {' | '.join(cells)} | {held} of {len(claim.checks)} |")
-    return "\n".join(rows)
+        for claim in study.claims:
+            judgement = judge(claim, lines)
+            tested = SCALES.index(scale) if any(measurement.n for measurement in judgement.measurements) else -1
+            held = sum(measurement.holds for measurement in judgement.measurements)
+            cells = (study.name, claim.statement, claim.paper, f"**{judgement.verdict}**")
+            row = f"| {' | '.join(cells)} | {held} of {len(claim.checks)} | {scale if tested >= 0 else '-'} |"
+            best[study.name, claim.id] = max(best.get((study.name, claim.id), (-2, "")), (tested, row))
+    head = ["| study | claim | paper | verdict | checks held | scale |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *(row for _, row in best.values())])
 
 
 def _result_files(paths: Sequence[Path]) -> list[Path]:

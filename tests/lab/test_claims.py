@@ -27,6 +27,7 @@ def measure(metric):
 
 HIGH = Check("high", measure("value"), at_least=1.0)
 LOW = Check("low", measure("value"), at_most=1.0)
+FAR = Check("far", measure("value"), at_least=50.0)
 
 
 def test_student_interval():
@@ -43,9 +44,10 @@ def test_student_interval():
         ([2, 2.1, 1.9, 2, 2], (HIGH,), Verdict.REPRODUCED),
         ([0, 0.1, 0.2, 0, 0], (HIGH,), Verdict.NOT_REPRODUCED),
         ([2, 2.1, 1.9, 2, 2], (HIGH, LOW), Verdict.PARTLY),
+        ([1.2, 3, 0.1, 2, 1], (HIGH, FAR), Verdict.NOT_REPRODUCED),  # one open, one refuted
         ([2, 2.1, 1.9, 2], (HIGH,), Verdict.NOT_TESTED),
         ([], (HIGH,), Verdict.NOT_TESTED),
-        ([1.2, 3, 0.1, 2, 1], (HIGH,), Verdict.NOT_REPRODUCED),  # the mean passes, its interval does not
+        ([1.2, 3, 0.1, 2, 1], (HIGH,), Verdict.UNDECIDED),  # the mean passes, its interval does not
         ([2, 2, 2, 2, None], (HIGH,), Verdict.NOT_REPRODUCED),  # a number that was not finite passes nothing
     ],
 )

@@ -89,7 +89,8 @@ def test_totals_count_each_verdict(page):
     for n, verdict in (
         (1, Verdict.REPRODUCED),
         (1, Verdict.PARTLY),
-        (2, Verdict.NOT_REPRODUCED),
+        (1, Verdict.NOT_REPRODUCED),
+        (1, Verdict.UNDECIDED),
         (1, Verdict.NOT_TESTED),
     ):
         assert re.search(rf"\b{n} {verdict.value}", page.text)

@@ -16,7 +16,7 @@ from normplace.lab.progress import Progress
 from normplace.lab.report.charts import render_chart
 from normplace.lab.runner import Run
 from normplace.lab.study import SCALES
-from normplace.studies.extrapolation import STUDY, tabular
+from normplace.studies.extrapolation import STUDY, kernels, tabular, wide
 from normplace.studies.extrapolation.claims import CLAIMS
 from normplace.studies.extrapolation.claims.published import FACES, PROTEIN
 from normplace.studies.extrapolation.faces import FacesTrial
@@ -54,7 +54,7 @@ def run(part: str, trial):
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_scale_is_planned_without_data(scale):
     planned = Run(STUDY, scale).plan().values()
-    assert {trial.part for trial in planned} == {"toy", "variants", "sequence", "protein", "faces"}
+    assert {trial.part for trial in planned} == {"toy", "kernels", "wide", "variants", "sequence", "protein", "faces"}
 
 
 def test_full_scale_is_the_papers():
@@ -197,7 +197,7 @@ def test_figures_of_every_part_can_be_drawn(data, tmp_path):
     lines = Run(STUDY, "smoke", overrides).execute(tmp_path / "out", Counting(), Progress(io.StringIO()))
     assert {line.status for line in lines} == {"ok"}
     figures = STUDY.figures(lines)
-    assert len({figure.title for figure in figures}) == len(figures) == 12
+    assert len({figure.title for figure in figures}) == len(figures) == 17
     for n, figure in enumerate(figures):
         assert figure.rows
         drawn = render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=f"f{n}")
@@ -214,3 +214,18 @@ def test_the_published_tables_are_the_papers():
     assert {key: mean for key, (mean, _) in FACES["ood_r2"].items()} == {
         "none": 0.27, "first": 0.47, "last": 0.36, "every": 0.42,
     }  # fmt: skip
+
+
+def test_kernel_lines_hold_the_kernel_of_the_network_and_of_its_limit():
+    outcome = kernels.run(kernels.KernelTrial("none", seed=0, width=2048))
+    assert outcome.metrics["distance_to_infinite"] < 0.15
+    assert outcome.metrics["diagonal_growth"] == pytest.approx(2, abs=0.1)
+    assert len(outcome.series["kernel"]) == len(outcome.series["infinite"]) == kernels.POINTS * (kernels.POINTS + 1) / 2
+
+
+def test_wide_networks_come_nearer_to_the_prediction():
+    near, far = (
+        sum(wide.run(wide.WideTrial("first", width, seed, steps=40)).metrics["distance"] for seed in range(4))
+        for width in (1024, 32)
+    )
+    assert near < 0.7 * far

@@ -19,6 +19,7 @@ class Verdict(enum.StrEnum):
     REPRODUCED = "reproduced"
     PARTLY = "partly reproduced"
     NOT_REPRODUCED = "not reproduced"
+    UNDECIDED = "undecided"
     NOT_TESTED = "not tested at this scale"
 
 
@@ -26,8 +27,8 @@ class Verdict(enum.StrEnum):
 class Check:
     """One number that decides a claim, and the threshold it must pass.
 
-    The check holds when the whole 95% interval of the mean over seeds lies on the right side of the threshold; noise
-    can neither make nor hide a reproduction.
+    The check holds when the whole 95% interval of the mean over seeds lies on the right side of the threshold, fails
+    when it lies on the wrong side, and is open in between: noise can neither make nor refute a reproduction.
 
     Args:
         label: What is measured, for people.
@@ -73,14 +74,28 @@ class Claim:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Mean over seeds with its 95% interval, and whether the check held."""
+    """Mean over seeds with its 95% interval, and what that says of the check."""
 
     check: Check
     n: int
     mean: float
     low: float
     high: float
-    holds: bool
+
+    @property
+    def holds(self) -> bool:
+        """Whether the whole interval is on the right side of the threshold."""
+        return self.low >= self.check.at_least and self.high <= self.check.at_most
+
+    @property
+    def fails(self) -> bool:
+        """Whether the whole interval is on the wrong side, or a value was not finite."""
+        return math.isnan(self.mean) or self.high < self.check.at_least or self.low > self.check.at_most
+
+    @property
+    def state(self) -> str:
+        """``holds``, ``fails``, ``open`` or, without results, ``untested``."""
+        return "untested" if not self.n else "holds" if self.holds else "fails" if self.fails else "open"
 
     def __str__(self) -> str:
         if self.n == 0:
@@ -117,20 +132,23 @@ def judge(claim: Claim, lines: Sequence[Line]) -> Judgement:
     """The verdict that the successful lines among ``lines`` give."""
     done = [line for line in lines if line.status == "ok"]
     measurements = tuple(_measured(check, done) for check in claim.checks)
-    held = [measurement.holds for measurement in measurements]
     if any(measurement.n < claim.seeds for measurement in measurements):
         verdict = Verdict.NOT_TESTED
-    elif all(held):
+    elif all(measurement.holds for measurement in measurements):
         verdict = Verdict.REPRODUCED
+    elif any(measurement.holds for measurement in measurements):
+        verdict = Verdict.PARTLY
+    elif any(measurement.fails for measurement in measurements):
+        verdict = Verdict.NOT_REPRODUCED
     else:
-        verdict = Verdict.PARTLY if any(held) else Verdict.NOT_REPRODUCED
+        verdict = Verdict.UNDECIDED
     return Judgement(claim, measurements, verdict)
 
 
 def _measured(check: Check, lines: Sequence[Line]) -> Measurement:
     values = [value for _, value in sorted(check.measure(lines).items())]
     mean, low, high = interval(values)
-    return Measurement(check, len(values), mean, low, high, low >= check.at_least and high <= check.at_most)
+    return Measurement(check, len(values), mean, low, high)
 
 
 def pick(lines: Sequence[Line], part: str, **fields: object) -> list[Line]:

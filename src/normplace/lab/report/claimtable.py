@@ -13,7 +13,14 @@ _LOOKS = {
     Verdict.REPRODUCED: ("good", "✓"),
     Verdict.PARTLY: ("half", "◐"),
     Verdict.NOT_REPRODUCED: ("bad", "✗"),
+    Verdict.UNDECIDED: ("none", "?"),
     Verdict.NOT_TESTED: ("none", "○"),
+}
+_STATES = {
+    "holds": ("yes", "✓ held"),
+    "fails": ("no", "✗ not held"),
+    "open": ("none", "? open"),
+    "untested": ("none", "○ not measured"),
 }
 _COLUMNS = ("Claim", "Verdict", "Measured", "Mean and 95% interval", "n", "Needed", "Held")
 
@@ -99,7 +106,7 @@ def _claim_rows(judgement: Judgement) -> Html:
 
 
 def _check_cells(measured: Measurement) -> list[Html]:
-    held = ("yes", "✓ held") if measured.holds else ("no", "✗ not held") if measured.n else ("none", "○ not measured")
+    held = _STATES[measured.state]
     cells = [
         ("label", measured.check.label),
         ("mean", _mean(measured)),
