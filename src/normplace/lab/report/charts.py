@@ -31,7 +31,7 @@ PALETTE = ("#2f7fc1", "#cf7a00", "#0f9b77", "#c4629a", "#868e96", "#c8501c", "#8
 NARROW = 288
 """Pixels of one view on a phone."""
 
-_APART = 2.5  # pixels between the points of a line that the pointer can tell apart
+_APART = 7  # pixels between the points of a line that a pointer can tell apart, and that are worth their bytes
 _GRADED = ("ordinal", "ramp", "heatmap")
 _OPACITY = {INK: None, MUTED: "0.72", GRID: "0.14", "black": None, "#000": None, "#000000": None}
 _TIPPED = ("mark-symbol", "mark-rect", "mark-arc", "mark-shape", "mark-rule", "mark-text")

@@ -13,7 +13,7 @@ from normplace.studies.extrapolation.network import NAMES, VARIANTS, build_netwo
 from normplace.tasks.toy import growth_exponent
 
 REACH = 25.0
-POINTS = 26
+POINTS = 16
 
 
 @dataclass(frozen=True)

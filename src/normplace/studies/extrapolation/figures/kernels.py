@@ -30,7 +30,7 @@ def figures(lines: Sequence[Line]) -> list[Figure]:
         rows = []
         for kind, series in (("networks", "kernel"), ("infinite width", "infinite")):
             for i, j, value in zip(first, second, _mean_kernel(chosen, series), strict=True):
-                rows += [{"network": kind, "x": x[a], "x'": x[b], "kernel": value} for a, b in {(i, j), (j, i)}]
+                rows += [{"network": kind, "x": x[a], "other": x[b], "kernel": value} for a, b in {(i, j), (j, i)}]
         drawn.append(
             Figure(
                 title=f"Tangent kernel on [-25, 25]², {NAMES[norm_at]}",
@@ -46,7 +46,7 @@ def figures(lines: Sequence[Line]) -> list[Figure]:
     return drawn
 
 
-_AXIS = {"type": "ordinal", "axis": {"values": [-25, -15, -5, 5, 15, 25], "format": "d", "labelAngle": 0}}
+_AXIS = {"type": "ordinal", "axis": {"format": ".0f", "labelAngle": 0, "labelOverlap": True}}
 HEATMAP = {
     "facet": {"field": "network", "type": "nominal", "title": None, "sort": ["networks", "infinite width"]},
     "columns": 2,
@@ -56,7 +56,7 @@ HEATMAP = {
         "mark": {"type": "rect"},
         "encoding": {
             "x": {"field": "x", **_AXIS},
-            "y": {"field": "x'", "sort": "descending", **_AXIS},
+            "y": {"field": "other", "title": "other x", "sort": "descending", **_AXIS},
             "color": {"field": "kernel", "type": "quantitative", "scale": {"scheme": "viridis"}, "title": "kernel"},
         },
     },

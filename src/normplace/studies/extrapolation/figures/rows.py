@@ -12,7 +12,9 @@ from normplace.lab.results import Line
 Group = tuple[Mapping[str, Any], Sequence[Line]]
 
 
-def mean_rows(groups: Iterable[Group], position: str, value: str, *, band: bool = True) -> list[dict[str, Any]]:
+def mean_rows(
+    groups: Iterable[Group], position: str, value: str, *, band: bool = True, every: int = 1
+) -> list[dict[str, Any]]:
     """Mean over seeds of one series against another, with its 95% interval.
 
     Args:
@@ -20,11 +22,12 @@ def mean_rows(groups: Iterable[Group], position: str, value: str, *, band: bool 
         position: The series along the horizontal axis; where seeds differ in it, it is averaged too.
         value: The series to average; a number that is missing in one seed is left out of the mean.
         band: Whether to give the interval, in columns ``low`` and ``high``.
+        every: Which positions to take: all, every second, and so on.
     """
     rows = []
     for columns, lines in groups:
-        places = zip(*(line.series[position] for line in lines), strict=True)
-        heights = zip(*(line.series[value] for line in lines), strict=True)
+        places = zip(*(line.series[position][::every] for line in lines), strict=True)
+        heights = zip(*(line.series[value][::every] for line in lines), strict=True)
         for place, height in zip(places, heights, strict=True):
             x, _, _ = interval([v for v in place if v is not None])
             seen = [v for v in height if v is not None]

@@ -38,7 +38,7 @@ def _curves(groups: Sequence[Group]) -> Figure:
             "Mean prediction over seeds with its 95% interval, to ten times the range of the data (between the dashed "
             "lines). The vertical axis is cut at ±20."
         ),
-        rows=mean_rows(groups, "x", "prediction"),
+        rows=mean_rows(groups, "x", "prediction", every=2),
         spec=curves(
             x={"field": "x", "title": "input"},
             y={"field": "prediction", "title": "prediction", "scale": {"domain": [-20, 20]}},

@@ -38,7 +38,7 @@ def figures(lines: Sequence[Line]) -> list[Figure]:
             "Mean prediction over seeds with its 95% interval; the data lie between the dashed lines. The vertical "
             "axis is cut at ±20. BatchNorm predicts with the statistics it gathered in training."
         ),
-        rows=mean_rows(groups, "x", "prediction"),
+        rows=mean_rows(groups, "x", "prediction", every=2),
         spec=curves(
             x={"field": "x", "title": "input"},
             y={"field": "prediction", "title": "prediction", "scale": {"domain": [-20, 20]}},
