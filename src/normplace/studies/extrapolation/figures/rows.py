@@ -12,9 +12,7 @@ from normplace.lab.results import Line
 Group = tuple[Mapping[str, Any], Sequence[Line]]
 
 
-def mean_rows(
-    groups: Iterable[Group], position: str, value: str, *, band: bool = True, every: int = 1
-) -> list[dict[str, Any]]:
+def mean_rows(groups: Iterable[Group], position: str, value: str, *, band: bool = True) -> list[dict[str, Any]]:
     """Mean over seeds of one series against another, with its 95% interval.
 
     Args:
@@ -22,12 +20,11 @@ def mean_rows(
         position: The series along the horizontal axis; where seeds differ in it, it is averaged too.
         value: The series to average; a number that is missing in one seed is left out of the mean.
         band: Whether to give the interval, in columns ``low`` and ``high``.
-        every: Which positions to take: all, every second, and so on.
     """
     rows = []
     for columns, lines in groups:
-        places = zip(*(line.series[position][::every] for line in lines), strict=True)
-        heights = zip(*(line.series[value][::every] for line in lines), strict=True)
+        places = zip(*(line.series[position] for line in lines), strict=True)
+        heights = zip(*(line.series[value] for line in lines), strict=True)
         for place, height in zip(places, heights, strict=True):
             x, _, _ = interval([v for v in place if v is not None])
             seen = [v for v in height if v is not None]
@@ -37,6 +34,11 @@ def mean_rows(
             edges = {"low": low, "high": high} if band and len(seen) > 1 else {}
             rows.append({**columns, position: x, value: mean, **edges})
     return rows
+
+
+def thinned(rows: Iterable[dict[str, Any]], position: str, near: float) -> list[dict[str, Any]]:
+    """All rows within ``near`` of zero and those at whole positions beyond, where curves are smooth."""
+    return [row for row in rows if abs(row[position]) <= near or float(row[position]).is_integer()]
 
 
 def score_rows(groups: Iterable[Group], metric: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from normplace.lab.claims import pick
 from normplace.lab.report.specs import curves
 from normplace.lab.results import Line
 from normplace.lab.study import Figure
-from normplace.studies.extrapolation.figures.rows import Group, mean_rows
+from normplace.studies.extrapolation.figures.rows import Group, mean_rows, thinned
 from normplace.studies.extrapolation.network import NAMES, VARIANTS
 from normplace.studies.extrapolation.toy import PART
 from normplace.tasks.toy import EDGE, FUNCTIONS
@@ -38,7 +38,7 @@ def _curves(groups: Sequence[Group]) -> Figure:
             "Mean prediction over seeds with its 95% interval, to ten times the range of the data (between the dashed "
             "lines). The vertical axis is cut at ±20."
         ),
-        rows=mean_rows(groups, "x", "prediction", every=2),
+        rows=thinned(mean_rows(groups, "x", "prediction"), "x", near=2 * EDGE),
         spec=curves(
             x={"field": "x", "title": "input"},
             y={"field": "prediction", "title": "prediction", "scale": {"domain": [-20, 20]}},

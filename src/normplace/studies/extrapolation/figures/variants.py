@@ -8,7 +8,7 @@ from normplace.lab.claims import pick
 from normplace.lab.report.specs import curves
 from normplace.lab.results import Line
 from normplace.lab.study import Figure
-from normplace.studies.extrapolation.figures.rows import Group, mean_rows
+from normplace.studies.extrapolation.figures.rows import Group, mean_rows, thinned
 from normplace.studies.extrapolation.variants import ONE_NORM, PART
 from normplace.tasks.toy import EDGE, FUNCTIONS
 
@@ -38,7 +38,7 @@ def figures(lines: Sequence[Line]) -> list[Figure]:
             "Mean prediction over seeds with its 95% interval; the data lie between the dashed lines. The vertical "
             "axis is cut at ±20. BatchNorm predicts with the statistics it gathered in training."
         ),
-        rows=mean_rows(groups, "x", "prediction", every=2),
+        rows=thinned(mean_rows(groups, "x", "prediction"), "x", near=2 * EDGE),
         spec=curves(
             x={"field": "x", "title": "input"},
             y={"field": "prediction", "title": "prediction", "scale": {"domain": [-20, 20]}},
