@@ -75,6 +75,15 @@ def test_study_then_verify_then_report(capsys, tmp_path):
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 
+def test_results_of_a_study_of_ones_own_need_its_name(capsys, monkeypatch):
+    run_sample()
+    capsys.readouterr()
+    monkeypatch.delitem(STUDIES, "sample")
+    assert "unknown study 'sample'" in complaint(capsys, "verify", "runs")
+    assert main(["verify", "runs", "--study", STUDY.reference]) == 0
+    assert "Up goes up." in capsys.readouterr().out
+
+
 def test_verdicts_at_full_size(capsys):
     assert main(["study", "sample", "--jobs", "2"]) == 0
     out = capsys.readouterr().out

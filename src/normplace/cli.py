@@ -85,11 +85,10 @@ def report(arguments: argparse.Namespace) -> int:
     _need("lab", "rich", "scipy")
     from normplace.lab.report import Section, write_report
     from normplace.lab.runner import recorded_run
-    from normplace.studies import STUDIES
 
     sections = []
     for path in _result_files(arguments.results):
-        run, lines = recorded_run(path, STUDIES)
+        run, lines = recorded_run(path, _known_studies(arguments.study))
         sections.append(Section(run.study, lines, str(path)))
     write_report(sections, arguments.out)
     print(f"The report is at {arguments.out.resolve()}")
@@ -103,9 +102,9 @@ def verify(arguments: argparse.Namespace) -> int:
     """
     _need("lab", "rich", "scipy")
     from normplace.lab.runner import recorded_run
-    from normplace.studies import STUDIES
 
-    runs = [(path, *recorded_run(path, STUDIES)) for path in _result_files(arguments.results)]
+    known = _known_studies(arguments.study)
+    runs = [(path, *recorded_run(path, known)) for path in _result_files(arguments.results)]
     if arguments.markdown:
         print(_markdown([(run.study, run.scale, lines) for _, run, lines in runs]))
         return 0
@@ -157,6 +156,17 @@ def _markdown(runs: Sequence[tuple[Study, str, Sequence[Line]]]) -> str:
             best[study.name, claim.id] = max(best.get((study.name, claim.id), (-2, "")), (tested, row))
     head = ["| study | claim | paper | verdict | checks held | scale |", "|---|---|---|---|---|---|"]
     return "\n".join([*head, *(row for _, row in best.values())])
+
+
+def _known_studies(references: Sequence[str]) -> dict[str, str]:
+    """References by name: the package's studies, and those of the user's own that a result file may be of.
+
+    A result file does not say where its study's code is: to read a file must never mean to import what it names.
+    """
+    from normplace.lab.study import load_study
+    from normplace.studies import STUDIES
+
+    return {**STUDIES, **{load_study(reference, STUDIES).name: reference for reference in references}}
 
 
 def _result_files(paths: Sequence[Path]) -> list[Path]:
@@ -212,6 +222,9 @@ def build_parser() -> Parser:
     for function in (report, verify):
         options = verb(function)
         options.add_argument("results", nargs="*", type=Path, help="result files, or folders of them")
+        options.add_argument(
+            "--study", nargs="+", default=[], metavar="MODULE:ATTRIBUTE", help="studies of your own among the results"
+        )
         if function is verify:
             options.add_argument("--markdown", action="store_true", help="print one table for a document")
         else:

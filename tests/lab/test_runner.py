@@ -112,6 +112,10 @@ def test_a_recorded_run_is_found_again(tmp_path):
         recorded_run(path, {"extrapolation": ""})
 
 
+def test_a_study_name_cannot_leave_its_folder():
+    assert Run(dataclasses.replace(STUDY, name="../<b>up"), "smoke").file_name == ".._b_up-smoke.jsonl"
+
+
 def test_lines_that_the_plan_no_longer_has_do_not_count(tmp_path):
     lines = execute(tmp_path)
     path = tmp_path / "sample-smoke.jsonl"

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import hashlib
 import json
+import re
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -69,7 +70,7 @@ class Run:
     @property
     def file_name(self) -> str:
         """The name of its result file; changed settings go to a file of their own."""
-        parts = [self.study.name, self.scale]
+        parts = [re.sub(r"[^\w.-]+", "_", self.study.name), self.scale]
         if self.overrides:
             text = json.dumps(self.overrides, sort_keys=True)
             parts.append(hashlib.sha256(text.encode()).hexdigest()[:8])
