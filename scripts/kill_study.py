@@ -27,6 +27,8 @@ from normplace.lab.runner import Run
 from normplace.lab.study import load_study
 from normplace.studies import STUDIES
 
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
 
 def command(run: Run, out: Path) -> list[str]:
     """The command line of one run of the study."""
@@ -37,7 +39,7 @@ def command(run: Run, out: Path) -> list[str]:
 
 def run_and_kill(run: Run, out: Path, after: float) -> bool:
     """Start the study and kill it ``after`` seconds; whether it was still running then."""
-    process = subprocess.Popen(command(run, out), stdout=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(command(run, out), **QUIET, start_new_session=True)
     try:
         process.wait(after)
     except subprocess.TimeoutExpired:
@@ -95,7 +97,7 @@ def main() -> None:
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         reference_out = Path(folder) / "uninterrupted"
-        subprocess.run(command(run, reference_out), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command(run, reference_out), check=True, **QUIET)
         reference = read_lines(reference_out / run.file_name)
         kills = finished = torn = 0
         while kills < arguments.kills:
@@ -103,7 +105,7 @@ def main() -> None:
             while kills < arguments.kills and run_and_kill(run, out, chance.uniform(0.1, arguments.longest)):
                 kills += 1
                 torn += not _ends_whole(out / run.file_name)
-            subprocess.run(command(run, out), check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(command(run, out), check=True, **QUIET)
             check(run, out, reference)
             finished += 1
     minutes = (time.monotonic() - start) / 60

@@ -87,7 +87,9 @@ class Progress:
             rows.add_row("  " + self._labels[index], clock(time.monotonic() - since))
         if len(self._running) > SHOWN:
             rows.add_row(f"  and {len(self._running) - SHOWN} more", "")
-        return Group(head, ProgressBar(total=max(total, 1), completed=done, width=60), rows)
+        bar = Table.grid()
+        bar.add_row(ProgressBar(total=max(total, 1), completed=done, width=60))  # alone it would not end its line
+        return Group(head, bar, rows)
 
 
 def clock(seconds: float) -> str:
