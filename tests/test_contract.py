@@ -11,7 +11,7 @@ import torch
 from tests.cases import CASES, FAMILY, FORMULAS, MISFITS, WIDTHS, Case, rows
 from torch import nn
 
-from normplace import Residual, UsageError
+from normplace import Placement, Residual, UsageError
 
 every_case = pytest.mark.parametrize("case", [*CASES, *FAMILY], ids=str)
 
@@ -41,7 +41,10 @@ def test_builds_and_shows_its_equation(case):
 
 @every_case
 def test_norms_stand_in_the_slots_the_placement_names(case):
-    for block in seeded(case).blocks:
+    model = seeded(case)
+    final = not case.place.startswith("plain") and Placement.named(case.place).final
+    assert (model.final_norm is not None) == final
+    for block in model.blocks:
         held = [slot for slot in ("input", "output", "stream") if getattr(block, f"{slot}_norm") is not None]
         held += [f"inner.{name}" for name in block.branch.norms]
         assert sorted(held) == sorted(block.block.slots)
