@@ -5,6 +5,7 @@ Build networks with any placement, find and measure the norms of existing ones, 
 
 from normplace import models, ntk
 from normplace._version import __version__
+from normplace.audit import survival
 from normplace.errors import UsageError
 from normplace.norms import (
     BatchNorm,
@@ -43,6 +44,8 @@ __all__ = [
     "build_norm",
     # Networks
     "models",
+    # What survives the norms of an existing network
+    "survival",
     # Neural tangent kernels
     "ntk",
     # The rest
