@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -40,7 +42,7 @@ def test_the_law_is_what_is_measured(kind, eps, scale):
     share = law(torch.full_like(variance, scale), variance, eps)
     for row, expected in zip(rows, share, strict=True):
         measured = effect(norm, scale * row[None], "graph")
-        # Below 1e-9 the change is made of the last digits of double precision, and only its size can be told.
+        # Below 1e-12 the change is made of the last digits of double precision, and only its smallness can be told.
         assert measured == pytest.approx(float(expected), rel=1e-3, abs=1e-12)
     assert effect(norm, scale * rows) == pytest.approx(
         predicted(scale * rows, eps, kind is not npl.RMSNorm), rel=1e-3, abs=1e-12
@@ -117,6 +119,7 @@ def test_the_table_agrees_with_the_law_and_tells_the_norms_apart():
     for norm in ("batch", "graph", "pair", "none"):
         assert at[norm, "before"] > 0.8
     assert 0.1 < at["dyt", "before"] < 1
+    assert all(0.05 < at[norm, "branch"] < 1 for norm in ("layer", "rms", "batch", "graph", "pair", "msg", "none"))
     assert json.loads(json.dumps(table.to_dict()))["direction"] == "node"
     assert "N(s N(x))" in str(table)
     assert len({len(line) for line in str(table).splitlines()}) == 1
@@ -130,6 +133,20 @@ def test_a_graph_wise_constant_survives_no_norm_with_a_statistic():
     for row in table.rows:
         if row.slot == "before" and row.norm not in ("none", "dyt"):
             assert row.measured < 1e-3, row
+
+
+def test_the_tables_in_the_docs_are_what_is_measured():
+    page = (Path(__file__).parents[2] / "docs" / "survival.md").read_text()
+    printed = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    for text, direction in zip(printed, ("node", "graph"), strict=True):
+        _, *lines = text.splitlines()
+        table = survival_table(direction=direction)
+        for line in lines:
+            norm, eps, *cells = re.split(r"\s{2,}", line.strip())
+            rows = [row for row in table.rows if row.norm == norm and row.eps == (None if eps == "-" else float(eps))]
+            assert rows or norm.startswith("PyG"), line
+            for row, cell in zip(rows, cells, strict=bool(rows)):
+                assert row.measured == pytest.approx(float(cell), rel=0.02, abs=1e-13), (line, row.slot)
 
 
 def test_pyg_modes_differ(pyg):

@@ -174,6 +174,25 @@ def test_copies_reset_dtype_and_meta(gate):
     assert all(parameter.is_meta for parameter in stack(**options, device="meta").parameters())
 
 
+def test_compiles_without_a_graph_break():
+    torch._dynamo.reset()
+    net = stack(placement="peri", norm="graph").eval()
+    compiled = torch.compile(net, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(features(), RING), net(features(), RING))
+
+
+def test_gradients():
+    net = stack(placement="post", scale=Scale("degree", power=-1), gate="mlp", dtype=torch.float64, activation="tanh")
+    names = [name for name, _ in net.named_parameters()]
+    values = [net.get_parameter(name).detach().requires_grad_() for name in names]
+    x = features().double().requires_grad_()
+
+    def loss(x, *parameters):
+        return torch.func.functional_call(net, dict(zip(names, parameters, strict=True)), (x, RING)).square().sum()
+
+    assert torch.autograd.gradcheck(loss, (x, *values), eps=1e-6, atol=1e-5, fast_mode=True)
+
+
 MISTAKES = [
     (lambda: stack(gate="learned"), "there is none: pass scale"),
     (lambda: stack(scale=Scale("degree"), gate="lerned"), "did you mean 'learned'"),

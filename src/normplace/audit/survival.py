@@ -34,7 +34,7 @@ class SiteSurvival:
         calls: How often one forward pass uses it; the scalar is injected in every call.
         before: Relative change of the output per unit injected into the norm's input.
         after: The same, injected into its result.
-        kept: ``before / after``: the share that gets through the norm.
+        kept: ``before / after``: the share that gets through the norm; None where the output does not hear it at all.
         predicted: That share by the law, for norms over features.
         method: ``jvp`` where the derivative is exact, ``difference`` where it is a finite difference.
     """
@@ -45,7 +45,7 @@ class SiteSurvival:
     calls: int
     before: float
     after: float
-    kept: float
+    kept: float | None
     predicted: float | None
     method: str
 
@@ -75,11 +75,10 @@ class Survival:
             f"{'norm':{width}}  {'kind':12} {'eps':>7} {'before':>9} {'after':>9} {'kept':>9} {'law':>9}",
         ]
         for site in self.sites:
-            said = "-" if site.predicted is None else f"{site.predicted:.2e}"
+            kept, said = ("-" if share is None else f"{share:.2e}" for share in (site.kept, site.predicted))
             eps = "-" if site.eps is None else f"{site.eps:g}"
             lines.append(
-                f"{site.name:{width}}  {site.kind:12} {eps:>7} {site.before:9.2e} {site.after:9.2e} "
-                f"{site.kept:9.2e} {said:>9}"
+                f"{site.name:{width}}  {site.kind:12} {eps:>7} {site.before:9.2e} {site.after:9.2e} {kept:>9} {said:>9}"
             )
         lines += [f"not used: {', '.join(self.unused)}"] if self.unused else []
         return "\n".join(lines)
@@ -223,7 +222,7 @@ class _Run:
         centred, law = _centres(norm), None
         if centred is not None and eps is not None:
             law = predicted(torch.cat([x.flatten(0, -2) for x in calls]), eps, centred)
-        kept = before / after if after > 0 else float("nan")
+        kept = before / after if after > 0 else None
         method = "jvp" if how == also == "jvp" else "difference"
         return SiteSurvival(name, type(norm).__name__, eps, len(calls), before, after, kept, law, method)
 
@@ -232,7 +231,7 @@ def find_norms(model: nn.Module) -> Iterator[str]:
     """Names of the outermost norms of a model, in the order of its modules."""
     inside: tuple[str, ...] = ()
     for name, module in model.named_modules():
-        if not name.startswith(inside) or not inside:
+        if not name.startswith(inside):
             home = type(module).__module__
             if isinstance(module, KINDS) or (type(module).__name__ in PYG_NAMES and home.startswith(PYG_HOME)):
                 inside += (f"{name}.",)

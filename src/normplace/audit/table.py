@@ -1,4 +1,4 @@
-"""The measured table: what is left of a scalar before a norm, after it, and after it with another norm following."""
+"""The measured table: what is left of a scalar in each place beside a norm, for every norm and eps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from normplace.audit.effect import effect, predicted
 from normplace.errors import unknown
 from normplace.norms import BatchNorm, DyT, GraphNorm, LayerNorm, MsgNorm, PairNorm, RMSNorm
 
-SLOTS = {"before": "N(s x)", "after": "s N(x)", "again": "N(s N(x))"}
+SLOTS = {"before": "N(s x)", "after": "s N(x)", "again": "N(s N(x))", "branch": "N(x + s N(f))"}
 EPS = (1e-12, 1e-5, 1e-3, 1e-1, 1.0)
 
 Build = Callable[[int, float], nn.Module]
@@ -26,7 +26,7 @@ class SurvivalRow:
     """What is left in one slot of one norm.
 
     Args:
-        slot: ``before``, ``after`` or ``again``.
+        slot: ``before``, ``after``, ``again`` or ``branch``.
         norm: The norm.
         eps: Its eps; None where it has none.
         measured: The relative change of the output per unit of log-scalar.
@@ -68,9 +68,9 @@ class SurvivalTable:
         return {"direction": self.direction, "rows": [asdict(row) for row in self.rows]}
 
     def __str__(self) -> str:
-        lines = [f"{'norm':20} {'eps':>7}  " + "".join(f"{slot + ' ' + form:>20}" for slot, form in SLOTS.items())]
+        lines = [f"{'norm':20} {'eps':>7}  " + "".join(f"{slot + ': ' + form:>23}" for slot, form in SLOTS.items())]
         for norm, eps in dict.fromkeys((row.norm, row.eps) for row in self.rows):
-            cells = "".join(f"{self.get(norm, slot, eps).measured:20.2e}" for slot in SLOTS)
+            cells = "".join(f"{self.get(norm, slot, eps).measured:23.2e}" for slot in SLOTS)
             lines.append(f"{norm:20} {'-' if eps is None else f'{eps:g}':>7}  {cells}")
         return "\n".join(lines)
 
@@ -112,8 +112,10 @@ def survival_table(
 ) -> SurvivalTable:
     """Measure slot × norm × eps on rows of standard normal features, in double precision.
 
-    ``again`` puts a second norm of the same kind behind the scale. MsgNorm gives each row the length of another, drawn
-    row. BatchNorm uses the statistics of the rows. PyG's two modes of LayerNorm are there where PyG is installed.
+    ``before`` is ``N(s x)`` and ``after`` is ``s N(x)``, which keeps all by definition. ``again`` puts a second norm of
+    the same kind right behind that, ``N(s N(x))``; ``branch`` puts it behind a residual add, ``N(x + s N(f))`` with f
+    independent of x, where the scalar survives as the mixture of the two. MsgNorm gives each row a drawn row's length.
+    BatchNorm uses the statistics of the rows. PyG's two modes of LayerNorm are there where PyG is installed.
 
     Args:
         eps: The values to try.
@@ -128,31 +130,34 @@ def survival_table(
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     x = torch.randn(rows, dim, generator=generator, dtype=torch.float64)
     receiver = torch.randn(rows, dim, generator=generator, dtype=torch.float64)
+    branch = torch.randn(rows, dim, generator=generator, dtype=torch.float64)
     found: list[SurvivalRow] = []
     for name, build in _with_eps().items():
         for value in eps:
-            found += _slots(name, build(dim, value), value, x, receiver, direction)
+            found += _slots(name, build(dim, value), value, (x, receiver, branch), direction)
     for name, plain in WITHOUT_EPS.items():
-        found += _slots(name, plain(dim), None, x, receiver, direction)
+        found += _slots(name, plain(dim), None, (x, receiver, branch), direction)
     return SurvivalTable(tuple(found), direction)
 
 
 def _slots(
-    name: str, norm: nn.Module, eps: float | None, x: Tensor, receiver: Tensor, direction: str
+    name: str, norm: nn.Module, eps: float | None, drawn: tuple[Tensor, Tensor, Tensor], direction: str
 ) -> list[SurvivalRow]:
     norm = norm.double()
+    x, receiver, branch = drawn
 
     def apply(value: Tensor) -> Tensor:
         return norm(value, receiver) if isinstance(norm, MsgNorm) else norm(value)
 
     with torch.no_grad():
-        once = apply(x)
+        once, added = apply(x), apply(branch)
     measured = {
         "before": effect(apply, x, direction),
         "after": effect(lambda value: value, once, direction),
         "again": effect(apply, once, direction),
+        "branch": effect(lambda value: apply(x + value), added, direction),
     }
     said: dict[str, float | None] = dict.fromkeys(SLOTS)
     if name in LAWFUL and eps is not None:
-        said = {"before": predicted(x, eps, LAWFUL[name]), "again": predicted(once, eps, LAWFUL[name]), "after": 1.0}
+        said |= {"before": predicted(x, eps, LAWFUL[name]), "again": predicted(once, eps, LAWFUL[name]), "after": 1.0}
     return [SurvivalRow(slot, name, eps, measured[slot], said[slot]) for slot in SLOTS]
