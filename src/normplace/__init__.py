@@ -20,7 +20,7 @@ from normplace.norms import (
 )
 from normplace.placement import Block, LearnedScale, Placement, Power
 from normplace.residual import Branch, Residual
-from normplace.scale import Scale
+from normplace.scale import Gate, Scale
 
 __all__ = [
     # Where norms stand
@@ -29,6 +29,7 @@ __all__ = [
     "Power",
     "LearnedScale",
     "Scale",
+    "Gate",
     # The block they stand in
     "Residual",
     "Branch",

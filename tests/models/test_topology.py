@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from normplace import Scale, UsageError
 from normplace.models import centrality, topology
@@ -117,6 +119,28 @@ def test_loops_and_repeats_change_nothing(name):
     edges = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
     untidy = torch.cat([edges, edges[:, :2], torch.arange(4).repeat(2, 1)], 1)
     torch.testing.assert_close(topology(name, untidy, 4), topology(name, edges, 4))
+
+
+@pytest.mark.parametrize("name", ["k-core", "clustering", "eigenvector", "betweenness"])
+def test_direction_is_ignored_where_the_rule_says_so(name):
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.randint(12, (2, 20), generator=generator)
+    both = torch.cat([edges, edges.flip(0)], 1)
+    torch.testing.assert_close(topology(name, edges, 12), topology(name, both, 12))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=30),
+    st.permutations(range(9)),
+)
+@settings(max_examples=25, deadline=None)
+def test_renumbering_the_nodes_renumbers_the_scalars(name, pairs, order):
+    edges = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
+    order = torch.tensor(order)
+    values = topology(name, edges, 9)
+    torch.testing.assert_close(topology(name, order[edges], 9)[order], values, rtol=1e-4, atol=1e-5)
+    assert bool((values > 0).all())
 
 
 def test_repeats_count_on_request():

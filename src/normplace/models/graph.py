@@ -170,7 +170,8 @@ class GraphStack(nn.Module):
             edge_index: Source and target of each edge, 2 × E.
             edge_attr: Features or weights of the edges, for convolutions that take them.
             batch: The graph of each node, for norms and scalars over graphs.
-            values: The scale's positive scalar for each node; computed from the edges when None.
+            values: The scale's positive scalar for each node; computed from the edges when None, which for
+                eigenvector and betweenness on a large graph is worth doing once beforehand.
 
         Raises:
             UsageError: If values are given to a network without a scale, or do not fit.

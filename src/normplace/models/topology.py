@@ -2,19 +2,17 @@
 
 A scale is raised to a power and multiplied in, so zero is not a value it can have. The rules:
 
-==============  ==============================  =========================  ====================
-name            value                           direction                  an isolated node has
-==============  ==============================  =========================  ====================
-degree          max(edges that arrive, 1)       in (PyG's convention)      1
-out-degree      max(edges that leave, 1)        out                        1
-total-degree    max(in + out, 1)                both                       1
-k-core          max(core number, 1)             ignored                    1
-pagerank        rank × nodes of its graph       followed                   its graph's floor
-clustering      1 + clustering coefficient      ignored                    1
-eigenvector     Perron vector, mean square 1    ignored                    1
-betweenness     1 + pairs whose paths cross it  ignored                    1
-constant        geometric mean of a source      as the source              its graph's value
-==============  ==============================  =========================  ====================
+| name | value | direction of edges | an isolated node has |
+|---|---|---|---|
+| degree | max(edges that arrive, 1) | in, as PyG counts | 1 |
+| out-degree | max(edges that leave, 1) | out | 1 |
+| total-degree | max(in + out, 1) | both | 1 |
+| k-core | max(core number, 1) | ignored | 1 |
+| pagerank | rank × nodes of its graph | followed | its graph's floor |
+| clustering | 1 + clustering coefficient | ignored | 1 |
+| eigenvector | leading eigenvector, mean square 1 | ignored | 1 |
+| betweenness | 1 + pairs whose paths cross it | ignored | 1 |
+| constant | geometric mean of a source | as the source | its graph's value |
 
 Self-loops are dropped: a convolution adds its own, and they must not change the scale. Repeated edges count once,
 unless ``multi=True`` makes the degrees and PageRank count each. Undirected graphs are stored as PyG stores them, each
