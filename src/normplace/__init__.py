@@ -5,6 +5,7 @@ Build networks with any placement, find and measure the norms of existing ones, 
 
 from normplace import models, ntk
 from normplace._version import __version__
+from normplace.audit import survival
 from normplace.errors import UsageError
 from normplace.norms import (
     BatchNorm,
@@ -19,7 +20,7 @@ from normplace.norms import (
 )
 from normplace.placement import Block, LearnedScale, Placement, Power
 from normplace.residual import Branch, Residual
-from normplace.scale import Scale
+from normplace.scale import Gate, Scale
 
 __all__ = [
     # Where norms stand
@@ -28,6 +29,7 @@ __all__ = [
     "Power",
     "LearnedScale",
     "Scale",
+    "Gate",
     # The block they stand in
     "Residual",
     "Branch",
@@ -43,6 +45,8 @@ __all__ = [
     "build_norm",
     # Networks
     "models",
+    # What survives the norms of an existing network
+    "survival",
     # Neural tangent kernels
     "ntk",
     # The rest

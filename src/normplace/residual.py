@@ -55,6 +55,7 @@ class Residual(nn.Module):
         layer: Which layer this is, counted from 1; only some placements ask.
         depth: How many layers there are.
         scale: A positive multiplier beside one of the norms; its per-row factor is passed to :meth:`forward`.
+        gate: A module that maps that factor to another positive one, such as :class:`normplace.scale.Gate`.
 
     Raises:
         UsageError: If norm, slot, scale and branch do not fit together.
@@ -74,8 +75,11 @@ class Residual(nn.Module):
         layer: int = 1,
         depth: int = 1,
         scale: Scale | None = None,
+        gate: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        if gate is not None and scale is None:
+            raise UsageError("a gate maps the factor of a scale, but the block has none: pass scale=Scale(...).")
         rule = Placement.named(placement) if isinstance(placement, str) else placement
         self.block: Block = rule.at(layer, depth)
         self.dim, self.layer, self.depth = dim, layer, depth
@@ -88,6 +92,7 @@ class Residual(nn.Module):
         self.stream_norm = build_slot_norm(norm, "stream", dim) if self.block.stream else None
         self._fill_inner(norm)
         self.scale, self._scale_slot = _placed_scale(scale, self.block)
+        self.gate = gate
         learned = self.block.branch if isinstance(self.block.branch, LearnedScale) else None
         self.branch_scale = None
         if learned is not None:
@@ -151,6 +156,8 @@ class Residual(nn.Module):
                 if self.scale is None
                 else f"the block scales by {self.scale.symbol}: pass factor=scale.factor(values)."
             )
+        if self.gate is not None:
+            factor = self.gate(factor)
         block = self.block
         normed = self._norm("input", self.input_norm, x, x, factor, batch)
         read = normed if self._input_scale == 1 else self._input_scale * normed
@@ -187,7 +194,8 @@ class Residual(nn.Module):
         """This block's arithmetic, its scale included."""
         if self.scale is None or self._scale_slot is None:
             return self.block.equation()
-        return f"{self.block.equation({self._scale_slot: self.scale.where})}, s = {self.scale.symbol}"
+        symbol = self.scale.symbol if self.gate is None else f"g({self.scale.symbol})"
+        return f"{self.block.equation({self._scale_slot: self.scale.where})}, s = {symbol}"
 
     def extra_repr(self) -> str:
         """The equation, and where in the network it holds."""

@@ -1,5 +1,7 @@
 """Networks built from :class:`normplace.Residual`."""
 
+from normplace.models.graph import GraphStack
 from normplace.models.mlp import MLP, Dense
+from normplace.models.topology import topology
 
-__all__ = ["MLP", "Dense"]
+__all__ = ["MLP", "Dense", "GraphStack", "topology"]

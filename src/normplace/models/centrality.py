@@ -1,0 +1,191 @@
+"""Counts and centralities of a graph's nodes in plain torch, before any rule makes them positive.
+
+Every function takes edges that :func:`simple_edges` has cleaned: sorted, no self-loops, no repeats. All arithmetic is
+in float64, on the device of the edges. :mod:`normplace.models.topology` is what a network uses.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from normplace.errors import UsageError
+
+
+def simple_edges(edge_index: Tensor, num_nodes: int, undirected: bool) -> Tensor:
+    """The edges sorted by source, without self-loops and repeats, each in both directions if ``undirected``."""
+    edges = edge_index[:, edge_index[0] != edge_index[1]]
+    if undirected:
+        edges = torch.cat([edges, edges.flip(0)], 1)
+    key = torch.unique(edges[0] * num_nodes + edges[1])
+    return torch.stack([key // max(num_nodes, 1), key % max(num_nodes, 1)])
+
+
+def count(nodes: Tensor, num_nodes: int) -> Tensor:
+    """How often each node is named."""
+    return torch.bincount(nodes, minlength=num_nodes)
+
+
+def graph_total(values: Tensor, label: Tensor, groups: int) -> Tensor:
+    """The sum of ``values`` over the nodes with the same label, repeated for each of them."""
+    return values.new_zeros(groups).index_add_(0, label, values)[label]
+
+
+class _Rows:
+    """Neighbours of many nodes at once, from sorted edges."""
+
+    def __init__(self, edges: Tensor, num_nodes: int) -> None:
+        self.targets = edges[1]
+        self.degree = count(edges[0], num_nodes)
+        self.start = self.degree.cumsum(0) - self.degree
+
+    def of(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Every neighbour of every one of ``nodes``, and which of them (by position) it belongs to."""
+        counts = self.degree[nodes]
+        owner = torch.repeat_interleave(torch.arange(len(nodes), device=nodes.device), counts)
+        within = torch.arange(len(owner), device=nodes.device) - (counts.cumsum(0) - counts)[owner]
+        return self.targets[self.start[nodes][owner] + within], owner
+
+
+def core_numbers(edges: Tensor, num_nodes: int) -> Tensor:
+    """The largest k such that a node lies in a subgraph whose nodes all have k neighbours in it (Seidman 1983).
+
+    Peels whole fronts of nodes at a time, so the work is that of the edges plus one step per front.
+    """
+    rows = _Rows(edges, num_nodes)
+    degree, core = rows.degree.clone(), torch.zeros_like(rows.degree)
+    alive = torch.ones(num_nodes, dtype=torch.bool, device=edges.device)
+    level = 0
+    while bool(alive.any()):
+        level = max(level, int(degree[alive].min()))
+        front = (alive & (degree <= level)).nonzero()[:, 0]
+        while len(front):
+            core[front] = level
+            alive[front] = False
+            touched, _ = rows.of(front)
+            degree.index_add_(0, touched, -torch.ones_like(touched))
+            front = torch.unique(touched[alive[touched] & (degree[touched] <= level)])
+    return core
+
+
+def triangles(edges: Tensor, num_nodes: int, chunk: int = 4_000_000) -> Tensor:
+    """The number of triangles through each node.
+
+    Each edge is directed from the endpoint of smaller degree, so hubs have few successors and the pairs of successors
+    to test stay near ``E sqrt(E)``; they are tested ``chunk`` at a time.
+    """
+    degree = count(edges[0], num_nodes)
+    rank = torch.empty_like(degree)
+    rank[torch.argsort(degree, stable=True)] = torch.arange(num_nodes, device=edges.device)
+    up = edges[:, rank[edges[0]] < rank[edges[1]]]
+    rows, keys = _Rows(up, num_nodes), up[0] * num_nodes + up[1]
+    found = torch.zeros(num_nodes, dtype=torch.long, device=edges.device)
+    if up.shape[1] == 0:
+        return found
+    work = rows.degree[up[0]].cumsum(0)
+    first = 0
+    while first < up.shape[1]:
+        done = int(work[first - 1]) if first else 0
+        last = max(first + 1, int(torch.searchsorted(work, done + chunk, right=True)))
+        source, middle = up[0, first:last], up[1, first:last]
+        third, owner = rows.of(source)
+        wanted = middle[owner] * num_nodes + third
+        at = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
+        hit = keys[at] == wanted
+        found += count(torch.cat([source[owner[hit]], middle[owner[hit]], third[hit]]), num_nodes)
+        first = last
+    return found
+
+
+def pagerank(edges: Tensor, num_nodes: int, label: Tensor, damping: float, tolerance: float = 1e-12) -> Tensor:
+    """PageRank (Brin, Page 1998) in each graph of a disjoint union, summing to 1 in each.
+
+    Nodes without a successor spread their share over their own graph.
+
+    Args:
+        edges: The edges in their own direction; here a repeated one weighs as often as it is there.
+        num_nodes: How many nodes there are.
+        label: The graph of each node, numbered below ``num_nodes``.
+        damping: Probability of following an edge.
+        tolerance: Mean change at which to stop, relative to the mean rank.
+    """
+    out = count(edges[0], num_nodes).double()
+    size = graph_total(torch.ones_like(out), label, num_nodes)
+    share, dangling = 1 / out[edges[0]], (out == 0).double()
+    rank = 1 / size
+    # The change shrinks by the damping at every step, so this many always suffice.
+    for _ in range(10_000):
+        moved = torch.zeros_like(rank).index_add_(0, edges[1], share * rank[edges[0]])
+        idle = graph_total(dangling * rank, label, num_nodes)
+        new = damping * (moved + idle / size) + (1 - damping) / size
+        change = float(((new - rank).abs() * size).mean()) if num_nodes else 0.0
+        rank = new
+        if change < tolerance:
+            break
+    return rank
+
+
+def components(edges: Tensor, num_nodes: int) -> Tensor:
+    """The smallest node of each node's connected component, by taking the least label and jumping to its label."""
+    label = torch.arange(num_nodes, device=edges.device)
+    while True:
+        new = label.scatter_reduce(0, edges[1], label[edges[0]], "amin")
+        new = new[new]
+        if torch.equal(new, label):
+            return label
+        label = new
+
+
+def eigenvector(edges: Tensor, num_nodes: int, tolerance: float, iterations: int) -> Tensor:
+    """The leading eigenvector of each connected component's adjacency, of mean square 1 in each.
+
+    Power iteration of A + I: the identity keeps the vector and stops a bipartite graph from oscillating.
+
+    Raises:
+        UsageError: If it has not settled after that many iterations.
+    """
+    label = components(edges, num_nodes)
+    x = torch.ones(num_nodes, dtype=torch.float64, device=edges.device)
+    size = graph_total(x, label, num_nodes)
+    for _ in range(iterations):
+        new = x.index_add(0, edges[1], x[edges[0]])
+        new = new / (graph_total(new.square(), label, num_nodes) / size).sqrt()
+        if num_nodes == 0 or float((new - x).abs().max()) < tolerance:
+            return new
+        x = new
+    raise UsageError(
+        f"eigenvector centrality has not settled to {tolerance:g} in {iterations} iterations, as on long thin graphs: "
+        "allow more iterations, or choose 'pagerank'."
+    )
+
+
+def betweenness(edges: Tensor, num_nodes: int, sources: Tensor, elements: int = 4_000_000) -> Tensor:
+    """The shortest paths through each node, each pair's split among its ties (Brandes 2001), summed over ``sources``.
+
+    Breadth-first search of many sources at once, level by level, as products with the adjacency; as much memory as
+    several matrices of ``elements`` numbers. Undirected: with every node a source this is twice the usual count.
+    """
+    total = torch.zeros(num_nodes, dtype=torch.float64, device=edges.device)
+    ones = torch.ones(edges.shape[1], dtype=torch.float64, device=edges.device)
+    adjacency = torch.sparse_coo_tensor(edges, ones, (num_nodes, num_nodes), check_invariants=False).coalesce()
+    for part in sources.split(max(1, elements // max(num_nodes, 1))):
+        columns = torch.arange(len(part), device=edges.device)
+        paths = torch.zeros(num_nodes, len(part), dtype=torch.float64, device=edges.device)
+        paths[part, columns] = 1
+        level = torch.where(paths > 0, 0, -1)
+        front, depth = paths, 0
+        while True:
+            reached = torch.sparse.mm(adjacency, front)
+            front = torch.where(level < 0, reached, 0)
+            if not bool(front.any()):
+                break
+            depth += 1
+            level[front > 0] = depth
+            paths = paths + front
+        carried = torch.zeros_like(paths)
+        for d in range(depth, 0, -1):
+            give = torch.where(level == d, (1 + carried) / paths, 0)
+            carried = carried + torch.where(level == d - 1, paths * torch.sparse.mm(adjacency, give), 0)
+        carried[part, columns] = 0
+        total += carried.sum(1)
+    return total

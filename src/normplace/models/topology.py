@@ -1,0 +1,205 @@
+"""What a node's place in its graph says about it: one strictly positive number, ready to be a :class:`normplace.Scale`.
+
+A scale is raised to a power and multiplied in, so zero is not a value it can have. The rules:
+
+| name | value | direction of edges | an isolated node has |
+|---|---|---|---|
+| degree | max(edges that arrive, 1) | in, as PyG counts | 1 |
+| out-degree | max(edges that leave, 1) | out | 1 |
+| total-degree | max(in + out, 1) | both | 1 |
+| k-core | max(core number, 1) | ignored | 1 |
+| pagerank | rank × nodes of its graph | followed | its graph's floor |
+| clustering | 1 + clustering coefficient | ignored | 1 |
+| eigenvector | leading eigenvector, mean square 1 | ignored | 1 |
+| betweenness | 1 + pairs whose paths cross it | ignored | 1 |
+| constant | geometric mean of a source | as the source | its graph's value |
+
+Self-loops are dropped: a convolution adds its own, and they must not change the scale. Repeated edges count once,
+unless ``multi=True`` makes the degrees and PageRank count each. Undirected graphs are stored as PyG stores them, each
+edge in both directions, so their in-degree is their degree and their total degree is twice that.
+
+A batch of graphs is one disjoint union with ``batch`` naming each node's graph. Degrees, k-core, clustering and
+betweenness do not need it. PageRank teleports within a graph and ``constant`` averages over one, so without ``batch``
+they take the union for one graph. The eigenvector is taken in every connected component, never across them: over a
+whole disconnected graph it would vanish outside one component.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normplace.errors import UsageError, unknown
+from normplace.models import centrality
+
+
+def degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, direction: str = "in", multi: bool = False) -> Tensor:
+    """Edges at each node, at least 1: ``in``, ``out`` or ``total``."""
+    ends = {"in": (1,), "out": (0,), "total": (0, 1)}
+    if direction not in ends:
+        raise unknown("direction", direction, ends)
+    if multi:
+        edges = edge_index[:, edge_index[0] != edge_index[1]]
+    else:
+        edges = centrality.simple_edges(edge_index, num_nodes, undirected=False)
+    named = torch.cat([edges[end] for end in ends[direction]])
+    return centrality.count(named, num_nodes).clamp(min=1).double()
+
+
+def out_degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, multi: bool = False) -> Tensor:
+    """Edges that leave each node, at least 1."""
+    return degree(edge_index, num_nodes, batch, direction="out", multi=multi)
+
+
+def total_degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, multi: bool = False) -> Tensor:
+    """Edges that arrive and leave, at least 1."""
+    return degree(edge_index, num_nodes, batch, direction="total", multi=multi)
+
+
+def k_core(edge_index: Tensor, num_nodes: int, batch: Tensor) -> Tensor:
+    """Core number of each node, at least 1."""
+    edges = centrality.simple_edges(edge_index, num_nodes, undirected=True)
+    return centrality.core_numbers(edges, num_nodes).clamp(min=1).double()
+
+
+def pagerank(
+    edge_index: Tensor, num_nodes: int, batch: Tensor, *, damping: float = 0.85, multi: bool = False
+) -> Tensor:
+    """PageRank times the nodes of the graph: mean 1 in every graph, never below ``1 - damping``."""
+    if not 0 <= damping < 1:
+        raise UsageError(f"damping must lie in [0, 1), or a node nothing points at would have rank 0; got {damping}.")
+    if multi:
+        edges = edge_index[:, edge_index[0] != edge_index[1]]
+    else:
+        edges = centrality.simple_edges(edge_index, num_nodes, undirected=False)
+    label = torch.unique(batch, return_inverse=True)[1]
+    rank = centrality.pagerank(edges, num_nodes, label, damping)
+    return rank * centrality.graph_total(torch.ones_like(rank), label, num_nodes)
+
+
+def clustering(edge_index: Tensor, num_nodes: int, batch: Tensor) -> Tensor:
+    """1 + the share of a node's pairs of neighbours that are joined; 1 with fewer than two neighbours."""
+    edges = centrality.simple_edges(edge_index, num_nodes, undirected=True)
+    d = centrality.count(edges[0], num_nodes).double()
+    closed = centrality.triangles(edges, num_nodes).double()
+    return 1 + torch.where(d > 1, 2 * closed / (d * (d - 1)).clamp(min=1), 0)
+
+
+def eigenvector(
+    edge_index: Tensor, num_nodes: int, batch: Tensor, *, tolerance: float = 1e-9, iterations: int = 2000
+) -> Tensor:
+    """Eigenvector centrality of mean square 1 in each connected component, no value below 1e-6."""
+    edges = centrality.simple_edges(edge_index, num_nodes, undirected=True)
+    # Positive by Perron and Frobenius, but it decays by a factor per step away from the hubs and would underflow.
+    return centrality.eigenvector(edges, num_nodes, tolerance, iterations).clamp(min=1e-6)
+
+
+def betweenness(
+    edge_index: Tensor,
+    num_nodes: int,
+    batch: Tensor,
+    *,
+    samples: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """1 + the number of pairs whose shortest paths cross a node, exact or from a sample of sources.
+
+    Exact takes nodes × edges work: seconds for a few thousand nodes. ``samples`` sources drawn without replacement from
+    the whole union give an unbiased estimate in ``samples / nodes`` of that.
+    """
+    edges = centrality.simple_edges(edge_index, num_nodes, undirected=True)
+    sources = torch.arange(num_nodes, device=edges.device)
+    if samples is not None:
+        if not 1 <= samples <= num_nodes:
+            raise UsageError(f"samples must lie between 1 and the number of nodes {num_nodes}, got {samples}.")
+        drawn = torch.randperm(num_nodes, generator=generator, device=generator.device if generator else "cpu")
+        sources = drawn[:samples].to(edges.device)
+    pairs = centrality.betweenness(edges, num_nodes, sources) / 2
+    return 1 + pairs * (num_nodes / max(len(sources), 1))
+
+
+TOPOLOGIES: dict[str, Callable[..., Tensor]] = {
+    "degree": degree,
+    "out-degree": out_degree,
+    "total-degree": total_degree,
+    "k-core": k_core,
+    "pagerank": pagerank,
+    "clustering": clustering,
+    "eigenvector": eigenvector,
+    "betweenness": betweenness,
+}
+
+
+def topology(
+    name: str, edge_index: Tensor, num_nodes: int | None = None, batch: Tensor | None = None, **options: Any
+) -> Tensor:
+    """One strictly positive scalar per node.
+
+    Args:
+        name: A key of :data:`TOPOLOGIES`, or ``constant:NAME`` (``constant`` alone: of the degree) for the geometric
+            mean of that scalar over each graph, the control that keeps its size and drops what it says of the node.
+        edge_index: Source and target of each edge, 2 × E.
+        num_nodes: How many nodes there are; by default no more than the edges and ``batch`` name.
+        batch: The graph of each node; None when all are of one.
+        **options: What that scalar lets a caller choose, such as ``samples`` of ``betweenness``.
+
+    Returns:
+        A tensor of ``num_nodes`` values in the default dtype, on the device of the edges.
+
+    Raises:
+        UsageError: If a name, an option or an edge is not there, or an edge joins two graphs.
+
+    Example:
+        >>> star = torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
+        >>> topology("degree", star, 5).tolist()
+        [3.0, 1.0, 1.0, 1.0, 1.0]
+    """
+    base, _, source = name.partition(":")
+    kind = (source or "degree") if base == "constant" else name
+    if kind not in TOPOLOGIES:
+        known = [*TOPOLOGIES, "constant"] if kind == name else TOPOLOGIES
+        raise unknown("topology scalar", kind, known)
+    function = TOPOLOGIES[kind]
+    choices = [key for key, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY]
+    for option in options:
+        if option not in choices:
+            raise unknown(f"option of {kind!r}:", option, choices)
+    edges, nodes, graphs = checked(edge_index, num_nodes, batch)
+    values = function(edges, nodes, graphs, **options)
+    if base == "constant":
+        label = torch.unique(graphs, return_inverse=True)[1]
+        size = centrality.graph_total(torch.ones_like(values), label, nodes)
+        values = (centrality.graph_total(values.log(), label, nodes) / size).exp()
+    return values.to(torch.get_default_dtype())
+
+
+def checked(edge_index: Tensor, num_nodes: int | None, batch: Tensor | None) -> tuple[Tensor, int, Tensor]:
+    """The edges as int64, the number of nodes and the graph of each, or the reason they cannot be a graph.
+
+    Raises:
+        UsageError: If they cannot.
+    """
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
+        raise UsageError(
+            f"edge_index must be a 2 × E tensor of node numbers, got {tuple(edge_index.shape)} of {edge_index.dtype}."
+        )
+    edges = edge_index.long()
+    if num_nodes is None:
+        named = int(edges.max()) + 1 if edges.numel() else 0
+        num_nodes = named if batch is None else len(batch)
+    if edges.numel() and not (int(edges.min()) >= 0 and int(edges.max()) < num_nodes):
+        raise UsageError(
+            f"edge_index names nodes {int(edges.min())} to {int(edges.max())}, but the graph has nodes 0 to "
+            f"{num_nodes - 1}: renumber them, or correct num_nodes."
+        )
+    if batch is None:
+        return edges, num_nodes, torch.zeros(num_nodes, dtype=torch.long, device=edges.device)
+    if batch.shape != (num_nodes,):
+        raise UsageError(f"batch must name the graph of each of the {num_nodes} nodes, got {tuple(batch.shape)}.")
+    if bool((batch[edges[0]] != batch[edges[1]]).any()):
+        raise UsageError("an edge joins two graphs of the batch: offset the node numbers of each graph.")
+    return edges, num_nodes, batch
