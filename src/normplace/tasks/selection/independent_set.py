@@ -112,7 +112,7 @@ def exact_set(graph: Graph, seconds: float = 60.0) -> NDArray[np.int64]:
         -np.ones(graph.num_nodes),
         integrality=np.ones(graph.num_nodes),
         bounds=Bounds(0, 1),
-        constraints=LinearConstraint(at_most_one.tocsr(), ub=np.ones(len(edges))),
+        constraints=LinearConstraint(at_most_one.tocsr(), ub=1.0),
         options={"time_limit": seconds, "mip_rel_gap": 0.0},
     )
     if found.status != 0:
