@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -75,6 +77,14 @@ def test_a_graph_does_not_change():
         graph.indices = np.zeros(2)
 
 
+def test_a_copy_is_the_same_and_does_not_change_either():
+    graph = small_graph(3)
+    for copy in (pickle.loads(pickle.dumps(graph)), deepcopy(graph)):
+        assert np.array_equal(copy.indices, graph.indices)
+        assert np.array_equal(copy.indptr, graph.indptr)
+        assert not copy.indices.flags.writeable
+
+
 def test_files(tmp_path):
     np.savez(tmp_path / "good.npz", num_nodes=4, edges=np.array([[0, 1], [1, 0], [2, 2]], np.int32))
     graph = load_graph(tmp_path / "good.npz")
@@ -133,8 +143,15 @@ def test_what_is_left_after_removals():
     left, names = graph.without(np.array([False, True, False, False]))
     assert names.tolist() == [0, 2, 3]
     assert left.edges().tolist() == [[0, 2], [1, 2]]
+    for number in range(40):
+        graph = small_graph(number)
+        removed = np.random.default_rng(number).random(graph.num_nodes) < 0.4
+        if not removed.all():
+            left, names = graph.without(removed)
+            pairs = [tuple(names[edge]) for edge in left.edges()]
+            assert pairs == [tuple(edge) for edge in graph.edges() if not removed[edge].any()], number
     with pytest.raises(UsageError, match="empty"):
-        graph.without(np.ones(4, bool))
+        graph.without(np.ones(graph.num_nodes, bool))
 
 
 def test_bad_scores_have_a_sentence():

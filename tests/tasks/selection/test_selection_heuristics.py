@@ -163,8 +163,9 @@ def test_adaptive_betweenness_beats_static():
         (lambda g: collective_influence_order(g, 1.5), "radius is a positive integer"),
         (
             lambda g: betweenness(g, 5, np.random.default_rng(0)),
-            "sources is an integer from 1 to the number of nodes, 4",
+            "sources is 5, and the graph has only 4 nodes",
         ),
+        (lambda g: betweenness(g, 0, np.random.default_rng(0)), "sources is a positive integer"),
         (lambda g: betweenness(g, 2), "sampled betweenness needs a generator"),
     ],
 )

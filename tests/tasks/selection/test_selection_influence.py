@@ -177,7 +177,7 @@ def test_bad_probabilities_have_a_sentence(p):
         (lambda g: spread(g, [1, 1]), "the seed set has node 1 more than once"),
         (lambda g: spread(g, [0, 1, 2, 3, 4]), "the seed set has 5 nodes, and the graph only 4"),
         (lambda g: spread(g, [0], simulations=0), "simulations is a positive integer"),
-        (lambda g: spread(g, [0], threads=0), "threads is a positive integer or None"),
+        (lambda g: spread(g, [0], threads=0), "threads is a positive integer"),
         (lambda g: spread(g, [0], seed=-1), "a seed is an integer from 0"),
         (lambda g: spread(g, [0], confidence=1.0), "a confidence is between 0 and 1"),
         (lambda g: spread(g, [0], 0.1), "a model is an IndependentCascade or a LinearThreshold, not 0.1"),

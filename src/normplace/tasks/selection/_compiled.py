@@ -127,6 +127,15 @@ def thread_count(threads: int | None) -> int:
     """
     if threads is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-        raise UsageError(f"threads is a positive integer or None, not {threads!r}.")
-    return threads
+    return positive(threads, "threads")
+
+
+def positive(value: int, name: str) -> int:
+    """A user's count.
+
+    Raises:
+        UsageError: If it is not a positive integer.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise UsageError(f"{name} is a positive integer, not {value!r}.")
+    return int(value)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normplace.errors import UsageError
-from normplace.tasks.selection._compiled import compiled, in_chunks
+from normplace.tasks.selection._compiled import compiled, in_chunks, positive
 from normplace.tasks.selection.dismantling import adaptive_order
 from normplace.tasks.selection.graph import Graph
 from normplace.tasks.selection.heuristics import ranking
@@ -38,10 +38,8 @@ def betweenness(
     """
     chosen = np.arange(graph.num_nodes)
     if sources is not None:
-        if isinstance(sources, bool) or not isinstance(sources, int) or not 1 <= sources <= graph.num_nodes:
-            raise UsageError(
-                f"sources is an integer from 1 to the number of nodes, {graph.num_nodes}, not {sources!r}."
-            )
+        if positive(sources, "sources") > graph.num_nodes:
+            raise UsageError(f"sources is {sources}, and the graph has only {graph.num_nodes} nodes.")
         if generator is None:
             raise UsageError("sampled betweenness needs a generator: give a numpy.random.Generator.")
         chosen = np.sort(generator.choice(graph.num_nodes, sources, replace=False))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError, unknown
-from normplace.tasks.selection._compiled import compiled
+from normplace.tasks.selection._compiled import compiled, positive
 from normplace.tasks.selection.graph import Graph, check_nodes, check_scores
 
 Whole = Literal["component", "nodes"]
@@ -94,8 +94,7 @@ def adaptive_order(graph: Graph, score: Callable[[Graph], ArrayLike], step: int 
     Raises:
         UsageError: If ``step`` is not positive, or a score is missing or NaN.
     """
-    if step < 1:
-        raise UsageError(f"step is a positive number of nodes, not {step!r}.")
+    step = positive(step, "step")
     removed = np.zeros(graph.num_nodes, bool)
     order: list[NDArray[np.int64]] = []
     left, names = graph, np.arange(graph.num_nodes)

@@ -41,6 +41,9 @@ class Graph:
         for array in (self.indptr, self.indices):
             array.flags.writeable = False
 
+    def __reduce__(self) -> tuple:
+        return Graph, (self.indptr, self.indices)  # so that a copy or another process's is read-only too
+
     def __repr__(self) -> str:
         return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges})"
 
@@ -81,10 +84,15 @@ class Graph:
             UsageError: If no node is left.
         """
         kept = np.flatnonzero(~removed)
+        if not len(kept):
+            raise UsageError("the graph is empty: leave at least one node.")
+        source = np.repeat(np.arange(self.num_nodes), self.degrees)
+        stays = ~(removed[source] | removed[self.indices])
+        # New ids are in the order of the former ones, so neighbours stay sorted.
         fresh = np.cumsum(~removed) - 1
-        edges = self.edges()
-        edges = edges[~removed[edges].any(axis=1)]
-        return Graph.from_edges(fresh[edges], len(kept)), kept
+        counts = np.bincount(fresh[source[stays]], minlength=len(kept))
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return Graph(indptr, fresh[self.indices[stays]].astype(np.int32)), kept
 
     @classmethod
     def from_edges(cls, edges: ArrayLike, num_nodes: int | None = None) -> Graph:

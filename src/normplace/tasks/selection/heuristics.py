@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError
-from normplace.tasks.selection._compiled import compiled, replay, tournament
+from normplace.tasks.selection._compiled import compiled, positive, replay, tournament
 from normplace.tasks.selection.graph import Graph, check_scores
 
 
@@ -72,7 +72,7 @@ def collective_influence(graph: Graph, radius: int = 2) -> NDArray[np.int64]:
         UsageError: If ``radius`` is not positive.
     """
     removed = np.zeros(graph.num_nodes, np.bool_)
-    return _influences(graph.indptr, graph.indices, removed, graph.degrees.copy(), _radius(radius))
+    return _influences(graph.indptr, graph.indices, removed, graph.degrees.copy(), positive(radius, "radius"))
 
 
 def collective_influence_order(graph: Graph, radius: int = 2) -> NDArray[np.int64]:
@@ -81,7 +81,7 @@ def collective_influence_order(graph: Graph, radius: int = 2) -> NDArray[np.int6
     Raises:
         UsageError: If ``radius`` is not positive.
     """
-    return _by_influence(graph.indptr, graph.indices, _radius(radius))
+    return _by_influence(graph.indptr, graph.indices, positive(radius, "radius"))
 
 
 def pagerank(graph: Graph, damping: float = 0.85, tolerance: float = 1e-10) -> NDArray[np.float64]:
@@ -102,12 +102,6 @@ def pagerank(graph: Graph, damping: float = 0.85, tolerance: float = 1e-10) -> N
     if not tolerance > 0:
         raise UsageError(f"tolerance is positive, not {tolerance!r}.")
     return _pagerank(graph.indptr, graph.indices, damping, max(tolerance, 1e-14))
-
-
-def _radius(radius: int) -> int:
-    if isinstance(radius, bool) or not isinstance(radius, int | np.integer) or radius < 1:
-        raise UsageError(f"radius is a positive integer, not {radius!r}.")
-    return int(radius)
 
 
 @compiled

@@ -78,12 +78,9 @@ def is_independent(graph: Graph, nodes: ArrayLike) -> bool:
 def _conflict(graph: Graph, nodes: NDArray[np.int64]) -> tuple[int, int] | None:
     inside = np.zeros(graph.num_nodes, bool)
     inside[nodes] = True
-    for node in nodes:
-        both = graph.neighbors(node)
-        both = both[inside[both]]
-        if len(both):
-            return int(node), int(both[0])
-    return None
+    edges = graph.edges()
+    both = edges[inside[edges].all(axis=1)]
+    return (int(both[0, 0]), int(both[0, 1])) if len(both) else None
 
 
 def exact_set(graph: Graph, seconds: float = 60.0) -> NDArray[np.int64]:

@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError
-from normplace.tasks.selection._compiled import GOLDEN, compiled, in_chunks, mix, seed_of, stream, thread_count, uniform
+from normplace.tasks.selection._compiled import (
+    GOLDEN,
+    compiled,
+    in_chunks,
+    mix,
+    positive,
+    seed_of,
+    stream,
+    thread_count,
+    uniform,
+)
 from normplace.tasks.selection.graph import Graph, check_nodes
 
 # Below this chance the next live edge is drawn at once, by a logarithm, instead of every edge one by one.
@@ -34,7 +45,7 @@ class IndependentCascade:
 
     def __post_init__(self) -> None:
         p = self.probability
-        if p is not None and (isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1):
+        if p is not None and (isinstance(p, bool) or not isinstance(p, Real) or not 0 <= p <= 1):
             raise UsageError(f"an activation probability is a number from 0 to 1, or None for 1/degree, not {p!r}.")
 
     def chances(self, graph: Graph) -> NDArray[np.float64]:
@@ -158,9 +169,7 @@ def spreads(
 
 
 def _simulate(graph, seed_sets, model, simulations, seed, threads) -> NDArray[np.int32]:
-    if isinstance(simulations, bool) or not isinstance(simulations, int) or simulations < 1:
-        raise UsageError(f"simulations is a positive integer, not {simulations!r}.")
-    model = check_model(model)
+    simulations, model = positive(simulations, "simulations"), check_model(model)
     counts = np.empty((len(seed_sets), simulations), np.int32)
     flat, start = counts.reshape(-1), seed_of(seed)
     if isinstance(model, LinearThreshold):

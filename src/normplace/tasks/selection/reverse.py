@@ -18,6 +18,7 @@ from normplace.tasks.selection._compiled import (
     GOLDEN,
     compiled,
     in_chunks,
+    positive,
     replay,
     seed_of,
     stream,
@@ -86,8 +87,7 @@ def ris_greedy(
             raise UsageError(f"failure is a probability between 0 and 1, not {failure!r}.")
         sets = _enough_sets(graph, k, model, epsilon, failure, start, threads)
         start = np.uint64(stream(start, 2**62))
-    elif isinstance(sets, bool) or not isinstance(sets, int) or sets < 1:
-        raise UsageError(f"sets is a positive integer, not {sets!r}.")
+    sets = positive(sets, "sets")
     offsets, members = _draw(graph, model, start, 0, sets, threads)
     seeds, met = _cover(graph.num_nodes, offsets, members, k)
     return SeedChoice(seeds, np.cumsum(met) * graph.num_nodes / sets, sets)
