@@ -67,7 +67,18 @@ def test_layers_are_one_way():
 def test_importing_normplace_is_cheap():
     code = "import sys, normplace; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    heavy = {"scipy", "rich", "ray", "distributed", "dask", "vl_convert", "torch_geometric", "joblib", "transformers"}
+    heavy = {
+        "scipy",
+        "rich",
+        "ray",
+        "distributed",
+        "dask",
+        "vl_convert",
+        "torch_geometric",
+        "joblib",
+        "transformers",
+        "numba",
+    }
     assert heavy & set(loaded) == set()
 
 

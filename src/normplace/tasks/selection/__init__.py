@@ -1,0 +1,71 @@
+"""Choosing nodes of a graph: dismantling, influence, independent sets, and the classical methods for each.
+
+All of it works without a network, and all of it is compiled with numba: ``pip install 'normplace[graphs]'``.
+"""
+
+from normplace.tasks.selection.betweenness import betweenness, betweenness_order
+from normplace.tasks.selection.dismantling import Dismantling, adaptive_order, dismantle, reinsert
+from normplace.tasks.selection.graph import Graph, barabasi_albert, erdos_renyi, load_graph, relabel, uniform_graph
+from normplace.tasks.selection.heuristics import (
+    collective_influence,
+    collective_influence_order,
+    core_numbers,
+    core_order,
+    corehd_order,
+    degree_order,
+    pagerank,
+    random_order,
+    ranking,
+)
+from normplace.tasks.selection.independent_set import (
+    check_independent,
+    exact_set,
+    greedy_set,
+    improve,
+    is_independent,
+    min_degree_set,
+)
+from normplace.tasks.selection.influence import IndependentCascade, LinearThreshold, Spread, spread, spreads
+from normplace.tasks.selection.reverse import SeedChoice, ris_greedy
+
+__all__ = [
+    # Graphs
+    "Graph",
+    "load_graph",
+    "relabel",
+    "barabasi_albert",
+    "erdos_renyi",
+    "uniform_graph",
+    # Dismantling
+    "dismantle",
+    "Dismantling",
+    "adaptive_order",
+    "reinsert",
+    # Influence
+    "spread",
+    "spreads",
+    "Spread",
+    "IndependentCascade",
+    "LinearThreshold",
+    "ris_greedy",
+    "SeedChoice",
+    # Independent sets
+    "greedy_set",
+    "min_degree_set",
+    "improve",
+    "exact_set",
+    "check_independent",
+    "is_independent",
+    # Classical orders and scores
+    "ranking",
+    "random_order",
+    "degree_order",
+    "core_order",
+    "core_numbers",
+    "corehd_order",
+    "collective_influence",
+    "collective_influence_order",
+    "pagerank",
+    "betweenness",
+    "betweenness_order",
+]

@@ -1,0 +1,318 @@
+"""An undirected graph as its neighbour lists, from edges, from a file, or at random.
+
+Self-loops are dropped and repeated edges, in either direction, are merged. Node ids are 0, 1, ..., ``num_nodes`` - 1;
+any other id is an error, and :func:`relabel` turns ids of any kind into these. Nodes without edges are kept.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from normplace.errors import UsageError
+from normplace.tasks.selection._compiled import GOLDEN, compiled, mix, uniform
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Graph:
+    """An undirected graph without self-loops or repeated edges; build one with :meth:`from_edges`.
+
+    Attributes:
+        indptr: Where each node's neighbours start in ``indices``; int64, one longer than there are nodes.
+        indices: All neighbours, ascending within a node; int32.
+
+    Example:
+        >>> graph = Graph.from_edges([[0, 1], [1, 2], [2, 1], [3, 3]])
+        >>> graph
+        Graph(num_nodes=4, num_edges=2)
+        >>> graph.neighbors(1).tolist()
+        [0, 2]
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        for array in (self.indptr, self.indices):
+            array.flags.writeable = False
+
+    def __reduce__(self) -> tuple:
+        return Graph, (self.indptr, self.indices)  # so that a copy or another process's is read-only too
+
+    def __repr__(self) -> str:
+        return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges})"
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes there are."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """How many edges there are, each counted once."""
+        return len(self.indices) // 2
+
+    @cached_property
+    def degrees(self) -> NDArray[np.int64]:
+        """The number of neighbours of each node."""
+        found = np.diff(self.indptr)
+        found.flags.writeable = False
+        return found
+
+    def neighbors(self, node: int) -> NDArray[np.int32]:
+        """The neighbours of a node, ascending."""
+        return self.indices[self.indptr[node] : self.indptr[node + 1]]
+
+    def edges(self) -> NDArray[np.int64]:
+        """The edges as rows (smaller id, larger id), in ascending order."""
+        source = np.repeat(np.arange(self.num_nodes), self.degrees)
+        once = source < self.indices
+        return np.stack([source[once], self.indices[once]], axis=1).astype(np.int64)
+
+    def without(self, removed: NDArray[np.bool_]) -> tuple[Graph, NDArray[np.int64]]:
+        """What is left after removing nodes, and the former id of each node that is left.
+
+        Args:
+            removed: One flag per node.
+
+        Raises:
+            UsageError: If no node is left.
+        """
+        kept = np.flatnonzero(~removed)
+        if not len(kept):
+            raise UsageError("the graph is empty: leave at least one node.")
+        source = np.repeat(np.arange(self.num_nodes), self.degrees)
+        stays = ~(removed[source] | removed[self.indices])
+        # New ids are in the order of the former ones, so neighbours stay sorted.
+        fresh = np.cumsum(~removed) - 1
+        counts = np.bincount(fresh[source[stays]], minlength=len(kept))
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return Graph(indptr, fresh[self.indices[stays]].astype(np.int32)), kept
+
+    @classmethod
+    def from_edges(cls, edges: ArrayLike, num_nodes: int | None = None) -> Graph:
+        """The graph of an edge list.
+
+        Args:
+            edges: Integers of shape (number of edges, 2).
+            num_nodes: How many nodes there are. When None, the ids that occur must be 0, 1, 2, ... without gaps, so
+                that a stray id does not pass for a graph full of isolated nodes.
+
+        Raises:
+            UsageError: If the ids or the shape are not as described, or there is no node at all.
+        """
+        pairs = _pairs(edges)
+        if num_nodes is None:
+            num_nodes = len(np.unique(pairs))
+            if len(pairs) and (pairs.min() < 0 or pairs.max() >= num_nodes):
+                raise UsageError(
+                    f"the {num_nodes} ids are not 0 to {num_nodes - 1} (they go from {pairs.min()} to {pairs.max()}): "
+                    "give num_nodes if the others are isolated nodes, or renumber with relabel(edges)."
+                )
+        if isinstance(num_nodes, bool) or not isinstance(num_nodes, int | np.integer):
+            raise UsageError(f"num_nodes is an integer, not {num_nodes!r}.")
+        if num_nodes < 1:
+            raise UsageError("the graph is empty: give at least one node.")
+        if num_nodes >= 2**31:
+            raise UsageError(f"num_nodes is {num_nodes}, and at most {2**31 - 1} fit the 32-bit ids.")
+        wrong = (pairs < 0) | (pairs >= num_nodes)
+        if wrong.any():
+            raise UsageError(
+                f"the edge list has id {pairs[wrong][0]}, which is not from 0 to {num_nodes - 1}: "
+                "correct num_nodes, or renumber with relabel(edges)."
+            )
+        return _assemble(pairs, int(num_nodes))
+
+
+def _pairs(edges: ArrayLike) -> NDArray[np.int64]:
+    pairs = np.asarray(edges)
+    if pairs.size == 0:
+        return np.empty((0, 2), np.int64)
+    if pairs.dtype.kind not in "iu":
+        raise UsageError(f"node ids are integers, not {pairs.dtype}: renumber with relabel(edges).")
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise UsageError(
+            f"edges have the shape (number of edges, 2), not {pairs.shape}; transpose a (2, E) edge_index."
+        )
+    return pairs.astype(np.int64)
+
+
+def _assemble(pairs: NDArray[np.int64], num_nodes: int) -> Graph:
+    low, high = pairs.min(axis=1, initial=num_nodes), pairs.max(axis=1, initial=-1)
+    code = np.unique((low * num_nodes + high)[low != high])
+    low, high = np.divmod(code, num_nodes)
+    source, target = np.concatenate([low, high]), np.concatenate([high, low])
+    by_source = np.argsort(source * num_nodes + target, kind="stable")
+    counts = np.bincount(source, minlength=num_nodes)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Graph(indptr, target[by_source].astype(np.int32))
+
+
+def relabel(edges: ArrayLike) -> tuple[NDArray[np.int64], NDArray]:
+    """Edges with their ids renumbered 0, 1, 2, ... in ascending order of the former ids.
+
+    Args:
+        edges: Ids of any sortable kind, shape (number of edges, 2).
+
+    Returns:
+        The edges, and the former id of each node.
+
+    Raises:
+        UsageError: If the shape is another, or an id is not a number.
+
+    Example:
+        >>> edges, names = relabel([["b", "a"], ["b", "z"]])
+        >>> edges.tolist(), names.tolist()
+        ([[1, 0], [1, 2]], ['a', 'b', 'z'])
+    """
+    pairs = np.asarray(edges)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise UsageError(f"edges have the shape (number of edges, 2), not {pairs.shape}.")
+    if pairs.dtype.kind == "f" and np.isnan(pairs).any():
+        raise UsageError("an id in the edge list is NaN: remove that edge.")
+    names, positions = np.unique(pairs, return_inverse=True)
+    return positions.reshape(pairs.shape).astype(np.int64), names
+
+
+def load_graph(path: str | Path) -> Graph:
+    """The graph in an ``.npz`` file with the fields ``num_nodes`` and ``edges``.
+
+    Raises:
+        UsageError: If there is no such file, it is not of this kind, or a field is missing.
+    """
+    try:
+        with np.load(path) as fields:
+            if not {"num_nodes", "edges"} <= set(fields.files):
+                raise UsageError(f"{path} has the fields {', '.join(fields.files)}: it needs num_nodes and edges.")
+            return Graph.from_edges(fields["edges"], int(fields["num_nodes"]))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (zipfile.BadZipFile, ValueError, TypeError, AttributeError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{path} is not an .npz file of numbers: {error}.") from error
+
+
+def erdos_renyi(num_nodes: int, probability: float, generator: np.random.Generator) -> Graph:
+    """Each pair of nodes joined with the same probability, G(n, p).
+
+    Raises:
+        UsageError: If there is no node or ``probability`` is not from 0 to 1.
+    """
+    if not 0 <= probability <= 1:
+        raise UsageError(f"the probability of an edge is from 0 to 1, not {probability!r}.")
+    pairs = num_nodes * (num_nodes - 1) // 2
+    return uniform_graph(num_nodes, int(generator.binomial(max(pairs, 0), probability)), generator)
+
+
+def uniform_graph(num_nodes: int, num_edges: int, generator: np.random.Generator) -> Graph:
+    """One of the graphs with so many nodes and edges, all equally likely, G(n, M).
+
+    Raises:
+        UsageError: If there are not so many pairs of nodes.
+    """
+    pairs = num_nodes * (num_nodes - 1) // 2
+    if num_nodes >= 1 and not 0 <= num_edges <= pairs:
+        raise UsageError(f"{num_nodes} nodes have 0 to {pairs} edges, not {num_edges}.")
+    code = generator.choice(pairs, num_edges, replace=False, shuffle=False) if num_edges else np.empty(0, np.int64)
+    # Pair c is (i, j) with j(j - 1)/2 + i = c and i < j; the root is off by one where it is not exact.
+    high = ((1 + np.sqrt(1 + 8 * code.astype(np.float64))) / 2).astype(np.int64)
+    high -= high * (high - 1) // 2 > code
+    high += high * (high + 1) // 2 <= code
+    return Graph.from_edges(np.stack([code - high * (high - 1) // 2, high], axis=1), num_nodes)
+
+
+def barabasi_albert(num_nodes: int, attach: int, generator: np.random.Generator) -> Graph:
+    """Each new node joined to ``attach`` former ones with probability proportional to their degree.
+
+    The start is a star of ``attach`` + 1 nodes, as in networkx (Barabási, Albert 1999 leave it open).
+
+    Raises:
+        UsageError: If ``attach`` is not from 1 to ``num_nodes`` - 1.
+    """
+    if not 1 <= attach < num_nodes:
+        raise UsageError(f"attach is from 1 to num_nodes - 1 = {num_nodes - 1}, not {attach}.")
+    seed = np.uint64(generator.integers(2**63))
+    return Graph.from_edges(_attach(num_nodes, attach, seed).reshape(-1, 2), num_nodes)
+
+
+@compiled
+def _attach(num_nodes, attach, seed):
+    # An end drawn uniformly from all edge ends so far is a node drawn by its degree.
+    ends = np.empty(2 * attach * (num_nodes - attach), np.int64)
+    filled = 0
+    for leaf in range(attach):
+        ends[filled], ends[filled + 1] = leaf, attach
+        filled += 2
+    state = mix(seed)
+    for node in range(attach + 1, num_nodes):
+        start = filled
+        while filled < start + 2 * attach:
+            state += GOLDEN
+            target = ends[min(int(uniform(state) * start), start - 1)]
+            known = False
+            for place in range(start, filled, 2):
+                if ends[place] == target:
+                    known = True
+            if not known:
+                ends[filled], ends[filled + 1] = target, node
+                filled += 2
+    return ends
+
+
+def check_nodes(graph: Graph, nodes: ArrayLike, what: str) -> NDArray[np.int64]:
+    """A user's node ids as an array.
+
+    Args:
+        graph: The graph they are of.
+        nodes: Ids, each once.
+        what: Their name in an error.
+
+    Raises:
+        UsageError: If they are not distinct ids of the graph.
+    """
+    found = np.asarray(nodes)
+    if found.size == 0:
+        return np.empty(0, np.int64)
+    if found.dtype.kind not in "iu" or found.ndim != 1:
+        raise UsageError(f"{what} is a flat list of integer ids, not {found.dtype} of shape {found.shape}.")
+    if len(found) > graph.num_nodes:
+        raise UsageError(f"{what} has {len(found)} nodes, and the graph only {graph.num_nodes}.")
+    wrong = (found < 0) | (found >= graph.num_nodes)
+    if wrong.any():
+        raise UsageError(f"{what} has id {found[wrong][0]}, which is not from 0 to {graph.num_nodes - 1}.")
+    found = found.astype(np.int64)
+    seen, counts = np.unique(found, return_counts=True)
+    if len(seen) < len(found):
+        raise UsageError(f"{what} has node {seen[counts > 1][0]} more than once.")
+    return found
+
+
+def check_scores(graph: Graph, scores: ArrayLike, what: str = "scores") -> NDArray[np.float64]:
+    """A user's score per node as an array.
+
+    Raises:
+        UsageError: If there is not one number per node.
+    """
+    found = np.asarray(scores, dtype=np.float64)
+    if found.shape != (graph.num_nodes,):
+        raise UsageError(f"{what} has shape {found.shape}: give one number for each of {graph.num_nodes} nodes.")
+    if np.isnan(found).any():
+        raise UsageError(f"{what} has NaN at node {int(np.flatnonzero(np.isnan(found))[0])}.")
+    return found
+
+
+def check_budget(graph: Graph, k: int) -> int:
+    """How many nodes a user wants.
+
+    Raises:
+        UsageError: If it is not an integer from 1 to the number of nodes.
+    """
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= graph.num_nodes:
+        raise UsageError(f"k is an integer from 1 to the number of nodes, {graph.num_nodes}, not {k!r}.")
+    return int(k)
