@@ -29,7 +29,8 @@ CLAIMS = (
         seeds=5,
         note="The continuation is fed back to the network. The lines themselves reach about 3 times the largest "
         "training value, a logarithm of 0.5, so ten times that value, 1, is far off them; that threshold, the reading "
-        "of the figure as a continuation, and blocks without norms of their own are ours.",
+        "of the figure as a continuation, and blocks without norms of their own are ours. The reach became a logarithm "
+        "after a run of two seeds, and the laptop size was chosen by time over three trial runs of equal verdict.",
     ),
     Claim(
         id="sequence-bounded-with-norm",

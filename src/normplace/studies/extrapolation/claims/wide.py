@@ -38,6 +38,8 @@ CLAIMS = (
         seeds=5,
         note="Root mean square distance on three times the range of the data, over that of the targets, after 200 "
         "gradient steps. Biases of deviation 1 (not the published 0.1, with which one-dimensional networks approach "
-        "their limit very slowly), data and threshold are ours.",
+        "their limit very slowly), data and threshold are ours. Shaped by pilots: with the published biases and 1000 "
+        "steps the distance hardly shrank, so biases, steps and normalisation were changed before the runs judged here "
+        "and the seeds at laptop scale raised from 5 to 20 after an open result; the threshold stayed.",
     ),
 )
