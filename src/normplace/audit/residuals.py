@@ -1,0 +1,211 @@
+"""Residual adds, found by what is added to what.
+
+An add is residual when one operand, the branch, was made from the other, the skip, by way of a mixing operator, while the
+skip itself came to the add unmixed. Whoever wrote it and whatever it is called: ``x + f(x)``, ``x += f(x)``, a fused product,
+a gated sum, experts scattered back into the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from normplace.audit.norms import Norm
+from normplace.audit.trace import ADDS, Graph, Node
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One residual add.
+
+    Attributes:
+        node: The node that adds.
+        skip: The operand that carries the stream.
+        branch: The operand that was made from it.
+        fork: Where the two part.
+        output: The sum.
+        call: The module call that adds.
+    """
+
+    node: int
+    skip: int
+    branch: int
+    fork: int
+    output: int
+    call: int
+
+
+@dataclass
+class Reach:
+    """For each value the landmarks upstream of it, as bit sets, along four kinds of path.
+
+    Attributes:
+        any: All paths.
+        mixed: Paths with a mixing operator.
+        plain: Paths without barrier or norm that follow the skip of residual adds.
+        stream: The same, norms allowed.
+        bit: The bit of each landmark, in the order of the pass.
+        landmarks: The landmark of each bit.
+    """
+
+    any: dict[int, int] = field(default_factory=dict)
+    mixed: dict[int, int] = field(default_factory=dict)
+    plain: dict[int, int] = field(default_factory=dict)
+    stream: dict[int, int] = field(default_factory=dict)
+    bit: dict[int, int] = field(default_factory=dict)
+    landmarks: list[int] = field(default_factory=list)
+
+    def add_landmark(self, value: int) -> None:
+        """Give a value its bit, and let it reach itself."""
+        if value not in self.bit:
+            self.bit[value] = 1 << len(self.landmarks)
+            self.landmarks.append(value)
+        for paths in (self.any, self.plain, self.stream):
+            paths[value] = paths.get(value, 0) | self.bit[value]
+
+    def latest(self, bits: int) -> int:
+        """The landmark of a set that the pass came to last."""
+        return self.landmarks[bits.bit_length() - 1]
+
+    def members(self, bits: int) -> Iterator[int]:
+        """The landmarks of a set, latest first."""
+        while bits:
+            top = bits.bit_length() - 1
+            yield self.landmarks[top]
+            bits &= ~(1 << top)
+
+    def comes_from(self, value: int, source: int) -> bool:
+        """Whether any path leads from ``source`` to ``value``."""
+        return bool(self.any.get(value, 0) & self.bit.get(source, 0))
+
+    def comes_plainly(self, value: int, source: int) -> bool:
+        """Whether one leads there without barrier or norm."""
+        return bool(self.plain.get(value, 0) & self.bit.get(source, 0))
+
+
+def find_residuals(graph: Graph, norms: Sequence[Norm]) -> tuple[list[Residual], Reach]:
+    """Every residual add in the order of the pass, and the reachability that follows from them."""
+    refused: set[int] = set()
+    while True:
+        residuals, reach = _pass(graph, norms, refused)
+        inner = {residual.node for residual in _shortcuts(residuals, reach)}
+        if not inner:
+            return residuals, reach
+        refused |= inner
+
+
+def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[Residual], Reach]:
+    reach, residuals = Reach(), []
+    inside = {at: norm for norm in norms for at in norm.nodes}
+    marked = {value for norm in norms for value in (norm.input, norm.output)}
+    for value, readers in graph.consumers.items():
+        if len(readers) > 1 and graph.is_features(value):
+            marked.add(value)
+    for value in marked:
+        if value not in graph.producer:
+            reach.add_landmark(value)
+    for at, node in enumerate(graph.nodes):
+        norm = inside.get(at)
+        residual = None
+        if norm is None and at not in refused:
+            residual = _residual(graph, reach, at, node)
+        if residual is not None:
+            residuals.append(residual)
+        _step(graph, reach, node, norm, residual)
+        for value in node.outputs:
+            if value in marked or (residual is not None and value == residual.output):
+                reach.add_landmark(value)
+    return residuals, reach
+
+
+def _step(graph: Graph, reach: Reach, node: Node, norm: Norm | None, residual: Residual | None) -> None:
+    """Carry reachability over one node."""
+    inputs: Iterable[int] = [number for number in node.inputs if graph.is_data(number)]
+    returns = norm is not None and norm.output in node.outputs
+    if norm is not None and returns:
+        inputs = [norm.input]
+    anywhere = _union(reach.any, inputs)
+    mixed, plain, stream = _union(reach.mixed, inputs), _union(reach.plain, inputs), _union(reach.stream, inputs)
+    if residual is not None:
+        plain, stream = reach.plain.get(residual.skip, 0), reach.stream.get(residual.skip, 0)
+    if graph.is_mixing(node):
+        mixed = anywhere
+    if graph.is_barrier(node):
+        plain = stream = 0
+    if norm is not None:
+        plain = 0
+    for value in node.outputs:
+        reach.any[value], reach.mixed[value] = anywhere, mixed
+        reach.plain[value], reach.stream[value] = plain, stream
+
+
+def _union(paths: dict[int, int], values: Iterable[int]) -> int:
+    bits = 0
+    for value in values:
+        bits |= paths.get(value, 0)
+    return bits
+
+
+def operands(graph: Graph, node: Node) -> list[int]:
+    """What a node adds up: both operands of an add, or the parts of a stack that is summed."""
+    if node.name in ADDS:
+        return graph.data_inputs(node)
+    if node.name == "sub":
+        return graph.data_inputs(node) if graph.is_features(node.inputs[0]) else []
+    if node.name == "sum" and node.inputs:
+        stacked = graph.maker(node.inputs[0])
+        if stacked is not None and stacked.name == "stack":
+            return graph.data_inputs(stacked)
+    return []
+
+
+def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | None:
+    values = operands(graph, node)
+    if len(values) < 2:
+        return None
+    output = node.outputs[0]
+    size = graph.values[output].shape
+    for skip in values[:1] if node.name == "sub" else values:
+        if _elements(graph.values[skip].shape) != _elements(size):
+            continue
+        for branch in values:
+            common = reach.stream.get(skip, 0) & reach.mixed.get(branch, 0)
+            if branch != skip and common:
+                return Residual(at, skip, branch, reach.latest(common), output, node.call)
+    return None
+
+
+def _elements(shape: Sequence[int]) -> int:
+    count = 1
+    for length in shape:
+        count *= length
+    return count
+
+
+def _shortcuts(residuals: Sequence[Residual], reach: Reach) -> list[Residual]:
+    """Adds inside a branch that carry no stream of their own, such as the direct term of a state-space layer.
+
+    An add is one when it lies within the branch of another, its skip was already mixed there, and no other add continues it.
+    """
+    outputs = {residual.output for residual in residuals}
+    bits = 0
+    for output in outputs:
+        bits |= reach.bit[output]
+    continued: set[int] = set()
+    for residual in residuals:
+        before = reach.stream.get(residual.skip, 0) & bits
+        if before:
+            continued |= {residual.output, reach.latest(before)}
+    found = []
+    for residual in residuals:
+        if residual.output in continued:
+            continue
+        for outer in residuals:
+            if outer.node <= residual.node or not reach.comes_from(outer.branch, residual.output):
+                continue
+            if reach.comes_from(outer.fork, residual.output):
+                continue
+            if reach.mixed.get(residual.skip, 0) & reach.bit[outer.fork]:
+                found.append(residual)
+                break
+    return found

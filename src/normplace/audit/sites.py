@@ -1,0 +1,185 @@
+"""The slot of every norm, decided by where its input comes from and where its output goes.
+
+======================  =====================================================================================
+slot                    what it means
+======================  =====================================================================================
+``embedding``           on the trunk before the first residual add
+``input``               between the stream and the first mixing operator of a branch
+``inner.<name>``        between two mixing operators of a branch: q, k, v, pre-output, mid
+``output``              between the last mixing operator of a branch and its add
+``stream``              on the sum, so that everything after it reads the normalized stream
+``skip``                on the skip alone
+``final``               on a stream that no further add continues
+``transition``          on the trunk between two stacks of blocks
+``head``                behind a stack, after a further mixing operator
+``plain``               in a network, or a part of one, without residual adds
+======================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from normplace.audit.attention import Cores
+from normplace.audit.norms import Norm
+from normplace.audit.residuals import Reach, Residual
+from normplace.audit.trace import Graph
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one norm stands.
+
+    Attributes:
+        slot: One of the slots above.
+        residual: The position of the add it belongs to among the residual adds, None for the network's ends.
+        skip_normed: The branch's input norm feeds the skip too.
+    """
+
+    slot: str
+    residual: int | None = None
+    skip_normed: bool = False
+
+
+class Placer:
+    """Places the norms of one graph."""
+
+    def __init__(self, graph: Graph, norms: Sequence[Norm], residuals: Sequence[Residual], reach: Reach) -> None:
+        self.graph, self.norms, self.residuals, self.reach = graph, norms, residuals, reach
+        self.cores = Cores(graph)
+        self.sums = {residual.output: at for at, residual in enumerate(residuals)}
+        self.sum_bits = 0
+        for residual in residuals:
+            self.sum_bits |= reach.bit[residual.output]
+        self.trunk = self._trunk()
+
+    def places(self) -> list[Place]:
+        """The place of each norm, in the order given."""
+        found = [self._place(norm) for norm in self.norms]
+        return [self._ending(norm, place, found) for norm, place in zip(self.norms, found, strict=True)]
+
+    def _trunk(self) -> set[int]:
+        """Values that lead to the skip of an add other than through the branch of one."""
+        seen: set[int] = set()
+        queue = [residual.skip for residual in self.residuals]
+        skips = {residual.node: residual.skip for residual in self.residuals}
+        while queue:
+            value = queue.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            at = self.graph.producer.get(value)
+            if at is not None:
+                queue += [skips[at]] if at in skips else self.graph.nodes[at].inputs
+        return seen
+
+    def _place(self, norm: Norm) -> Place:
+        reach, residuals = self.reach, self.residuals
+        carried = [at for at, residual in enumerate(residuals) if reach.comes_plainly(residual.skip, norm.output)]
+        if carried:
+            return self._carried(norm, carried[0])
+        within = [at for at, residual in enumerate(residuals) if self._is_within(norm, residual)]
+        within.sort(key=lambda at: (-reach.bit[residuals[at].fork].bit_length(), residuals[at].node))
+        for at in within:
+            if reach.comes_plainly(norm.input, residuals[at].fork):
+                return Place("input", at)
+        for at in within:
+            if not reach.comes_from(norm.input, residuals[at].fork):
+                if self._nearer(norm, residuals[at].call):
+                    return Place("input", at)
+                continue
+            if reach.comes_plainly(residuals[at].branch, norm.output):
+                return Place("output", at)
+            region = self.cores.region(residuals[at], reach)
+            return Place(f"inner.{self.cores.role(norm, region, residuals[at], reach)}", at)
+        return self._outside(norm)
+
+    def _is_within(self, norm: Norm, residual: Residual) -> bool:
+        return self.reach.comes_from(residual.branch, norm.output) and not self.reach.comes_from(residual.fork, norm.output)
+
+    def _carried(self, norm: Norm, at: int) -> Place:
+        """A norm whose output is the stream that add ``at`` reads."""
+        reach, residual = self.reach, self.residuals[at]
+        before = reach.any.get(norm.input, 0) & self.sum_bits
+        on_sum = reach.plain.get(norm.input, 0) & self.sum_bits
+        if not reach.comes_from(residual.branch, norm.output) and reach.comes_plainly(norm.input, residual.fork):
+            return Place("skip", at)
+        if self._nearer(norm, residual.call):
+            return Place("input", at, skip_normed=True)
+        if on_sum:
+            return Place("stream", self.sums[reach.latest(on_sum)])
+        if before and self._follows_norm(norm) is None:
+            return Place("transition")
+        if before:
+            return Place("stream", self.sums[reach.latest(before)])
+        return Place("embedding")
+
+    def _outside(self, norm: Norm) -> Place:
+        reach = self.reach
+        before = reach.any.get(norm.input, 0) & self.sum_bits
+        if norm.output in self.trunk:
+            return Place("transition" if before else "embedding")
+        if not before:
+            later = any(reach.comes_from(residual.output, norm.output) for residual in self.residuals)
+            return Place("embedding" if later else "plain")
+        directly = reach.stream.get(norm.input, 0) & self.sum_bits
+        return Place("final", self.sums[reach.latest(directly)]) if directly else Place("head")
+
+    def _ending(self, norm: Norm, place: Place, found: Sequence[Place]) -> Place:
+        """Tell the last block's own norm on the sum from a final norm, which look alike from the stream."""
+        if place.slot != "final":
+            return place
+        on_sum = self.reach.plain.get(norm.input, 0) & self.sum_bits
+        if not on_sum:
+            return Place("final")
+        at = self.sums[self.reach.latest(on_sum)]
+        residual = self.residuals[at]
+        own = self._path(residual.call)
+        previous = self.reach.stream.get(residual.skip, 0) & self.sum_bits
+        owners = {self._path(other.call) for other in self.residuals if other is not residual}
+        has = {(other.slot, other.residual) for other in found}
+        if own and own not in ("", *self._shared(owners, own)) and _within(self._path(norm.call), own):
+            stream = True
+        elif previous:
+            stream = ("stream", self.sums[self.reach.latest(previous)]) in has
+        else:
+            stream = not {("input", at), ("output", at)} & has
+        return Place("stream", at) if stream else Place("final")
+
+    def _shared(self, owners: set[str], own: str) -> list[str]:
+        """Modules that hold blocks rather than being one: others that add live inside them."""
+        return [own] if any(other != own and _within(other, own) for other in owners) else []
+
+    def _follows_norm(self, norm: Norm) -> Norm | None:
+        for other in self.norms:
+            if other is not norm and self.reach.comes_plainly(norm.input, other.output):
+                return other
+        return None
+
+    def _nearer(self, norm: Norm, call: int) -> bool:
+        """Whether a norm is closer, in the tree of modules, to the add of ``call`` than to what made its input."""
+        maker = self.graph.maker(next(iter(self._sources(norm.input)), norm.input))
+        path = self._path(norm.call)
+        source = self._path(maker.call) if maker is not None else ""
+        return _shared_depth(path, self._path(call)) > _shared_depth(path, source)
+
+    def _sources(self, value: int) -> list[int]:
+        """The value before moving operators."""
+        return [list(self.graph.unchanged(value))[-1]]
+
+    def _path(self, call: int) -> str:
+        return self.graph.tape.calls[call].path if call >= 0 else ""
+
+
+def _shared_depth(one: str, other: str) -> int:
+    depth = 0
+    for first, second in zip(one.split("."), other.split("."), strict=False):
+        if first != second:
+            break
+        depth += 1
+    return depth
+
+
+def _within(path: str, module: str) -> bool:
+    return path == module or path.startswith(f"{module}.")

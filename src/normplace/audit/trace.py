@@ -1,0 +1,194 @@
+"""The tape as a graph: what each operator does to information, and which values can be reached from which.
+
+Operators fall into few kinds. *Moving* ones (views, casts, dropout, gathers) keep every number; *mixing* ones (products with
+weights, attention, convolutions, transforms) make new features of old ones; all the rest works element by element or
+reduces. A residual add and the slot of a norm are questions about paths that do or do not cross a mixing operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from normplace.audit.record import Op, Ref, Tape, Value
+
+CASTS = {"_to_copy", "clone", "contiguous", "detach", "alias", "lift_fresh", "copy", "to", "lift", "_conj", "positive"}
+RESHAPES = {
+    "view", "_unsafe_view", "_reshape_alias", "reshape", "transpose", "t", "permute", "unsqueeze", "squeeze", "expand", "as_strided",
+    "view_as_real", "view_as_complex", "_view_copy", "movedim", "unfold",
+}  # fmt: skip
+MOVES = CASTS | RESHAPES | {
+    "slice", "select", "split", "split_with_sizes", "unbind", "narrow", "chunk", "roll", "flip", "constant_pad_nd", "repeat",
+    "index_select", "gather", "index", "masked_select", "masked_fill", "native_dropout", "dropout", "bernoulli", "pixel_shuffle",
+    "pixel_unshuffle", "im2col", "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "tril", "triu", "diagonal", "clamp",
+    "clamp_min", "clamp_max", "nan_to_num", "repeat_interleave", "channel_shuffle", "nested_from_padded", "to_padded_tensor",
+    "_unsafe_index", "masked_scatter", "sort", "where",
+}  # fmt: skip
+GATHERS = {"cat", "stack", "shared_write", "index_put", "index_copy", "scatter", "slice_scatter", "select_scatter", "_index_put_impl"}
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "dot", "mv", "addmv", "_grouped_mm", "_scaled_mm", "einsum", "addbmm"}
+ATTENTION = {
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable", "scaled_dot_product_attention",
+    "_scaled_dot_product_attention_math_for_mps", "_flash_attention_forward", "_efficient_attention_forward",
+}  # fmt: skip
+CONVOLUTIONS = {"convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution", "conv2d", "thnn_conv2d", "_slow_conv2d_forward"}
+RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "_thnn_fused_lstm_cell", "mkldnn_rnn_layer", "_cudnn_rnn"}
+TRANSFORMS = {"_fft_r2c", "_fft_c2c", "_fft_c2r", "cumsum", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d_with_indices"}
+BARRIERS = PRODUCTS | ATTENTION | CONVOLUTIONS | RECURRENT | {"embedding", "embedding_bag", "_fft_r2c", "_fft_c2c", "_fft_c2r"}
+SOFTMAXES = {"_softmax", "softmax", "_safe_softmax"}
+ADDS = {"add", "index_add", "scatter_add", "scatter_reduce"}
+REDUCTIONS = {"mean", "sum", "var", "var_mean", "std", "std_mean", "linalg_vector_norm", "norm", "amax", "nansum"}
+SPREADS = {"index_add", "scatter_add", "scatter_reduce", "segment_reduce"}
+
+
+@dataclass(slots=True)
+class Node:
+    """One operator of the graph, after fused adds were taken apart.
+
+    Attributes:
+        name: The operator.
+        inputs: Values read, in the order of the arguments.
+        outputs: Values returned.
+        call: The module call it ran in.
+        op: The operator as recorded; None for a part of one.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    call: int
+    op: Op | None = None
+
+
+@dataclass
+class Graph:
+    """A tape with producers, consumers and reachability.
+
+    Args:
+        tape: What was recorded.
+    """
+
+    tape: Tape
+    nodes: list[Node] = field(init=False, default_factory=list)
+    producer: dict[int, int] = field(init=False, default_factory=dict)
+    consumers: dict[int, list[int]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._data = [value.origin == "input" for value in self.values]
+        for op in self.tape.ops:
+            for node in self._normal(op):
+                at = len(self.nodes)
+                self.nodes.append(node)
+                follows = any(self._data[number] for number in node.inputs)
+                for number in node.outputs:
+                    self.producer[number] = at
+                    self._data[number] = follows
+                for number in dict.fromkeys(node.inputs):
+                    self.consumers.setdefault(number, []).append(at)
+
+    @property
+    def values(self) -> list[Value]:
+        """Every value, those that fused operators hid included."""
+        return self.tape.values
+
+    def _normal(self, op: Op) -> Iterator[Node]:
+        """The operator, its fused add or product taken apart where that could be a residual add."""
+        first = op.inputs[0] if op.inputs else -1
+        if op.name in ("addmm", "baddbmm", "addmv", "addbmm") and self._data[first]:
+            hidden = self._hidden(op.outputs[0])
+            yield Node("mm", op.inputs[1:], (hidden,), op.call)
+            yield Node("add", (first, hidden), op.outputs, op.call)
+        elif op.name == "addcmul" and len(op.inputs) == 3:
+            hidden = self._hidden(op.outputs[0])
+            yield Node("mul", op.inputs[1:], (hidden,), op.call)
+            yield Node("add", (first, hidden), op.outputs, op.call)
+        elif op.name == "lerp":
+            yield Node("add", op.inputs[:2], op.outputs, op.call)
+        else:
+            yield Node(op.name, op.inputs, op.outputs, op.call, op)
+
+    def _hidden(self, like: int) -> int:
+        value = self.values[like]
+        self.values.append(Value(value.shape, value.dtype, "op"))
+        self._data.append(False)
+        return len(self.values) - 1
+
+    def is_data(self, value: int) -> bool:
+        """Whether the value depends on the model's inputs."""
+        return self._data[value]
+
+    def is_features(self, value: int) -> bool:
+        """Whether it depends on the inputs and holds real or complex numbers."""
+        dtype = self.values[value].dtype
+        return self._data[value] and (dtype.is_floating_point or dtype.is_complex)
+
+    def maker(self, value: int) -> Node | None:
+        """The operator that returned a value."""
+        at = self.producer.get(value)
+        return None if at is None else self.nodes[at]
+
+    def readers(self, value: int) -> list[Node]:
+        """The operators that read a value."""
+        return [self.nodes[at] for at in self.consumers.get(value, ())]
+
+    def path(self, node: Node) -> str:
+        """The module a node ran in."""
+        return self.tape.calls[node.call].path if node.call >= 0 else ""
+
+    def data_inputs(self, node: Node) -> list[int]:
+        """The inputs of a node that are features."""
+        return [number for number in node.inputs if self.is_features(number)]
+
+    def unchanged(self, value: int, through: Iterable[str] = MOVES) -> Iterator[int]:
+        """The value and what it was before moving operators, nearest first."""
+        names = set(through)
+        while True:
+            yield value
+            node = self.maker(value)
+            if node is None or node.name not in names or not node.inputs:
+                return
+            held = [number for number in node.inputs if self.is_features(number)] or [node.inputs[0]]
+            value = held[0]
+
+    def is_barrier(self, node: Node) -> bool:
+        """Whether new features come out of a node: products, attention, convolutions, transforms, operators unknown."""
+        if node.name in BARRIERS:
+            return True
+        return "::" in node.name and any(self.values[number].origin == "parameter" for number in node.inputs)
+
+    def is_mixing(self, node: Node) -> bool:
+        """Whether a path through this node makes a branch of what would otherwise be a mere rescaling."""
+        return self.is_barrier(node) or node.name in TRANSFORMS
+
+    @cached_property
+    def used(self) -> set[int]:
+        """The values that the model's outputs depend on."""
+        seen, queue = set(), list(self.tape.outputs)
+        while queue:
+            number = queue.pop()
+            if number not in seen:
+                seen.add(number)
+                node = self.maker(number)
+                queue += node.inputs if node is not None else ()
+        return seen
+
+
+def constant(node: Node, graph: Graph) -> float | None:
+    """The number by which a node multiplies, divides or shifts its only tensor, if it is written in the code."""
+    if node.op is None or len(node.op.args) < 2:
+        return None
+    for argument in node.op.args[:2]:
+        if isinstance(argument, Ref):
+            continue
+        if isinstance(argument, int | float) and not isinstance(argument, bool):
+            return float(argument)
+    return None
+
+
+def argument(node: Node, at: int, default: Any = None, key: str = "") -> Any:
+    """A positional argument of the recorded operator, or the keyword's."""
+    if node.op is None:
+        return default
+    return node.op.args[at] if at < len(node.op.args) else node.op.kwargs.get(key, default)
