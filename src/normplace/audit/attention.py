@@ -31,7 +31,7 @@ class Cores:
         gathered = self._product(self.graph.nodes[at].outputs[0], forward=True)
         if scores is None or gathered is None:
             return
-        query, key = self.graph.data_inputs(self.graph.nodes[scores])[:2]
+        query, key = self.graph.factors(self.graph.nodes[scores])[:2]
         weights = self._derived(self.graph.nodes[at].outputs[0])
         self.letters |= {(scores, query): "q", (scores, key): "k"}
         self.letters |= {(gathered, value): "v" for value in self.graph.nodes[gathered].inputs if value not in weights}
@@ -49,7 +49,7 @@ class Cores:
                 seen.add(at)
                 node = self.graph.nodes[at]
                 if node.name in PRODUCTS:
-                    if len(self.graph.data_inputs(node)) >= 2:
+                    if len(self.graph.factors(node)) >= 2:
                         return at
                 elif not self.graph.is_barrier(node):
                     queue += node.outputs if forward else self.graph.data_inputs(node)
@@ -85,7 +85,7 @@ class Cores:
         return self._regions[residual.node]
 
     def kind(self, residual: Residual, reach: Reach) -> str:
-        """What a branch is: attention, convolution, recurrence, mixer or mlp."""
+        """What a branch is: attention, recurrence, convolution, experts, mixer or mlp."""
         region = self.region(residual, reach)
         names = {self.graph.nodes[at].name for at in region}
         if region & self.ends:
@@ -94,13 +94,15 @@ class Cores:
             return "recurrence"
         if names & CONVOLUTIONS:
             return "convolution"
+        if "topk" in names:
+            return "experts"
         return "mixer" if self._mixes_rows(region) else "mlp"
 
     def _mixes_rows(self, region: Iterable[int]) -> bool:
         nodes = [self.graph.nodes[at] for at in region]
         if any(node.name in TRANSFORMS | CONVOLUTIONS | RECURRENT for node in nodes):
             return True
-        return any(node.name in PRODUCTS and len(self.graph.data_inputs(node)) >= 2 for node in nodes)
+        return any(node.name in PRODUCTS and len(self.graph.factors(node)) >= 2 for node in nodes)
 
     def role(self, norm: Norm, region: set[int], residual: Residual, reach: Reach) -> str:
         """The name of an inner norm."""

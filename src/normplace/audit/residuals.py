@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from normplace.audit.norms import Norm
-from normplace.audit.trace import ADDS, Graph, Node
+from normplace.audit.norms import FUSED, Norm
+from normplace.audit.trace import ADDS, CONVOLUTIONS, MOVES, PRODUCTS, TRANSFORMS, Graph, Node
+
+NORM_OPERATORS = set(FUSED)
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Residual:
         fork: Where the two part.
         output: The sum.
         call: The module call that adds.
+        projected: Whether the skip passes one linear map, as where a stage changes its width.
     """
 
     node: int
@@ -33,6 +36,7 @@ class Residual:
     fork: int
     output: int
     call: int
+    projected: bool = False
 
 
 @dataclass
@@ -132,11 +136,28 @@ def _step(graph: Graph, reach: Reach, node: Node, norm: Norm | None, residual: R
         mixed = anywhere
     if graph.is_barrier(node):
         plain = stream = 0
+    elif node.name == "mul" and norm is None:
+        stream = _through_product(graph, reach, node)
     if norm is not None:
         plain = 0
     for value in node.outputs:
         reach.any[value], reach.mixed[value] = anywhere, mixed
         reach.plain[value], reach.stream[value] = plain, stream
+
+
+def _through_product(graph: Graph, reach: Reach, node: Node) -> int:
+    """A stream may be scaled or gated and stay one; the product of two sets of features is a new one."""
+    factors = graph.data_inputs(node)
+    if len(factors) < 2:
+        return _union(reach.stream, factors)
+    sizes = [_elements(graph.values[value].shape) for value in factors]
+    whole = _elements(graph.values[node.outputs[0]].shape)
+    carried = [
+        one
+        for one, other, size, beside in zip(factors, factors[::-1], sizes, sizes[::-1], strict=False)
+        if size == whole and (beside < whole or graph.is_gate(other))
+    ]
+    return _union(reach.stream, carried)
 
 
 def _union(paths: dict[int, int], values: Iterable[int]) -> int:
@@ -172,7 +193,51 @@ def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | Non
             common = reach.stream.get(skip, 0) & reach.mixed.get(branch, 0)
             if branch != skip and common:
                 return Residual(at, skip, branch, reach.latest(common), output, node.call)
+    if node.name != "sub":
+        for skip, branch in (values[:2], values[1::-1]):
+            fork = _projection(graph, reach, skip)
+            # The branch must mix the fork at least once before its own last mixing, or the two are merely summed.
+            if fork is not None and _depth(graph, reach, branch, fork) > 1:
+                return Residual(at, skip, branch, fork, output, node.call, projected=True)
     return None
+
+
+def _projection(graph: Graph, reach: Reach, value: int) -> int | None:
+    """The value of which this one is a linear map with learned weights, normalized or not."""
+    crossed = False
+    while True:
+        node = graph.maker(value)
+        if node is None:
+            return None
+        if graph.is_barrier(node):
+            if crossed or node.name not in PRODUCTS | CONVOLUTIONS or not any(map(graph.is_weight, node.inputs)):
+                return None
+            crossed = True
+        elif node.name not in MOVES | TRANSFORMS | {"mul", "add"} and node.name not in NORM_OPERATORS:
+            return None
+        held = graph.factors(node)
+        if len(held) != 1:
+            return None
+        value = held[0]
+        if crossed and value in reach.bit and len(graph.consumers[value]) > 1:
+            return value
+
+
+def _depth(graph: Graph, reach: Reach, value: int, fork: int) -> int:
+    """How many barriers stand one behind the other on the way back to a fork; two are as good as more."""
+    queue, most, seen = [(value, 0)], 0, set()
+    while queue and most < 2:
+        value, depth = queue.pop()
+        if (value, depth) in seen or not reach.comes_from(value, fork):
+            continue
+        seen.add((value, depth))
+        if value == fork:
+            most = max(most, depth)
+            continue
+        node = graph.maker(value)
+        if node is not None:
+            queue += [(number, depth + graph.is_barrier(node)) for number in node.inputs]
+    return most
 
 
 def _elements(shape: Sequence[int]) -> int:

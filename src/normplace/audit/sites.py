@@ -57,6 +57,9 @@ class Placer:
     def places(self) -> list[Place]:
         """The place of each norm, in the order given."""
         found = [self._place(norm) for norm in self.norms]
+        if any(place.skip_normed for place in found):
+            # In such a stack a norm midway between two adds is the later one's, as its siblings are.
+            found = [self._tied(norm, place) for norm, place in zip(self.norms, found, strict=True)]
         return [self._ending(norm, place, found) for norm, place in zip(self.norms, found, strict=True)]
 
     def _trunk(self) -> set[int]:
@@ -103,7 +106,7 @@ class Placer:
         reach, residual = self.reach, self.residuals[at]
         before = reach.any.get(norm.input, 0) & self.sum_bits
         on_sum = reach.plain.get(norm.input, 0) & self.sum_bits
-        if not reach.comes_from(residual.branch, norm.output) and reach.comes_plainly(norm.input, residual.fork):
+        if not reach.comes_from(residual.branch, norm.output) and reach.comes_from(norm.input, residual.fork):
             return Place("skip", at)
         if self._nearer(norm, residual.call):
             return Place("input", at, skip_normed=True)
@@ -114,6 +117,14 @@ class Placer:
         if before:
             return Place("stream", self.sums[reach.latest(before)])
         return Place("embedding")
+
+    def _tied(self, norm: Norm, place: Place) -> Place:
+        if place.slot != "stream":
+            return place
+        carried = [at for at, other in enumerate(self.residuals) if self.reach.comes_plainly(other.skip, norm.output)]
+        if carried and self._nearer(norm, self.residuals[carried[0]].call, or_as_near=True):
+            return Place("input", carried[0], skip_normed=True)
+        return place
 
     def _outside(self, norm: Norm) -> Place:
         reach = self.reach
@@ -157,16 +168,12 @@ class Placer:
                 return other
         return None
 
-    def _nearer(self, norm: Norm, call: int) -> bool:
+    def _nearer(self, norm: Norm, call: int, or_as_near: bool = False) -> bool:
         """Whether a norm is closer, in the tree of modules, to the add of ``call`` than to what made its input."""
-        maker = self.graph.maker(next(iter(self._sources(norm.input)), norm.input))
+        maker = self.graph.maker(list(self.graph.unchanged(norm.input))[-1])
         path = self._path(norm.call)
         source = self._path(maker.call) if maker is not None else ""
-        return _shared_depth(path, self._path(call)) > _shared_depth(path, source)
-
-    def _sources(self, value: int) -> list[int]:
-        """The value before moving operators."""
-        return [list(self.graph.unchanged(value))[-1]]
+        return _shared_depth(path, self._path(call)) + or_as_near > _shared_depth(path, source)
 
     def _path(self, call: int) -> str:
         return self.graph.tape.calls[call].path if call >= 0 else ""

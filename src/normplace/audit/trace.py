@@ -37,6 +37,7 @@ CONVOLUTIONS = {"convolution", "_convolution", "mkldnn_convolution", "cudnn_conv
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "_thnn_fused_lstm_cell", "mkldnn_rnn_layer", "_cudnn_rnn"}
 TRANSFORMS = {"_fft_r2c", "_fft_c2c", "_fft_c2r", "cumsum", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d_with_indices"}
 BARRIERS = PRODUCTS | ATTENTION | CONVOLUTIONS | RECURRENT | {"embedding", "embedding_bag", "_fft_r2c", "_fft_c2c", "_fft_c2r"}
+GATES = {"sigmoid", "tanh", "_softmax", "softmax", "hardsigmoid"}
 SOFTMAXES = {"_softmax", "softmax", "_safe_softmax"}
 ADDS = {"add", "index_add", "scatter_add", "scatter_reduce"}
 REDUCTIONS = {"mean", "sum", "var", "var_mean", "std", "std_mean", "linalg_vector_norm", "norm", "amax", "nansum"}
@@ -151,6 +152,23 @@ class Graph:
                 return
             held = [number for number in node.inputs if self.is_features(number)] or [node.inputs[0]]
             value = held[0]
+
+    def is_weight(self, value: int) -> bool:
+        """Whether it is a parameter, or a part of one that was picked, viewed or cast."""
+        return any(self.values[number].origin == "parameter" for number in self.unchanged(value))
+
+    def factors(self, node: Node) -> list[int]:
+        """The operands of a product that are features and no weights."""
+        return [number for number in self.data_inputs(node) if not self.is_weight(number)]
+
+    def is_gate(self, value: int) -> bool:
+        """Whether a value comes straight from a function with values between 0 and 1, or -1 and 1."""
+        node = None
+        for number in self.unchanged(value, MOVES | {"rsub", "mul", "add"}):
+            node = self.maker(number)
+            if node is not None and node.name in GATES:
+                return True
+        return False
 
     def is_barrier(self, node: Node) -> bool:
         """Whether new features come out of a node: products, attention, convolutions, transforms, operators unknown."""
