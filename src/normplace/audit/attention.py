@@ -67,26 +67,28 @@ class Cores:
         return seen
 
     def region(self, residual: Residual, reach: Reach) -> set[int]:
-        """The nodes of a branch: all between the fork and the add, and what joins them from elsewhere."""
+        """The nodes of a whole branch."""
         if residual.node not in self._regions:
-            seen: set[int] = set()
-            queue = [residual.branch]
-            while queue:
-                at = self.graph.producer.get(queue.pop())
-                if at is None or at in seen:
-                    continue
-                node = self.graph.nodes[at]
-                if any(reach.comes_from(value, residual.fork) for value in node.inputs):
-                    if residual.fork in node.outputs:
-                        continue
-                    seen.add(at)
-                    queue += [value for value in node.inputs if value != residual.fork]
-            self._regions[residual.node] = seen
+            self._regions[residual.node] = self.between(residual, reach)
         return self._regions[residual.node]
 
-    def kind(self, residual: Residual, reach: Reach) -> str:
+    def between(self, residual: Residual, reach: Reach) -> set[int]:
+        """The nodes between the fork and the branch operand, and what joins them from elsewhere."""
+        seen: set[int] = set()
+        queue = [residual.branch]
+        while queue:
+            at = self.graph.producer.get(queue.pop())
+            if at is None or at in seen:
+                continue
+            node = self.graph.nodes[at]
+            follows = any(reach.comes_from(value, residual.fork) for value in node.inputs)
+            if follows and residual.fork not in node.outputs:
+                seen.add(at)
+                queue += [value for value in node.inputs if value != residual.fork]
+        return seen
+
+    def kind_of(self, region: set[int]) -> str:
         """What a branch is: attention, recurrence, convolution, experts, mixer or mlp."""
-        region = self.region(residual, reach)
         names = {self.graph.nodes[at].name for at in region}
         if region & self.ends:
             return "attention"

@@ -1,0 +1,246 @@
+"""Residual blocks put together from adds and placed norms: their scales, their equation, the modules that make them up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from normplace.audit.attention import Cores
+from normplace.audit.norms import Norm
+from normplace.audit.residuals import Reach, Residual
+from normplace.audit.result import Arm, ResidualBlock
+from normplace.audit.sites import Place
+from normplace.audit.trace import MOVES, Graph, constant
+from normplace.placement import Block, LearnedScale
+
+Number = float | LearnedScale
+
+
+@dataclass
+class Assembly:
+    """All that is known of a graph when its blocks are put together."""
+
+    graph: Graph
+    norms: Sequence[Norm]
+    places: Sequence[Place]
+    residuals: Sequence[Residual]
+    reach: Reach
+    cores: Cores
+
+    def __post_init__(self) -> None:
+        self._returned: dict[int, list[int]] = {}
+        for at, call in enumerate(self.graph.tape.calls):
+            for value in call.outputs:
+                self._returned.setdefault(value, []).append(at)
+
+    def blocks(self) -> tuple[list[ResidualBlock], list[int]]:
+        """The blocks, and for each residual add the block it belongs to."""
+        groups: list[list[int]] = []
+        block_of: list[int] = []
+        for at, residual in enumerate(self.residuals):
+            beside = self._parallel(residual)
+            if beside is not None:
+                groups[block_of[beside]].append(at)
+                block_of.append(block_of[beside])
+            else:
+                block_of.append(len(groups))
+                groups.append([at])
+        streams = self._streams()
+        return [self._block(group, streams[group[0]]) for group in groups], block_of
+
+    def _parallel(self, residual: Residual) -> int | None:
+        """The add just before on the same stream, if this branch does not read its result."""
+        before = self._before(residual)
+        if before is None or self.reach.comes_from(residual.branch, self.residuals[before].output):
+            return None
+        same = self.residuals[before].fork == residual.fork
+        return before if same else None
+
+    def _before(self, residual: Residual) -> int | None:
+        bits = self.reach.stream.get(residual.skip, 0)
+        for at in range(len(self.residuals) - 1, -1, -1):
+            other = self.residuals[at]
+            if other.node < residual.node and bits & self.reach.bit[other.output]:
+                return at
+        return None
+
+    def _streams(self) -> list[int]:
+        streams: list[int] = []
+        count = 0
+        for residual in self.residuals:
+            before = self._before(residual)
+            streams.append(count if before is None else streams[before])
+            count += before is None
+        return streams
+
+    def _block(self, group: Sequence[int], stream: int) -> ResidualBlock:
+        arms, terms = [], []
+        for at in group:
+            for values in self._summands(self.residuals[at]):
+                arm = self._arm(at, values)
+                arms.append(arm)
+                terms.append(arm.layout)
+        residual = self.residuals[group[0]]
+        if len(arms) == 1:
+            equation = arms[0].layout.equation()
+        else:
+            equation = _sum(terms, self._shares_norm(group, len(arms)))
+        if residual.projected:
+            equation = equation.replace("x + ", "P(x) + ", 1)
+        return ResidualBlock(equation, tuple(arms), stream, residual.projected)
+
+    def _shares_norm(self, group: Sequence[int], arms: int) -> bool:
+        inputs = [place for place in self.places if place.slot == "input" and place.residual in group]
+        return 0 < len(inputs) < arms
+
+    def _summands(self, residual: Residual) -> list[int]:
+        """The branches that are summed before the sum is added to the skip; one where there is just one."""
+        found: list[int] = []
+        queue = [residual.branch]
+        while queue:
+            value = queue.pop(0)
+            node = self.graph.maker(list(self.graph.unchanged(value))[-1])
+            parts = self.graph.data_inputs(node) if node is not None and node.name == "add" else []
+            own = [part for part in parts if self.reach.mixed.get(part, 0) & self.reach.bit[residual.fork]]
+            if len(own) >= 2 and len(own) == len(parts) and self._are_sublayers(own, residual):
+                queue += own
+            else:
+                found.append(value)
+        return found
+
+    def _are_sublayers(self, values: Iterable[int], residual: Residual) -> bool:
+        """Whether each value is what another module returned, so that a sum inside one sublayer is not split."""
+        modules = [self._module(value, residual.call) for value in values]
+        return None not in modules and len(set(modules)) == len(modules)
+
+    def _arm(self, at: int, value: int) -> Arm:
+        residual = self.residuals[at]
+        sites = [(norm, place) for norm, place in zip(self.norms, self.places, strict=True) if place.residual == at]
+        layout = self._layout(residual, value, sites)
+        part = Residual(residual.node, residual.skip, value, residual.fork, residual.output, residual.call)
+        region = self.cores.kind_of(self.cores.between(part, self.reach))
+        summed = self.graph.values[residual.output]
+        peak = None if summed.extent is None else max(abs(summed.extent[0]), abs(summed.extent[1]))
+        path = self.graph.tape.calls[residual.call].path if residual.call >= 0 else ""
+        return Arm(region, self._module(value, residual.call), path, layout, str(summed.dtype).removeprefix("torch."), peak)
+
+    def _layout(self, residual: Residual, value: int, sites: Sequence[tuple[Norm, Place]]) -> Block:
+        reach = self.reach
+        mine = [
+            (norm, place)
+            for norm, place in sites
+            if place.slot in ("stream", "skip", "final")
+            or norm.output == value
+            or reach.comes_from(value, norm.output)
+            or place.slot == "output"
+        ]
+        slots = {place.slot for _, place in mine}
+        shared_input = any(place.slot == "input" for _, place in mine) or self._reads_normed(value, residual)
+        inner = tuple(dict.fromkeys(slot.removeprefix("inner.") for slot in _ordered(slots) if slot.startswith("inner.")))
+        skip = self._scale(residual.skip, residual.fork)
+        branch = self._scale(value, None)
+        alpha = self._alpha(residual)
+        if not isinstance(branch, LearnedScale) and math.isfinite(alpha) and alpha != 1:
+            branch *= alpha
+        scale = next((self._input_scale(norm) for norm, place in mine if place.slot == "input"), 1.0)
+        return Block(
+            input=shared_input,
+            inner=inner,
+            output="output" in slots,
+            stream="stream" in slots,
+            skip=skip if isinstance(skip, float) and skip > 0 else 1.0,
+            input_scale=scale if shared_input and scale > 0 else 1.0,
+            branch=branch,
+            skip_normed=any(place.skip_normed for _, place in mine) and shared_input,
+        )
+
+    def _reads_normed(self, value: int, residual: Residual) -> bool:
+        """Whether a parallel branch reads the input norm that an earlier add of its block owns."""
+        return any(
+            place.slot == "input"
+            and place.residual is not None
+            and self.residuals[place.residual].fork == residual.fork
+            and self.reach.comes_from(value, norm.output)
+            for norm, place in zip(self.norms, self.places, strict=True)
+        )
+
+    def _alpha(self, residual: Residual) -> float:
+        op = self.graph.nodes[residual.node].op
+        alpha = op.kwargs.get("alpha", 1) if op is not None else 1
+        return float(alpha) if isinstance(alpha, int | float) and residual.branch == op_last(op) else 1.0
+
+    def _scale(self, value: int, stop: int | None) -> Number:
+        """What a value was multiplied by since it left a norm, a barrier or ``stop``."""
+        total, learned = 1.0, None
+        ends = {norm.output for norm in self.norms}
+        while value != stop and value not in ends:
+            node = self.graph.maker(value)
+            if node is None or not node.inputs:
+                break
+            held = self.graph.data_inputs(node)
+            if node.name in ("mul", "div") and len(held) == 1:
+                number = constant(node, self.graph)
+                beside = [other for other in node.inputs if other != held[0]]
+                if number is not None and number != 0:
+                    total = total * number if node.name == "mul" else total / number
+                elif beside and self.graph.is_weight(beside[0]):
+                    learned = LearnedScale(per_channel=math.prod(self.graph.values[beside[0]].shape) > 1)
+                value = held[0]
+            elif node.name in MOVES and len(held) == 1:
+                value = held[0]
+            else:
+                break
+        return learned or total
+
+    def _input_scale(self, norm: Norm) -> float:
+        numbers = set()
+        for node in self.graph.readers(norm.output):
+            number = constant(node, self.graph) if node.name in ("mul", "div") else None
+            numbers.add(None if number is None else number if node.name == "mul" else 1 / number)
+        return numbers.pop() or 1.0 if len(numbers) == 1 else 1.0
+
+    def _module(self, value: int, call: int) -> str | None:
+        """The outermost module below the adding one that returned a value."""
+        calls = self.graph.tape.calls
+        values = self.graph.unchanged(value, MOVES | {"mul", "div"})
+        for at in sorted({at for number in values for at in self._returned.get(number, ())}):
+            above = calls[at].parent
+            while above >= 0 and above != call:
+                above = calls[above].parent
+            if above == call:
+                return calls[at].path
+        return None
+
+
+def op_last(op: object) -> int | None:
+    """The last tensor an operator reads."""
+    inputs = getattr(op, "inputs", ())
+    return inputs[-1] if inputs else None
+
+
+def _ordered(slots: Iterable[str]) -> list[str]:
+    order = ["inner.q", "inner.k", "inner.v"]
+    return sorted(slots, key=lambda slot: (order.index(slot) if slot in order else len(order), slot))
+
+
+def _sum(layouts: Sequence[Block], shared: bool) -> str:
+    """The equation of parallel branches."""
+    terms = []
+    for at, layout in enumerate(layouts, 1):
+        plain = Block(
+            input=layout.input, inner=layout.inner, output=layout.output, branch=_fixed(layout.branch), skip=0.0,
+            input_scale=layout.input_scale,
+        ).equation()  # fmt: skip
+        learned = "g " if isinstance(layout.branch, LearnedScale) else ""
+        term = learned + plain.replace("F", f"F{at}", 1)
+        terms.append(term if shared or not layout.input else term.replace("N(x)", f"N{at}(x)"))
+    skip = "N(x)" if layouts[0].skip_normed else "x"
+    if layouts[0].skip != 1:
+        skip = f"{layouts[0].skip:.4g} {skip}"
+    total = " + ".join([skip, *terms])
+    return f"N({total})" if any(layout.stream for layout in layouts) else total
+
+
+def _fixed(number: object) -> float:
+    return number if isinstance(number, float) else 1.0

@@ -1,0 +1,155 @@
+"""``normplace.audit``: where every norm of a model stands."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normplace.audit.blocks import Assembly
+from normplace.audit.findings import Evidence, find
+from normplace.audit.naming import placement_name
+from normplace.audit.norms import Norm, find_norms
+from normplace.audit.record import Tape, record, tensors_of
+from normplace.audit.residuals import Residual, find_residuals
+from normplace.audit.result import Audit, Site
+from normplace.audit.sites import Placer
+from normplace.audit.trace import Graph
+from normplace.errors import UsageError
+
+# What torch says when a value is asked of a tensor that has none.
+WITHOUT_VALUES = ("meta tensor", "no data", "data-dependent", "DataDependent", "FakeTensor", "Meta")
+
+
+def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) -> Audit:
+    """Find every norm and residual add of a model in one forward pass, and say where each norm stands and what of it.
+
+    Nothing is judged by name or by the order of registration: the pass is recorded operator by operator, so hand-written and
+    functional norms are found too. The model runs once, in evaluation mode and without gradients. A model
+    built under ``torch.device("meta")`` costs neither memory nor time, whatever its size, but measures nothing.
+
+    Args:
+        model: Any module.
+        *inputs: What it is called with; moved to ``meta`` for a model that lives there.
+        certify: Also ask :func:`normplace.ntk.certificate` whether the model can explode outside its data, which takes many
+            passes; for a model of one input, rows of features.
+        **kwargs: What it is called with, by name.
+
+    Returns:
+        A frozen :class:`~normplace.audit.result.Audit`; ``str`` of it is for people.
+
+    Raises:
+        UsageError: If the model is none, or its forward pass fails.
+
+    Example:
+        >>> layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        >>> found = audit(layer, torch.randn(1, 3, 8))
+        >>> found.placement, [(site.name, site.slot) for site in found.sites]
+        ('post', [('norm1', 'stream'), ('norm2', 'stream')])
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"audit takes an nn.Module, got {type(model).__name__}: build the model first.")
+    model = getattr(model, "_orig_mod", model)  # a compiled model runs kernels that cannot be seen
+    tape = _run(model, inputs, kwargs)
+    graph = Graph(tape)
+    norms = find_norms(graph)
+    residuals, reach = find_residuals(graph, norms)
+    placer = Placer(graph, norms, residuals, reach)
+    places = placer.places()
+    assembly = Assembly(graph, norms, places, residuals, reach, placer.cores)
+    blocks, block_of = assembly.blocks()
+    names = _names(graph, norms, residuals)
+    sites = tuple(
+        Site(
+            name, place.slot, norm.kind, None if place.residual is None else block_of[place.residual],
+            tape.calls[norm.call].path if norm.call >= 0 else "", own, norm.eps,
+            _dtype(graph.values[norm.input].dtype), _dtype(norm.precision), norm.variance,
+        )
+        for norm, place, (name, own) in zip(norms, places, names, strict=True)
+    )  # fmt: skip
+    layouts = [arm.layout for block in blocks for arm in block.arms]
+    evidence = Evidence(model, assembly, sites, tuple(blocks), tuple(block_of), inputs if certify and not kwargs else None)
+    return Audit(
+        type(model).__name__, placement_name(layouts, bool(norms)), sites, tuple(blocks), find(evidence), len(tape.ops)
+    )  # fmt: skip
+
+
+def _run(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tape:
+    """Record the pass; whatever goes wrong becomes one sentence."""
+    try:
+        inspect.signature(model.forward).bind(*inputs, **kwargs)
+    except TypeError as error:
+        raise UsageError(
+            f"{type(model).__name__}.forward cannot be called so ({error}): give audit the inputs after the model."
+        ) from None
+    except ValueError:
+        pass  # a forward without a signature is called as it is
+    on_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    if on_meta:
+        inputs, kwargs = _to_meta(inputs), _to_meta(dict(kwargs))
+    try:
+        return record(model, inputs, kwargs)
+    except UsageError:
+        raise
+    except Exception as error:
+        said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip().rstrip(".")
+        if on_meta and any(word in str(error) + type(error).__name__ for word in WITHOUT_VALUES):
+            raise UsageError(
+                f"the forward pass asks for the values of tensors that a meta model does not have ({said}): "
+                "build the model on the CPU, smaller if need be."
+            ) from error
+        given = ", ".join(f"{tuple(tensor.shape)} {_dtype(tensor.dtype)}" for tensor in tensors_of((inputs, kwargs)))
+        raise UsageError(
+            f"the forward pass failed on inputs {given or 'without tensors'} ({type(error).__name__}: {said}): "
+            "call the model itself first to see where."
+        ) from error
+
+
+def _to_meta(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.to("meta")
+    if isinstance(value, dict):
+        return {key: _to_meta(held) for key, held in value.items()}
+    return type(value)(_to_meta(held) for held in value) if type(value) in (tuple, list) else value
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _names(graph: Graph, norms: Sequence[Norm], residuals: Sequence[Residual]) -> list[tuple[str, bool]]:
+    """The name of each norm, and whether it has a module of its own.
+
+    A module is a norm's own when its call holds that norm and nothing that mixes or adds.
+    """
+    calls = graph.tape.calls
+    busy: set[int] = set()
+    held: Counter[int] = Counter()
+
+    def upwards(call: int):
+        while call >= 0:
+            yield call
+            call = calls[call].parent
+
+    for node in graph.nodes:
+        if graph.is_barrier(node) and node.call not in busy:
+            busy.update(upwards(node.call))
+    for residual in residuals:
+        busy.update(upwards(residual.call))
+    for norm in norms:
+        held.update(upwards(norm.call))
+    found, used = [], Counter()
+    for norm in norms:
+        own = norm.call >= 0 and norm.call not in busy and held[norm.call] == 1 and calls[norm.call].path != ""
+        path = calls[norm.call].path if norm.call >= 0 else ""
+        name = path if own else f"{path}:{norm.kind}"
+        if not own:
+            used[norm.call, name] += 1
+            count = used[norm.call, name]
+            name = name if count == 1 else f"{name}.{count}"
+        found.append((name, own))
+    return found

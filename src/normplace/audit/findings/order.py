@@ -1,0 +1,206 @@
+"""Norms in an order that wastes one of them, or loses something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from normplace.audit.findings.evidence import Evidence, listed
+from normplace.audit.norms import Norm
+from normplace.audit.result import Finding, Site
+from normplace.audit.trace import CASTS, MOVES, PRODUCTS, RESHAPES, Graph, constant
+
+KNOWN_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm)
+
+
+def consecutive(evidence: Evidence) -> Iterator[Finding]:
+    """Two norms with nothing between them."""
+    graph = evidence.assembly.graph
+    by_output = {norm.output: (norm, site) for norm, site in evidence.pairs()}
+    for norm, site in evidence.pairs():
+        source = next((by_output[value] for value in _scaled(graph, norm.input) if value in by_output), None)
+        if source is None or source[0] is norm:
+            continue
+        first, before = source
+        alone = _only_read_by(graph, first, norm)
+        yield Finding(
+            "consecutive norms",
+            "warning" if alone else "note",
+            (before.name, site.name),
+            f"{site.name} ({site.slot}) normalizes what {before.name} ({before.slot}) has just normalized"
+            + ("." if alone else ", which is read elsewhere too."),
+            "The second norm can only undo the first one's gain: parameters and a pass over memory for nothing."
+            if alone
+            else "This reader sees its input normalized twice.",
+            f"Remove {site.name}." if alone else f"Remove {site.name}, or leave it if its own gain is wanted.",
+        )
+
+
+def undone(evidence: Evidence) -> Iterator[Finding]:
+    """A norm each of whose readers is a plain product that is normalized again."""
+    graph = evidence.assembly.graph
+    starts = {norm.input: (norm, site) for norm, site in evidence.pairs()}
+    for norm, site in evidence.pairs():
+        if norm.kind not in ("rms", "l2"):
+            continue
+        after = _normalized_again(graph, norm, starts)
+        if after:
+            yield Finding(
+                "norm undone",
+                "warning",
+                (site.name, *(later.name for later in after)),
+                f"every reader of {site.name} multiplies by weights without bias and normalizes the result: "
+                f"{listed([later.name for later in after])}.",
+                "A positive factor of a row passes such a product and is divided out behind it, so this norm changes nothing but "
+                "what its gain does.",
+                f"Remove {site.name} and fold its gain into the weights that read it.",
+            )
+
+
+def unused(evidence: Evidence) -> Iterator[Finding]:
+    """A norm that is computed and dropped, and norm modules that are never called."""
+    graph = evidence.assembly.graph
+    for norm, site in evidence.pairs():
+        if norm.output not in graph.used:
+            yield Finding(
+                "norm without effect",
+                "error",
+                (site.name,),
+                f"the result of {site.name} does not reach any output of the model.",
+                "The network trains and runs as if the norm were not there, and its parameters get no gradient.",
+                f"Use what {site.name} returns (a norm does not change its input), or remove it.",
+            )
+    called = {call.path for call in graph.tape.calls}
+    idle = [
+        name for name, module in evidence.model.named_modules() if isinstance(module, KNOWN_NORMS) and name not in called
+    ]
+    if idle:
+        yield Finding(
+            "norm never called",
+            "note",
+            tuple(idle),
+            f"the forward pass on these inputs does not call {listed(idle)}.",
+            "Whatever the names suggest, these norms play no part here.",
+            "Check that the inputs take the path you mean, or remove the modules.",
+        )
+
+
+def erased_scale(evidence: Evidence) -> Iterator[Finding]:
+    """A factor per row, or for all, that a norm divides out at once."""
+    graph = evidence.assembly.graph
+    for norm, site in evidence.pairs():
+        if not norm.erases_scale:
+            continue
+        value = list(graph.unchanged(norm.input, CASTS | RESHAPES))[-1]
+        node = graph.maker(value)
+        if node is None or node.name not in ("mul", "div") or len(graph.consumers.get(value, ())) > 1 + (norm.kind != "layer"):
+            continue
+        if any(graph.producer.get(number) in norm.nodes for number in node.outputs):
+            continue
+        outside = {at for at in graph.consumers.get(value, ()) if at not in norm.nodes and graph.nodes[at].name not in CASTS}
+        scale = _scale(graph, node.inputs, node.outputs[0], constant(node, graph))
+        if outside or scale is None:
+            continue
+        yield Finding(
+            "erased scale",
+            "note" if scale == "a constant" else "warning",
+            (site.name,),
+            f"{scale} multiplies what {site.name} normalizes, and nothing else reads the product.",
+            "The norm divides a positive factor of a row out, up to its eps: what the factor says is lost.",
+            "Multiply after the norm instead, or remove the factor.",
+        )
+
+
+def skip_after_norm(evidence: Evidence) -> Iterator[Finding]:
+    """Skips that start behind the norm of their own branch."""
+    names = [
+        site.name
+        for site, place in zip(evidence.sites, evidence.assembly.places, strict=True)
+        if place.skip_normed
+    ]  # fmt: skip
+    if names:
+        yield Finding(
+            "residual after norm",
+            "warning",
+            tuple(names),
+            f"the skip leaves the stream behind {listed(names)}, together with the branch.",
+            "The stream passes a norm in every block, as in post-norm: no path leads straight from the output to the input, and "
+            "deep stacks need warm-up.",
+            "Take the skip from the input of the norm, unless post-norm is meant.",
+        )
+
+
+def _scaled(graph: Graph, value: int) -> Iterator[int]:
+    """The value and what it was before moves and constant factors."""
+    while True:
+        yield value
+        node = graph.maker(value)
+        if node is None or len(held := graph.data_inputs(node)) != 1:
+            return
+        if node.name not in MOVES and not (node.name in ("mul", "div") and constant(node, graph) is not None):
+            return
+        value = held[0]
+
+
+def _only_read_by(graph: Graph, first: Norm, second: Norm) -> bool:
+    """Whether the first norm's result goes nowhere but into the second."""
+    queue, seen = [first.output], set()
+    while queue:
+        value = queue.pop()
+        if value in graph.tape.outputs:
+            return False
+        for at in graph.consumers.get(value, ()):
+            if at in second.nodes or at in seen:
+                continue
+            seen.add(at)
+            node = graph.nodes[at]
+            if node.name not in MOVES and not (node.name in ("mul", "div") and constant(node, graph) is not None):
+                return False
+            queue += [number for number in node.outputs if number != second.input]
+    return True
+
+
+def _normalized_again(graph: Graph, norm: Norm, starts: dict[int, tuple[Norm, Site]]) -> list[Site]:
+    """The norms behind plain products at which every way out of a norm ends; empty if one does not."""
+    ends: dict[str, Site] = {}
+    queue, seen = [(norm.output, False)], set()
+    while queue:
+        value, crossed = queue.pop()
+        if (value, crossed) in seen:
+            continue
+        seen.add((value, crossed))
+        if crossed and value in starts and starts[value][0].erases_scale:
+            ends[starts[value][1].name] = starts[value][1]
+            continue
+        readers = graph.readers(value)
+        if not readers or value in graph.tape.outputs:
+            return []
+        for node in readers:
+            linear = node.name in PRODUCTS and len(graph.factors(node)) == 1 and node.name not in ("addmm", "baddbmm")
+            if linear:
+                queue += [(number, True) for number in node.outputs]
+            elif node.name in RESHAPES | CASTS | {"split", "split_with_sizes", "slice", "select", "unbind"}:
+                queue += [(number, crossed) for number in node.outputs if number in graph.consumers]
+            else:
+                return []
+    return list(ends.values())
+
+
+def _scale(graph: Graph, inputs: tuple[int, ...], output: int, number: float | None) -> str | None:
+    """What kind of factor per row multiplies, in words; None where it is none."""
+    shape = graph.values[output].shape
+    data = [value for value in inputs if graph.is_features(value)]
+    if number is not None:
+        return "a constant" if number > 0 else None
+    others = [value for value in inputs if value not in data[:1]] if len(data) == 1 else []
+    if len(data) == 1 and others:
+        held = graph.values[others[0]].shape
+        return "one learned factor" if all(length == 1 for length in held) and graph.is_weight(others[0]) else None
+    for value in data:
+        held = graph.values[value].shape
+        full = (1,) * (len(shape) - len(held)) + tuple(held)
+        if full[-1] == 1 and shape[-1] > 1:
+            origins = {graph.values[number].dtype.is_floating_point for number in graph.unchanged(value)}
+            return "a factor per row" if origins == {True} else None
+    return None
