@@ -15,7 +15,7 @@ from normplace.audit.findings import Evidence, find
 from normplace.audit.naming import placement_name
 from normplace.audit.norms import Norm, find_norms
 from normplace.audit.record import Tape, record, tensors_of
-from normplace.audit.residuals import Residual, find_residuals
+from normplace.audit.residuals import Residual, find_residuals, nested
 from normplace.audit.result import Audit, Site
 from normplace.audit.sites import Placer
 from normplace.audit.trace import Graph
@@ -57,12 +57,10 @@ def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) 
     tape = _run(model, inputs, kwargs)
     graph = Graph(tape)
     norms = find_norms(graph)
-    residuals, reach = find_residuals(graph, norms)
-    placer = Placer(graph, norms, residuals, reach)
-    places = placer.places()
-    assembly = Assembly(graph, norms, places, residuals, reach, placer.cores)
+    assembly = _placed(graph, norms)
+    places = assembly.places
     blocks, block_of = assembly.blocks()
-    names = _names(graph, norms, residuals)
+    names = _names(graph, norms, assembly.residuals)
     sites = tuple(
         Site(
             name, place.slot, norm.kind, None if place.residual is None else block_of[place.residual],
@@ -76,6 +74,20 @@ def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) 
     return Audit(
         type(model).__name__, placement_name(layouts, bool(norms)), sites, tuple(blocks), find(evidence), len(tape.ops)
     )  # fmt: skip
+
+
+def _placed(graph: Graph, norms: Sequence[Norm]) -> Assembly:
+    """The norms placed. A sum inside a branch that has no norm of its own says nothing of placement, and is left out."""
+    refused: set[int] = set()
+    while True:
+        residuals, reach = find_residuals(graph, norms, refused)
+        placer = Placer(graph, norms, residuals, reach)
+        places = placer.places()
+        owned = {residuals[place.residual].node for place in places if place.residual is not None}
+        silent = {residual.node for residual, _ in nested(residuals, reach)} - owned
+        if not silent:
+            return Assembly(graph, norms, places, residuals, reach, placer.cores)
+        refused |= silent
 
 
 def _run(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tape:

@@ -11,10 +11,11 @@ from normplace.presets import PRESETS
 
 SLOTS = ("input", "output", "stream", "skip_normed")
 CLOSE = 1e-3
+BARE = 1 / 3
 
 
 def placement_name(layouts: Sequence[Block], normed: bool) -> str | None:
-    """The preset that every block follows; inner norms and the norms at the network's ends are no part of a name.
+    """The preset that every block with a norm follows; inner norms and the norms at the network's ends are no part of a name.
 
     Args:
         layouts: The block at each add, in the order of the network.
@@ -22,6 +23,9 @@ def placement_name(layouts: Sequence[Block], normed: bool) -> str | None:
     """
     if not layouts:
         return "plain" if normed else None
+    bare = [layout for layout in layouts if not layout.slots]
+    if 0 < len(bare) < BARE * len(layouts):  # a convolution that adds positions, say
+        layouts = [layout for layout in layouts if layout.slots]
     if any(layout.inner for layout in layouts) and not any(layout.slots != _inner(layout) for layout in layouts):
         return None  # norms inside the branches only: no preset says so
     for name in PRESETS:

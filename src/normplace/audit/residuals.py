@@ -87,15 +87,21 @@ class Reach:
         return bool(self.plain.get(value, 0) & self.bit.get(source, 0))
 
 
-def find_residuals(graph: Graph, norms: Sequence[Norm]) -> tuple[list[Residual], Reach]:
-    """Every residual add in the order of the pass, and the reachability that follows from them."""
-    refused: set[int] = set()
+def find_residuals(graph: Graph, norms: Sequence[Norm], refused: Iterable[int] = ()) -> tuple[list[Residual], Reach]:
+    """Every residual add in the order of the pass, and the reachability that follows from them.
+
+    Args:
+        graph: The graph.
+        norms: Its norms.
+        refused: Nodes that are known to be no residual adds.
+    """
+    dropped = set(refused)
     while True:
-        residuals, reach = _pass(graph, norms, refused)
-        inner = {residual.node for residual in _shortcuts(residuals, reach)}
+        residuals, reach = _pass(graph, norms, dropped)
+        inner = {residual.node for residual, continued in nested(residuals, reach) if not continued}
         if not inner:
             return residuals, reach
-        refused |= inner
+        dropped |= inner
 
 
 def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[Residual], Reach]:
@@ -148,10 +154,10 @@ def _step(graph: Graph, reach: Reach, node: Node, norm: Norm | None, residual: R
 def _through_product(graph: Graph, reach: Reach, node: Node) -> int:
     """A stream may be scaled or gated and stay one; the product of two sets of features is a new one."""
     factors = graph.data_inputs(node)
-    if len(factors) < 2:
-        return _union(reach.stream, factors)
     sizes = [_elements(graph.values[value].shape) for value in factors]
     whole = _elements(graph.values[node.outputs[0]].shape)
+    if len(factors) < 2:
+        return _union(reach.stream, [value for value, size in zip(factors, sizes, strict=True) if size == whole])
     carried = [
         one
         for one, other, size, beside in zip(factors, factors[::-1], sizes, sizes[::-1], strict=False)
@@ -191,7 +197,9 @@ def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | Non
             continue
         for branch in values:
             common = reach.stream.get(skip, 0) & reach.mixed.get(branch, 0)
-            if branch != skip and common:
+            # Where both operands still share a later value unmixed, they part there, and no branch lies between.
+            shared = reach.stream.get(skip, 0) & reach.stream.get(branch, 0)
+            if branch != skip and common.bit_length() >= max(shared.bit_length(), 1):
                 return Residual(at, skip, branch, reach.latest(common), output, node.call)
     if node.name != "sub":
         for skip, branch in (values[:2], values[1::-1]):
@@ -247,30 +255,26 @@ def _elements(shape: Sequence[int]) -> int:
     return count
 
 
-def _shortcuts(residuals: Sequence[Residual], reach: Reach) -> list[Residual]:
-    """Adds inside a branch that carry no stream of their own, such as the direct term of a state-space layer.
+def nested(residuals: Sequence[Residual], reach: Reach) -> Iterator[tuple[Residual, bool]]:
+    """Adds inside the branch of another whose skip was already mixed there, and whether other adds continue them.
 
-    An add is one when it lies within the branch of another, its skip was already mixed there, and no other add continues it.
+    One that nothing continues carries no stream: it is a mere shortcut, such as the direct term of a state-space layer.
     """
-    outputs = {residual.output for residual in residuals}
     bits = 0
-    for output in outputs:
-        bits |= reach.bit[output]
+    for residual in residuals:
+        bits |= reach.bit[residual.output]
     continued: set[int] = set()
     for residual in residuals:
         before = reach.stream.get(residual.skip, 0) & bits
         if before:
             continued |= {residual.output, reach.latest(before)}
-    found = []
     for residual in residuals:
-        if residual.output in continued:
-            continue
         for outer in residuals:
-            if outer.node <= residual.node or not reach.comes_from(outer.branch, residual.output):
-                continue
-            if reach.comes_from(outer.fork, residual.output):
-                continue
-            if reach.mixed.get(residual.skip, 0) & reach.bit[outer.fork]:
-                found.append(residual)
+            if (
+                outer.node > residual.node
+                and reach.comes_from(outer.branch, residual.output)
+                and not reach.comes_from(outer.fork, residual.output)
+                and reach.mixed.get(residual.skip, 0) & reach.bit[outer.fork]
+            ):
+                yield residual, residual.output in continued
                 break
-    return found

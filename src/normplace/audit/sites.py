@@ -80,10 +80,11 @@ class Placer:
     def _place(self, norm: Norm) -> Place:
         reach, residuals = self.reach, self.residuals
         carried = [at for at, residual in enumerate(residuals) if reach.comes_plainly(residual.skip, norm.output)]
-        if carried:
-            return self._carried(norm, carried[0])
         within = [at for at, residual in enumerate(residuals) if self._is_within(norm, residual)]
         within.sort(key=lambda at: (-reach.bit[residuals[at].fork].bit_length(), residuals[at].node))
+        if carried:
+            around = [at for at in within if self._opens(norm, residuals[at])]
+            return Place("input", around[0]) if around else self._carried(norm, carried[0])
         for at in within:
             if reach.comes_plainly(norm.input, residuals[at].fork):
                 return Place("input", at)
@@ -101,6 +102,12 @@ class Placer:
     def _is_within(self, norm: Norm, residual: Residual) -> bool:
         return self.reach.comes_from(residual.branch, norm.output) and not self.reach.comes_from(residual.fork, norm.output)
 
+    def _opens(self, norm: Norm, residual: Residual) -> bool:
+        """Whether a norm reads the fork of a branch with no other add between, whatever small stream it then begins."""
+        plain = self.reach.plain.get(norm.input, 0)
+        fork = self.reach.bit[residual.fork]
+        return bool(plain & fork) and (plain & self.sum_bits).bit_length() <= fork.bit_length()
+
     def _carried(self, norm: Norm, at: int) -> Place:
         """A norm whose output is the stream that add ``at`` reads."""
         reach, residual = self.reach, self.residuals[at]
@@ -108,7 +115,7 @@ class Placer:
         on_sum = reach.plain.get(norm.input, 0) & self.sum_bits
         if not reach.comes_from(residual.branch, norm.output) and reach.comes_from(norm.input, residual.fork):
             return Place("skip", at)
-        if self._nearer(norm, residual.call):
+        if self._nearer(norm, residual.call) and not self._normed_again(norm, residual):
             return Place("input", at, skip_normed=True)
         if on_sum:
             return Place("stream", self.sums[reach.latest(on_sum)])
@@ -155,7 +162,7 @@ class Placer:
         elif previous:
             stream = ("stream", self.sums[self.reach.latest(previous)]) in has
         else:
-            stream = not {("input", at), ("output", at)} & has
+            stream = len(self.residuals) == 1 and not {("input", at), ("output", at)} & has
         return Place("stream", at) if stream else Place("final")
 
     def _shared(self, owners: set[str], own: str) -> list[str]:
@@ -167,6 +174,14 @@ class Placer:
             if other is not norm and self.reach.comes_plainly(norm.input, other.output):
                 return other
         return None
+
+    def _normed_again(self, norm: Norm, residual: Residual) -> bool:
+        """Whether the branch reads this norm through one of its own."""
+        return any(
+            self._is_within(other, residual) and self.reach.comes_plainly(other.input, norm.output)
+            for other in self.norms
+            if other is not norm
+        )
 
     def _nearer(self, norm: Norm, call: int, or_as_near: bool = False) -> bool:
         """Whether a norm is closer, in the tree of modules, to the add of ``call`` than to what made its input."""

@@ -157,7 +157,7 @@ def _only_read_by(graph: Graph, first: Norm, second: Norm) -> bool:
             node = graph.nodes[at]
             if node.name not in MOVES and not (node.name in ("mul", "div") and constant(node, graph) is not None):
                 return False
-            queue += [number for number in node.outputs if number != second.input]
+            queue += node.outputs
     return True
 
 
