@@ -120,7 +120,18 @@ class Cores:
         if further:
             return f"{further}-latent"
         last = any(self._ends_branch(node, residual) for node in products)
-        return "pre-output" if last and self._mixes_rows(region) else "mid"
+        return "pre-output" if last and self._mixes_rows(self._around(norm, region, reach)) else "mid"
+
+    def _around(self, norm: Norm, region: set[int], reach: Reach) -> set[int]:
+        """The part of a branch on the ways into a norm and out of it."""
+        found = {at for at in region if any(reach.comes_from(value, norm.output) for value in self.graph.nodes[at].outputs)}
+        queue = [norm.input]
+        while queue:
+            at = self.graph.producer.get(queue.pop())
+            if at in region and at not in found:
+                found.add(at)
+                queue += self.graph.nodes[at].inputs
+        return found
 
     def _letters(self, met: Iterable[tuple[int, int]]) -> str:
         found = {self.letters[pair] for pair in met if pair in self.letters}

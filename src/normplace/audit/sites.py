@@ -145,29 +145,38 @@ class Placer:
         return Place("final", self.sums[reach.latest(directly)]) if directly else Place("head")
 
     def _ending(self, norm: Norm, place: Place, found: Sequence[Place]) -> Place:
-        """Tell the last block's own norm on the sum from a final norm, which look alike from the stream."""
-        if place.slot != "final":
+        """Tell the last block's own norm on the sum from a norm behind the stack, which look alike from the stream."""
+        if place.slot not in ("final", "transition"):
             return place
         on_sum = self.reach.plain.get(norm.input, 0) & self.sum_bits
         if not on_sum:
-            return Place("final")
+            return Place(place.slot)
         at = self.sums[self.reach.latest(on_sum)]
         residual = self.residuals[at]
-        own = self._path(residual.call)
         previous = self.reach.stream.get(residual.skip, 0) & self.sum_bits
-        owners = {self._path(other.call) for other in self.residuals if other is not residual}
-        has = {(other.slot, other.residual) for other in found}
-        if own and own not in ("", *self._shared(owners, own)) and _within(self._path(norm.call), own):
-            stream = True
-        elif previous:
-            stream = ("stream", self.sums[self.reach.latest(previous)]) in has
+        before = self.sums[self.reach.latest(previous)] if previous else None
+        likewise = [
+            other for other, place in zip(self.norms, found, strict=True) if (place.slot, place.residual) == ("stream", before)
+        ]
+        if self._is_block(residual):
+            own = _within(self._path(norm.call), self._path(residual.call))
+            # A norm beside the block is the block's if those of earlier blocks stand beside theirs too.
+            beside = before is not None and any(
+                not _within(self._path(other.call), self._path(self.residuals[before].call)) for other in likewise
+            )
+            stream = own or beside
+        elif before is not None:
+            stream = bool(likewise)
         else:
-            stream = len(self.residuals) == 1 and not {("input", at), ("output", at)} & has
-        return Place("stream", at) if stream else Place("final")
+            has = {(place.slot, place.residual) for place in found}
+            stream = not {("input", at), ("output", at)} & has
+        return Place("stream", at) if stream else Place(place.slot)
 
-    def _shared(self, owners: set[str], own: str) -> list[str]:
-        """Modules that hold blocks rather than being one: others that add live inside them."""
-        return [own] if any(other != own and _within(other, own) for other in owners) else []
+    def _is_block(self, residual: Residual) -> bool:
+        """Whether the module that adds is one block of several, rather than the network that holds them."""
+        own = self._path(residual.call)
+        inside = (self._path(other.call) for other in self.residuals)
+        return own != "" and not any(other != own and _within(other, own) for other in inside)
 
     def _follows_norm(self, norm: Norm) -> Norm | None:
         for other in self.norms:

@@ -37,6 +37,11 @@ CONVOLUTIONS = {"convolution", "_convolution", "mkldnn_convolution", "cudnn_conv
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "_thnn_fused_lstm_cell", "mkldnn_rnn_layer", "_cudnn_rnn"}
 TRANSFORMS = {"_fft_r2c", "_fft_c2c", "_fft_c2r", "cumsum", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d_with_indices"}
 BARRIERS = PRODUCTS | ATTENTION | CONVOLUTIONS | RECURRENT | {"embedding", "embedding_bag", "_fft_r2c", "_fft_c2c", "_fft_c2r"}
+# Factories take a tensor for its shape alone.
+SHAPED = {
+    "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_ones",
+    "new_empty", "new_full", "new_empty_strided",
+}  # fmt: skip
 GATES = {"sigmoid", "tanh", "_softmax", "softmax", "hardsigmoid"}
 SOFTMAXES = {"_softmax", "softmax", "_safe_softmax"}
 ADDS = {"add", "index_add", "scatter_add", "scatter_reduce"}
@@ -96,6 +101,9 @@ class Graph:
 
     def _normal(self, op: Op) -> Iterator[Node]:
         """The operator, its fused add or product taken apart where that could be a residual add."""
+        if op.name in SHAPED:
+            yield Node(op.name, (), op.outputs, op.call, op)
+            return
         first = op.inputs[0] if op.inputs else -1
         if op.name in ("addmm", "baddbmm", "addmv", "addbmm") and self._data[first]:
             hidden = self._hidden(op.outputs[0])
