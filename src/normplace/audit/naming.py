@@ -28,10 +28,19 @@ def placement_name(layouts: Sequence[Block], normed: bool) -> str | None:
         layouts = [layout for layout in layouts if layout.slots]
     if any(layout.inner for layout in layouts) and not any(layout.slots != _inner(layout) for layout in layouts):
         return None  # norms inside the branches only: no preset says so
-    for name in PRESETS:
-        if name not in ("plain", "mix") and any(_follows(layouts, name, per_layer) for per_layer in (1, 2, 3)):
-            return name
-    return "mix" if _is_mix(layouts) else None
+    unscaled = [
+        dataclasses.replace(layout, skip=1.0, input_scale=1.0, branch=layout.branch if _is_learned(layout) else 1.0)
+        for layout in layouts
+    ]
+    for candidates in (layouts, unscaled):  # a fixed factor of one's own does not change the name
+        for name in PRESETS:
+            if name not in ("plain", "mix") and any(_follows(candidates, name, per_layer) for per_layer in (1, 2, 3)):
+                return name
+    return "mix" if _is_mix(unscaled) else None
+
+
+def _is_learned(layout: Block) -> bool:
+    return isinstance(layout.branch, LearnedScale)
 
 
 def _inner(layout: Block) -> tuple[str, ...]:
