@@ -22,7 +22,7 @@ from normplace.audit.trace import Graph
 from normplace.errors import UsageError
 
 # What torch says when a value is asked of a tensor that has none.
-WITHOUT_VALUES = ("meta tensor", "no data", "data-dependent", "DataDependent", "FakeTensor", "Meta")
+WITHOUT_VALUES = ("meta tensor", "no data", "data-dependent", "data-independent", "DataDependent", "Cannot copy out of meta")
 
 
 def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) -> Audit:
