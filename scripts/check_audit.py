@@ -1,6 +1,6 @@
 """Audit random residual networks whose norms' places are known by construction, and count what is wrong.
 
-    python scripts/check_audit.py --networks 500
+python scripts/check_audit.py --networks 500
 """
 
 from __future__ import annotations

@@ -19,7 +19,15 @@ TEXT = {
 }  # fmt: skip
 GROUPED = {**TEXT, "num_key_value_heads": 2}
 HEADS = {**GROUPED, "head_dim": 8}
-GPT = {"vocab_size": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32, "bos_token_id": 1, "eos_token_id": 2}
+GPT = {
+    "vocab_size": 40,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 32,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 VISION = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 32,
     "patch_size": 8,
@@ -59,7 +67,9 @@ class Architecture:
         return getattr(transformers, self.model or f"{self.name}Model")(config)
 
 
-def _image(name: str, config: Mapping[str, Any], truth: Mapping[str, str], placement: str | None, **more: Any) -> Architecture:
+def _image(
+    name: str, config: Mapping[str, Any], truth: Mapping[str, str], placement: str | None, **more: Any
+) -> Architecture:
     return Architecture(name, config, truth, placement, {"pixel_values": IMAGE}, **more)
 
 

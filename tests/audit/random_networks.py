@@ -162,7 +162,9 @@ class Block(nn.Module):
         self.gain = nn.Parameter(torch.ones(build.dim))
         self.gate = nn.Linear(build.dim, 1)
         self.how = [draw.choice(DECORATIONS) for _ in range(2)]
-        self.add = draw.choice(["plain", "reversed", "in place", "alpha", "addcmul", "gated", "scaled skip", "half skip"])
+        self.add = draw.choice(
+            ["plain", "reversed", "in place", "alpha", "addcmul", "gated", "scaled skip", "half skip"]
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         read = x if self.input is None else self.input(x)

@@ -51,7 +51,9 @@ def test_torch_transformer_norms_its_end_twice():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["post", "pre", "peri", "output", "pre-post", "deepnorm", "lns", "rezero", "layerscale"])
+@pytest.mark.parametrize(
+    "name", ["post", "pre", "peri", "output", "pre-post", "deepnorm", "lns", "rezero", "layerscale"]
+)
 def test_presets_are_named(name):
     class Stack(nn.Module):
         def __init__(self):
@@ -75,7 +77,9 @@ def test_graph_networks():
     geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
     x, edges = torch.randn(6, 8), torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
     batch = torch.zeros(6, dtype=torch.long)
-    stack = geometric.DeepGCNLayer(geometric.GENConv(8, 8), geometric.LayerNorm(8, mode="node"), nn.ReLU(), block="res+")
+    stack = geometric.DeepGCNLayer(
+        geometric.GENConv(8, 8), geometric.LayerNorm(8, mode="node"), nn.ReLU(), block="res+"
+    )
     assert slots(stack, x, edges) == {"norm": "input", "conv.mlp.1": "inner.mid"}
     outer = geometric.DeepGCNLayer(geometric.GCNConv(8, 8), nn.LayerNorm(8), nn.ReLU(), block="res")
     assert slots(outer, x, edges) == {"norm": "output"}
@@ -198,7 +202,11 @@ class Needs(nn.Module):
         ("model", (), "audit takes an nn.Module, got str"),
         (Needs(), (torch.randn(2, 8),), r"Needs.forward cannot be called so \(missing a required argument: 'mask'\)"),
         (nn.Linear(8, 8), (torch.randn(2, 7),), r"failed on inputs \(2, 7\) float32 \(RuntimeError: mat1 and mat2"),
-        (Needs().to("meta"), (torch.randn(2, 8), torch.ones(2)), "a meta model does not have .*: build the model on the CPU"),
+        (
+            Needs().to("meta"),
+            (torch.randn(2, 8), torch.ones(2)),
+            "a meta model does not have .*: build the model on the CPU",
+        ),
     ],
 )
 def test_mistakes_get_one_sentence(model, inputs, sentence):
@@ -208,7 +216,9 @@ def test_mistakes_get_one_sentence(model, inputs, sentence):
 
 
 def test_nothing_to_find_is_said():
-    assert "no norm was found among 2 operators, and no residual blocks" in str(npl.audit(nn.Linear(8, 8), torch.randn(2, 8)))
+    assert "no norm was found among 2 operators, and no residual blocks" in str(
+        npl.audit(nn.Linear(8, 8), torch.randn(2, 8))
+    )
     assert "norms without a residual; 1 norm in use" in str(npl.audit(Norms(nn.LayerNorm(8)), torch.randn(2, 8)))
 
 

@@ -124,7 +124,9 @@ class Cores:
 
     def _around(self, norm: Norm, region: set[int], reach: Reach) -> set[int]:
         """The part of a branch on the ways into a norm and out of it."""
-        found = {at for at in region if any(reach.comes_from(value, norm.output) for value in self.graph.nodes[at].outputs)}
+        found = {
+            at for at in region if any(reach.comes_from(value, norm.output) for value in self.graph.nodes[at].outputs)
+        }
         queue = [norm.input]
         while queue:
             at = self.graph.producer.get(queue.pop())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from normplace.audit.attention import Cores
 from normplace.audit.norms import Norm
@@ -78,7 +78,7 @@ class Assembly:
         arms, terms = [], []
         for at in group:
             for values in self._summands(self.residuals[at]):
-                arm = self._arm(at, values)
+                arm = self._arm(at, values, group)
                 arms.append(arm)
                 terms.append(arm.layout)
         residual = self.residuals[group[0]]
@@ -103,29 +103,36 @@ class Assembly:
             node = self.graph.maker(list(self.graph.unchanged(value))[-1])
             parts = self.graph.data_inputs(node) if node is not None and node.name == "add" else []
             own = [part for part in parts if self.reach.mixed.get(part, 0) & self.reach.bit[residual.fork]]
-            if len(own) >= 2 and len(own) == len(parts) and self._are_sublayers(own, residual):
+            if len(own) >= 2 and len(own) == len(parts) and self._are_apart(own, residual):
                 queue += own
             else:
                 found.append(value)
         return found
 
-    def _are_sublayers(self, values: Iterable[int], residual: Residual) -> bool:
-        """Whether each value is what another module returned, so that a sum inside one sublayer is not split."""
+    def _are_apart(self, values: Sequence[int], residual: Residual) -> bool:
+        """Whether values come from different modules that share no product, so that a sum inside one is not split."""
         modules = [self._module(value, residual.call) for value in values]
-        return None not in modules and len(set(modules)) == len(modules)
+        if None in modules or len(set(modules)) < len(modules):
+            return False
+        regions = [self.cores.between(replace(residual, branch=value), self.reach) for value in values]
+        common = set.intersection(*regions)
+        return not any(self.graph.is_barrier(self.graph.nodes[at]) for at in common)
 
-    def _arm(self, at: int, value: int) -> Arm:
+    def _arm(self, at: int, value: int, group: Sequence[int]) -> Arm:
         residual = self.residuals[at]
         sites = [(norm, place) for norm, place in zip(self.norms, self.places, strict=True) if place.residual == at]
-        layout = self._layout(residual, value, sites)
-        part = Residual(residual.node, residual.skip, value, residual.fork, residual.output, residual.call)
-        region = self.cores.kind_of(self.cores.between(part, self.reach))
+        layout = self._layout(residual, value, sites, group)
+        kind = self.cores.kind_of(self.cores.between(replace(residual, branch=value), self.reach))
         summed = self.graph.values[residual.output]
         peak = None if summed.extent is None else max(abs(summed.extent[0]), abs(summed.extent[1]))
         path = self.graph.tape.calls[residual.call].path if residual.call >= 0 else ""
-        return Arm(region, self._module(value, residual.call), path, layout, str(summed.dtype).removeprefix("torch."), peak)
+        return Arm(
+            kind, self._module(value, residual.call), path, layout, str(summed.dtype).removeprefix("torch."), peak
+        )
 
-    def _layout(self, residual: Residual, value: int, sites: Sequence[tuple[Norm, Place]]) -> Block:
+    def _layout(
+        self, residual: Residual, value: int, sites: Sequence[tuple[Norm, Place]], group: Sequence[int]
+    ) -> Block:
         reach = self.reach
         mine = [
             (norm, place)
@@ -136,8 +143,10 @@ class Assembly:
             or place.slot == "output"
         ]
         slots = {place.slot for _, place in mine}
-        shared_input = any(place.slot == "input" for _, place in mine) or self._reads_normed(value, residual)
-        inner = tuple(dict.fromkeys(slot.removeprefix("inner.") for slot in _ordered(slots) if slot.startswith("inner.")))
+        shared_input = any(place.slot == "input" for _, place in mine) or self._reads_normed(value, group)
+        inner = tuple(
+            dict.fromkeys(slot.removeprefix("inner.") for slot in _ordered(slots) if slot.startswith("inner."))
+        )
         skip = self._scale(residual.skip, residual.fork)
         branch = self._scale(value, None)
         alpha = self._alpha(residual)
@@ -155,13 +164,10 @@ class Assembly:
             skip_normed=any(place.skip_normed for _, place in mine) and shared_input,
         )
 
-    def _reads_normed(self, value: int, residual: Residual) -> bool:
-        """Whether a parallel branch reads the input norm that an earlier add of its block owns."""
+    def _reads_normed(self, value: int, group: Sequence[int]) -> bool:
+        """Whether a parallel branch reads the input norm that another add of its block owns."""
         return any(
-            place.slot == "input"
-            and place.residual is not None
-            and self.residuals[place.residual].fork == residual.fork
-            and self.reach.comes_from(value, norm.output)
+            place.slot == "input" and place.residual in group and self.reach.comes_from(value, norm.output)
             for norm, place in zip(self.norms, self.places, strict=True)
         )
 
@@ -201,9 +207,14 @@ class Assembly:
         return numbers.pop() or 1.0 if len(numbers) == 1 else 1.0
 
     def _module(self, value: int, call: int) -> str | None:
-        """The outermost module below the adding one that returned a value."""
+        """The outermost module below the adding one that returned a value, seen through a norm on its output."""
         calls = self.graph.tape.calls
-        values = self.graph.unchanged(value, MOVES | {"mul", "div"})
+        values = list(self.graph.unchanged(value, MOVES | {"mul", "div"}))
+        norm = next((norm for norm in self.norms if norm.output in values), None)
+        if norm is not None:
+            before = self._module(norm.input, call)
+            if before is not None:
+                return before
         for at in sorted({at for number in values for at in self._returned.get(number, ())}):
             above = calls[at].parent
             while above >= 0 and above != call:

@@ -22,7 +22,14 @@ from normplace.audit.trace import Graph
 from normplace.errors import UsageError
 
 # What torch says when a value is asked of a tensor that has none.
-WITHOUT_VALUES = ("meta tensor", "no data", "data-dependent", "data-independent", "DataDependent", "Cannot copy out of meta")
+WITHOUT_VALUES = (
+    "meta tensor",
+    "no data",
+    "data-dependent",
+    "data-independent",
+    "DataDependent",
+    "Cannot copy out of meta",
+)
 
 
 def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) -> Audit:
@@ -70,7 +77,9 @@ def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) 
         for norm, place, (name, own) in zip(norms, places, names, strict=True)
     )  # fmt: skip
     layouts = [arm.layout for block in blocks for arm in block.arms]
-    evidence = Evidence(model, assembly, sites, tuple(blocks), tuple(block_of), inputs if certify and not kwargs else None)
+    evidence = Evidence(
+        model, assembly, sites, tuple(blocks), tuple(block_of), inputs if certify and not kwargs else None
+    )
     return Audit(
         type(model).__name__, placement_name(layouts, bool(norms)), sites, tuple(blocks), find(evidence), len(tape.ops)
     )  # fmt: skip
@@ -108,7 +117,9 @@ def _run(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     except UsageError:
         raise
     except Exception as error:
-        said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip().rstrip(".")
+        said = (
+            next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip().rstrip(".")
+        )
         if on_meta and any(word in str(error) + type(error).__name__ for word in WITHOUT_VALUES):
             raise UsageError(
                 f"the forward pass asks for the values of tensors that a meta model does not have ({said}): "

@@ -50,7 +50,9 @@ def from_factory(reference: str) -> Loaded:
     made = factory()
     model, *rest = made if isinstance(made, tuple | list) else (made,)
     if not isinstance(model, nn.Module):
-        raise UsageError(f"{reference} returned {type(model).__name__} where a model is wanted: return (model, inputs).")
+        raise UsageError(
+            f"{reference} returned {type(model).__name__} where a model is wanted: return (model, inputs)."
+        )
     kwargs = rest.pop() if rest and isinstance(rest[-1], dict) else {}
     if not rest and not kwargs:
         kwargs = dict(getattr(model, "dummy_inputs", None) or {})
@@ -77,10 +79,14 @@ def from_config(path: Path) -> Loaded:
         config = transformers.AutoConfig.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
     except (ValueError, TypeError, KeyError, OSError) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
-        raise UsageError(f"{file} is no configuration that transformers knows ({said[0].strip().rstrip('.:')}).") from None
+        raise UsageError(
+            f"{file} is no configuration that transformers knows ({said[0].strip().rstrip('.:')})."
+        ) from None
     config._experts_implementation = "batched_mm"  # the one that does not ask for the router's values
     names = [name for name in getattr(config, "architectures", None) or () if hasattr(transformers, name)]
-    build: Callable[[Any], nn.Module] = getattr(transformers, names[0])._from_config if names else transformers.AutoModel.from_config
+    build: Callable[[Any], nn.Module] = (
+        getattr(transformers, names[0])._from_config if names else transformers.AutoModel.from_config
+    )
     with torch.device("meta"):
         model = build(config)
         return model, (), hf_inputs(model, config)
@@ -110,7 +116,9 @@ def hf_inputs(model: nn.Module, config: Any) -> dict[str, Tensor]:
     elif main == "input_values":
         made["input_values"] = torch.zeros(1, SAMPLES)
     elif main not in parameters or main not in made:
-        raise UsageError(f"{type(model).__name__} reads {main!r}: write a factory that gives it inputs, and audit that.")
+        raise UsageError(
+            f"{type(model).__name__} reads {main!r}: write a factory that gives it inputs, and audit that."
+        )
     if getattr(config, "is_encoder_decoder", False):
         made["decoder_input_ids"] = ids
     return made

@@ -167,7 +167,9 @@ def _statistic(graph: Graph, at: int, root: Node) -> _Statistic:
 
 def _back(graph: Graph, node: Node, reduced: bool) -> list[int] | None:
     """Where the walk goes on from a node, None where it ends."""
-    if node.name in MOVES | REDUCTIONS | SPREADS | {"pow", "square", "abs", "sub", "rsub", "real", "_fft_r2c"} - {"_fft_r2c"}:
+    if node.name in MOVES | REDUCTIONS | SPREADS | {"pow", "square", "abs", "sub", "rsub", "real", "_fft_r2c"} - {
+        "_fft_r2c"
+    }:
         return [number for number in node.inputs if graph.values[number].dtype.is_floating_point]
     if node.name in SHIFTS and len(graph.data_inputs(node)) <= 1:
         return list(node.inputs)
@@ -270,10 +272,13 @@ def _make(
     if extent is not None and root.name not in REDUCTIONS:
         inside = statistic.eps or 0.0
         variance = (max(extent[0] - inside, 0.0), max(extent[1] - inside, 0.0))
-    precision = min(statistic.precision, graph.values[value].dtype, key=_bits) if names & {"sub"} else statistic.precision
+    precision = (
+        min(statistic.precision, graph.values[value].dtype, key=_bits) if names & {"sub"} else statistic.precision
+    )
     precision = statistic.precision if statistic.precision != torch.float64 else precision
-    node = graph.nodes[core]
-    return Norm(kind, value, node.outputs[0], nodes | {core}, core, node.call, eps, precision, variance)
+    node, start = graph.nodes[core], graph.producer.get(value, -1)
+    inside = frozenset(at for at in nodes | {core} if at > start)  # the walk back may have gone past the input
+    return Norm(kind, value, node.outputs[0], inside, core, node.call, eps, precision, variance)
 
 
 def _bits(dtype: torch.dtype) -> int:

@@ -363,5 +363,3 @@ def _geometry(tensor: Tensor) -> tuple[Any, ...]:
     if tensor.is_contiguous():
         return (tensor.storage_offset(), tensor.numel())
     return (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
-
-

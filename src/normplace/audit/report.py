@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from normplace.audit.result import Audit, Finding, ResidualBlock, Site
+from normplace.audit.result import Audit, Finding, ResidualBlock, Site, pattern
 
 WIDTH = 110
-NUMBERS = re.compile(r"(?<![^.])\d+(?![^.:])")  # a whole part of a module's name
 
 
 def report(audit: Audit) -> str:
@@ -66,10 +64,10 @@ def folded(names: Iterable[str]) -> str:
     patterns: Counter[str] = Counter()
     shown: dict[str, str] = {}
     for name in names:
-        pattern = NUMBERS.sub("*", name) or "the model"
-        patterns[pattern] += 1
-        shown.setdefault(pattern, name or "the model")
-    return ", ".join(pattern if count > 1 else shown[pattern] for pattern, count in patterns.items())
+        folded_name = pattern(name) or "the model"
+        patterns[folded_name] += 1
+        shown.setdefault(folded_name, name or "the model")
+    return ", ".join(name if count > 1 else shown[name] for name, count in patterns.items())
 
 
 def rows(sites: Sequence[Site]) -> list[tuple[str, ...]]:
@@ -77,14 +75,14 @@ def rows(sites: Sequence[Site]) -> list[tuple[str, ...]]:
     groups: dict[tuple[str, ...], list[Site]] = {}
     for site in sites:
         eps = "-" if site.eps is None else f"{site.eps:.3g}"
-        groups.setdefault((NUMBERS.sub("*", site.name), site.slot, site.kind, eps, site.precision), []).append(site)
+        groups.setdefault((pattern(site.name), site.slot, site.kind, eps, site.precision), []).append(site)
     table = []
-    for (pattern, slot, kind, eps, precision), members in groups.items():
+    for (folded_name, slot, kind, eps, precision), members in groups.items():
         measured = [site.variance for site in members if site.variance is not None]
         spread = "-"
         if measured:
             spread = f"{min(low for low, _ in measured):.2g} to {max(high for _, high in measured):.2g}"
-        name = members[0].name if len({site.name for site in members}) == 1 else pattern
+        name = members[0].name if len({site.name for site in members}) == 1 else folded_name
         table.append((name or "(model)", slot, kind, eps, precision, spread, str(len(members))))
     return table
 

@@ -201,9 +201,9 @@ def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | Non
             shared = reach.stream.get(skip, 0) & reach.stream.get(branch, 0)
             if branch == skip or common.bit_length() < max(shared.bit_length(), 1):
                 continue
-            # Where each operand holds both the fork and something made of it, two streams meet.
-            fork = reach.bit[reach.latest(common)]
-            if not (reach.mixed.get(skip, 0) & reach.stream.get(branch, 0) & fork):
+            # Where both operands hold an earlier value and something made of it, two streams meet.
+            meeting = shared and reach.bit[reach.latest(shared)]
+            if not (meeting & reach.mixed.get(skip, 0) & reach.mixed.get(branch, 0)):
                 return Residual(at, skip, branch, reach.latest(common), output, node.call)
     if node.name != "sub":
         for skip, branch in (values[:2], values[1::-1]):

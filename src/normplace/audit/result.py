@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,16 @@ from typing import Any
 from normplace.placement import Block
 
 SEVERITIES = ("error", "warning", "note")
+NUMBERS = re.compile(r"(?<![^.])\d+(?![^.:])")  # a whole part of a module's name
+
+
+def pattern(name: str) -> str:
+    """A module's name with ``*`` for its numbers.
+
+    >>> pattern("layers.3.norm1"), pattern("0.attention:l2")
+    ('layers.*.norm1', '*.attention:l2')
+    """
+    return NUMBERS.sub("*", name)
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,8 @@ class Arm:
 
     Attributes:
         kind: ``attention``, ``experts``, ``convolution``, ``recurrence``, ``mixer`` or ``mlp``.
-        module: The module whose output is added; None where the sum is taken of something computed in place.
+        module: The module whose output is added, before its output norm if it has one; None where no module below the
+            adding one returned it.
         add: The module that adds.
         layout: The norms and scales around it, in the terms of :class:`normplace.placement.Block`.
         dtype: Of the sum.

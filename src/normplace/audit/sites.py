@@ -86,21 +86,35 @@ class Placer:
             around = [at for at in within if self._opens(norm, residuals[at])]
             return Place("input", around[0]) if around else self._carried(norm, carried[0])
         for at in within:
-            if reach.comes_plainly(norm.input, residuals[at].fork):
+            if self._opens(norm, residuals[at]):
                 return Place("input", at)
         for at in within:
             if not reach.comes_from(norm.input, residuals[at].fork):
-                if self._nearer(norm, residuals[at].call):
+                # What a branch reads besides the stream, a memory, may be normalized for it alone.
+                alone = norm.output not in self.trunk and not reach.any.get(norm.input, 0) & self.sum_bits
+                if alone or self._nearer(norm, residuals[at].call):
                     return Place("input", at)
                 continue
-            if reach.comes_plainly(residuals[at].branch, norm.output):
-                return Place("output", at)
-            region = self.cores.region(residuals[at], reach)
-            return Place(f"inner.{self.cores.role(norm, region, residuals[at], reach)}", at)
+            return self._inside(norm, at)
         return self._outside(norm)
 
+    def _inside(self, norm: Norm, at: int) -> Place:
+        """A norm behind the beginning of branch ``at``, in which other adds may stand."""
+        reach, residual = self.reach, self.residuals[at]
+        since = reach.plain.get(norm.input, 0) & self.sum_bits
+        sums = [value for value in reach.members(since) if reach.bit[value] > reach.bit[residual.fork]]
+        if reach.comes_plainly(residual.branch, norm.output):
+            return Place("stream", self.sums[sums[0]]) if sums else Place("output", at)
+        if reach.comes_plainly(norm.input, residual.fork):
+            # Behind one add within the branch it reads the stream still; behind a whole stack it ends that.
+            return Place("input", at) if len(sums) < 2 else Place("final")
+        region = self.cores.region(residual, reach)
+        return Place(f"inner.{self.cores.role(norm, region, residual, reach)}", at)
+
     def _is_within(self, norm: Norm, residual: Residual) -> bool:
-        return self.reach.comes_from(residual.branch, norm.output) and not self.reach.comes_from(residual.fork, norm.output)
+        return self.reach.comes_from(residual.branch, norm.output) and not self.reach.comes_from(
+            residual.fork, norm.output
+        )
 
     def _opens(self, norm: Norm, residual: Residual) -> bool:
         """Whether a norm reads the fork of a branch with no other add between, whatever small stream it then begins."""
@@ -156,7 +170,9 @@ class Placer:
         previous = self.reach.stream.get(residual.skip, 0) & self.sum_bits
         before = self.sums[self.reach.latest(previous)] if previous else None
         likewise = [
-            other for other, place in zip(self.norms, found, strict=True) if (place.slot, place.residual) == ("stream", before)
+            other
+            for other, place in zip(self.norms, found, strict=True)
+            if (place.slot, place.residual) == ("stream", before)
         ]
         if self._is_block(residual):
             own = _within(self._path(norm.call), self._path(residual.call))
@@ -205,7 +221,7 @@ class Placer:
 
 def _shared_depth(one: str, other: str) -> int:
     depth = 0
-    for first, second in zip(one.split("."), other.split("."), strict=False):
+    for first, second in zip(one.split(".") if one else (), other.split("."), strict=False):
         if first != second:
             break
         depth += 1

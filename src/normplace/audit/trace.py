@@ -26,17 +26,60 @@ MOVES = CASTS | RESHAPES | {
     "clamp_min", "clamp_max", "nan_to_num", "repeat_interleave", "channel_shuffle", "nested_from_padded", "to_padded_tensor",
     "_unsafe_index", "masked_scatter", "sort", "where",
 }  # fmt: skip
-GATHERS = {"cat", "stack", "shared_write", "index_put", "index_copy", "scatter", "slice_scatter", "select_scatter", "_index_put_impl"}
-PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "dot", "mv", "addmv", "_grouped_mm", "_scaled_mm", "einsum", "addbmm"}
+GATHERS = {
+    "cat",
+    "stack",
+    "shared_write",
+    "index_put",
+    "index_copy",
+    "scatter",
+    "slice_scatter",
+    "select_scatter",
+    "_index_put_impl",
+}
+PRODUCTS = {
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "matmul",
+    "linear",
+    "dot",
+    "mv",
+    "addmv",
+    "_grouped_mm",
+    "_scaled_mm",
+    "einsum",
+    "addbmm",
+}
 ATTENTION = {
     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable", "scaled_dot_product_attention",
     "_scaled_dot_product_attention_math_for_mps", "_flash_attention_forward", "_efficient_attention_forward",
 }  # fmt: skip
-CONVOLUTIONS = {"convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution", "conv2d", "thnn_conv2d", "_slow_conv2d_forward"}
+CONVOLUTIONS = {
+    "convolution",
+    "_convolution",
+    "mkldnn_convolution",
+    "cudnn_convolution",
+    "conv2d",
+    "thnn_conv2d",
+    "_slow_conv2d_forward",
+}
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "_thnn_fused_lstm_cell", "mkldnn_rnn_layer", "_cudnn_rnn"}
-TRANSFORMS = {"_fft_r2c", "_fft_c2c", "_fft_c2r", "cumsum", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d_with_indices"}
-BARRIERS = PRODUCTS | ATTENTION | CONVOLUTIONS | RECURRENT | {"embedding", "embedding_bag", "_fft_r2c", "_fft_c2c", "_fft_c2r"}
+TRANSFORMS = {
+    "_fft_r2c",
+    "_fft_c2c",
+    "_fft_c2r",
+    "cumsum",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "max_pool2d_with_indices",
+}
+BARRIERS = (
+    PRODUCTS | ATTENTION | CONVOLUTIONS | RECURRENT | {"embedding", "embedding_bag", "_fft_r2c", "_fft_c2c", "_fft_c2r"}
+)
 # Factories take a tensor for its shape alone.
 SHAPED = {
     "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_ones",
@@ -87,7 +130,7 @@ class Graph:
             for node in self._normal(op):
                 at = len(self.nodes)
                 self.nodes.append(node)
-                follows = any(self._data[number] for number in node.inputs)
+                follows = any(self._data[number] for number in node.inputs) or self._is_latent(node)
                 for number in node.outputs:
                     self.producer[number] = at
                     self._data[number] = follows
@@ -123,6 +166,12 @@ class Graph:
         self.values.append(Value(value.shape, value.dtype, "op"))
         self._data.append(False)
         return len(self.values) - 1
+
+    def _is_latent(self, node: Node) -> bool:
+        """Whether a parameter is repeated for every example here, and so begins a stream as an input would."""
+        if node.name not in ("expand", "repeat") or len(self.values[node.outputs[0]].shape) < 3:
+            return False
+        return self.is_weight(node.inputs[0])
 
     def is_data(self, value: int) -> bool:
         """Whether the value depends on the model's inputs."""

@@ -37,7 +37,9 @@ class Stack(nn.Module):
         return self.head(self.extra(x) if self.fault == "consecutive norms" else x)
 
 
-@pytest.mark.parametrize("fault", ["missing final norm", "mixed placements", "norm without effect", "consecutive norms"])
+@pytest.mark.parametrize(
+    "fault", ["missing final norm", "mixed placements", "norm without effect", "consecutive norms"]
+)
 def test_stacks(fault):
     x = torch.randn(5, 4)
     found = {finding.rule: finding for finding in npl.audit(Stack(fault), x).findings}

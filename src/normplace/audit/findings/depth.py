@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from normplace.audit.findings.evidence import Evidence, listed
 from normplace.audit.naming import placement_name, same_slots
-from normplace.audit.result import Finding, ResidualBlock
+from normplace.audit.result import Finding, ResidualBlock, pattern
 
 
 def missing_final(evidence: Evidence) -> Iterator[Finding]:
@@ -23,7 +23,12 @@ def missing_final(evidence: Evidence) -> Iterator[Finding]:
         read = any(reach.stream.get(norm.input, 0) & reach.bit[last.output] for norm in assembly.norms)
         goes_on = any(reach.comes_from(residual.branch, last.output) for residual in residuals)
         goes_on |= any(reach.comes_from(residual.skip, last.output) for residual in residuals)
-        if read or goes_on or last.output not in assembly.graph.used or any(arm.layout.stream for arm in blocks[-1].arms):
+        if (
+            read
+            or goes_on
+            or last.output not in assembly.graph.used
+            or any(arm.layout.stream for arm in blocks[-1].arms)
+        ):
             continue
         members = {at for at, block in enumerate(evidence.blocks) if block.stream == stream}
         if not any(site.block in members and site.kind in ("layer", "rms") for site in evidence.sites):
@@ -41,10 +46,11 @@ def missing_final(evidence: Evidence) -> Iterator[Finding]:
 
 def mixed(evidence: Evidence) -> Iterator[Finding]:
     """Blocks of one kind that hold their norms in different slots."""
-    groups: dict[tuple[int, str], list[ResidualBlock]] = {}
+    groups: dict[tuple[int, str, str], list[ResidualBlock]] = {}
     for block in evidence.blocks:
-        groups.setdefault((block.stream, block.kind), []).append(block)
-    for (_, kind), blocks in groups.items():
+        module = pattern(block.arms[0].module or block.module)
+        groups.setdefault((block.stream, block.kind, module), []).append(block)
+    for (_, kind, _), blocks in groups.items():
         if len(blocks) < 2 or all(_same(block, blocks[0]) for block in blocks):
             continue
         counts = Counter(block.equation for block in blocks)

@@ -73,7 +73,9 @@ def unused(evidence: Evidence) -> Iterator[Finding]:
             )
     called = {call.path for call in graph.tape.calls}
     idle = [
-        name for name, module in evidence.model.named_modules() if isinstance(module, KNOWN_NORMS) and name not in called
+        name
+        for name, module in evidence.model.named_modules()
+        if isinstance(module, KNOWN_NORMS) and name not in called
     ]
     if idle:
         yield Finding(
@@ -94,11 +96,17 @@ def erased_scale(evidence: Evidence) -> Iterator[Finding]:
             continue
         value = list(graph.unchanged(norm.input, CASTS | RESHAPES))[-1]
         node = graph.maker(value)
-        if node is None or node.name not in ("mul", "div") or len(graph.consumers.get(value, ())) > 1 + (norm.kind != "layer"):
+        if (
+            node is None
+            or node.name not in ("mul", "div")
+            or len(graph.consumers.get(value, ())) > 1 + (norm.kind != "layer")
+        ):
             continue
         if any(graph.producer.get(number) in norm.nodes for number in node.outputs):
             continue
-        outside = {at for at in graph.consumers.get(value, ()) if at not in norm.nodes and graph.nodes[at].name not in CASTS}
+        outside = {
+            at for at in graph.consumers.get(value, ()) if at not in norm.nodes and graph.nodes[at].name not in CASTS
+        }
         scale = _scale(graph, node.inputs, node.outputs[0], constant(node, graph))
         if outside or scale is None:
             continue
