@@ -30,6 +30,7 @@ from normplace.tasks.selection.random_graphs import (
     barabasi_albert,
     block_graph,
     erdos_renyi,
+    mixed_graphs,
     powerlaw_cluster,
     shuffled,
     uniform_graph,
@@ -48,6 +49,7 @@ __all__ = [
     "uniform_graph",
     "block_graph",
     "shuffled",
+    "mixed_graphs",
     # Dismantling
     "dismantle",
     "Dismantling",

@@ -111,6 +111,38 @@ def shuffled(graph: Graph, generator: np.random.Generator) -> Graph:
     return Graph.from_edges(generator.permutation(graph.num_nodes)[graph.edges()], graph.num_nodes)
 
 
+def mixed_graphs(count: int, smallest: int, largest: int, generator: np.random.Generator) -> list[Graph]:
+    """Graphs of four kinds in turn, their nodes numbered at random: something for a policy to train on.
+
+    Scale-free, uniform, scale-free with triangles, and three groups; mean degrees are 3 to 8. The mixture is ours.
+
+    Args:
+        count: How many graphs.
+        smallest: The least number of nodes.
+        largest: The greatest.
+        generator: Draws sizes and graphs.
+
+    Raises:
+        UsageError: If there is no graph to draw, or a size below 8, where the kinds cannot be told apart.
+    """
+    if count < 1 or not 8 <= smallest <= largest:
+        raise UsageError(f"draw at least 1 graph of 8 nodes or more, not {count} of {smallest} to {largest} nodes.")
+    found = []
+    for number in range(count):
+        n = int(generator.integers(smallest, largest + 1))
+        if number % 4 == 0:
+            graph = barabasi_albert(n, int(generator.integers(2, 5)), generator)
+        elif number % 4 == 1:
+            graph = erdos_renyi(n, min(float(generator.uniform(3, 7)) / n, 1.0), generator)
+        elif number % 4 == 2:
+            graph = powerlaw_cluster(n, int(generator.integers(2, 5)), 0.5, generator)
+        else:
+            third = n // 3
+            graph = block_graph([third, third, n - 2 * third], min(10 / n, 1.0), 1.5 / n, generator)
+        found.append(shuffled(graph, generator))
+    return found
+
+
 @compiled
 def _attach(num_nodes, attach, triangle, seed):
     # An end drawn uniformly from all edge ends so far is a node drawn by its degree.
