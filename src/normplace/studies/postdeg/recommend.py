@@ -6,6 +6,7 @@ use, and because LightGCN (arXiv 2002.02126) gives a published row to check the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +38,8 @@ DATASETS = ("gowalla", "movielens", "own")
 MODELS = ("lightgcn", "normalized")
 SIDES = ("none", "before", "after")
 TOP = 20
-LOOKS = 5
+# How often the test items are looked at, for the figure of the training; the last look is after the last epoch.
+LOOKS = 4
 
 Fields = Mapping[str, Any]
 LIGHTGCN: Fields = {"model": "lightgcn", "norm": "none", "placement": "none"}
@@ -186,10 +188,11 @@ def run(trial: RecommendTrial) -> Outcome:
     interactions = load(trial).to(device)
     model, represent = build(trial, interactions, torch.Generator().manual_seed(trial.seed))
     draws = torch.Generator(device).manual_seed(trial.seed)
+    looks = {math.ceil(trial.epochs * n / LOOKS) for n in range(1, LOOKS + 1)}
     seen: dict[int, RankingScore] = {}
 
     def look(epoch: int) -> None:
-        if epoch == trial.epochs or epoch % max(1, trial.epochs // LOOKS) == 0:
+        if epoch in looks:
             users, items = _rows(represent, interactions)
             seen[epoch] = rank_all(users, items, interactions, TOP)
 
