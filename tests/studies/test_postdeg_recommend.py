@@ -117,7 +117,8 @@ def test_figures_and_claims_from_a_smoke_run(own, tmp_path):
     figures = STUDY.figures(lines)
     assert len({figure.title for figure in figures}) == len(figures) == 3
     for n, figure in enumerate(figures):
-        assert {row["network"] for row in figure.rows} == set(CELLS) - {"LightGCN, 1 layer"}
+        names = {", ".join(filter(None, (row["network"], row.get("scale")))) for row in figure.rows}
+        assert {name.removesuffix(", no scale") for name in names} == set(CELLS) - {"LightGCN, 1 layer"}
         assert render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=f"f{n}").startswith("<svg")
     assert STUDY.figures([]) == []
     for claim in claims_recommend.CLAIMS:

@@ -14,6 +14,7 @@ from normplace.studies.postdeg.claims_recommend import MEASURES, PUBLISHED
 from normplace.studies.postdeg.recommend import CELLS, PART
 
 HERE, THEIRS = "measured here", "published"
+BARE = "no scale"
 NAMES = {"gowalla": "Gowalla", "movielens": "MovieLens 100K", "own": "own data"}
 
 
@@ -95,18 +96,27 @@ def _lengths(name: str, groups: Sequence[Group]) -> Figure:
 
 
 def _training(name: str, groups: Sequence[Group]) -> Figure:
+    parted: list[Group] = []
+    for columns, found in groups:
+        network, _, scale = str(columns["network"]).partition(", d^")
+        parted.append(({"network": network, "scale": f"d^{scale}" if scale else BARE}, found))
     return Figure(
         title=f"{name}: recall over the training",
         caption="Recall@20 on the test items, the mean over seeds with its 95% interval. It was recorded, and chose "
         "nothing: every network trains for the same epochs and the last one counts.",
-        rows=mean_rows(groups, "epoch", "recall"),
+        rows=mean_rows(parted, "epoch", "recall"),
         spec=curves(
             x={"field": "epoch", "title": "epoch"},
             y={"field": "recall", "title": "recall@20", "scale": {"zero": False}},
-            series="network",
-            order=_order(groups),
+            series="scale",
+            order=list(dict.fromkeys(str(columns["scale"]) for columns, _ in parted)),
             low="low",
             high="high",
+            facet="network",
+            panels=list(dict.fromkeys(str(columns["network"]) for columns, _ in parted)),
+            columns=2,
+            width=300,
+            height=190,
         ),
-        alt="Recall against epochs, a line with its band for each network.",
+        alt="Recall against epochs, a panel for each network and a line with its band for each scale.",
     )
