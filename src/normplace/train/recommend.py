@@ -114,7 +114,7 @@ class _Step:
         # index_select, whose gradient is an unsorted sum; that of indexing sorts the rows first.
         ranked = self.represent().index_select(0, nodes).view(shape)
         table = self.embedding.index_select(0, nodes).view(shape)
-        loss = bpr_loss(*ranked) + self.l2 * batch_penalty(*table)
+        loss = bpr_loss(*ranked) + self.l2 * batch_penalty(table)
         loss.backward()
         self.optimizer.step()
         self.loss += loss.detach()

@@ -50,8 +50,9 @@ def test_nothing_to_rank_is_named():
 
 
 def test_loss_and_penalty_are_their_formulas():
-    u, p, n = torch.randn(3, 9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows = torch.randn(3, 9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    u, p, n = rows
     expected = sum(-math.log(1 / (1 + math.exp(-float(u[i] @ p[i] - u[i] @ n[i])))) for i in range(9)) / 9
     assert float(bpr_loss(u, p, n)) == pytest.approx(expected, rel=1e-12)
     squares = sum(float(x) ** 2 for part in (u, p, n) for row in part for x in row)
-    assert float(batch_penalty(u, p, n)) == pytest.approx(squares / 2 / 9, rel=1e-12)
+    assert float(batch_penalty(rows)) == pytest.approx(squares / 2 / 9, rel=1e-12)

@@ -1,8 +1,6 @@
 """What would be true of recommendation if the paper's claim holds there, and LightGCN's published row.
 
-Thresholds are ours and were declared before the runs of the plan. Before them, single runs on a MovieLens split that is
-not in the plan chose epochs, batch, learning rates and the scores' temperature, looking at LightGCN and at the network
-without a scale only.
+Thresholds are ours. Where a run came before one, the claim's note says so.
 """
 
 from __future__ import annotations
@@ -25,8 +23,9 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
 MEASURES = {"recall": "recall@20", "ndcg": "NDCG@20"}
 NORMED = ("LayerNorm", "RMSNorm")
 _PILOTS = (
-    "Epochs, batch size, learning rates and the scores' temperature were set in pilots that looked at LightGCN and the "
-    "networks without a scale alone."
+    "All networks have one budget. Epochs, batch size, learning rates and the scores' temperature were set in pilots "
+    "that looked at LightGCN and the networks without a scale; a first run on MovieLens, of 16 epochs, showed the "
+    "networks with the scale after the norm still learning, so that rate and epochs were raised for all."
 )
 _RUNS = (
     "Published for one seed after 1,000 epochs in batches of 2,048; here larger batches, fewer epochs and a learning "
@@ -117,7 +116,7 @@ CLAIMS = (
             )
         ),
         seeds=5,
-        note=f"Paired by seed. The margins of 2% and 0.05 are ours. {_PILOTS}",
+        note="Paired by seed. The margins of 2% and 0.05 are ours.",
     ),
     Claim(
         id="recommend-after-reaches-the-score",
@@ -151,7 +150,8 @@ CLAIMS = (
         ),
         seeds=5,
         note="Paired by seed. The paper reports gains of 2.5% to 5.6% on three other tasks and says nothing of "
-        f"recommendation; carrying the claim over, and the threshold of 1%, are ours. {_PILOTS}",
+        f"recommendation; carrying the claim over, and the threshold of 1%, are ours. {_PILOTS} In one run of 80 epochs "
+        "on MovieLens the network with the scale had caught up: recall 0.309 with it, 0.307 without.",
     ),
     Claim(
         id="recommend-sign-matters",

@@ -58,10 +58,10 @@ def bpr_loss(users: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
     return F.softplus((users * (negative - positive)).sum(1)).mean()
 
 
-def batch_penalty(*rows: Tensor) -> Tensor:
-    """Half the squared length of every row given, over the size of the batch: what LightGCN's code weighs by 1e-4.
+def batch_penalty(rows: Tensor) -> Tensor:
+    """Half the squared length of every row, over the size of the batch: what LightGCN's code weighs by 1e-4.
 
     Args:
-        *rows: The untransformed embeddings of a batch's users, positive and negative items.
+        rows: The untransformed embeddings of a batch's users, positive and negative items, 3 × batch × width.
     """
-    return sum((part.square().sum() for part in rows), rows[0].new_zeros(())) / (2 * len(rows[0]))
+    return rows.square().sum() / (2 * rows.shape[1])
