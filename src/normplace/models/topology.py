@@ -158,11 +158,7 @@ def topology(
         >>> topology("degree", star, 5).tolist()
         [3.0, 1.0, 1.0, 1.0, 1.0]
     """
-    base, _, source = name.partition(":")
-    kind = (source or "degree") if base == "constant" else name
-    if kind not in TOPOLOGIES:
-        known = [*TOPOLOGIES, "constant"] if kind == name else TOPOLOGIES
-        raise unknown("topology scalar", kind, known)
+    kind, constant = check_name(name)
     function = TOPOLOGIES[kind]
     choices = [key for key, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY]
     for option in options:
@@ -170,11 +166,25 @@ def topology(
             raise unknown(f"option of {kind!r}:", option, choices)
     edges, nodes, graphs = checked(edge_index, num_nodes, batch)
     values = function(edges, nodes, graphs, **options)
-    if base == "constant":
+    if constant:
         label = torch.unique(graphs, return_inverse=True)[1]
         size = centrality.graph_total(torch.ones_like(values), label, nodes)
         values = (centrality.graph_total(values.log(), label, nodes) / size).exp()
     return values.to(torch.get_default_dtype())
+
+
+def check_name(name: str) -> tuple[str, bool]:
+    """The key of :data:`TOPOLOGIES` that a name stands for, and whether its mean over each graph is meant.
+
+    Raises:
+        UsageError: If there is no such scalar.
+    """
+    base, _, source = name.partition(":")
+    constant = base == "constant"
+    kind = (source or "degree") if constant else name
+    if kind not in TOPOLOGIES:
+        raise unknown("topology scalar", kind, TOPOLOGIES if constant else [*TOPOLOGIES, "constant"])
+    return kind, constant
 
 
 def checked(edge_index: Tensor, num_nodes: int | None, batch: Tensor | None) -> tuple[Tensor, int, Tensor]:
