@@ -26,18 +26,28 @@ def _heard(aggregation: str, slot: str):
 
 CLAIMS = (
     Claim(
-        id="social-scale-is-heard-after",
-        paper=f"{_PAPER}: divided out before LayerNorm up to a stabilizer term, reaches the head after it",
-        statement="In trained classifiers the output hears the degree scale when it stands after the LayerNorms, and "
-        "hardly when it stands before them.",
+        id="social-after-is-heard",
+        paper=f"{_PAPER}: after LayerNorm it reaches the head as magnitude",
+        statement="In trained classifiers the output hears a degree scale that stands after the LayerNorms.",
         checks=tuple(
-            Check(f"change of the output per unit of log-degree, {title}, {slot} the norm", _heard(name, slot), **side)
+            Check(f"change of the output per unit of log-degree, {title}", _heard(name, "after"), at_least=0.3)
             for name, title in AGGREGATIONS.items()
-            for slot, side in (("after", {"at_least": 0.3}), ("before", {"at_most": 0.1}))
         ),
         seeds=5,
-        note=f"{_SETTING} A pilot with one split gave 0.76 to 0.88 after and up to 0.01 before at laptop scale; with "
-        "all edges the degrees are ten times larger, s² nears eps for the hubs, and more leaks.",
+        note=f"{_SETTING} A pilot with one split at laptop scale gave 0.76 to 0.88.",
+    ),
+    Claim(
+        id="social-before-is-not-heard",
+        paper=f"{_PAPER}: before LayerNorm it is divided out up to a stabilizer term",
+        statement="In trained classifiers the output hardly hears a degree scale that stands before the LayerNorms.",
+        checks=tuple(
+            Check(f"change of the output per unit of log-degree, {title}", _heard(name, "before"), at_most=0.1)
+            for name, title in AGGREGATIONS.items()
+        ),
+        seeds=5,
+        note=f"{_SETTING} A pilot with one split at laptop scale gave at most 0.01. With all edges the hubs have up to "
+        "2,138 neighbours, the square of their scale falls below eps = 1e-5, and the stabilizer term is no longer "
+        "small: networks that were not trained gave 0.2 to 0.3 there for mean and attention.",
     ),
     Claim(
         id="social-before-changes-nothing",
