@@ -261,6 +261,7 @@ def test_what_cannot_be_done_is_said():
     assert "did you mean 'learned'" in complaint(lambda: insert(net, scale, gate="lerned"))
     wrapped = nn.Sequential(nn.Sequential(nn.LayerNorm(3)))
     assert "name the norm inside it" in complaint(lambda: insert(wrapped, scale, after="0", gate="mlp"))
+    assert "one number for each node, got (7, 2)" in complaint(lambda: insert(net, scale, values=torch.ones(NODES, 2)))
     assert "must be positive" in complaint(lambda: insert(net, scale, values=torch.zeros(NODES)))
     assert "no argument holds the edges" in complaint(lambda: insert(WithData().double(), scale)(SimpleNamespace(x=x)))
     assert "7 rows where the graph has 5 nodes" in complaint(lambda: insert(net, scale, values=torch.ones(5))(x, EDGES))
@@ -339,3 +340,7 @@ def test_survival_says_where_it_is_worth_it(pyg):
         return float((insert(gat, scale, values=values * change)(rows(), EDGES) - y).norm() / y.norm())
 
     assert heard("before") < 0.02 < 0.05 < heard("after")
+    again = npl.survival(insert(gat, Scale("degree", power=-1)), rows(), EDGES)
+    assert [site.name for site in again.sites] == [site.name for site in table.sites]
+    assert {site.method for site in again.sites} == {"jvp"}
+    assert all(site.kept < 1e-2 and site.after > 0.05 for site in again.sites)

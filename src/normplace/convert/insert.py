@@ -123,6 +123,8 @@ def insert(
         )
     if values is None:
         check_name(scale.source)
+    elif values.ndim != 1:
+        raise UsageError(f"values must hold one number for each node, got {tuple(values.shape)}.")
     names = _norms(model, after)
     changed = copy.deepcopy(model)
     insertion = _Insertion(changed, scale, GraphCall.of(model, edges, batch), values)
@@ -151,7 +153,7 @@ class _Insertion:
         self.__signature__ = inspect.signature(model.forward)
         self.scale, self.call, self.memory = scale, call, FactorMemory()
         # Like what the memory gives: in double precision, rounded where it is used.
-        self.fixed = None if values is None else scale.factor(values.double())
+        self.fixed = None if values is None else scale.factor(values.detach().double())
         self.factor = self.fixed
         self.sites: tuple[InsertedScale, ...] = ()
         self.handles: list[Any] = []
