@@ -197,6 +197,24 @@ def test_it_compiles(given):
         torch.testing.assert_close(fast(rows(), changed), eager(rows(), changed))
 
 
+def test_it_trains_under_distributed_data_parallel():
+    from torch import distributed
+
+    if not distributed.is_available():
+        pytest.skip("torch was built without distributed training")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        net = insert(build(), Scale("degree", power=-1), gate="learned")
+        parallel = nn.parallel.DistributedDataParallel(copy.deepcopy(net))
+        x = rows()
+        for model in (net, parallel):
+            model(x, EDGES).square().sum().backward()
+        for (name, one), two in zip(net.named_parameters(), parallel.module.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, two.grad, msg=name)
+    finally:
+        distributed.destroy_process_group()
+
+
 def test_the_topology_is_computed_once_for_all_norms(monkeypatch):
     computed = []
     monkeypatch.setattr(memory, "topology", lambda name, *rest: computed.append(name) or topology(name, *rest))
