@@ -18,7 +18,8 @@ from normplace.models import topology
 from normplace.studies.postdeg import social
 from normplace.studies.postdeg.claims.social import CLAIMS
 from normplace.studies.postdeg.figures.social import figures
-from normplace.studies.postdeg.social import AGGREGATIONS, PART, SLOTS, SocialTrial, thinned
+from normplace.studies.postdeg.selection import AGGREGATIONS
+from normplace.studies.postdeg.social import PART, SLOTS, SocialTrial, thinned
 from normplace.tasks.labelled import load_labelled
 
 

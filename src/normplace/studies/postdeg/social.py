@@ -7,9 +7,8 @@ arXiv 2302.11640): 11,758 workers, joined when they worked on a task together. T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +18,13 @@ from normplace.errors import UsageError, unknown
 from normplace.lab.study import Outcome, Part
 from normplace.models import GraphStack, topology
 from normplace.scale import Scale
+from normplace.studies.postdeg import selection
+from normplace.studies.postdeg.selection import AGGREGATIONS, HEADS, convolution
 from normplace.tasks.labelled import LabelledGraph, load_labelled, obstacle, roc_auc
 from normplace.train.fit import pick_device
 
-AGGREGATIONS = {"softmax": "softmax attention", "mean": "mean", "sum": "sum"}
-SLOTS = {"none": "no scale", "before": "before the norm", "after": "after the norm"}
+SLOTS = {slot: title for slot, title in selection.SLOTS.items() if slot != "head"}
 SPLITS = 10
-HEADS = 4
 LOOKS = 20
 """How often during training the validation nodes are looked at."""
 STEP = 0.01
@@ -88,21 +87,6 @@ def plan(scale: str) -> Iterator[SocialTrial]:
                     yield SocialTrial(aggregation, slot, seed, width=16, depth=2, epochs=40, share=0.1)
                 else:
                     yield SocialTrial(aggregation, slot, seed)
-
-
-def convolution(aggregation: str) -> Callable[[int, int], nn.Module]:
-    """PyG's convolution with that aggregation, from two widths.
-
-    Raises:
-        UsageError: If PyG is not installed.
-    """
-    try:
-        from torch_geometric.nn import GATConv, SAGEConv
-    except ImportError as error:
-        raise UsageError("the study's convolutions are PyG's: pip install 'normplace[graphs]'.") from error
-    if aggregation == "softmax":
-        return lambda into, out: GATConv(into, out // HEADS, heads=HEADS)
-    return partial(SAGEConv, aggr=aggregation)
 
 
 def ready(trial: SocialTrial) -> str | None:

@@ -6,9 +6,11 @@ from functools import partial
 
 from normplace.lab.claims import Check, Claim
 from normplace.lab.measures import difference, metric
-from normplace.studies.postdeg.social import AGGREGATIONS, PART
+from normplace.studies.postdeg.claims.gains import PAPER
+from normplace.studies.postdeg.selection import AGGREGATIONS
+from normplace.studies.postdeg.social import PART
 
-_PAPER = "arXiv 2606.14022, abstract"
+_ABSTRACT = f"{PAPER}, abstract"
 _SETTING = (
     "Tolokers, scale degree^-1, paired by official split. The paper does not classify nodes: task, network, training "
     "and thresholds are ours. At laptop scale a tenth of the edges, two blocks of width 16 and 40 epochs."
@@ -27,7 +29,7 @@ def _heard(aggregation: str, slot: str):
 CLAIMS = (
     Claim(
         id="social-after-is-heard",
-        paper=f"{_PAPER}: after LayerNorm it reaches the head as magnitude",
+        paper=f"{_ABSTRACT}: after LayerNorm it reaches the head as magnitude",
         statement="In trained classifiers the output hears a degree scale that stands after the LayerNorms.",
         checks=tuple(
             Check(f"change of the output per unit of log-degree, {title}", _heard(name, "after"), at_least=0.3)
@@ -38,7 +40,7 @@ CLAIMS = (
     ),
     Claim(
         id="social-before-is-not-heard",
-        paper=f"{_PAPER}: before LayerNorm it is divided out up to a stabilizer term",
+        paper=f"{_ABSTRACT}: before LayerNorm it is divided out up to a stabilizer term",
         statement="In trained classifiers the output hardly hears a degree scale that stands before the LayerNorms.",
         checks=tuple(
             Check(f"change of the output per unit of log-degree, {title}", _heard(name, "before"), at_most=0.1)
@@ -51,7 +53,7 @@ CLAIMS = (
     ),
     Claim(
         id="social-before-changes-nothing",
-        paper=f"{_PAPER}: divided out before LayerNorm",
+        paper=f"{_ABSTRACT}: divided out before LayerNorm",
         statement="A degree scale before the LayerNorms leaves the classification as it is without one.",
         checks=tuple(
             Check(f"ROC-AUC, {title}, scale before less none", _gap(name, "before"), **side)
@@ -63,7 +65,7 @@ CLAIMS = (
     ),
     Claim(
         id="social-after-classifies-better",
-        paper=f"{_PAPER}: generalizes to any positive topology scalar in any normalized residual stack",
+        paper=f"{_ABSTRACT}: generalizes to any positive topology scalar in any normalized residual stack",
         statement="A degree scale after the LayerNorms improves the classification of a social graph's nodes.",
         checks=tuple(
             Check(f"ROC-AUC, {title}, scale after less none", _gap(name, "after"), at_least=0.005)

@@ -10,7 +10,8 @@ from normplace.lab.report.rows import Group, mean_rows, score_rows
 from normplace.lab.report.specs import curves, dots
 from normplace.lab.results import Line
 from normplace.lab.study import Figure
-from normplace.studies.postdeg.social import AGGREGATIONS, PART, SLOTS
+from normplace.studies.postdeg.selection import AGGREGATIONS
+from normplace.studies.postdeg.social import PART, SLOTS
 
 _PANEL = "Tolokers, official splits"
 
