@@ -26,6 +26,7 @@ from normplace.tasks.selection.independent_set import (
     min_degree_set,
 )
 from normplace.tasks.selection.influence import IndependentCascade, LinearThreshold, Spread, spread, spreads
+from normplace.tasks.selection.kamis import kamis_set
 from normplace.tasks.selection.random_graphs import (
     barabasi_albert,
     block_graph,
@@ -68,6 +69,7 @@ __all__ = [
     "min_degree_set",
     "improve",
     "exact_set",
+    "kamis_set",
     "check_independent",
     "is_independent",
     # Classical orders and scores
