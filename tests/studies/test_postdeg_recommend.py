@@ -16,7 +16,7 @@ from normplace.lab.progress import Progress
 from normplace.lab.report.charts import render_chart
 from normplace.lab.runner import Run
 from normplace.lab.study import Study
-from normplace.studies.postdeg import claims_recommend, figures_recommend, recommend
+from normplace.studies.postdeg import recommend
 from normplace.studies.postdeg.recommend import CELLS, PART, RecommendTrial
 
 STUDY = Study(

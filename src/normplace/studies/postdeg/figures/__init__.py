@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from normplace.lab.results import Line
 from normplace.lab.study import Figure
-from normplace.studies.postdeg.figures import selection, topologies
+from normplace.studies.postdeg.figures import recommend, selection, topologies
 
-PARTS = (selection, topologies)
+PARTS = (selection, topologies, recommend)
 
 
 def figures(lines: Sequence[Line]) -> list[Figure]:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from normplace.lab.claims import pick
+from normplace.lab.report.rows import Group, mean_rows, score_rows
 from normplace.lab.report.specs import curves, dots
 from normplace.lab.results import Line
 from normplace.lab.study import Figure
-from normplace.studies.extrapolation.figures.rows import Group, mean_rows, score_rows
-from normplace.studies.postdeg.claims_recommend import MEASURES, PUBLISHED
+from normplace.studies.postdeg.claims.recommend import MEASURES, PUBLISHED
 from normplace.studies.postdeg.recommend import CELLS, PART
 
 HERE, THEIRS = "measured here", "published"
