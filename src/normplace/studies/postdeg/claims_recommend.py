@@ -150,8 +150,8 @@ CLAIMS = (
         ),
         seeds=5,
         note="Paired by seed. The paper reports gains of 2.5% to 5.6% on three other tasks and says nothing of "
-        f"recommendation; carrying the claim over, and the threshold of 1%, are ours. {_PILOTS} In one run of 80 epochs "
-        "on MovieLens the network with the scale had caught up: recall 0.309 with it, 0.307 without.",
+        f"recommendation; carrying the claim over, and the threshold of 1%, are ours. {_PILOTS} In one run of 80 "
+        "epochs on MovieLens the network with the scale had caught up: recall 0.309 with it, 0.307 without.",
     ),
     Claim(
         id="recommend-sign-matters",
