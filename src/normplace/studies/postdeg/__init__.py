@@ -21,7 +21,8 @@ STUDY = Study(
         "Topologies: policies trained on random graphs of 40 to 300 nodes, beside the classical methods, on nine real "
         "graphs of up to 265,000 nodes.\n\n"
         "Recommend: where practitioners would meet the question. LightGCN and normalized residual networks around the "
-        "same propagation rank items for users of MovieLens 100K (laptop) or Gowalla (full), by LightGCN's protocol.\n\n"
+        "same propagation rank items for users of MovieLens 100K (laptop) or Gowalla (full), by LightGCN's protocol."
+        "\n\n"
         "Social: residual stacks classify the workers of Tolokers, with and without a degree scale beside LayerNorm."
     ),
     reference="normplace.studies.postdeg:STUDY",
