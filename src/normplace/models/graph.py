@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, unknown
 from normplace.models.activations import build_activation
-from normplace.models.topology import topology
+from normplace.models.memory import FactorMemory
 from normplace.norms import apply_norm
 from normplace.placement import Placement
 from normplace.residual import Branch, NormChoice, Residual, build_slot_norm, reset_tree
@@ -128,6 +129,7 @@ class GraphStack(nn.Module):
             raise UsageError("a gate maps the factor of a scale, but there is none: pass scale=Scale(...).")
         rule = Placement.named(placement) if isinstance(placement, str) else placement
         self.scale = scale
+        self._memory = FactorMemory()
         self._at_head = scale is not None and scale.slot == "final"
         inside = None if self._at_head else scale
         self.embed = nn.Linear(in_dim, dim)
@@ -170,8 +172,9 @@ class GraphStack(nn.Module):
             edge_index: Source and target of each edge, 2 × E.
             edge_attr: Features or weights of the edges, for convolutions that take them.
             batch: The graph of each node, for norms and scalars over graphs.
-            values: The scale's positive scalar for each node; computed from the edges when None, which for
-                eigenvector and betweenness on a large graph is worth doing once beforehand.
+            values: The scale's positive scalar for each node; computed from the edges when None, once for each of the
+                last few graphs (:class:`normplace.models.memory.FactorMemory`). Batches drawn anew are new graphs, so
+                for them k-core, eigenvector and betweenness are worth computing beforehand.
 
         Raises:
             UsageError: If values are given to a network without a scale, or do not fit.
@@ -193,10 +196,10 @@ class GraphStack(nn.Module):
                 )
             return None
         if values is None:
-            values = topology(self.scale.source, edge_index, len(x), batch)
-        elif values.shape != x.shape[:1]:
+            return self._memory.factor(self.scale, edge_index, len(x), batch, x.dtype)
+        if values.shape != x.shape[:1]:
             raise UsageError(f"values must hold one number for each of the {len(x)} nodes, got {tuple(values.shape)}.")
-        return self.scale.factor(values).to(x.dtype)
+        return self.scale.factor(values.to(torch.promote_types(values.dtype, x.dtype))).to(x.dtype)
 
     def _finish(self, x: Tensor, factor: Tensor | None, batch: Tensor | None) -> Tensor:
         """What the head reads."""

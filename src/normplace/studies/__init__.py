@@ -8,6 +8,7 @@ from pathlib import Path
 
 STUDIES = {
     "extrapolation": "normplace.studies.extrapolation:STUDY",
+    "postdeg": "normplace.studies.postdeg:STUDY",
 }
 
 
