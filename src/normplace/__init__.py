@@ -3,10 +3,10 @@
 Build networks with any placement, find and measure the norms of existing ones, and see the evidence.
 """
 
-from normplace import models, ntk
+from normplace import convert, models, ntk
 from normplace._version import __version__
 from normplace.audit import survival
-from normplace.convert import insert
+from normplace.convert import insert, move
 from normplace.errors import UsageError
 from normplace.norms import (
     BatchNorm,
@@ -54,6 +54,8 @@ __all__ = [
     "survival",
     # An existing network, changed
     "insert",
+    "move",
+    "convert",
     # Neural tangent kernels
     "ntk",
     # The rest

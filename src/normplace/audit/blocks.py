@@ -79,7 +79,7 @@ class Assembly:
     def _block(self, group: Sequence[int], stream: int) -> ResidualBlock:
         arms, terms = [], []
         for at in group:
-            for values in self._summands(self.residuals[at]):
+            for values in self.summands(self.residuals[at]):
                 arm = self._arm(at, values, group)
                 arms.append(arm)
                 terms.append(arm.layout)
@@ -93,7 +93,7 @@ class Assembly:
         inputs = [place for place in self.places if place.slot == "input" and place.residual in group]
         return 0 < len(inputs) < arms
 
-    def _summands(self, residual: Residual) -> list[int]:
+    def summands(self, residual: Residual) -> list[int]:
         """The branches that are summed before the sum is added to the skip; one where there is just one."""
         found: list[int] = []
         queue = [residual.branch]

@@ -14,7 +14,7 @@ from normplace.audit.blocks import Assembly
 from normplace.audit.findings import Evidence, find
 from normplace.audit.naming import placement_name
 from normplace.audit.norms import Norm, find_norms
-from normplace.audit.record import Tape, record, tensors_of
+from normplace.audit.record import Recorder, Tape, record, tensors_of
 from normplace.audit.residuals import Residual, find_residuals, nested
 from normplace.audit.result import Audit, Site
 from normplace.audit.sites import Placer
@@ -61,13 +61,13 @@ def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) 
     if not isinstance(model, nn.Module):
         raise UsageError(f"audit takes an nn.Module, got {type(model).__name__}: build the model first.")
     model = getattr(model, "_orig_mod", model)  # a compiled model runs kernels that cannot be seen
-    tape = _run(model, inputs, kwargs)
+    tape = run(model, inputs, kwargs)
     graph = Graph(tape)
     norms = find_norms(graph)
-    assembly = _placed(graph, norms)
+    assembly = placed(graph, norms)
     places = assembly.places
     blocks, block_of = assembly.blocks()
-    names = _names(graph, norms, assembly.residuals)
+    names = names_of(graph, norms, assembly.residuals)
     sites = tuple(
         Site(
             name, place.slot, norm.kind, None if place.residual is None else block_of[place.residual],
@@ -85,7 +85,7 @@ def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) 
     )  # fmt: skip
 
 
-def _placed(graph: Graph, norms: Sequence[Norm]) -> Assembly:
+def placed(graph: Graph, norms: Sequence[Norm]) -> Assembly:
     """The norms placed. A sum within a branch that has no norm of its own says nothing of placement and is left out."""
     refused: set[int] = set()
     while True:
@@ -99,7 +99,7 @@ def _placed(graph: Graph, norms: Sequence[Norm]) -> Assembly:
         refused |= silent
 
 
-def _run(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tape:
+def run(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], recorder: Recorder | None = None) -> Tape:
     """Record the pass; whatever goes wrong becomes one sentence."""
     try:
         inspect.signature(model.forward).bind(*inputs, **kwargs)
@@ -113,7 +113,7 @@ def _run(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     if on_meta:
         inputs, kwargs = _to_meta(inputs), _to_meta(dict(kwargs))
     try:
-        return record(model, inputs, kwargs)
+        return record(model, inputs, kwargs, recorder)
     except UsageError:
         raise
     except Exception as error:
@@ -144,7 +144,7 @@ def _dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _names(graph: Graph, norms: Sequence[Norm], residuals: Sequence[Residual]) -> list[tuple[str, bool]]:
+def names_of(graph: Graph, norms: Sequence[Norm], residuals: Sequence[Residual]) -> list[tuple[str, bool]]:
     """The name of each norm, and whether it has a module of its own.
 
     A module is a norm's own when its call holds that norm and nothing that mixes or adds.

@@ -9,10 +9,12 @@ memory, so that later code can read the tape as if nothing had ever been changed
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 import torch
@@ -23,6 +25,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # What these read or return tells how large the statistics of a norm, and the stream, are.
 MEASURED_INPUT = {"rsqrt", "sqrt", "linalg_vector_norm"}
 MEASURED_OUTPUT = {"add", "native_layer_norm", "_fused_rms_norm", "native_group_norm"}
+# Code of these files may stand between a model's and the recorder's.
+BETWEEN = (
+    "torch/_dynamo/eval_frame.py",
+    "torch/_compile.py",
+    "torch/utils/_python_dispatch.py",
+    "torch/_ops.py",
+    "audit/record.py",
+)
 OVERWRITING = {"copy", "zero", "fill", "normal", "uniform", "bernoulli", "exponential"}
 
 
@@ -64,6 +74,7 @@ class Op:
         inputs: Values read, in the order of the arguments.
         outputs: Values returned or written.
         call: The module call it ran in.
+        where: Of an add: the Python code that asked for it, and the place in it.
     """
 
     name: str
@@ -72,6 +83,7 @@ class Op:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     call: int
+    where: tuple[CodeType, int] | None = None
 
 
 @dataclass(slots=True)
@@ -83,12 +95,16 @@ class Call:
         parent: The call it happened in, -1 for none.
         inputs: The values among its arguments.
         outputs: The values it returned.
+        arguments: The tensors it was called with, by position or name; those inside other objects are left out.
+        results: The tensors it returned, by position or name in what held them; by None where nothing did.
     """
 
     path: str
     parent: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...] = ()
+    arguments: dict[int | str, int] = field(default_factory=dict)
+    results: dict[int | str | None, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -101,10 +117,18 @@ class Tape:
     outputs: tuple[int, ...] = ()
 
 
-def record(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tape:
+def record(
+    model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], recorder: Recorder | None = None
+) -> Tape:
     """Call the model once, in evaluation mode and without gradients, and return the tape.
 
     Training flags and the global random state are put back.
+
+    Args:
+        model: What to call.
+        inputs: What to call it with.
+        kwargs: The same by name.
+        recorder: One that does more than write down; by default a plain one.
     """
     training = {module: module.training for module in model.modules()}
     with ExitStack() as stack:
@@ -115,7 +139,7 @@ def record(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any])
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(_restore, training)
         model.eval()
-        recorder = Recorder(model)
+        recorder = recorder or Recorder(model)
         stack.enter_context(recorder.hooks())
         stack.enter_context(recorder)
         recorder.declare((inputs, kwargs), "input")
@@ -206,6 +230,16 @@ class Recorder(TorchDispatchMode):
         """The values of the tensors of a structure."""
         return tuple(self._read(tensor) for tensor in tensors_of(structure))
 
+    def _held(self, structure: Any) -> dict[Any, int]:
+        """The values of the tensors that a structure holds itself, by position or name."""
+        if isinstance(structure, Tensor):
+            return {None: self._read(structure)}
+        if isinstance(structure, Mapping):
+            pairs: Any = structure.items()
+        else:
+            pairs = enumerate(structure) if isinstance(structure, list | tuple) else ()
+        return {key: self._read(value) for key, value in pairs if isinstance(value, Tensor)}
+
     def hooks(self) -> ExitStack:
         """Follow module calls until the stack is closed."""
 
@@ -216,14 +250,16 @@ class Recorder(TorchDispatchMode):
                 above = self.tape.calls[parent].path if parent >= 0 else ""
                 path = f"{above}.<{type(module).__name__}>".lstrip(".")
             self._stack.append(len(self.tape.calls))
-            self.tape.calls.append(Call(path, parent, self.numbers(args)))
+            self.tape.calls.append(Call(path, parent, self.numbers(args), arguments=self._held(args)))
 
-        def leave(module: nn.Module, args: Any, result: Any) -> None:
-            self.tape.calls[self._stack.pop()].outputs = self.numbers(result)
+        def leave(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+            call = self.tape.calls[self._stack.pop()]
+            call.outputs, call.results = self.numbers(result), self._held(result)
+            call.arguments.update(self._held(kwargs))  # hooks of all modules are told of these only now
 
         stack = ExitStack()
         stack.callback(register_module_forward_pre_hook(enter).remove)
-        stack.callback(register_module_forward_hook(leave, always_call=True).remove)
+        stack.callback(register_module_forward_hook(leave, with_kwargs=True, always_call=True).remove)
         return stack
 
     def __torch_dispatch__(
@@ -243,7 +279,8 @@ class Recorder(TorchDispatchMode):
         if written and signature.name in OVERWRITING:
             inputs = [number for number in inputs if number != inputs[0]]
         outputs = self._results(signature, result, list(tensors_of(written)))
-        self.tape.ops.append(Op(signature.name, refs, named, tuple(inputs), outputs, self._call))
+        where = _caller() if signature.name == "add" else None
+        self.tape.ops.append(Op(signature.name, refs, named, tuple(inputs), outputs, self._call, where))
         return result
 
     @property
@@ -334,6 +371,14 @@ class Recorder(TorchDispatchMode):
         if isinstance(tensor, Tensor) and tensor.is_floating_point() and not tensor.is_meta and tensor.numel():
             low, high = torch.aminmax(tensor.detach())
             self.tape.values[number].extent = (low.item(), high.item())
+
+
+def _caller() -> tuple[CodeType, int] | None:
+    """The code that asked for the operator being recorded."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.replace("\\", "/").endswith(BETWEEN):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code, frame.f_lasti)
 
 
 def _key(tensor: Tensor) -> int:

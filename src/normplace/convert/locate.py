@@ -1,0 +1,357 @@
+"""Where a model's code can be taken hold of: the modules at the ends of its branches, and its sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor, nn
+
+from normplace.audit.blocks import Assembly
+from normplace.audit.examine import names_of, placed, run
+from normplace.audit.norms import find_norms
+from normplace.audit.operators import MOVES
+from normplace.audit.record import Recorder
+from normplace.audit.residuals import Residual
+from normplace.audit.result import ResidualBlock
+from normplace.audit.trace import Graph, Node
+from normplace.convert.parts import FixedFactor, Key, LearnedFactor
+from normplace.convert.rewrite import Position, method_of, position_of
+from normplace.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Tensors of a module's calls.
+
+    Attributes:
+        module: The module's name.
+        keys: Which of its arguments, or which part of its result.
+        width: The size of their last dimension.
+    """
+
+    module: str
+    keys: tuple[Key, ...]
+    width: int
+
+
+@dataclass(frozen=True)
+class Sum:
+    """One evaluation of a sum in a module's code.
+
+    Attributes:
+        module: The module's name.
+        method: The method of it that adds.
+        position: Where in the source.
+        turn: Which evaluation in one call of the method, counted from 0.
+        turns: How many there are.
+    """
+
+    module: str
+    method: str
+    position: Position
+    turn: int
+    turns: int
+
+
+class Located:
+    """One recorded pass of a model, asked where its blocks begin and end.
+
+    Args:
+        model: The model.
+        inputs: What it is called with.
+        kwargs: The same by name.
+    """
+
+    def __init__(self, model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.model, self.inputs, self.kwargs = model, inputs, kwargs
+        self.graph = Graph(run(model, inputs, kwargs))
+        self.norms = find_norms(self.graph)
+        self.assembly: Assembly = placed(self.graph, self.norms)
+        self.blocks, self.block_of = self.assembly.blocks()
+        self.calls = self.graph.tape.calls
+        self.names = [name for name, _ in names_of(self.graph, self.norms, self.assembly.residuals)]
+        self.gone: set[str] = set()  # names of norms that were taken out since
+
+    def residuals(self, block: int) -> list[Residual]:
+        """The adds of a block."""
+        return [
+            residual for residual, at in zip(self.assembly.residuals, self.block_of, strict=True) if at == block
+        ]  # fmt: skip
+
+    def branches(self, block: int) -> list[tuple[Residual, int]]:
+        """The value of each of its arms, with the add it goes to."""
+        return [(residual, value) for residual in self.residuals(block) for value in self.assembly.summands(residual)]
+
+    def own_path(self, block: int) -> str:
+        """The module that adds."""
+        return self.blocks[block].module
+
+    def entries(self, block: int, arm: int) -> list[Hold]:
+        """What reads the stream at the beginning of a branch.
+
+        Raises:
+            UsageError: If something other than a module does.
+        """
+        residual, value = self.branches(block)[arm]
+        region = self.assembly.cores.between(replace(residual, branch=value), self.assembly.reach)
+        stream, queue, found = {residual.fork}, [residual.fork], {}
+        above = set(self._upwards(residual.call))
+        while queue:
+            read = queue.pop()
+            for at in self.graph.consumers.get(read, ()):
+                node = self.graph.nodes[at]
+                if at not in region:
+                    continue
+                if node.call not in above:
+                    call = next(call for call in self._upwards(node.call) if self.calls[call].parent in above)
+                    found.setdefault(call, set()).add(read)
+                elif node.name in MOVES:
+                    stream.update(node.outputs)
+                    queue += [number for number in node.outputs if number not in queue]
+                else:
+                    raise UsageError(
+                        f"a norm cannot be put before branch {self._label(block)}, whose code reads the stream itself "
+                        f"with {node.name!r}: put that into a module of its own."
+                    )
+        holds = []
+        for call in sorted(found):
+            keys = tuple(key for key, number in self.calls[call].arguments.items() if number in stream)
+            if not keys:
+                raise UsageError(
+                    f"a norm cannot be put before branch {self._label(block)}, because {self.calls[call].path!r} is "
+                    "not given the stream as an argument: pass it as one."
+                )
+            holds.append(Hold(self.calls[call].path, keys, self._width(self.calls[call].arguments[keys[0]])))
+        if not holds:
+            raise UsageError(
+                f"a norm cannot be put before branch {self._label(block)}, because no module reads the stream there: "
+                "put what does into one."
+            )
+        return list(dict.fromkeys(holds))
+
+    def exit(self, block: int, arm: int, unscaled: bool = False) -> Hold:
+        """What returns the value a branch adds.
+
+        Args:
+            block: Which block.
+            arm: Which of its branches.
+            unscaled: Look behind the factors that a move put there.
+
+        Raises:
+            UsageError: If something other than a module does.
+        """
+        residual, value = self.branches(block)[arm]
+        above = set(self._upwards(residual.call))
+        width = self._width(value)
+        for number in self._unscaled(value):
+            for at, call in enumerate(self.calls):
+                key = next((key for key, result in call.results.items() if result == number), False)
+                if at in above or key is False or self._width(number) != width:
+                    continue
+                if not (unscaled and self._is_factor(call.path)):
+                    return Hold(call.path, (key,), width)
+        raise UsageError(
+            f"nothing can be put behind branch {self._label(block)}, because no module returns what it adds: put the "
+            "branch into a module of its own."
+        )
+
+    def _is_factor(self, path: str) -> bool:
+        return "<" not in path and isinstance(self.model.get_submodule(path), LearnedFactor | FixedFactor)
+
+    def sum(self, block: int) -> Sum:
+        """The sum at the end of a block.
+
+        Raises:
+            UsageError: If it is not written in a method of the module that adds.
+        """
+        residual = self.residuals(block)[-1]
+        op, path = self.graph.nodes[residual.node].op, self.own_path(block)
+        where = op.where if op is not None else None
+        position = None if where is None else position_of(*where)
+        if op is None or where is None or position is None:
+            raise UsageError(
+                f"a norm cannot be put on the sum of {self._label(block)}, which is part of a fused operator: write it "
+                "as a sum of its own."
+            )
+        method = method_of(self.model.get_submodule(path), where[0])
+        if method is None:
+            raise UsageError(
+                f"a norm cannot be put on the sum of {self._label(block)}, which {where[0].co_qualname} computes "
+                f"outside the undecorated methods of {path or 'the model'!r}: write it there."
+            )
+        # A method may be called more than once in a module's call, but then it adds once each time.
+        turns = [other for other in self.graph.tape.ops if other.call == op.call and other.where == where]
+        at = next(turn for turn, other in enumerate(turns) if other is op)
+        return Sum(path, method, position, at, len(turns))
+
+    def returned(self, block: int) -> Hold | None:
+        """The outermost module below the model that returns the stream behind a block; None if only the model does."""
+        residual = self.residuals(block)[-1]
+        values = self._behind(residual.output)
+        found = None
+        for call in self._upwards(residual.call):
+            key = next((key for key, number in self.calls[call].results.items() if number in values), False)
+            if key is False or self.calls[call].path == "" or isinstance(key, str):
+                break
+            found = Hold(self.calls[call].path, (key,), self._width(residual.output))
+        return found
+
+    def has_head(self, block: int) -> bool:
+        """Whether features are made of the stream behind a block that is the last of its stream."""
+        seen, queue = set(), [self.residuals(block)[-1].output]
+        while queue:
+            value = queue.pop()
+            for node in self.graph.readers(value):
+                if self.graph.is_barrier(node):
+                    return True
+                queue += [number for number in node.outputs if number not in seen]
+            seen.add(value)
+        return False
+
+    def final_norms(self, block: int) -> list[int]:
+        """The norms that end the stream of a block that is its last."""
+        bit = self.assembly.reach.bit[self.residuals(block)[-1].output]
+        places, reach = self.assembly.places, self.assembly.reach
+        return [
+            at
+            for at, (norm, place) in enumerate(zip(self.norms, places, strict=True))
+            if place.slot == "final" and reach.stream.get(norm.input, 0) & bit
+        ]
+
+    def arguments_of(self, path: str) -> int:
+        """How many arguments a module was called with, the most in any of its calls."""
+        return max((len(call.arguments) for call in self.calls if call.path == path), default=0)
+
+    def projections(self, block: int, arm: int) -> tuple[dict[str, tuple[Hold, int]], int]:
+        """What makes the queries and keys of an attention branch, each with its value, and the size of a head.
+
+        Raises:
+            UsageError: If queries and keys do not come from a module each.
+        """
+        residual, value = self.branches(block)[arm]
+        cores = self.assembly.cores
+        region = cores.between(replace(residual, branch=value), self.assembly.reach)
+        found: dict[str, tuple[Hold, int]] = {}
+        size = 0
+        for (at, read), letter in cores.letters.items():
+            if at in region and letter in "qk" and letter not in found:
+                path, result = self._projection(read, block)
+                found[letter] = (Hold(path, (None,), self._width(result)), result)
+                if letter == "q":  # the keys may stand transposed
+                    size = self._width(read)
+        if len(found) < 2 or found["q"][0] == found["k"][0]:
+            raise UsageError(
+                f"queries and keys of {self._label(block)} do not come from a module each, so no norm can be put "
+                "behind them: split the projection first."
+            )
+        return found, size
+
+    def _projection(self, value: int, block: int) -> tuple[str, int]:
+        queue, seen = [value], set()
+        while queue:
+            number = queue.pop(0)
+            node = self.graph.maker(number)
+            if node is None or number in seen:
+                continue
+            seen.add(number)
+            for call in self.calls:
+                if call.results == {None: number} and call.parent >= 0 and self._makes(call.path, node):
+                    return call.path, number
+            if not self.graph.is_barrier(node):
+                queue += self.graph.data_inputs(node)
+        raise UsageError(
+            f"queries and keys of {self._label(block)} do not come from a module each, so no norm can be put behind "
+            "them: split the projection first."
+        )
+
+    def _makes(self, path: str, node: Node) -> bool:
+        module = self.model.get_submodule(path) if path and "<" not in path else None
+        return isinstance(module, nn.Module) and not any(True for _ in module.children()) and hasattr(module, "weight")
+
+    @cached_property
+    def periods(self) -> dict[int, int]:
+        """For each stream, how many blocks make up one layer: the shortest pattern of kinds that repeats."""
+        found = {}
+        for stream in {block.stream for block in self.blocks}:
+            kinds = [block.kind for block in self.blocks if block.stream == stream]
+            lengths = [at for at in range(1, len(kinds) // 2 + 1) if len(kinds) % at == 0]
+            repeated = [at for at in lengths if kinds == kinds[:at] * (len(kinds) // at)]
+            found[stream] = repeated[0] if repeated else _one_layer(kinds)
+        return found
+
+    def layer(self, block: int) -> tuple[int, int]:
+        """Which layer of its stream a block belongs to, counted from 1, and how many there are."""
+        stream, period = self.blocks[block].stream, self.periods[self.blocks[block].stream]
+        alike = [at for at, other in enumerate(self.blocks) if other.stream == stream]
+        return alike.index(block) // period + 1, -(-len(alike) // period)
+
+    def root_mean_squares(self, values: Sequence[int]) -> dict[int, float]:
+        """The size of each value, in a second pass; none of a model that has no numbers."""
+        recorder = _Measuring(self.model, values)
+        run(self.model, self.inputs, self.kwargs, recorder)
+        return recorder.sizes
+
+    def _upwards(self, call: int) -> Iterator[int]:
+        while call >= 0:
+            yield call
+            call = self.calls[call].parent
+
+    def _unscaled(self, value: int) -> Iterator[int]:
+        """The value and what it was before moves, factors and norms that are gone, nearest first."""
+        taken = {
+            norm.output: norm.input for norm, name in zip(self.norms, self.names, strict=True) if name in self.gone
+        }
+        while True:
+            while value in taken:
+                value = taken[value]
+            yield value
+            node = self.graph.maker(value)
+            if node is None:
+                return
+            held = self.graph.data_inputs(node)
+            if len(held) != 1 or not (node.name in MOVES or node.name in ("mul", "div")):
+                return
+            value = held[0]
+
+    def _behind(self, value: int) -> set[int]:
+        """A value and what its norms made of it."""
+        found, grew = {value}, True
+        while grew:
+            made = {norm.output for norm in self.norms if norm.input in found}
+            grew = not made <= found
+            found |= made
+        return found
+
+    def _width(self, value: int) -> int:
+        shape = self.graph.values[value].shape
+        return shape[-1] if shape else 1
+
+    def _label(self, block: int) -> str:
+        return label(self.blocks[block], block)
+
+
+def _one_layer(kinds: Sequence[str]) -> int:
+    """A stream of different kinds of blocks that does not repeat is one layer if it is short, else each is one."""
+    return len(kinds) if 1 < len(kinds) <= 3 and len(set(kinds)) == len(kinds) else 1
+
+
+def label(block: ResidualBlock, at: int) -> str:
+    """What to call a block in a sentence."""
+    return f"{at} ({block.kind} in {block.module or 'the model'})"
+
+
+class _Measuring(Recorder):
+    """Also measures the root mean square of some values."""
+
+    def __init__(self, model: nn.Module, values: Sequence[int]) -> None:
+        self.wanted, self.sizes = set(values), {}
+        super().__init__(model)
+
+    def _new_value(self, tensor: Tensor, origin: str, name: str = "", producer: int = -1) -> int:
+        number = super()._new_value(tensor, origin, name, producer)
+        if number in self.wanted and not tensor.is_meta:
+            self.sizes[number] = tensor.detach().double().square().mean().sqrt().item()
+        return number

@@ -1,0 +1,109 @@
+"""``normplace.move``: an existing model with its norms in other places."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from torch import nn
+
+from normplace.audit.examine import audit
+from normplace.convert.changes import ATTRIBUTE, Changes
+from normplace.convert.locate import Located
+from normplace.convert.mover import Mover
+from normplace.errors import UsageError, unknown
+from normplace.placement import Block, LearnedScale, Placement
+
+Model = TypeVar("Model", bound=nn.Module)
+SCALES = ("layerscale", "lns")
+
+
+def move(
+    model: Model,
+    *inputs: Any,
+    to: str | Placement | None = None,
+    scale: str | None = None,
+    qk: str | None = None,
+    norm: str | None = None,
+    **kwargs: Any,
+) -> Model:
+    """A copy of a model with its norms placed as ``to`` says around every residual branch.
+
+    What stands in a slot of the target already is kept. A norm before the branch that the target wants on the sum, or
+    the reverse, is moved with its weights. Other norms are taken out, weights and all, or added: of the kind the model
+    has, with one gain for which the result has the size, on the given inputs, that the value had before. Inner norms
+    and a norm on the embedding stay; a final norm is added where the target has one and a head reads the stream, and
+    taken out where the last block then ends with a norm. :func:`normplace.convert.changes` says what was done.
+
+    The copy is audited before it is returned: its blocks are those of the target, or there is an error.
+
+    Args:
+        model: Any module; left as it is.
+        *inputs: What it is called with, a batch of real data if new norms are to start well.
+        to: The target: a preset such as ``"peri"`` or a :class:`Placement`; None to leave the norms where they are.
+        scale: Also ``"layerscale"``, a learned factor per channel on every branch that starts at 1, or ``"lns"``, the
+            fixed factor 1/sqrt(layer) behind every input norm.
+        qk: The kind of a norm to put on queries and keys, over the features of a head, where there is none.
+        norm: The kind of new norms, where the model has none to copy or others are wanted.
+        **kwargs: What the model is called with, by name.
+
+    Returns:
+        The copy, of the model's own class.
+
+    Raises:
+        UsageError: If the target is unknown or cannot be reached, with the reason.
+
+    Example:
+        >>> layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        >>> x = torch.randn(1, 3, 8)
+        >>> audit(move(layer, x, to="peri"), x).equations
+        ('x + N(F(N(x)))',)
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"move takes an nn.Module, got {type(model).__name__}: build the model first.")
+    target = _target(to, scale, qk)
+    model = getattr(model, "_orig_mod", model)
+    found = audit(model, *inputs, **kwargs)
+    if not found.blocks:
+        raise UsageError(f"{found.model} has no residual add, around which norms could be placed.")
+    changed = copy.deepcopy(model)
+    mover = Mover(changed, found, Located(changed, inputs, kwargs), target, scale, norm)
+    mover.move()
+    if qk is not None:
+        mover.norm_queries_and_keys(qk)
+    after = found
+    if any(change.done != "kept" for change in mover.surgeon.record):
+        mover.surgeon.disable_fast_paths()
+        after = mover.verified(audit(changed, *inputs, **kwargs), qk is not None)
+    report = Changes(found.placement, after.placement, after.equations, tuple(mover.surgeon.record))
+    setattr(changed, ATTRIBUTE, report)
+    return changed
+
+
+def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Placement | None:
+    """The placement asked for; None to keep the one there is."""
+    if to is None and scale is None and qk is None:
+        raise UsageError('say where the norms shall stand, as in to="peri".')
+    if scale is not None and scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    if to is not None and not isinstance(to, str | Placement):
+        raise UsageError(f"to is the name of a placement or a Placement, not a {type(to).__name__}.")
+    if to is None:
+        return None
+    target = Placement.named(to) if isinstance(to, str) else to
+    for _, block in target.segments:
+        if block.skip != 1 or block.init_gain != 1:
+            raise UsageError(
+                f"{target.name or 'this placement'} changes the skip or the initial weights, which move leaves alone: "
+                "build the network with normplace.Residual."
+            )
+        if block.inner or block.skip_normed:
+            raise UsageError("move places norms around branches: leave inner norms and skip_normed out of the target.")
+    if isinstance(to, str):  # a trained network is changed least by a learned scale that starts at one
+        target = replace(target, segments=tuple((end, _starting_at_one(block)) for end, block in target.segments))
+    return target
+
+
+def _starting_at_one(block: Block) -> Block:
+    return replace(block, branch=replace(block.branch, init=1.0)) if isinstance(block.branch, LearnedScale) else block

@@ -1,0 +1,167 @@
+"""Methods rewritten so that chosen sums pass through a module of ours.
+
+A residual add is an expression of a module's own code, which no hook can see. So that one expression is wrapped in the
+syntax tree of the method, ``a + b`` becoming ``self.placed["name"](a + b)``, and the method is compiled again with
+its globals, defaults, closure and line numbers. It stays ordinary Python: it is traced, compiled and debugged as before.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import linecache
+from collections.abc import Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+from torch import nn
+
+from normplace.errors import UsageError
+
+PLACED = "placed"  # the child of a module that holds what was put into it
+Position = tuple[int, int, int, int]
+Keys = tuple[str | None, ...]  # for each time the expression is evaluated in one call
+
+
+def position_of(code: CodeType, at: int) -> Position | None:
+    """Line, last line, column and last column of the expression an instruction belongs to."""
+    line, last_line, column, last_column = list(code.co_positions())[at // 2]
+    if line is None or last_line is None or column is None or last_column is None:
+        return None
+    return line, last_line, column, last_column
+
+
+def method_of(module: nn.Module, code: CodeType) -> str | None:
+    """The name of the method of a module that runs this code, be it rewritten already or not."""
+    for name, held in vars(module).items():
+        if isinstance(held, Rewritten) and held.function.__code__ is code:
+            return name
+    for kind in type(module).__mro__:
+        for name, held in vars(kind).items():
+            if isinstance(held, FunctionType) and held.__code__ is code and getattr(type(module), name) is held:
+                return name
+    return None
+
+
+class Rewritten:
+    """A method of one module with some of its sums wrapped; set on the instance, it hides that of the class.
+
+    Args:
+        module: The module.
+        method: The method's name.
+        sums: For each place in its source the keys, in the module's ``placed``, of what its values pass through.
+    """
+
+    def __init__(self, module: nn.Module, method: str, sums: Mapping[Position, Keys]) -> None:
+        self.module, self.method, self.sums = module, method, dict(sums)
+        original = getattr(type(module), method)
+        self.function = rewritten(original, self.sums)
+        bound = list(inspect.signature(original).parameters.values())[1:]
+        self.__signature__ = inspect.signature(original).replace(parameters=bound)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the method returns."""
+        return self.function(self.module, *args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Rewritten, (self.module, self.method, self.sums)
+
+
+def rewritten(function: FunctionType, sums: Mapping[Position, Keys]) -> FunctionType:
+    """The function with the values of the expressions at these places passed on.
+
+    Raises:
+        UsageError: If its source cannot be read, or something else stands there.
+    """
+    code = function.__code__
+    source = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    if not source:
+        raise UsageError(
+            f"the source of {code.co_qualname} is needed to put a norm on its sum, and there is none to read: define "
+            "the class in a file."
+        )
+    tree = _definition(ast.parse(source), code)
+    wrapper = _Wrapper(tree.args.args[0].arg, dict(sums))
+    tree.body = [wrapper.visit(statement) for statement in tree.body]
+    if wrapper.left:
+        raise UsageError(
+            f"the residual add of {code.co_qualname} is no expression of its own source: write it there as a sum."
+        )
+    tree.body[:0] = wrapper.iterators()
+    tree.decorator_list = []
+    # Names of the enclosing scope stay free variables, as they were, if a function around this one has them.
+    names = [ast.arg(name) for name in code.co_freevars]
+    outer = ast.FunctionDef(
+        name="scope", args=ast.arguments([], names, None, [], [], None, []), body=[tree], decorator_list=[]
+    )
+    if hasattr(ast.FunctionDef, "type_params") or "type_params" in ast.FunctionDef._fields:
+        outer.type_params = []
+    ast.copy_location(outer, tree)
+    module = ast.fix_missing_locations(ast.Module([outer], []))
+    compiled = compile(module, code.co_filename, "exec", dont_inherit=True, flags=code.co_flags & FUTURES)
+    scope = next(held for held in compiled.co_consts if isinstance(held, CodeType))
+    inner = next(held for held in scope.co_consts if isinstance(held, CodeType) and held.co_name == code.co_name)
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    closure = tuple(cells[name] for name in inner.co_freevars)
+    made = FunctionType(inner, function.__globals__, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__ = copy.copy(function.__kwdefaults__)
+    made.__qualname__, made.__doc__ = function.__qualname__, function.__doc__
+    return made
+
+
+FUTURES = 0x1000000  # from __future__ import annotations
+
+
+def _definition(tree: ast.Module, code: CodeType) -> ast.FunctionDef:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            if first == code.co_firstlineno and node.args.args:
+                return node
+    raise UsageError(f"{code.co_qualname} is not a method in the file it says it is from: reload the module.")
+
+
+class _Wrapper(ast.NodeTransformer):
+    """Wraps the expressions at given places."""
+
+    def __init__(self, instance: str, sums: dict[Position, Keys]) -> None:
+        self.instance, self.left, self.repeated = instance, sums, {}
+
+    def visit(self, node: ast.AST) -> Any:
+        node = self.generic_visit(node)
+        if not isinstance(node, ast.BinOp | ast.Call | ast.AugAssign):
+            return node
+        keys = self.left.pop((node.lineno, node.end_lineno, node.col_offset, node.end_col_offset), None)
+        if keys is None:
+            return node
+        if not isinstance(node, ast.AugAssign):
+            return ast.copy_location(self._through(keys, node), node)
+        read = copy.copy(node.target)
+        read.ctx = ast.Load()
+        total = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
+        return ast.copy_location(ast.Assign([node.target], ast.copy_location(self._through(keys, total), node)), node)
+
+    def _through(self, keys: Keys, value: ast.expr) -> ast.Call:
+        if len(keys) == 1:
+            function = self._module(keys[0])
+        else:
+            name = f"_sums_{len(self.repeated)}"
+            self.repeated[name] = keys
+            function = _expression(f"next({name})")
+        return ast.Call(function, [value], [])
+
+    def _module(self, key: str | None) -> ast.expr:
+        return _expression("(lambda value: value)" if key is None else f"{self.instance}.{PLACED}[{key!r}]")
+
+    def iterators(self) -> list[ast.stmt]:
+        """What goes through sums that one call evaluates again and again, in turn."""
+        made: list[ast.stmt] = []
+        for name, keys in self.repeated.items():
+            held = ast.Tuple([self._module(key) for key in keys], ast.Load())
+            made.append(ast.Assign([ast.Name(name, ast.Store())], ast.Call(_expression("iter"), [held], [])))
+        return made
+
+
+def _expression(source: str) -> ast.expr:
+    return ast.parse(source, mode="eval").body
