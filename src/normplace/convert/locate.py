@@ -347,11 +347,20 @@ class _Measuring(Recorder):
     """Also measures the root mean square of some values."""
 
     def __init__(self, model: nn.Module, values: Sequence[int]) -> None:
-        self.wanted, self.sizes = set(values), {}
+        self.wanted, self.sizes, self.busy = set(values), {}, False
         super().__init__(model)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if self.busy:  # its own arithmetic is no part of the pass
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _new_value(self, tensor: Tensor, origin: str, name: str = "", producer: int = -1) -> int:
         number = super()._new_value(tensor, origin, name, producer)
         if number in self.wanted and not tensor.is_meta:
+            self.busy = True
             self.sizes[number] = tensor.detach().double().square().mean().sqrt().item()
+            self.busy = False
         return number

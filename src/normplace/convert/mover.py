@@ -127,7 +127,7 @@ class Mover:
                     self.surgeon.note("removed", slot, site.name, note="with its weights")
 
     def _entries(self, block: int, arm: int) -> list[Hold]:
-        return [] if ("input", block) in self.surgeon.vacancies else self.located.entries(block, arm)
+        return [] if self.surgeon.vacancies.get(("input", block)) else self.located.entries(block, arm)
 
     def _check_shared(self, freed: Sequence[Site]) -> None:
         """A module that several places share cannot leave some of them only."""
@@ -161,9 +161,10 @@ class Mover:
         """Fill a slot of a block, with norms that stood elsewhere in it where there are any."""
         surgeon, located, paths = self.surgeon, self.located, []
         owner, values = located.own_path(block), self._values(block, slot)
-        arms = range(1 if slot == "stream" or (slot, block) in surgeon.vacancies else len(located.branches(block)))
+        vacant = len(surgeon.vacancies.get((slot, block), ()))
+        arms = range(vacant or (1 if slot == "stream" else len(located.branches(block))))
         for arm in arms:
-            if slot == "input" and any(holds[block, arm] == holds[block, other] for other in range(arm)):
+            if slot == "input" and not vacant and holds[block, arm] in [holds[block, other] for other in range(arm)]:
                 continue
             before = ""
             value = values[min(arm, len(values) - 1)]
@@ -263,7 +264,7 @@ class Mover:
             if self.target is not None and self.target.final:
                 for site in sites:
                     self.surgeon.note("kept", "final", site.name)
-                vacant = ("final", block) in self.surgeon.vacancies
+                vacant = bool(self.surgeon.vacancies.get(("final", block)))
                 if not sites and (vacant or self.located.has_head(block)):
                     end = self._end(block)
                     part, note = self.maker.make(self.located.graph.values[end].shape[-1], self.sizes.get(end))

@@ -106,11 +106,12 @@ class _Hook:
 
 
 class OnArguments(_Hook):
-    """Before a module: what it reads goes through another first; the same tensor twice stays the same twice."""
+    """Before a module: what it reads goes through another first."""
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments, changed; one tensor given twice is one tensor still."""
         positional, named = list(args), dict(kwargs)
         read, made = None, None
         for key in self.keys:
@@ -126,6 +127,7 @@ class OnResult(_Hook):
     """After a module: what it returns goes through another."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> Any:
+        """The result, changed."""
         (key,) = self.keys
         if key is None:
             return self.then(result)

@@ -2,7 +2,7 @@
 
 A residual add is an expression of a module's own code, which no hook can see. So that one expression is wrapped in the
 syntax tree of the method, ``a + b`` becoming ``self.placed["name"](a + b)``, and the method is compiled again with
-its globals, defaults, closure and line numbers. It stays ordinary Python: it is traced, compiled and debugged as before.
+its globals, defaults, closure and line numbers. It stays ordinary Python, traced, compiled and debugged as before.
 """
 
 from __future__ import annotations

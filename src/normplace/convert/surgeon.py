@@ -26,12 +26,11 @@ class Surgeon:
         self.model, self.located = model, located
         self.record: list[Change] = []
         self.taken: dict[str, nn.Module] = {}
-        self._held: dict[Hold | Sum, nn.Module] = {}
-        self.vacancies = {
-            (module.slot, module.block): path
-            for path, module in model.named_modules()
-            if isinstance(module, Vacant)
-        }  # fmt: skip
+        self._held: dict[tuple[str, Hold | Sum], nn.Module] = {}
+        self.vacancies: dict[tuple[str, int | None], list[str]] = {}
+        for path, module in model.named_modules():
+            if isinstance(module, Vacant):
+                self.vacancies.setdefault((module.slot, module.block), []).append(path)
 
     def take(self, site: Site, block: int | None) -> nn.Module:
         """Take a norm out; what called it then passes on what it is given.
@@ -69,37 +68,38 @@ class Surgeon:
 
     def fill(self, slot: str, block: int | None, norm: nn.Module) -> str | None:
         """Put a norm where one of the same slot stood before; None if there is no such place."""
-        path = self.vacancies.pop((slot, block), None)
-        if path is not None:
-            self.model.set_submodule(path, norm)
-        return path
+        paths = self.vacancies.get((slot, block))
+        if not paths:
+            return None
+        self.model.set_submodule(paths[0], norm)
+        return paths.pop(0)
 
     def before_branch(self, holds: Iterable[Hold], owner: str, name: str, part: nn.Module) -> str | None:
         """Put a part on what the modules at the beginning of a branch read; None if something stands there already."""
-        fresh = [hold for hold in holds if hold not in self._held]
+        fresh = [hold for hold in holds if ("before", hold) not in self._held]
         if not fresh:
             return None
         path = self._put(owner, name, part)
         for hold in fresh:
-            self._held[hold] = part
+            self._held["before", hold] = part
             before(self.model.get_submodule(hold.module), part, hold.keys)
         return path
 
     def behind(self, hold: Hold, owner: str, name: str, part: nn.Module, first: bool = False) -> str | None:
         """Put a part on what a module returns; None if something of the same kind stands there already."""
-        held = self._held.get(hold)
+        held = self._held.get(("behind", hold))
         if held is not None and type(held) is type(part):
             return None
-        self._held[hold] = part
+        self._held["behind", hold] = part
         path = self._put(owner, name, part)
         after(self.model.get_submodule(hold.module), part, hold.keys[0], first)
         return path
 
     def on_sum(self, place: Sum, name: str, part: nn.Module) -> str | None:
         """Put a part on a sum; None if something stands there already."""
-        if place in self._held:
+        if ("on", place) in self._held:
             return None
-        self._held[place] = part
+        self._held["on", place] = part
         path = self._put(place.module, name, part)
         owner = self.model.get_submodule(place.module)
         held = vars(owner).get(place.method)
