@@ -138,6 +138,32 @@ def audit(arguments: argparse.Namespace) -> int:
     return 1 if found.has_errors else 0
 
 
+def move(arguments: argparse.Namespace) -> int:
+    """Move the norms of a model to another placement, and write its weights and what was changed to a folder.
+
+    Takes package.module:factory, a function without arguments that returns (model, input, ...), or a Hugging Face
+    folder or configuration; without weights there, those it is initialised with.
+    """
+    from normplace.audit.load import from_factory
+    from normplace.convert import changes
+    from normplace.convert import move as moved
+    from normplace.convert.files import from_folder, save
+
+    if (arguments.factory is None) == (arguments.hf is None):
+        raise UsageError("give either package.module:factory or --hf with a folder or a configuration.")
+    if arguments.hf is None:
+        model, inputs, kwargs = from_factory(arguments.factory)
+    else:
+        (model, inputs, kwargs), weights = from_folder(arguments.hf)
+        print(f"{type(model).__name__} with {weights}")
+    chosen = {name: getattr(arguments, name) for name in ("to", "scale", "qk", "norm")}
+    result = moved(model, *inputs, **kwargs, **chosen)
+    print(changes(result))
+    save(result, arguments.out, chosen)
+    print(f"The weights and placement.json are in {arguments.out.resolve()}")
+    return 0
+
+
 def doctor(arguments: argparse.Namespace) -> int:
     """Say which backends are usable here, and why not where they are not."""
     from normplace.doctor import examine
@@ -260,6 +286,14 @@ def build_parser() -> Parser:
     options.add_argument("--hf", type=Path, metavar="CONFIG", help="a config.json, or a folder that holds one")
     options.add_argument("--json", action="store_true", help="print the findings for a program")
     options.add_argument("--html", type=Path, metavar="FILE", help="write a page too")
+    options = verb(move)
+    options.add_argument("factory", nargs="?", help="package.module:function that returns (model, input, ...)")
+    options.add_argument("--hf", type=Path, metavar="FOLDER", help="a Hugging Face folder, or a config.json")
+    options.add_argument("--to", help="the placement, such as peri")
+    options.add_argument("--scale", help="also layerscale or lns")
+    options.add_argument("--qk", metavar="NORM", help="also norms of this kind on queries and keys")
+    options.add_argument("--norm", help="the kind of new norms (default: the model's own)")
+    options.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write")
     verb(doctor)
     return parser
 

@@ -43,12 +43,14 @@ class Changes:
         after: The placement it has.
         equations: One equation per distinct block it has now.
         sites: What became of each norm and scale, in the order of the blocks.
+        bare_ends: The last blocks of streams that had no norm at their end, and get none on the way back either.
     """
 
     before: str | None
     after: str | None
     equations: tuple[str, ...]
     sites: tuple[Change, ...]
+    bare_ends: tuple[int, ...] = ()
 
     def where(self, done: str) -> tuple[Change, ...]:
         """The norms that were kept, moved, added or removed."""

@@ -89,6 +89,12 @@ class Located:
         """The module that adds."""
         return self.blocks[block].module
 
+    def is_same_code(self, block: int, other: int) -> bool:
+        """Whether two blocks are the same modules, called again."""
+        calls = [residual.call for at in (block, other) for residual in self.residuals(at)[:1]]
+        made = [[(arm.add, arm.module) for arm in self.blocks[at].arms] for at in (block, other)]
+        return calls[0] != calls[1] and made[0] == made[1] and all(module is not None for _, module in made[0])
+
     def entries(self, block: int, arm: int) -> list[Hold]:
         """What reads the stream at the beginning of a branch.
 
@@ -113,22 +119,22 @@ class Located:
                     queue += [number for number in node.outputs if number not in queue]
                 else:
                     raise UsageError(
-                        f"a norm cannot be put before branch {self._label(block)}, whose code reads the stream itself "
-                        f"with {node.name!r}: put that into a module of its own."
+                        f"a norm cannot be put before the branch of block {self._label(block)}, whose code reads the "
+                        f"stream itself with {node.name!r}: put that into a module of its own."
                     )
         holds = []
         for call in sorted(found):
             keys = tuple(key for key, number in self.calls[call].arguments.items() if number in stream)
             if not keys:
                 raise UsageError(
-                    f"a norm cannot be put before branch {self._label(block)}, because {self.calls[call].path!r} is "
-                    "not given the stream as an argument: pass it as one."
+                    f"a norm cannot be put before the branch of block {self._label(block)}, because "
+                    f"{self.calls[call].path!r} is not given the stream as an argument: pass it as one."
                 )
             holds.append(Hold(self.calls[call].path, keys, self._width(self.calls[call].arguments[keys[0]])))
         if not holds:
             raise UsageError(
-                f"a norm cannot be put before branch {self._label(block)}, because no module reads the stream there: "
-                "put what does into one."
+                f"a norm cannot be put before the branch of block {self._label(block)}, because no module reads the "
+                "stream there: put what does into one."
             )
         return list(dict.fromkeys(holds))
 
@@ -154,8 +160,8 @@ class Located:
                 if not (unscaled and self._is_factor(call.path)):
                     return Hold(call.path, (key,), width)
         raise UsageError(
-            f"nothing can be put behind branch {self._label(block)}, because no module returns what it adds: put the "
-            "branch into a module of its own."
+            f"nothing can be put behind the branch of block {self._label(block)}, because no module returns what it "
+            "adds: put the branch into a module of its own."
         )
 
     def _is_factor(self, path: str) -> bool:
@@ -173,13 +179,13 @@ class Located:
         position = None if where is None else position_of(*where)
         if op is None or where is None or position is None:
             raise UsageError(
-                f"a norm cannot be put on the sum of {self._label(block)}, which is part of a fused operator: write it "
-                "as a sum of its own."
+                f"a norm cannot be put on the sum of block {self._label(block)}, which is part of a fused operator: "
+                "write it as a sum of its own."
             )
         method = method_of(self.model.get_submodule(path), where[0])
         if method is None:
             raise UsageError(
-                f"a norm cannot be put on the sum of {self._label(block)}, which {where[0].co_qualname} computes "
+                f"a norm cannot be put on the sum of block {self._label(block)}, which {where[0].co_qualname} computes "
                 f"outside the undecorated methods of {path or 'the model'!r}: write it there."
             )
         # A method may be called more than once in a module's call, but then it adds once each time.
@@ -244,7 +250,7 @@ class Located:
                     size = self._width(read)
         if len(found) < 2 or found["q"][0] == found["k"][0]:
             raise UsageError(
-                f"queries and keys of {self._label(block)} do not come from a module each, so no norm can be put "
+                f"queries and keys of block {self._label(block)} do not come from a module each, so no norm can be put "
                 "behind them: split the projection first."
             )
         return found, size
@@ -263,8 +269,8 @@ class Located:
             if not self.graph.is_barrier(node):
                 queue += self.graph.data_inputs(node)
         raise UsageError(
-            f"queries and keys of {self._label(block)} do not come from a module each, so no norm can be put behind "
-            "them: split the projection first."
+            f"queries and keys of block {self._label(block)} do not come from a module each, so no norm can be put "
+            "behind them: split the projection first."
         )
 
     def _makes(self, path: str, node: Node) -> bool:

@@ -68,15 +68,13 @@ def move(
     if not found.blocks:
         raise UsageError(f"{found.model} has no residual add, around which norms could be placed.")
     changed = copy.deepcopy(model)
-    mover = Mover(changed, found, Located(changed, inputs, kwargs), target, scale, norm)
+    mover = Mover(changed, found, Located(changed, inputs, kwargs), target, scale, qk, norm)
     mover.move()
-    if qk is not None:
-        mover.norm_queries_and_keys(qk)
     after = found
     if any(change.done != "kept" for change in mover.surgeon.record):
         mover.surgeon.disable_fast_paths()
-        after = mover.verified(audit(changed, *inputs, **kwargs), qk is not None)
-    report = Changes(found.placement, after.placement, after.equations, tuple(mover.surgeon.record))
+        after = mover.verified(audit(changed, *inputs, **kwargs))
+    report = Changes(found.placement, after.placement, after.equations, tuple(mover.surgeon.record), mover.bare_ends)
     setattr(changed, ATTRIBUTE, report)
     return changed
 

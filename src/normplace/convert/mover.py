@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 
 from normplace.audit.naming import BARE
 from normplace.audit.result import Audit, Site
+from normplace.convert.changes import changes
 from normplace.convert.locate import Hold, Located, label
 from normplace.convert.parts import FixedFactor, HeadNorm, LearnedFactor
 from normplace.convert.starts import Maker
@@ -32,6 +33,7 @@ class Mover:
         located: Where it can be taken hold of.
         target: Where its norms shall stand; None to leave them.
         scale: Also ``layerscale`` or ``lns``.
+        qk: The kind of norms for queries and keys; None for none.
         norm: The kind of new norms; None for the model's own.
     """
 
@@ -42,15 +44,18 @@ class Mover:
         located: Located,
         target: Placement | None,
         scale: str | None,
+        qk: str | None,
         norm: str | None,
     ) -> None:
-        self.found, self.located, self.target, self.scale = found, located, target, scale
+        self.found, self.located, self.target, self.scale, self.qk = found, located, target, scale, qk
         self.surgeon = Surgeon(model, located)
         self.like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
         self.maker = Maker(norm, self._templates(model), self.like)
         self.wanted = [self._wanted(block) for block in range(len(found.blocks))]
         self.sizes: dict[int, float] = {}
-        self.inputs: dict[int, list[str]] = {}
+        self.bare_ends = changes(model).bare_ends or tuple(
+            block for block in self._last_blocks() if self._is_bare(block)
+        )
 
     def _templates(self, model: nn.Module) -> list[nn.Module]:
         ranked = sorted(self.found.sites, key=lambda site: site.slot not in SLOTS)
@@ -87,7 +92,10 @@ class Mover:
     def move(self) -> None:
         """Take out, move and add norms and factors, block by block."""
         slots = [
-            (block, slot, wanted) for block, wanted in enumerate(self.wanted) if wanted is not None for slot in SLOTS
+            (block, slot, wanted)
+            for block, wanted in enumerate(self.wanted)
+            if wanted is not None and not self._is_called_again(block)
+            for slot in SLOTS
         ]
         new = {
             (block, slot) for block, slot, wanted in slots
@@ -97,9 +105,10 @@ class Mover:
             (block, slot): sites for block, slot, wanted in slots
             if (sites := self._sites(block, slot)) and not self._keeps(block, slot, wanted)
         }  # fmt: skip
-        self._check_shared([site for sites in freed.values() for site in sites])
-        if new:
-            self.sizes = self.located.root_mean_squares(list(self._measured(new)))
+        self._check_shared({site.name for sites in freed.values() for site in sites}, freed)
+        heads = self._heads() if self.qk is not None else []
+        if new or heads:
+            self.sizes = self.located.root_mean_squares([*self._measured(new), *(value for *_, value, _ in heads)])
         holds = {(block, arm): self._entries(block, arm) for block, slot in sorted(new) if slot == "input"
                  for arm in range(len(self.located.branches(block)))}  # fmt: skip
         self._take_factors()
@@ -120,6 +129,7 @@ class Mover:
                 self._scale_branch(block, wanted)
         if new or freed:
             self._finals()
+        self._norm_heads(heads)
         for (_, slot), held in norms.items():
             for site, _ in held:
                 if site.name not in reused:
@@ -129,11 +139,24 @@ class Mover:
     def _entries(self, block: int, arm: int) -> list[Hold]:
         return [] if self.surgeon.vacancies.get(("input", block)) else self.located.entries(block, arm)
 
-    def _check_shared(self, freed: Sequence[Site]) -> None:
+    def _is_called_again(self, block: int) -> bool:
+        """Whether a block is an earlier one once more, the same modules called again."""
+        for other in range(block):
+            if self.located.is_same_code(block, other):
+                if self.wanted[other] != self.wanted[block]:
+                    raise UsageError(
+                        f"block {label(self.found.blocks[block], block)} is block {other} called again, which the "
+                        "target wants otherwise: give each layer its own modules."
+                    )
+                return True
+        return False
+
+    def _check_shared(self, gone: set[str], freed: Collection[tuple[int, str]]) -> None:
         """A module that several places share cannot leave some of them only."""
-        gone = {site.name for site in freed}
         for site in self.found.sites:
-            if site.name in gone and site not in freed:
+            if site.name not in gone or (site.block, site.slot) in freed:
+                continue
+            if site.block is None or not self._is_called_again(site.block):
                 raise UsageError(
                     f"{site.name!r} normalizes in several places, of which the target keeps some: give each its own."
                 )
@@ -166,16 +189,13 @@ class Mover:
         for arm in arms:
             if slot == "input" and not vacant and holds[block, arm] in [holds[block, other] for other in range(arm)]:
                 continue
-            before = ""
             value = values[min(arm, len(values) - 1)]
             site, part = came[arm] if arm < len(came) else (None, None)
             if site is not None and part is not None and located.arguments_of(site.name) == 1:
                 before, note = site.name, _running(part)
-                if before in reused:  # of a block that is called again
-                    continue
                 reused.add(before)
             else:
-                part, note = self.maker.make(located.graph.values[value].shape[-1], self.sizes.get(value))
+                before, (part, note) = "", self._new(value)
             name = f"{self._branch_name(block, arm)}_{slot}"
             path = surgeon.fill(slot, block, part)
             if path is None and slot == "input":
@@ -188,6 +208,9 @@ class Mover:
                 surgeon.note("moved" if before else "added", slot, path, before, note)
                 paths.append(path)
         return paths
+
+    def _new(self, value: int) -> tuple[nn.Module, str]:
+        return self.maker.make(self.located.graph.values[value].shape[-1], self.sizes.get(value))
 
     def _branch_name(self, block: int, arm: int) -> str:
         held = self.found.blocks[block].arms[arm]
@@ -248,6 +271,11 @@ class Mover:
             for stream in sorted({block.stream for block in self.found.blocks})
         ]
 
+    def _is_bare(self, block: int) -> bool:
+        """Whether a stream that its blocks normalize somewhere ends without a norm."""
+        normed = any(arm.layout.slots for arm in self.found.blocks[block].arms)
+        return normed and not self._sites(block, "stream") and not self.located.final_norms(block)
+
     def _end(self, block: int) -> int:
         """The value of the stream behind a block, normalized if the block does that."""
         output = self.located.residuals(block)[-1].output
@@ -265,9 +293,8 @@ class Mover:
                 for site in sites:
                     self.surgeon.note("kept", "final", site.name)
                 vacant = bool(self.surgeon.vacancies.get(("final", block)))
-                if not sites and (vacant or self.located.has_head(block)):
-                    end = self._end(block)
-                    part, note = self.maker.make(self.located.graph.values[end].shape[-1], self.sizes.get(end))
+                if not sites and (vacant or (block not in self.bare_ends and self.located.has_head(block))):
+                    part, note = self._new(self._end(block))
                     path = self.surgeon.fill("final", block, part) or self.surgeon.final(block, part)
                     self.surgeon.note("added", "final", path, note=note)
             else:
@@ -275,13 +302,8 @@ class Mover:
                     self.surgeon.take(site, block)
                     self.surgeon.note("removed", "final", site.name, note="with its weights")
 
-    def norm_queries_and_keys(self, kind: str) -> None:
-        """Put norms on the queries and keys of every attention branch that has none.
-
-        Raises:
-            UsageError: If the model has no attention.
-        """
-        maker = Maker(kind, (), self.like)
+    def _heads(self) -> list[tuple[str, Hold, int, int]]:
+        """For all attention without norms on queries and keys: the letter, what makes it, its value, a head's size."""
         arms = [
             (block, arm, held.layout.inner)
             for block, other in enumerate(self.found.blocks)
@@ -290,19 +312,23 @@ class Mover:
         ]
         if not arms:
             raise UsageError("the model has no attention, whose queries and keys could be normalized: leave qk out.")
-        found = {(block, arm): self.located.projections(block, arm) for block, arm, inner in arms
-                 if not {"q", "k"} <= set(inner)}  # fmt: skip
-        values = [value for makers, _ in found.values() for _, value in makers.values()]
-        sizes = self.located.root_mean_squares(values) if values else {}
-        for makers, size in found.values():
-            for letter, (hold, value) in sorted(makers.items()):
-                norm, note = maker.make(size, sizes.get(value))
-                owner = hold.module.rpartition(".")[0]
-                path = self.surgeon.behind(hold, owner, f"{letter}_norm", HeadNorm(norm, size))
-                if path is not None:
-                    self.surgeon.note("added", f"inner.{letter}", path, note=note)
+        found = []
+        for block, arm, inner in arms:
+            if not {"q", "k"} <= set(inner):
+                makers, size = self.located.projections(block, arm)
+                found += [(letter, hold, value, size) for letter, (hold, value) in sorted(makers.items(), reverse=True)]
+        return found
 
-    def verified(self, after: Audit, qk: bool) -> Audit:
+    def _norm_heads(self, heads: Iterable[tuple[str, Hold, int, int]]) -> None:
+        maker = Maker(self.qk, (), self.like)
+        for letter, hold, value, size in heads:
+            norm, note = maker.make(size, self.sizes.get(value))
+            owner = hold.module.rpartition(".")[0]
+            path = self.surgeon.behind(hold, owner, f"{letter}_norm", HeadNorm(norm, size))
+            if path is not None:
+                self.surgeon.note("added", f"inner.{letter}", path, note=note)
+
+    def verified(self, after: Audit) -> Audit:
         """The audit of the moved model, if it is what was asked for.
 
         Raises:
@@ -315,9 +341,11 @@ class Mover:
             )
         for at, (block, wanted) in enumerate(zip(after.blocks, self.wanted, strict=True)):
             layouts = [arm.layout for arm in block.arms]
-            if qk and any({"q", "k"} - set(arm.layout.inner) for arm in block.arms if arm.kind == "attention"):
+            if self.qk and any({"q", "k"} - set(arm.layout.inner) for arm in block.arms if arm.kind == "attention"):
                 raise UsageError(f"the norms on queries and keys of block {label(block, at)} are not seen there.")
-            if wanted is not None and not _is_as(wanted, layouts):
+            crowded = any(len({site.name for site in after.sites if (site.block, site.slot) == (at, slot)})
+                          > max(len(layouts), len(self._sites(at, slot))) for slot in SLOTS)  # fmt: skip
+            if wanted is not None and (crowded or not _is_as(wanted, layouts)):
                 raise UsageError(
                     f"after the move block {label(block, at)} reads {block.equation} instead of "
                     f"{wanted.equation()}: its code does not let its norms be moved so."

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from normplace.convert.rewrite import PLACED, Rewritten
 
@@ -102,7 +103,8 @@ class _Hook:
     """
 
     def __init__(self, then: nn.Module, keys: tuple[Key, ...]) -> None:
-        self.then, self.keys, self.handle = then, keys, None
+        self.then, self.keys = then, keys
+        self.handle: RemovableHandle | None = None
 
 
 class OnArguments(_Hook):
@@ -169,6 +171,7 @@ def take_out(model: nn.Module, path: str) -> bool:
     if owner_path.rpartition(".")[2] != PLACED:
         return False
     part, placed = model.get_submodule(path), model.get_submodule(owner_path)
+    assert isinstance(placed, nn.ModuleDict)
     for module in model.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for hook in list(hooks.values()):

@@ -35,13 +35,20 @@ def position_of(code: CodeType, at: int) -> Position | None:
 def method_of(module: nn.Module, code: CodeType) -> str | None:
     """The name of the method of a module that runs this code, be it rewritten already or not."""
     for name, held in vars(module).items():
-        if isinstance(held, Rewritten) and held.function.__code__ is code:
+        if isinstance(held, Rewritten) and _is_same(held.function.__code__, code):
             return name
     for kind in type(module).__mro__:
         for name, held in vars(kind).items():
-            if isinstance(held, FunctionType) and held.__code__ is code and getattr(type(module), name) is held:
+            if isinstance(held, FunctionType) and getattr(type(module), name) is held and _is_same(held.__code__, code):
                 return name
     return None
+
+
+def _is_same(one: CodeType, other: CodeType) -> bool:
+    """Whether two codes are of one definition, rewritten or not."""
+    return (one.co_filename, one.co_firstlineno, one.co_name) == (
+        other.co_filename, other.co_firstlineno, other.co_name,
+    )  # fmt: skip
 
 
 class Rewritten:
@@ -91,13 +98,9 @@ def rewritten(function: FunctionType, sums: Mapping[Position, Keys]) -> Function
     tree.body[:0] = wrapper.iterators()
     tree.decorator_list = []
     # Names of the enclosing scope stay free variables, as they were, if a function around this one has them.
-    names = [ast.arg(name) for name in code.co_freevars]
-    outer = ast.FunctionDef(
-        name="scope", args=ast.arguments([], names, None, [], [], None, []), body=[tree], decorator_list=[]
-    )
-    if hasattr(ast.FunctionDef, "type_params") or "type_params" in ast.FunctionDef._fields:
-        outer.type_params = []
-    ast.copy_location(outer, tree)
+    outer = ast.parse(f"def scope({', '.join(code.co_freevars)}): pass").body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    outer.body = [tree]
     module = ast.fix_missing_locations(ast.Module([outer], []))
     compiled = compile(module, code.co_filename, "exec", dont_inherit=True, flags=code.co_flags & FUTURES)
     scope = next(held for held in compiled.co_consts if isinstance(held, CodeType))
@@ -132,7 +135,8 @@ class _Wrapper(ast.NodeTransformer):
         node = self.generic_visit(node)
         if not isinstance(node, ast.BinOp | ast.Call | ast.AugAssign):
             return node
-        keys = self.left.pop((node.lineno, node.end_lineno, node.col_offset, node.end_col_offset), None)
+        last_line, last_column = node.end_lineno or node.lineno, node.end_col_offset or 0
+        keys = self.left.pop((node.lineno, last_line, node.col_offset, last_column), None)
         if keys is None:
             return node
         if not isinstance(node, ast.AugAssign):
