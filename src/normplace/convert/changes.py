@@ -87,7 +87,7 @@ def _rows(sites: Sequence[Change]) -> list[str]:
     for (slot, name, before), held in groups.items():
         came = f" from {before}" if before else ""
         notes = {site.note: None for site in held}
-        note = next(iter(notes)) if len(notes) == 1 else f"{held[0].note} … {held[-1].note}"
+        note = next(iter(notes)) if len(notes) == 1 else f"{held[0].note} … {held[-1].note.rpartition(' ')[2]}"
         lines.append(f"  {held[0].done:8} {len(held):4} x {slot:8} {name}{came}" + (f"  ({note})" if note else ""))
     return lines
 

@@ -63,7 +63,7 @@ def move(
     if not isinstance(model, nn.Module):
         raise UsageError(f"move takes an nn.Module, got {type(model).__name__}: build the model first.")
     target = _target(to, scale, qk)
-    model = getattr(model, "_orig_mod", model)
+    model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
     found = audit(model, *inputs, **kwargs)
     if not found.blocks:
         raise UsageError(f"{found.model} has no residual add, around which norms could be placed.")

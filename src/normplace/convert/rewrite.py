@@ -6,6 +6,7 @@ its globals, defaults, closure and line numbers. It stays ordinary Python, trace
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import copy
@@ -89,6 +90,8 @@ def rewritten(function: FunctionType, sums: Mapping[Position, Keys]) -> Function
             "the class in a file."
         )
     tree = _definition(ast.parse(source), code)
+    if not any(isinstance(node, ast.Assert) for node in ast.walk(tree)):  # test runners rewrite those
+        _check_current(code, _compiled(copy.deepcopy(tree), code))
     wrapper = _Wrapper(tree.args.args[0].arg, dict(sums))
     tree.body = [wrapper.visit(statement) for statement in tree.body]
     if wrapper.left:
@@ -96,24 +99,35 @@ def rewritten(function: FunctionType, sums: Mapping[Position, Keys]) -> Function
             f"the residual add of {code.co_qualname} is no expression of its own source: write it there as a sum."
         )
     tree.body[:0] = wrapper.iterators()
-    tree.decorator_list = []
-    # Names of the enclosing scope stay free variables, as they were, if a function around this one has them.
-    outer = ast.parse(f"def scope({', '.join(code.co_freevars)}): pass").body[0]
-    assert isinstance(outer, ast.FunctionDef)
-    outer.body = [tree]
-    module = ast.fix_missing_locations(ast.Module([outer], []))
-    compiled = compile(module, code.co_filename, "exec", dont_inherit=True, flags=code.co_flags & FUTURES)
-    scope = next(held for held in compiled.co_consts if isinstance(held, CodeType))
-    inner = next(held for held in scope.co_consts if isinstance(held, CodeType) and held.co_name == code.co_name)
+    made = _compiled(tree, code)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    closure = tuple(cells[name] for name in inner.co_freevars)
-    made = FunctionType(inner, function.__globals__, function.__name__, function.__defaults__, closure)
-    made.__kwdefaults__ = copy.copy(function.__kwdefaults__)
-    made.__qualname__, made.__doc__ = function.__qualname__, function.__doc__
+    closure = tuple(cells[name] for name in made.co_freevars)
+    result = FunctionType(made, function.__globals__, function.__name__, function.__defaults__, closure)
+    result.__kwdefaults__ = copy.copy(function.__kwdefaults__)
+    result.__qualname__, result.__doc__ = function.__qualname__, function.__doc__
+    return result
+
+
+def _compiled(tree: ast.FunctionDef, code: CodeType) -> CodeType:
+    """The code of a method, compiled in a class and a scope of the same names, so that names mean what they did."""
+    free = [name for name in code.co_freevars if name != "__class__"]
+    owner = code.co_qualname.split(".")[-2]
+    scope = ast.parse(f"def scope({', '.join(free)}):\n class {owner}:\n  pass").body[0]
+    assert isinstance(scope, ast.FunctionDef)
+    assert isinstance(scope.body[0], ast.ClassDef)
+    tree.decorator_list = []
+    scope.body[0].body = [tree]
+    module = ast.fix_missing_locations(ast.Module([scope], []))
+    flags = code.co_flags & __future__.annotations.compiler_flag
+    made = compile(module, code.co_filename, "exec", dont_inherit=True, flags=flags)
+    for name in ("scope", owner, code.co_name):
+        made = next(held for held in made.co_consts if isinstance(held, CodeType) and held.co_name == name)
     return made
 
 
-FUTURES = 0x1000000  # from __future__ import annotations
+def _check_current(code: CodeType, made: CodeType) -> None:
+    if code.co_code != made.co_code:
+        raise UsageError(f"the source of {code.co_qualname} is not what was imported: start Python again.")
 
 
 def _definition(tree: ast.Module, code: CodeType) -> ast.FunctionDef:

@@ -85,7 +85,7 @@ def _start(norm: nn.Module, width: int, size: float | None) -> str:
         sizes.append(norm(rows).double().square().mean().sqrt().item())
     if size is None or not size > 0:
         gain.fill_(float(sizes[0] < sizes[1] / 4))  # a gain kept as what is added to one starts at zero
-        return "gain 1, not measured"
+        return "gain not measured: 1"
     number = (size - sizes[0]) / (sizes[1] - sizes[0])
     gain.fill_(number)
-    return f"gain {number:.3g}, for the size {size:.3g} that was measured"
+    return f"measured gain {number:.3g}"
