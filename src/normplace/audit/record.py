@@ -210,6 +210,7 @@ class Recorder(TorchDispatchMode):
         self._storages: dict[int, _Storage] = {}
         self._signatures: dict[int, _Signature] = {}
         self._stack: list[int] = []
+        self._modules = tuple(model.modules())
         self._paths = {id(module): name for name, module in model.named_modules()}
         for name, module in model.named_modules():
             for key, value in vars(module).items():
@@ -252,14 +253,18 @@ class Recorder(TorchDispatchMode):
             self._stack.append(len(self.tape.calls))
             self.tape.calls.append(Call(path, parent, self.numbers(args), arguments=self._held(args)))
 
-        def leave(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        def leave(module: nn.Module, args: Any, result: Any) -> None:
             call = self.tape.calls[self._stack.pop()]
             call.outputs, call.results = self.numbers(result), self._held(result)
-            call.arguments.update(self._held(kwargs))  # hooks of all modules are told of these only now
+
+        def name(module: nn.Module, args: Any, kwargs: Any) -> None:  # only hooks of one module are told names
+            self.tape.calls[self._call].arguments.update(self._held(kwargs))
 
         stack = ExitStack()
         stack.callback(register_module_forward_pre_hook(enter).remove)
-        stack.callback(register_module_forward_hook(leave, with_kwargs=True, always_call=True).remove)
+        stack.callback(register_module_forward_hook(leave, always_call=True).remove)
+        for module in self._modules:
+            stack.callback(module.register_forward_pre_hook(name, prepend=True, with_kwargs=True).remove)
         return stack
 
     def __torch_dispatch__(
