@@ -204,7 +204,7 @@ IMAGES = [
     _image("Swinv2", {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [1, 2], "num_heads": [2, 2], "window_size": 4}, {
         "embeddings.norm": "embedding", "encoder.layers.*.blocks.*.layernorm_before": "output",
         "encoder.layers.*.blocks.*.layernorm_after": "output", "encoder.layers.*.downsample.norm": "transition",
-        "encoder.layers.*.blocks.*.attention.self:l2": "inner.q", "encoder.layers.*.blocks.*.attention.self:l2.2": "inner.k",
+        "encoder.layers.*.blocks.*.attention.self:l2": "inner.q", "encoder.layers.*.blocks.*.attention.self:l2#2": "inner.k",
         "layernorm": "final",
     }, "output"),
     _image("ConvNext", {"hidden_sizes": [8, 16], "depths": [1, 2], "num_stages": 2, "patch_size": 2}, {

@@ -107,7 +107,7 @@ class Written(nn.Module):
 
 def test_hand_written_norms():
     assert slots(Written(), torch.randn(2, 3, 8)) == {
-        ":rms": "input", ":l2": "inner.q", ":l2.2": "inner.k", ":layer": "input", ":rms.2": "output",
+        ":rms": "input", ":l2": "inner.q", ":l2#2": "inner.k", ":layer": "input", ":rms#2": "output",
     }  # fmt: skip
 
 

@@ -173,6 +173,6 @@ def _names(graph: Graph, norms: Sequence[Norm], residuals: Sequence[Residual]) -
         if not own:
             used[norm.call, name] += 1
             count = used[norm.call, name]
-            name = name if count == 1 else f"{name}.{count}"
+            name = name if count == 1 else f"{name}#{count}"
         found.append((name, own))
     return found

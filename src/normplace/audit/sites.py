@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from normplace.audit.attention import Cores
 from normplace.audit.norms import Norm
 from normplace.audit.residuals import Reach, Residual
+from normplace.audit.result import pattern
 from normplace.audit.trace import Graph
 
 
@@ -57,6 +58,7 @@ class Placer:
     def places(self) -> list[Place]:
         """The place of each norm, in the order given."""
         found = [self._place(norm) for norm in self.norms]
+        found = self._entries(found)
         if any(place.skip_normed for place in found):
             # In such a stack a norm midway between two adds is the later one's, as its siblings are.
             found = [self._tied(norm, place) for norm, place in zip(self.norms, found, strict=True)]
@@ -105,9 +107,11 @@ class Placer:
         sums = [value for value in reach.members(since) if reach.bit[value] > reach.bit[residual.fork]]
         if reach.comes_plainly(residual.branch, norm.output):
             return Place("stream", self.sums[sums[0]]) if sums else Place("output", at)
+        # Behind one add within the branch it reads the stream still; behind a whole stack it ends that.
+        if len(sums) > 1:
+            return Place("final")
         if reach.comes_plainly(norm.input, residual.fork):
-            # Behind one add within the branch it reads the stream still; behind a whole stack it ends that.
-            return Place("input", at) if len(sums) < 2 else Place("final")
+            return Place("input", at)
         region = self.cores.region(residual, reach)
         return Place(f"inner.{self.cores.role(norm, region, residual, reach)}", at)
 
@@ -138,6 +142,18 @@ class Placer:
         if before:
             return Place("stream", self.sums[reach.latest(before)])
         return Place("embedding")
+
+    def _entries(self, found: list[Place]) -> list[Place]:
+        """A norm at the entry of a stack is no branch's own where the norms after it stand on the sums."""
+        entries = {
+            at
+            for at, (norm, place) in enumerate(zip(self.norms, found, strict=True))
+            if place.skip_normed and not self.reach.any.get(norm.input, 0) & self.sum_bits
+        }
+        later = any(place.skip_normed for at, place in enumerate(found) if at not in entries)
+        if later or not any(place.slot == "stream" for place in found):
+            return found
+        return [Place("embedding") if at in entries else place for at, place in enumerate(found)]
 
     def _tied(self, norm: Norm, place: Place) -> Place:
         if place.slot != "stream":
@@ -189,10 +205,13 @@ class Placer:
         return Place("stream", at) if stream else Place(place.slot)
 
     def _is_block(self, residual: Residual) -> bool:
-        """Whether the module that adds is one block of several, rather than the network that holds them."""
+        """Whether the module that adds is one block of several, rather than one that holds a whole stack."""
         own = self._path(residual.call)
-        inside = (self._path(other.call) for other in self.residuals)
-        return own != "" and not any(other != own and _within(other, own) for other in inside)
+        paths = [self._path(other.call) for other in self.residuals]
+        if own == "" or any(other != own and _within(other, own) for other in paths):
+            return False
+        alike = any(other != own and pattern(other) == pattern(own) for other in paths)
+        return alike or sum(other.call == residual.call for other in self.residuals) == 1
 
     def _follows_norm(self, norm: Norm) -> Norm | None:
         for other in self.norms:
