@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+from tests.audit.architectures import ARCHITECTURES, Architecture
 
 import normplace as npl
-from tests.audit.architectures import ARCHITECTURES, Architecture
 
 pytest.importorskip("transformers", reason="the architectures are Hugging Face's: pip install 'normplace[hf]'")
 
-# On random weights of 32 features a variance can be as small as eps; that is a fact of the toy, not of the architecture.
+# On random weights of 32 features a variance can be as small as eps: a fact of the toy, not of the architecture.
 OF_THE_TOY = {"eps too large"}
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.audit.random_networks import network
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normplace as npl
-from tests.audit.random_networks import network
 
 
 def slots(model: nn.Module, *inputs, **kwargs) -> dict[str, str]:

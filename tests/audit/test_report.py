@@ -86,9 +86,8 @@ def test_text_folds_what_repeats():
     text = str(npl.audit(model, torch.randn(1, 3, 8)))
     assert text.splitlines()[0] == "TransformerEncoder: placement 'post'; 6 norms in use, 6 residual blocks."
     assert "  N(x + F(x))   3 x attention, layers.*" in text
-    assert [line.split() for line in text.splitlines() if line.startswith("layers.*.norm1")][0][:3] == [
-        "layers.*.norm1", "stream", "layer",
-    ]  # fmt: skip
+    row = next(line for line in text.splitlines() if line.startswith("layers.*.norm1"))
+    assert row.split()[:3] == ["layers.*.norm1", "stream", "layer"]
 
 
 def test_json_holds_everything():

@@ -87,9 +87,10 @@ class InOneForward(nn.Module):
 
     def forward(self, x):
         for part, norm in zip(self.parts, self.norms, strict=True):
-            x = {"input": lambda: x + part(norm(x)), "stream": lambda: norm(x + part(x)), "output": lambda: x + norm(part(x))}[
-                self.how
-            ]()
+            if self.how == "input":
+                x = x + part(norm(x))
+            else:
+                x = norm(x + part(x)) if self.how == "stream" else x + norm(part(x))
         return x if self.how == "stream" else self.end(x)
 
 
@@ -244,8 +245,16 @@ class Latents(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.latents, self.attention = nn.Parameter(torch.randn(3, DIM)), nn.MultiheadAttention(DIM, 2, batch_first=True)
-        self.query, self.memory, self.mlp, self.end = nn.LayerNorm(DIM), nn.LayerNorm(DIM), Before(Mlp()), nn.LayerNorm(DIM)
+        self.latents, self.attention = (
+            nn.Parameter(torch.randn(3, DIM)),
+            nn.MultiheadAttention(DIM, 2, batch_first=True),
+        )
+        self.query, self.memory, self.mlp, self.end = (
+            nn.LayerNorm(DIM),
+            nn.LayerNorm(DIM),
+            Before(Mlp()),
+            nn.LayerNorm(DIM),
+        )
 
     def forward(self, x):
         latents, memory = self.latents[None].expand(len(x), -1, -1), self.memory(x)

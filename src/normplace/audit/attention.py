@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from normplace.audit.norms import Norm
+from normplace.audit.operators import ATTENTION, CONVOLUTIONS, PRODUCTS, RECURRENCES, ROW_MIXERS, SOFTMAXES
 from normplace.audit.residuals import Reach, Residual
-from normplace.audit.trace import ATTENTION, CONVOLUTIONS, PRODUCTS, RECURRENT, SOFTMAXES, TRANSFORMS, Graph, Node
+from normplace.audit.trace import Graph, Node
 
 ORDER = "qkv"
 
@@ -92,7 +93,7 @@ class Cores:
         names = {self.graph.nodes[at].name for at in region}
         if region & self.ends:
             return "attention"
-        if names & RECURRENT:
+        if names & RECURRENCES:
             return "recurrence"
         if names & CONVOLUTIONS:
             return "convolution"
@@ -102,7 +103,7 @@ class Cores:
 
     def _mixes_rows(self, region: Iterable[int]) -> bool:
         nodes = [self.graph.nodes[at] for at in region]
-        if any(node.name in TRANSFORMS | CONVOLUTIONS | RECURRENT for node in nodes):
+        if any(node.name in ROW_MIXERS for node in nodes):
             return True
         return any(node.name in PRODUCTS and len(self.graph.factors(node)) >= 2 for node in nodes)
 

@@ -1,4 +1,4 @@
-"""Residual blocks put together from adds and placed norms: their scales, their equation, the modules that make them up."""
+"""Residual blocks put together from adds and placed norms: their scales, their equations, their modules."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 
 from normplace.audit.attention import Cores
 from normplace.audit.norms import Norm
+from normplace.audit.operators import MOVES
 from normplace.audit.residuals import Reach, Residual
 from normplace.audit.result import Arm, ResidualBlock
 from normplace.audit.sites import Place
-from normplace.audit.trace import MOVES, Graph, constant
+from normplace.audit.trace import Graph, constant
 from normplace.placement import Block, LearnedScale
 
 Number = float | LearnedScale
+SCALING = MOVES | {"mul", "div"}
 
 
 @dataclass
@@ -82,10 +84,7 @@ class Assembly:
                 arms.append(arm)
                 terms.append(arm.layout)
         residual = self.residuals[group[0]]
-        if len(arms) == 1:
-            equation = arms[0].layout.equation()
-        else:
-            equation = _sum(terms, self._shares_norm(group, len(arms)))
+        equation = arms[0].layout.equation() if len(arms) == 1 else _sum(terms, self._shares_norm(group, len(arms)))
         if residual.projected:
             equation = equation.replace("x + ", "P(x) + ", 1)
         return ResidualBlock(equation, tuple(arms), stream, residual.projected)
@@ -100,7 +99,7 @@ class Assembly:
         queue = [residual.branch]
         while queue:
             value = queue.pop(0)
-            node = self.graph.maker(list(self.graph.unchanged(value))[-1])
+            node = self.graph.maker(self.graph.origin(value))
             parts = self.graph.data_inputs(node) if node is not None and node.name == "add" else []
             own = [part for part in parts if self.reach.mixed.get(part, 0) & self.reach.bit[residual.fork]]
             if len(own) >= 2 and len(own) == len(parts) and self._are_apart(own, residual):
@@ -186,7 +185,7 @@ class Assembly:
                 break
             held = self.graph.data_inputs(node)
             if node.name in ("mul", "div") and len(held) == 1:
-                number = constant(node, self.graph)
+                number = constant(node)
                 beside = [other for other in node.inputs if other != held[0]]
                 if number is not None and number != 0:
                     total = total * number if node.name == "mul" else total / number
@@ -202,14 +201,14 @@ class Assembly:
     def _input_scale(self, norm: Norm) -> float:
         numbers = set()
         for node in self.graph.readers(norm.output):
-            number = constant(node, self.graph) if node.name in ("mul", "div") else None
+            number = constant(node) if node.name in ("mul", "div") else None
             numbers.add(None if number is None else number if node.name == "mul" else 1 / number)
         return numbers.pop() or 1.0 if len(numbers) == 1 else 1.0
 
     def _module(self, value: int, call: int) -> str | None:
         """The outermost module below the adding one that returned a value, seen through a norm on its output."""
         calls = self.graph.tape.calls
-        values = list(self.graph.unchanged(value, MOVES | {"mul", "div"}))
+        values = list(self.graph.unchanged(value, SCALING))
         norm = next((norm for norm in self.norms if norm.output in values), None)
         if norm is not None:
             before = self._module(norm.input, call)

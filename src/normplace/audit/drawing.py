@@ -62,9 +62,10 @@ def _label(x: float, y: float, text: str) -> str:
 
 def _box(x: float, y: float, text: str, normed: bool) -> str:
     kind = "norm" if normed else "box"
+    place = f'x="{x}" y="{y - HEIGHT / 2}" width="{BOX}" height="{HEIGHT}" rx="5"'
     shown = text if len(text) <= 13 else f"{text[:12]}…"
+    boxes = f'<rect class="box" {place} style="fill: Canvas"/><rect class="{kind}" {place}/>'
     return (
-        f'<g><title>{escape(text)}</title><rect class="box" x="{x}" y="{y - HEIGHT / 2}" width="{BOX}" height="{HEIGHT}" rx="5" '
-        f'style="fill: Canvas"/><rect class="{kind}" x="{x}" y="{y - HEIGHT / 2}" width="{BOX}" height="{HEIGHT}" rx="5"/>'
+        f"<g><title>{escape(text)}</title>{boxes}"
         f'<text x="{x + BOX / 2}" y="{y + 4}" text-anchor="middle">{escape(shown)}</text></g>'
     )

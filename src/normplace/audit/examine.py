@@ -35,15 +35,15 @@ WITHOUT_VALUES = (
 def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) -> Audit:
     """Find every norm and residual add of a model in one forward pass, and say where each norm stands and what of it.
 
-    Nothing is judged by name or by the order of registration: the pass is recorded operator by operator, so hand-written and
-    functional norms are found too. The model runs once, in evaluation mode and without gradients. A model
-    built under ``torch.device("meta")`` costs neither memory nor time, whatever its size, but measures nothing.
+    Nothing is judged by name or by the order of registration: the pass is recorded operator by operator, so functional
+    and hand-written norms are found too. The model runs once, in evaluation mode and without gradients. One that was
+    built under ``torch.device("meta")`` costs neither memory nor time, whatever its size, but then nothing is measured.
 
     Args:
         model: Any module.
         *inputs: What it is called with; moved to ``meta`` for a model that lives there.
-        certify: Also ask :func:`normplace.ntk.certificate` whether the model can explode outside its data, which takes many
-            passes; for a model of one input, rows of features.
+        certify: Also ask :func:`normplace.ntk.certificate` whether the model can explode outside its data, which takes
+            many passes; for a model of one input, rows of features.
         **kwargs: What it is called with, by name.
 
     Returns:
@@ -86,7 +86,7 @@ def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) 
 
 
 def _placed(graph: Graph, norms: Sequence[Norm]) -> Assembly:
-    """The norms placed. A sum inside a branch that has no norm of its own says nothing of placement, and is left out."""
+    """The norms placed. A sum within a branch that has no norm of its own says nothing of placement and is left out."""
     refused: set[int] = set()
     while True:
         residuals, reach = find_residuals(graph, norms, refused)

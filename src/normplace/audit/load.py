@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,8 +25,8 @@ Loaded = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 def from_factory(reference: str) -> Loaded:
     """Call ``package.module:factory``, which returns a model and what to call it with.
 
-    The factory takes no arguments. It returns ``(model, input, …)``, the last a dict for keyword arguments; or a model alone,
-    which must then say what it reads, as Hugging Face's do.
+    The factory takes no arguments. It returns ``(model, input, …)``, the last a dict for keyword arguments; or a model
+    alone, which must then say what it reads, as Hugging Face's do.
 
     Raises:
         UsageError: If there is no such factory, or it returns something else.
@@ -35,7 +34,7 @@ def from_factory(reference: str) -> Loaded:
     name, _, attribute = reference.partition(":")
     if not name or not attribute:
         raise UsageError(f"{reference!r} is no factory: write package.module:function.")
-    here = os.getcwd()  # a module of one's own lies beside one, as for python -m
+    here = str(Path.cwd())  # a module of one's own lies beside one, as for python -m
     if here not in sys.path:
         sys.path.insert(0, here)
     try:

@@ -15,7 +15,7 @@ BARE = 1 / 3
 
 
 def placement_name(layouts: Sequence[Block], normed: bool) -> str | None:
-    """The preset that every block with a norm follows; inner norms and the norms at the network's ends are no part of a name.
+    """The preset that every block with a norm follows; inner norms and those at the network's ends are no part of it.
 
     Args:
         layouts: The block at each add, in the order of the network.

@@ -1,8 +1,7 @@
 """Norms, known by what they do: a value divided by a statistic of itself.
 
-PyTorch's own norm operators are taken at their word. Any other norm shows itself by its arithmetic: somewhere a root is
-taken of reduced squares of x, and x, or x less its mean, is divided by that root. Class names play no part. A softmax divides by a
-sum of exponentials, routing weights by a plain sum, a quantizer by a largest value: none of them is a norm.
+PyTorch's own norm operators are taken at their word; :mod:`normplace.audit.statistics` knows the others by their
+arithmetic. Class names play no part.
 """
 
 from __future__ import annotations
@@ -11,28 +10,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from normplace.audit.trace import CASTS, MOVES, REDUCTIONS, RESHAPES, SPREADS, Graph, Node, argument, constant
+from normplace.audit.operators import KEEPS, NORMS, ROOTS, SQUASHERS
+from normplace.audit.statistics import Division, divided_by
+from normplace.audit.trace import Graph, Node, argument, constant
 
-# Operator, kind, position of eps, position of gain.
-FUSED = {
-    "native_layer_norm": ("layer", 4),
-    "_fused_rms_norm": ("rms", 3),
-    "native_group_norm": ("group", 7),
-    "native_batch_norm": ("batch", 7),
-    "_native_batch_norm_legit": ("batch", 7),
-    "_native_batch_norm_legit_no_training": ("batch", 6),
-    "_batch_norm_with_update": ("batch", 6),
-    "_batch_norm_no_update": ("batch", 6),
-    "cudnn_batch_norm": ("batch", 7),
-    "miopen_batch_norm": ("batch", 7),
-    "batch_norm": ("batch", 7),
-    "layer_norm": ("layer", 4),
-    "rms_norm": ("rms", 3),
-}
-ROOTS = {"rsqrt", "sqrt", "linalg_vector_norm", "norm", "std", "std_mean"}
-SQUASHERS = {"tanh", "erf", "sigmoid", "atan", "softsign"}
-SHIFTS = {"add", "clamp", "clamp_min", "maximum"}
-EVEN = {"square", "abs", "var", "var_mean", "std", "std_mean", "linalg_vector_norm", "norm"}
 SQUASH = "squash"
 
 
@@ -41,7 +22,8 @@ class Norm:
     """One norm of the graph.
 
     Attributes:
-        kind: ``layer``, ``rms``, ``l2``, ``batch``, ``group``, ``instance``, ``graph``, or ``squash`` for an elementwise stand-in.
+        kind: ``layer``, ``rms``, ``l2``, ``batch``, ``group``, ``instance``, ``graph``, or ``squash`` for an
+            elementwise stand-in.
         input: The value it normalizes.
         output: What it returns, gain and shift included.
         nodes: The nodes that make it up.
@@ -75,10 +57,11 @@ def find_norms(graph: Graph) -> list[Norm]:
     found: dict[int, Norm] = {}
     for at, node in enumerate(graph.nodes):
         norm = None
-        if node.name in FUSED:
-            norm = _fused(graph, at, node)
-        elif node.name in ROOTS or (node.name == "pow" and constant(node, graph) in (0.5, -0.5)):
-            norm = _divided(graph, at, node)
+        if node.name in NORMS:
+            norm = _operator(graph, at, node)
+        elif node.name in ROOTS or (node.name == "pow" and constant(node) in (0.5, -0.5)):
+            division = divided_by(graph, at)
+            norm = None if division is None else _written_out(graph, division)
         elif node.name in SQUASHERS:
             norm = _squasher(graph, at, node)
         if norm is not None and norm.core not in found:
@@ -86,219 +69,48 @@ def find_norms(graph: Graph) -> list[Norm]:
     return [found[core] for core in sorted(found)]
 
 
-def _fused(graph: Graph, at: int, node: Node) -> Norm | None:
-    kind, place = FUSED[node.name]
-    if not graph.is_data(node.inputs[0]) and graph.values[node.inputs[0]].origin == "parameter":
+def _operator(graph: Graph, at: int, node: Node) -> Norm | None:
+    """The norm that one of PyTorch's operators computes; None where it normalizes a weight."""
+    kind, place = NORMS[node.name]
+    first, result = node.inputs[0], node.outputs[0]
+    value = graph.values[first]
+    if value.origin == "parameter":
         return None
     eps = argument(node, place, key="eps")
     eps = float(eps) if isinstance(eps, int | float) and not isinstance(eps, bool) else None
-    value = graph.values[node.inputs[0]]
-    if node.name == "native_batch_norm" and value.shape[:1] == (1,) and len(node.inputs) == 1:
+    if kind == "rms" and eps is None:
+        eps = torch.finfo(value.dtype).eps
+    # instance_norm is batch_norm of an input reshaped to a batch of one, or group_norm with a group per channel.
+    if kind == "batch" and len(value.shape) > 2 and value.shape[0] == 1 and len(node.inputs) == 1:
         kind = "instance"
     if kind == "group" and argument(node, 6) == argument(node, 4):
         kind = "instance"
-    if kind == "rms" and eps is None:
-        eps = torch.finfo(value.dtype).eps
-    # Every fused kernel keeps its statistics in float32 at least.
-    precision = torch.promote_types(value.dtype, torch.float32)
     variance = None
     if kind in ("layer", "rms") and len(node.outputs) > 1:
-        extent = graph.values[node.outputs[-1]].extent
+        extent = graph.values[node.outputs[-1]].extent  # of the reciprocal root
         if extent is not None and extent[0] > 0:
-            variance = (max(extent[1] ** -2 - (eps or 0), 0.0), max(extent[0] ** -2 - (eps or 0), 0.0))
-    return Norm(
-        kind, node.inputs[0], node.outputs[0], frozenset({at}), at, node.call, eps, precision, variance, len(node.inputs) > 1
-    )  # fmt: skip
+            variance = (_without(eps, extent[1] ** -2), _without(eps, extent[0] ** -2))
+    precision = torch.promote_types(value.dtype, torch.float32)  # fused kernels keep statistics in float32 at least
+    affine = len(node.inputs) > 1
+    return Norm(kind, first, result, frozenset({at}), at, node.call, eps, precision, variance, affine=affine)
 
 
-@dataclass(frozen=True)
-class _Statistic:
-    """What a root was taken of: possible sources, the nodes between, and how it was reduced."""
-
-    sources: frozenset[int]
-    nodes: frozenset[int]
-    eps: float | None
-    names: frozenset[str]
-    reduced: Node | None
-    precision: torch.dtype
-    buffers: bool
+def _without(eps: float | None, statistic: float) -> float:
+    return max(statistic - (eps or 0.0), 0.0)
 
 
-def _statistic(graph: Graph, at: int, root: Node) -> _Statistic:
-    """Walk back from a root to what it is a statistic of."""
-    sources: set[int] = set()
-    nodes, names = {at}, set()
-    eps, reduction, precision, buffers = None, None, torch.float64, False
-    start = (root.name in REDUCTIONS, root.name in EVEN)
-    if start[0]:
-        reduction, precision = root, graph.values[root.inputs[0]].dtype
-        names.add(root.name)
-    queue, seen = [(root.inputs[0], *start)], set()
-    while queue:
-        value, reduced, even = queue.pop()
-        if (value, reduced, even) in seen:
-            continue
-        seen.add((value, reduced, even))
-        if reduced and even:
-            sources.add(value)
-        buffers |= graph.values[value].origin == "buffer"
-        index = graph.producer.get(value)
-        if index is None:
-            continue
-        node = graph.nodes[index]
-        steps = _back(graph, node, reduced)
-        if steps is None:
-            continue
-        if node.name in SHIFTS and len(graph.data_inputs(node)) <= 1 and not (reduced and even):
-            number = constant(node, graph)
-            eps = number if number is not None and number > 0 else eps
-        if node.name in REDUCTIONS and reduction is None:
-            reduction = node
-        if node.name in REDUCTIONS | SPREADS:
-            wide = graph.values[node.outputs[0]].dtype
-            precision = min(precision, wide, key=lambda dtype: torch.finfo(dtype).bits)
-        names.add(node.name)
-        nodes.add(index)
-        squares = node.name in EVEN or (node.name == "pow" and constant(node, graph) == 2) or _squared(graph, node)
-        folds = node.name in REDUCTIONS | SPREADS
-        queue += [(step, reduced or folds, even or squares) for step in steps]
-    return _Statistic(frozenset(sources), frozenset(nodes), eps, frozenset(names), reduction, precision, buffers)
-
-
-def _back(graph: Graph, node: Node, reduced: bool) -> list[int] | None:
-    """Where the walk goes on from a node, None where it ends."""
-    if node.name in MOVES | REDUCTIONS | SPREADS | {"pow", "square", "abs", "sub", "rsub", "real", "_fft_r2c"} - {
-        "_fft_r2c"
-    }:
-        return [number for number in node.inputs if graph.values[number].dtype.is_floating_point]
-    if node.name in SHIFTS and len(graph.data_inputs(node)) <= 1:
-        return list(node.inputs)
-    if node.name in ("mul", "div"):
-        if _squared(graph, node) or len(graph.data_inputs(node)) <= 1 or reduced is False:
-            return list(node.inputs)
-    return None
-
-
-def _squared(graph: Graph, node: Node) -> bool:
-    if node.name != "mul" or not node.inputs:
-        return False
-    if len(node.inputs) == 1:
-        return node.op is not None and node.op.args[0] == node.op.args[1]
-    first, second = (set(graph.unchanged(number, CASTS)) for number in node.inputs[:2])
-    return bool(first & second)
-
-
-def _divided(graph: Graph, at: int, root: Node) -> Norm | None:
-    """The norm that divides by this root, if one does."""
-    statistic = _statistic(graph, at, root)
-    if not statistic.sources and not statistic.buffers:
-        return None
-    inverse = root.name == "rsqrt" or (root.name == "pow" and constant(root, graph) == -0.5)
-    queue = [(root.outputs[0], inverse, statistic.eps, statistic.nodes)]
-    while queue:
-        value, inverse, eps, nodes = queue.pop(0)
-        for index in graph.consumers.get(value, ()):
-            node = graph.nodes[index]
-            inside = nodes | {index}
-            other = [number for number in node.inputs if number != value]
-            if node.name in ("mul", "div") and other and graph.is_features(other[0]):
-                right = inverse if node.name == "mul" else (not inverse and node.inputs[-1] == value)
-                source = _numerator(graph, other[0], statistic) if right else None
-                if source is not None:
-                    return _make(graph, index, inside | source[1], root, statistic, source, eps)
-            elif node.name in SHIFTS and not graph.data_inputs(node)[1:]:
-                queue.append((node.outputs[0], inverse, constant(node, graph) or eps, inside))
-            elif node.name == "reciprocal" or (node.name == "pow" and constant(node, graph) == -1):
-                queue.append((node.outputs[0], not inverse, eps, inside))
-            elif node.name in MOVES | {"mul"} and not other[1:]:
-                queue.append((node.outputs[0], inverse, eps, inside))
-            elif node.name == "div" and node.inputs[0] == value:
-                queue.append((node.outputs[0], inverse, eps, inside))
-            elif node.name == "div":
-                queue.append((node.outputs[0], not inverse, eps, inside))
-    return None
-
-
-def _numerator(graph: Graph, value: int, statistic: _Statistic) -> tuple[int, frozenset[int], bool] | None:
-    """The value whose statistic divides it, the nodes between, and whether its mean was taken off."""
-    best, nodes, centred = None, set(), False
-    while True:
-        if value in statistic.sources:
-            best = (value, frozenset(nodes), centred)
-        elif statistic.buffers and best is None and not statistic.sources:
-            return value, frozenset(), True
-        index = graph.producer.get(value)
-        node = None if index is None else graph.nodes[index]
-        if node is None or index is None or not node.inputs:
-            return best
-        if node.name == "sub" and len(node.inputs) == 2:
-            centred = centred or best is None or value in statistic.sources
-        elif node.name == "mul" and best is None and len(data := graph.data_inputs(node)) == 1:
-            nodes.add(index)
-            value = data[0]
-            continue
-        elif node.name not in CASTS | RESHAPES:
-            return best
-        if node.name in RESHAPES and best is not None:
-            return best
-        nodes.add(index)
-        value = node.inputs[0]
-
-
-def _make(
-    graph: Graph,
-    core: int,
-    nodes: frozenset[int],
-    root: Node,
-    statistic: _Statistic,
-    source: tuple[int, frozenset[int], bool],
-    eps: float | None,
-) -> Norm:
-    value, _, centred = source
-    names = statistic.names
-    centred = centred or bool(names & {"var", "var_mean", "std", "std_mean"})
-    if statistic.buffers and not statistic.sources:
-        kind = "batch"
-    elif names & SPREADS:
-        kind = "graph"
-    elif not _over_features(graph, statistic.reduced, value):
-        kind = "batch"
-    elif centred:
-        kind = "layer"
-    else:
-        kind = "rms" if "mean" in names else "l2"
-    extent = graph.values[root.inputs[0]].extent
+def _written_out(graph: Graph, division: Division) -> Norm:
+    """The norm that a division by a statistic amounts to."""
+    node, start = graph.nodes[division.node], graph.producer.get(division.value, -1)
+    nodes = frozenset(at for at in division.nodes if at > start)  # the walk back may have gone past the input
     variance = None
-    if extent is not None and root.name not in REDUCTIONS:
-        inside = statistic.eps or 0.0
-        variance = (max(extent[0] - inside, 0.0), max(extent[1] - inside, 0.0))
-    precision = (
-        min(statistic.precision, graph.values[value].dtype, key=_bits) if names & {"sub"} else statistic.precision
-    )
-    precision = statistic.precision if statistic.precision != torch.float64 else precision
-    node, start = graph.nodes[core], graph.producer.get(value, -1)
-    inside = frozenset(at for at in nodes | {core} if at > start)  # the walk back may have gone past the input
-    return Norm(kind, value, node.outputs[0], inside, core, node.call, eps, precision, variance)
-
-
-def _bits(dtype: torch.dtype) -> int:
-    return torch.finfo(dtype).bits
-
-
-def _over_features(graph: Graph, reduction: Node | None, value: int) -> bool:
-    """Whether a reduction runs over the last dimension, or over all, rather than over rows alone."""
-    if reduction is None:
-        return True
-    rank = len(graph.values[reduction.inputs[0]].shape)
-    at = 2 if reduction.name in ("linalg_vector_norm", "norm") else 1
-    dims = argument(reduction, at, key="dim")
-    if isinstance(dims, int) and not isinstance(dims, bool):
-        dims = (dims,)
-    if not isinstance(dims, tuple) or not dims or not all(isinstance(dim, int) for dim in dims):
-        return True
-    last = {dim % rank for dim in dims}
-    # Images keep their features first, so that a reduction over dimension 1 alone runs over features too.
-    return rank - 1 in last or last == {1} or rank == 1
+    if division.extent is not None:
+        low, high = division.extent
+        variance = (_without(division.eps_inside, low), _without(division.eps_inside, high))
+    return Norm(
+        division.kind, division.value, node.outputs[0], nodes, division.node, node.call, division.eps,
+        division.precision, variance,
+    )  # fmt: skip
 
 
 def _with_gain(graph: Graph, norm: Norm) -> Norm:
@@ -312,12 +124,11 @@ def _with_gain(graph: Graph, norm: Norm) -> Norm:
         if node.call != norm.call or len(graph.data_inputs(node)) > 1:
             break
         if node.name in ("mul", "add"):
-            learned = [number for number in node.inputs if not graph.is_data(number)]
-            constants = constant(node, graph)
-            if constants is not None or not learned or (gain and shift):
+            learned = any(not graph.is_data(number) for number in node.inputs)
+            if not learned or constant(node) is not None or (gain and shift):
                 break
             gain, shift = gain or node.name == "mul", shift or node.name == "add"
-        elif node.name not in CASTS | RESHAPES:
+        elif node.name not in KEEPS:
             break
         nodes.add(ahead[0])
         output = node.outputs[0]
@@ -325,29 +136,21 @@ def _with_gain(graph: Graph, norm: Norm) -> Norm:
 
 
 def _squasher(graph: Graph, at: int, node: Node) -> Norm | None:
-    """``gain * squash(alpha * x) + shift`` with a learned alpha and gain, which stands where a norm would."""
-    if not graph.is_features(node.inputs[0]):
-        return None
+    """``gain * squash(alpha * x + shift)`` with a learned alpha and gain, which stands where a norm would."""
     inside, value = {at}, node.inputs[0]
     for name in ("add", "mul"):
         index = graph.producer.get(value)
         before = None if index is None else graph.nodes[index]
-        if before is None or index is None or before.name != name or len(before.inputs) != 2:
+        if index is None or before is None or before.name != name or len(before.inputs) != 2:
             if name == "mul":
                 return None
             continue
         data = graph.data_inputs(before)
-        learned = [number for number in before.inputs if number not in data]
-        if len(data) != 1 or not learned or not _is_learned(graph, learned[0]):
+        if len(data) != 1 or not any(graph.is_weight(number) for number in before.inputs if number not in data):
             return None
         inside.add(index)
         value = data[0]
-    for index in graph.consumers.get(node.outputs[0], ()):
-        after = graph.nodes[index]
-        if after.name == "mul" and any(_is_learned(graph, number) for number in after.inputs):
+    for after in graph.readers(node.outputs[0]):
+        if after.name == "mul" and any(graph.is_weight(number) for number in after.inputs):
             return Norm(SQUASH, value, node.outputs[0], frozenset(inside), at, node.call)
     return None
-
-
-def _is_learned(graph: Graph, value: int) -> bool:
-    return any(graph.values[number].origin == "parameter" for number in graph.unchanged(value))

@@ -10,14 +10,21 @@ from normplace.audit.report import HEADINGS, block_lines, findings_line, headlin
 from normplace.audit.result import Audit, Finding
 
 STYLE = """
-:root { color-scheme: light dark; --line: #8888; --norm: #2a78d6; --error: #c0392b; --warning: #b9770e; --note: #5d6d7e }
+:root { color-scheme: light dark; --norm: #2a78d6; --error: #c0392b; --warning: #b9770e; --note: #5d6d7e }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; font-size: .85rem } td, th { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line) }
-code, td:first-child { font-family: ui-monospace, monospace } .scroll { overflow-x: auto }
-svg { max-width: 100%; height: auto } svg text { font: 13px system-ui, sans-serif; fill: currentColor }
-svg .wire { stroke: currentColor; fill: none } svg .box { fill: none; stroke: currentColor } svg .norm { fill: var(--norm); fill-opacity: .25; stroke: var(--norm) }
-section.finding { border-left: .3rem solid var(--note); padding-left: 1rem; margin: 1rem 0 } section.error { border-color: var(--error) } section.warning { border-color: var(--warning) }
-section.finding h3 { margin: 0; font-size: 1rem } section.finding p { margin: .2rem 0 }
+table { border-collapse: collapse; font-size: .85rem }
+td, th { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #8888 }
+code, td:first-child { font-family: ui-monospace, monospace }
+.scroll { overflow-x: auto }
+svg { max-width: 100%; height: auto }
+svg text { font: 13px system-ui, sans-serif; fill: currentColor }
+svg .wire, svg .box { stroke: currentColor; fill: none }
+svg .norm { fill: var(--norm); fill-opacity: .25; stroke: var(--norm) }
+section.finding { border-left: .3rem solid var(--note); padding-left: 1rem; margin: 1rem 0 }
+section.error { border-color: var(--error) }
+section.warning { border-color: var(--warning) }
+section.finding h3 { margin: 0; font-size: 1rem }
+section.finding p { margin: .2rem 0 }
 """
 
 
@@ -73,7 +80,6 @@ def _table(headings: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 def _finding(finding: Finding) -> str:
     where = f"<p><code>{escape(', '.join(finding.where[:8]))}</code></p>" if finding.where else ""
     texts = (finding.evidence, finding.consequence, finding.remedy)
-    return (
-        f'<section class="finding {escape(finding.severity)}"><h3>{escape(finding.severity)}: {escape(finding.rule)}</h3>{where}'
-        f"{''.join(_element('p', text) for text in texts)}</section>"
-    )
+    title = _element("h3", f"{finding.severity}: {finding.rule}")
+    body = "".join(_element("p", text) for text in texts)
+    return f'<section class="finding {escape(finding.severity)}">{title}{where}{body}</section>'

@@ -268,13 +268,11 @@ class Recorder(TorchDispatchMode):
         refs, named, inputs = read
         index = len(self.tape.ops)
         written = [kwargs.get(key) if at >= len(args) else args[at] for at, key in signature.written]
-        changed = [tensor for tensor in tensors_of(written)]
+        changed = list(tensors_of(written))
         fresh = [tensor for tensor in tensors_of(result) if not any(tensor is other for other in changed)]
         if changed and signature.name in OVERWRITING:
             inputs = tuple(number for number in inputs if number != inputs[0])
-        outputs = []
-        for tensor in changed:
-            outputs.append(self._changed(tensor, index))
+        outputs = [self._changed(tensor, index) for tensor in changed]
         for tensor in fresh:
             if not signature.views and self._storages:
                 self._storages.pop(_key(tensor), None)

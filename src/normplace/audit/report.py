@@ -26,7 +26,8 @@ def report(audit: Audit) -> str:
 def headline(audit: Audit) -> str:
     """One sentence: placement, norms, blocks."""
     if not audit.sites:
-        return f"{audit.model}: no norm was found among {audit.operators} operators, and {_count(len(audit.blocks), 'residual block')}."
+        blocks = _count(len(audit.blocks), "residual block")
+        return f"{audit.model}: no norm was found among {audit.operators} operators, and {blocks}."
     named = f"placement '{audit.placement}'" if audit.placement else "a placement without a published name"
     if not audit.blocks:
         named = "norms without a residual"

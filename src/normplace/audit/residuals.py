@@ -1,19 +1,22 @@
 """Residual adds, found by what is added to what.
 
-An add is residual when one operand, the branch, was made from the other, the skip, by way of a mixing operator, while the
-skip itself came to the add unmixed. Whoever wrote it and whatever it is called: ``x + f(x)``, ``x += f(x)``, a fused product,
-a gated sum, experts scattered back into the stream.
+An add is residual when one operand, the branch, was made from the other, the skip, by way of a mixing operator, while
+the skip itself came to the add unmixed. It may be written ``x + f(x)`` or ``x += f(x)``, be part of a fused product,
+be gated, or scatter experts back into the stream.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from normplace.audit.norms import FUSED, Norm
-from normplace.audit.trace import ADDS, CONVOLUTIONS, MOVES, PRODUCTS, TRANSFORMS, Graph, Node
+from normplace.audit.norms import Norm
+from normplace.audit.operators import ADDS, CONVOLUTIONS, MOVES, NORMS, POOLS, PRODUCTS
+from normplace.audit.trace import Graph, Node
 
-NORM_OPERATORS = set(FUSED)
+LINEAR = PRODUCTS | CONVOLUTIONS
+BESIDE_LINEAR = MOVES | POOLS | NORMS.keys() | {"mul", "add"}
 
 
 @dataclass(frozen=True)
@@ -130,9 +133,8 @@ def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[
 
 def _step(graph: Graph, reach: Reach, node: Node, norm: Norm | None, residual: Residual | None) -> None:
     """Carry reachability over one node."""
-    inputs: Iterable[int] = [number for number in node.inputs if graph.is_data(number)]
-    returns = norm is not None and norm.output in node.outputs
-    if norm is not None and returns:
+    inputs = [number for number in node.inputs if graph.is_data(number)]
+    if norm is not None and norm.output in node.outputs:
         inputs = [norm.input]
     anywhere = _union(reach.any, inputs)
     mixed, plain, stream = _union(reach.mixed, inputs), _union(reach.plain, inputs), _union(reach.stream, inputs)
@@ -154,8 +156,8 @@ def _step(graph: Graph, reach: Reach, node: Node, norm: Norm | None, residual: R
 def _through_product(graph: Graph, reach: Reach, node: Node) -> int:
     """A stream may be scaled or gated and stay one; the product of two sets of features is a new one."""
     factors = graph.data_inputs(node)
-    sizes = [_elements(graph.values[value].shape) for value in factors]
-    whole = _elements(graph.values[node.outputs[0]].shape)
+    sizes = [math.prod(graph.values[value].shape) for value in factors]
+    whole = math.prod(graph.values[node.outputs[0]].shape)
     if len(factors) < 2:
         return _union(reach.stream, [value for value, size in zip(factors, sizes, strict=True) if size == whole])
     carried = [
@@ -193,7 +195,7 @@ def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | Non
     output = node.outputs[0]
     size = graph.values[output].shape
     for skip in values[:1] if node.name == "sub" else values:
-        if _elements(graph.values[skip].shape) != _elements(size):
+        if math.prod(graph.values[skip].shape) != math.prod(size):
             continue
         for branch in values:
             common = reach.stream.get(skip, 0) & reach.mixed.get(branch, 0)
@@ -222,10 +224,10 @@ def _projection(graph: Graph, reach: Reach, value: int) -> int | None:
         if node is None:
             return None
         if graph.is_barrier(node):
-            if crossed or node.name not in PRODUCTS | CONVOLUTIONS or not any(map(graph.is_weight, node.inputs)):
+            if crossed or node.name not in LINEAR or not any(map(graph.is_weight, node.inputs)):
                 return None
             crossed = True
-        elif node.name not in MOVES | TRANSFORMS | {"mul", "add"} and node.name not in NORM_OPERATORS:
+        elif node.name not in BESIDE_LINEAR:
             return None
         held = graph.factors(node)
         if len(held) != 1:
@@ -250,13 +252,6 @@ def _depth(graph: Graph, reach: Reach, value: int, fork: int) -> int:
         if node is not None:
             queue += [(number, depth + graph.is_barrier(node)) for number in node.inputs]
     return most
-
-
-def _elements(shape: Sequence[int]) -> int:
-    count = 1
-    for length in shape:
-        count *= length
-    return count
 
 
 def nested(residuals: Sequence[Residual], reach: Reach) -> Iterator[tuple[Residual, bool]]:

@@ -39,7 +39,7 @@ class Site:
         eps: Its eps; None where it has none.
         dtype: Of what it normalizes.
         precision: The dtype its statistics are taken in.
-        variance: The smallest and largest variance (mean square, squared length) it divided by, where that was measured.
+        variance: The smallest and largest variance (mean square, squared length) it divided by, where measured.
     """
 
     name: str

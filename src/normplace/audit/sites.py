@@ -229,7 +229,7 @@ class Placer:
 
     def _nearer(self, norm: Norm, call: int, or_as_near: bool = False) -> bool:
         """Whether a norm is closer, in the tree of modules, to the add of ``call`` than to what made its input."""
-        maker = self.graph.maker(list(self.graph.unchanged(norm.input))[-1])
+        maker = self.graph.maker(self.graph.origin(norm.input))
         path = self._path(norm.call)
         source = self._path(maker.call) if maker is not None else ""
         return _shared_depth(path, self._path(call)) + or_as_near > _shared_depth(path, source)

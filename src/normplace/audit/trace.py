@@ -1,95 +1,14 @@
-"""The tape as a graph: what each operator does to information, and which values can be reached from which.
-
-Operators fall into few kinds. *Moving* ones (views, casts, dropout, gathers) keep every number; *mixing* ones (products with
-weights, attention, convolutions, transforms) make new features of old ones; all the rest works element by element or
-reduces. A residual add and the slot of a norm are questions about paths that do or do not cross a mixing operator.
-"""
+"""The tape as a graph of operators and values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from normplace.audit.operators import BARRIERS, BIASED_PRODUCTS, GATE_ARITHMETIC, GATES, MOVES, POOLS, SHAPED
 from normplace.audit.record import Op, Ref, Tape, Value
-
-CASTS = {"_to_copy", "clone", "contiguous", "detach", "alias", "lift_fresh", "copy", "to", "lift", "_conj", "positive"}
-RESHAPES = {
-    "view", "_unsafe_view", "_reshape_alias", "reshape", "transpose", "t", "permute", "unsqueeze", "squeeze", "expand", "as_strided",
-    "view_as_real", "view_as_complex", "_view_copy", "movedim", "unfold",
-}  # fmt: skip
-MOVES = CASTS | RESHAPES | {
-    "slice", "select", "split", "split_with_sizes", "unbind", "narrow", "chunk", "roll", "flip", "constant_pad_nd", "repeat",
-    "index_select", "gather", "index", "masked_select", "masked_fill", "native_dropout", "dropout", "bernoulli", "pixel_shuffle",
-    "pixel_unshuffle", "im2col", "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "tril", "triu", "diagonal", "clamp",
-    "clamp_min", "clamp_max", "nan_to_num", "repeat_interleave", "channel_shuffle", "nested_from_padded", "to_padded_tensor",
-    "_unsafe_index", "masked_scatter", "sort", "where",
-}  # fmt: skip
-GATHERS = {
-    "cat",
-    "stack",
-    "shared_write",
-    "index_put",
-    "index_copy",
-    "scatter",
-    "slice_scatter",
-    "select_scatter",
-    "_index_put_impl",
-}
-PRODUCTS = {
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-    "matmul",
-    "linear",
-    "dot",
-    "mv",
-    "addmv",
-    "_grouped_mm",
-    "_scaled_mm",
-    "einsum",
-    "addbmm",
-}
-ATTENTION = {
-    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable", "scaled_dot_product_attention",
-    "_scaled_dot_product_attention_math_for_mps", "_flash_attention_forward", "_efficient_attention_forward",
-}  # fmt: skip
-CONVOLUTIONS = {
-    "convolution",
-    "_convolution",
-    "mkldnn_convolution",
-    "cudnn_convolution",
-    "conv2d",
-    "thnn_conv2d",
-    "_slow_conv2d_forward",
-}
-RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "_thnn_fused_lstm_cell", "mkldnn_rnn_layer", "_cudnn_rnn"}
-TRANSFORMS = {
-    "_fft_r2c",
-    "_fft_c2c",
-    "_fft_c2r",
-    "cumsum",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "max_pool2d_with_indices",
-}
-BARRIERS = (
-    PRODUCTS | ATTENTION | CONVOLUTIONS | RECURRENT | {"embedding", "embedding_bag", "_fft_r2c", "_fft_c2c", "_fft_c2r"}
-)
-# Factories take a tensor for its shape alone.
-SHAPED = {
-    "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_ones",
-    "new_empty", "new_full", "new_empty_strided",
-}  # fmt: skip
-GATES = {"sigmoid", "tanh", "_softmax", "softmax", "hardsigmoid"}
-SOFTMAXES = {"_softmax", "softmax", "_safe_softmax"}
-ADDS = {"add", "index_add", "scatter_add", "scatter_reduce"}
-REDUCTIONS = {"mean", "sum", "var", "var_mean", "std", "std_mean", "linalg_vector_norm", "norm", "amax", "nansum"}
-SPREADS = {"index_add", "scatter_add", "scatter_reduce", "segment_reduce"}
 
 
 @dataclass(slots=True)
@@ -113,7 +32,7 @@ class Node:
 
 @dataclass
 class Graph:
-    """A tape with producers, consumers and reachability.
+    """A tape with producers and consumers.
 
     Args:
         tape: What was recorded.
@@ -148,7 +67,7 @@ class Graph:
             yield Node(op.name, (), op.outputs, op.call, op)
             return
         first = op.inputs[0] if op.inputs else -1
-        if op.name in ("addmm", "baddbmm", "addmv", "addbmm") and self._data[first]:
+        if op.name in BIASED_PRODUCTS and self._data[first]:
             hidden = self._hidden(op.outputs[0])
             yield Node("mm", op.inputs[1:], (hidden,), op.call)
             yield Node("add", (first, hidden), op.outputs, op.call)
@@ -199,16 +118,20 @@ class Graph:
         """The inputs of a node that are features."""
         return [number for number in node.inputs if self.is_features(number)]
 
-    def unchanged(self, value: int, through: Iterable[str] = MOVES) -> Iterator[int]:
+    def unchanged(self, value: int, through: Set[str] = MOVES) -> Iterator[int]:
         """The value and what it was before moving operators, nearest first."""
-        names = set(through)
         while True:
             yield value
             node = self.maker(value)
-            if node is None or node.name not in names or not node.inputs:
+            if node is None or node.name not in through or not node.inputs:
                 return
-            held = [number for number in node.inputs if self.is_features(number)] or [node.inputs[0]]
-            value = held[0]
+            value = next((number for number in node.inputs if self.is_features(number)), node.inputs[0])
+
+    def origin(self, value: int, through: Set[str] = MOVES) -> int:
+        """What a value was before all moving operators."""
+        for number in self.unchanged(value, through):
+            value = number
+        return value
 
     def is_weight(self, value: int) -> bool:
         """Whether it is a parameter, or a part of one that was picked, viewed or cast."""
@@ -220,12 +143,8 @@ class Graph:
 
     def is_gate(self, value: int) -> bool:
         """Whether a value comes straight from a function with values between 0 and 1, or -1 and 1."""
-        node = None
-        for number in self.unchanged(value, MOVES | {"rsub", "mul", "add"}):
-            node = self.maker(number)
-            if node is not None and node.name in GATES:
-                return True
-        return False
+        makers = (self.maker(number) for number in self.unchanged(value, GATE_ARITHMETIC))
+        return any(node is not None and node.name in GATES for node in makers)
 
     def is_barrier(self, node: Node) -> bool:
         """Whether new features come out of a node: products, attention, convolutions, transforms, operators unknown."""
@@ -235,7 +154,7 @@ class Graph:
 
     def is_mixing(self, node: Node) -> bool:
         """Whether a path through this node makes a branch of what would otherwise be a mere rescaling."""
-        return self.is_barrier(node) or node.name in TRANSFORMS
+        return node.name in POOLS or self.is_barrier(node)
 
     @cached_property
     def used(self) -> set[int]:
@@ -250,15 +169,11 @@ class Graph:
         return seen
 
 
-def constant(node: Node, graph: Graph) -> float | None:
+def constant(node: Node) -> float | None:
     """The number by which a node multiplies, divides or shifts its only tensor, if it is written in the code."""
-    if node.op is None or len(node.op.args) < 2:
-        return None
-    for argument in node.op.args[:2]:
-        if isinstance(argument, Ref):
-            continue
-        if isinstance(argument, int | float) and not isinstance(argument, bool):
-            return float(argument)
+    for held in node.op.args[:2] if node.op is not None else ():
+        if isinstance(held, int | float) and not isinstance(held, bool | Ref):
+            return float(held)
     return None
 
 

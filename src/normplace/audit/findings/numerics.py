@@ -47,7 +47,7 @@ def eps_rules(evidence: Evidence) -> Iterator[Finding]:
                 "warning",
                 (site.name,),
                 f"{site.name} adds eps {site.eps:g} to a variance of at most {site.variance[1]:.3g} on these inputs.",
-                f"Eps, not the data, sets the scale: {share:.0%} of a change of the input's length passes, so it hardly normalizes.",
+                f"Eps, not the data, sets the scale: {share:.0%} of any change of the input's length passes the norm.",
                 "Use a smaller eps, or larger activations before the norm.",
             )
 

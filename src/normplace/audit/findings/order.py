@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Set
 
 from torch import nn
 
 from normplace.audit.findings.evidence import Evidence, listed
 from normplace.audit.norms import Norm
+from normplace.audit.operators import BIASED_PRODUCTS, KEEPS, MOVES, PRODUCTS, SPLITS
 from normplace.audit.result import Finding, Site
-from normplace.audit.trace import CASTS, MOVES, PRODUCTS, RESHAPES, Graph, constant
+from normplace.audit.trace import Graph, Node, constant
 
+PASSING = KEEPS | SPLITS
+PLAIN_PRODUCTS = PRODUCTS - BIASED_PRODUCTS
 KNOWN_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm)
 
 
@@ -19,11 +23,11 @@ def consecutive(evidence: Evidence) -> Iterator[Finding]:
     graph = evidence.assembly.graph
     by_output = {norm.output: (norm, site) for norm, site in evidence.pairs()}
     for norm, site in evidence.pairs():
-        source = next((by_output[value] for value in _scaled(graph, norm.input) if value in by_output), None)
+        source = next((by_output[value] for value in _before_scaling(graph, norm.input) if value in by_output), None)
         if source is None or source[0] is norm:
             continue
         first, before = source
-        alone = _only_read_by(graph, first, norm)
+        alone = _only_read_by(graph, first.output, norm)
         yield Finding(
             "consecutive norms",
             "warning" if alone else "note",
@@ -52,8 +56,8 @@ def undone(evidence: Evidence) -> Iterator[Finding]:
                 (site.name, *(later.name for later in after)),
                 f"every reader of {site.name} multiplies by weights without bias and normalizes the result: "
                 f"{listed([later.name for later in after])}.",
-                "A positive factor of a row passes such a product and is divided out behind it, so this norm changes nothing but "
-                "what its gain does.",
+                "A positive factor of a row passes such a product and is divided out behind it, so this norm changes "
+                "nothing but what its gain does.",
                 f"Remove {site.name} and fold its gain into the weights that read it.",
             )
 
@@ -92,29 +96,18 @@ def erased_scale(evidence: Evidence) -> Iterator[Finding]:
     """A factor per row, or for all, that a norm divides out at once."""
     graph = evidence.assembly.graph
     for norm, site in evidence.pairs():
-        if not norm.erases_scale:
+        product = graph.origin(norm.input, KEEPS)
+        node = graph.maker(product)
+        if not norm.erases_scale or node is None or node.name not in ("mul", "div"):
             continue
-        value = list(graph.unchanged(norm.input, CASTS | RESHAPES))[-1]
-        node = graph.maker(value)
-        if (
-            node is None
-            or node.name not in ("mul", "div")
-            or len(graph.consumers.get(value, ())) > 1 + (norm.kind != "layer")
-        ):
-            continue
-        if any(graph.producer.get(number) in norm.nodes for number in node.outputs):
-            continue
-        outside = {
-            at for at in graph.consumers.get(value, ()) if at not in norm.nodes and graph.nodes[at].name not in CASTS
-        }
-        scale = _scale(graph, node.inputs, node.outputs[0], constant(node, graph))
-        if outside or scale is None:
+        factor = _factor(graph, node)
+        if factor is None or not _only_read_by(graph, product, norm, KEEPS):
             continue
         yield Finding(
             "erased scale",
-            "note" if scale == "a constant" else "warning",
+            "note" if factor == "a constant" else "warning",
             (site.name,),
-            f"{scale} multiplies what {site.name} normalizes, and nothing else reads the product.",
+            f"{factor} multiplies what {site.name} normalizes, and nothing else reads the product.",
             "The norm divides a positive factor of a row out, up to its eps: what the factor says is lost.",
             "Multiply after the norm instead, or remove the factor.",
         )
@@ -133,37 +126,40 @@ def skip_after_norm(evidence: Evidence) -> Iterator[Finding]:
             "warning",
             tuple(names),
             f"the skip leaves the stream behind {listed(names)}, together with the branch.",
-            "The stream passes a norm in every block, as in post-norm: no path leads straight from the output to the input, and "
-            "deep stacks need warm-up.",
+            "The stream passes a norm in every block, as in post-norm: no path leads straight from the output to the "
+            "input, and deep stacks need warm-up.",
             "Take the skip from the input of the norm, unless post-norm is meant.",
         )
 
 
-def _scaled(graph: Graph, value: int) -> Iterator[int]:
+def _is_scaling(node: Node) -> bool:
+    """Whether a node only moves its input or multiplies it by a number."""
+    return node.name in MOVES or (node.name in ("mul", "div") and constant(node) is not None)
+
+
+def _before_scaling(graph: Graph, value: int) -> Iterator[int]:
     """The value and what it was before moves and constant factors."""
     while True:
         yield value
         node = graph.maker(value)
-        if node is None or len(held := graph.data_inputs(node)) != 1:
-            return
-        if node.name not in MOVES and not (node.name in ("mul", "div") and constant(node, graph) is not None):
+        if node is None or not _is_scaling(node) or len(held := graph.data_inputs(node)) != 1:
             return
         value = held[0]
 
 
-def _only_read_by(graph: Graph, first: Norm, second: Norm) -> bool:
-    """Whether the first norm's result goes nowhere but into the second."""
-    queue, seen = [first.output], set()
+def _only_read_by(graph: Graph, value: int, norm: Norm, through: Set[str] | None = None) -> bool:
+    """Whether a value goes nowhere but into a norm, through some operators or, by default, through scalings."""
+    queue, seen = [value], set()
     while queue:
         value = queue.pop()
         if value in graph.tape.outputs:
             return False
         for at in graph.consumers.get(value, ()):
-            if at in second.nodes or at in seen:
+            if at in norm.nodes or at in seen:
                 continue
             seen.add(at)
             node = graph.nodes[at]
-            if node.name not in MOVES and not (node.name in ("mul", "div") and constant(node, graph) is not None):
+            if node.name not in through if through is not None else not _is_scaling(node):
                 return False
             queue += node.outputs
     return True
@@ -174,10 +170,10 @@ def _normalized_again(graph: Graph, norm: Norm, starts: dict[int, tuple[Norm, Si
     ends: dict[str, Site] = {}
     queue, seen = [(norm.output, False)], set()
     while queue:
-        value, crossed = queue.pop()
-        if (value, crossed) in seen:
+        step = value, crossed = queue.pop()
+        if step in seen:
             continue
-        seen.add((value, crossed))
+        seen.add(step)
         if crossed and value in starts and starts[value][0].erases_scale:
             ends[starts[value][1].name] = starts[value][1]
             continue
@@ -185,30 +181,31 @@ def _normalized_again(graph: Graph, norm: Norm, starts: dict[int, tuple[Norm, Si
         if not readers or value in graph.tape.outputs:
             return []
         for node in readers:
-            linear = node.name in PRODUCTS and len(graph.factors(node)) == 1 and node.name not in ("addmm", "baddbmm")
-            if linear:
+            if node.name in PLAIN_PRODUCTS and len(graph.factors(node)) == 1:
                 queue += [(number, True) for number in node.outputs]
-            elif node.name in RESHAPES | CASTS | {"split", "split_with_sizes", "slice", "select", "unbind"}:
+            elif node.name in PASSING:
                 queue += [(number, crossed) for number in node.outputs if number in graph.consumers]
             else:
                 return []
     return list(ends.values())
 
 
-def _scale(graph: Graph, inputs: tuple[int, ...], output: int, number: float | None) -> str | None:
-    """What kind of factor per row multiplies, in words; None where it is none."""
-    shape = graph.values[output].shape
-    data = [value for value in inputs if graph.is_features(value)]
+def _factor(graph: Graph, node: Node) -> str | None:
+    """What kind of factor without features a product has, in words; None where it has none."""
+    number = constant(node)
     if number is not None:
         return "a constant" if number > 0 else None
-    others = [value for value in inputs if value not in data[:1]] if len(data) == 1 else []
-    if len(data) == 1 and others:
-        held = graph.values[others[0]].shape
-        return "one learned factor" if all(length == 1 for length in held) and graph.is_weight(others[0]) else None
-    for value in data:
-        held = graph.values[value].shape
-        full = (1,) * (len(shape) - len(held)) + tuple(held)
-        if full[-1] == 1 and shape[-1] > 1:
-            origins = {graph.values[number].dtype.is_floating_point for number in graph.unchanged(value)}
-            return "a factor per row" if origins == {True} else None
+    if len(node.inputs) != 2:
+        return None
+    width = graph.values[node.outputs[0]].shape[-1:]
+    for rows, factor in (node.inputs, node.inputs[::-1])[: 1 if node.name == "div" else 2]:
+        shape = graph.values[factor].shape
+        if not graph.is_features(rows) or graph.values[rows].shape[-1:] != width or width == (1,):
+            continue
+        if graph.is_weight(factor) and math.prod(shape) == 1:
+            return "one learned factor"
+        # What was a mask of zeros and ones is no positive factor.
+        floating = all(graph.values[value].dtype.is_floating_point for value in graph.unchanged(factor))
+        if graph.is_features(factor) and (not shape or shape[-1] == 1) and floating:
+            return "a factor per row"
     return None
