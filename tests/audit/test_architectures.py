@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.audit.architectures import ARCHITECTURES, Architecture
+from tests.audit.architectures.case import Architecture
+from tests.audit.architectures.decoders import DECODERS, EXPERTS
+from tests.audit.architectures.others import OTHERS
 
 import normplace as npl
 
 pytest.importorskip("transformers", reason="the architectures are Hugging Face's: pip install 'normplace[hf]'")
 
+ARCHITECTURES = [*DECODERS, *EXPERTS, *OTHERS]
 # On random weights of 32 features a variance can be as small as eps: a fact of the toy, not of the architecture.
 OF_THE_TOY = {"eps too large"}
 

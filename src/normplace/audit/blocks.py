@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from normplace.audit.attention import Cores
 from normplace.audit.norms import Norm
 from normplace.audit.operators import MOVES
 from normplace.audit.residuals import Reach, Residual
-from normplace.audit.result import Arm, ResidualBlock
+from normplace.audit.result import Arm, ResidualBlock, in_order
 from normplace.audit.sites import Place
 from normplace.audit.trace import Graph, constant
 from normplace.placement import Block, LearnedScale
@@ -143,9 +143,7 @@ class Assembly:
         ]
         slots = {place.slot for _, place in mine}
         shared_input = any(place.slot == "input" for _, place in mine) or self._reads_normed(value, group)
-        inner = tuple(
-            dict.fromkeys(slot.removeprefix("inner.") for slot in _ordered(slots) if slot.startswith("inner."))
-        )
+        inner = in_order(slot.removeprefix("inner.") for slot in slots if slot.startswith("inner."))
         skip = self._scale(residual.skip, residual.fork)
         branch = self._scale(value, None)
         alpha = self._alpha(residual)
@@ -227,11 +225,6 @@ def op_last(op: object) -> int | None:
     """The last tensor an operator reads."""
     inputs = getattr(op, "inputs", ())
     return inputs[-1] if inputs else None
-
-
-def _ordered(slots: Iterable[str]) -> list[str]:
-    order = ["inner.q", "inner.k", "inner.v"]
-    return sorted(slots, key=lambda slot: (order.index(slot) if slot in order else len(order), slot))
 
 
 def _sum(layouts: Sequence[Block], shared: bool) -> str:

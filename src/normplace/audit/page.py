@@ -19,6 +19,8 @@ code, td:first-child { font-family: ui-monospace, monospace }
 svg { max-width: 100%; height: auto }
 svg text { font: 13px system-ui, sans-serif; fill: currentColor }
 svg .wire, svg .box { stroke: currentColor; fill: none }
+svg .filled { fill: Canvas }
+svg .small { font-size: 11px }
 svg .norm { fill: var(--norm); fill-opacity: .25; stroke: var(--norm) }
 section.finding { border-left: .3rem solid var(--note); padding-left: 1rem; margin: 1rem 0 }
 section.error { border-color: var(--error) }

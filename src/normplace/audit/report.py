@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from normplace.audit.result import Audit, Finding, ResidualBlock, Site, pattern
+from normplace.audit.result import Audit, Finding, ResidualBlock, Site, in_order, pattern
 
 WIDTH = 110
 
@@ -31,9 +31,10 @@ def headline(audit: Audit) -> str:
     named = f"placement '{audit.placement}'" if audit.placement else "a placement without a published name"
     if not audit.blocks:
         named = "norms without a residual"
-    ends = [slot for slot in ("embedding", "final") if any(site.slot == slot for site in audit.sites)]
-    inner = sorted({site.slot.removeprefix("inner.") for site in audit.sites if site.slot.startswith("inner.")})
-    more = [f"norms at the {' and '.join(ends)}"] if len(ends) == 2 else [f"{_article(ends[0])} norm"] if ends else []
+    slots = [site.slot for site in audit.sites]
+    ends = [slot for slot in ("embedding", "final") if slot in slots]
+    inner = in_order(slot.removeprefix("inner.") for slot in slots if slot.startswith("inner."))
+    more = [f"{_article(ends[0])} norm"] if len(ends) == 1 else ["embedding and final norms"] if ends else []
     more += [f"inner norms ({', '.join(inner)})"] if inner else []
     with_more = f", with {' and '.join(more)}" if more else ""
     return (

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,12 @@ def pattern(name: str) -> str:
     ('layers.*.norm1', '*.attention:l2')
     """
     return NUMBERS.sub("*", name)
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of inner norms, each once: queries, keys and values first, then by the alphabet."""
+    letters = ("q", "k", "v")
+    return tuple(sorted(set(names), key=lambda name: (letters.index(name) if name in letters else len(letters), name)))
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ def missing_final(evidence: Evidence) -> Iterator[Finding]:
             "missing final norm",
             "warning",
             (blocks[-1].module,),
-            f"no norm reads the stream after the last add, in {blocks[-1].module or 'the model'}; its {len(blocks)} blocks "
-            "normalize their branches only.",
+            f"no norm reads the stream after the last add, in {blocks[-1].module or 'the model'}; the {len(blocks)} "
+            "blocks of the stack normalize their branches only.",
             "The sum grows with depth, so the scale of what the head reads depends on how many blocks there are.",
             "Put one norm between the last block and the head, unless this model is only a part of one.",
         )

@@ -1,70 +1,18 @@
-"""Tiny Hugging Face models with random weights, and the slot of each of their norms as their forward code has it.
-
-Names are as the modules are called, with ``*`` for numbers. The comment beside a name that misleads says how.
-"""
+"""Encoders, sequence-to-sequence models, images and state spaces."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
+from tests.audit.architectures.case import GROUPED, IDS, IMAGE, SEQUENCES, TEXT, VISION, Architecture
 
-IDS = torch.arange(3, 9)[None]
-IMAGE = torch.linspace(-1, 1, 3 * 32 * 32).view(1, 3, 32, 32)
-TEXT = {
-    "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
-    "max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
-GROUPED = {**TEXT, "num_key_value_heads": 2}
-HEADS = {**GROUPED, "head_dim": 8}
-GPT = {
-    "vocab_size": 40,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 32,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-VISION = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 32,
-    "patch_size": 8,
-}  # fmt: skip
-SEQUENCES = {"input_ids": IDS, "decoder_input_ids": IDS}
-
-PRE = {"layers.*.input_layernorm": "input", "norm": "final"}
-# Llama calls the norm before its MLP "post_attention_layernorm", because it comes after attention.
-LLAMA = {**PRE, "layers.*.post_attention_layernorm": "input"}
-QK = {"layers.*.self_attn.q_norm": "inner.q", "layers.*.self_attn.k_norm": "inner.k"}
 BERT = {
     "embeddings.LayerNorm": "embedding",
     "encoder.layer.*.attention.output.LayerNorm": "stream",
     "encoder.layer.*.output.LayerNorm": "stream",
 }
-GPT2 = {"h.*.ln_1": "input", "h.*.ln_2": "input", "ln_f": "final"}
 VIT = {"layers.*.layernorm_before": "input", "layers.*.layernorm_after": "input", "layernorm": "final"}
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A model class, its configuration, what to call it with, and the truth."""
-
-    name: str
-    config: Mapping[str, Any]
-    truth: Mapping[str, str]
-    placement: str | None
-    inputs: Mapping[str, Any] = field(default_factory=lambda: {"input_ids": IDS})
-    findings: frozenset[str] = frozenset()
-    model: str = ""
-
-    def build(self):
-        import transformers
-
-        config = getattr(transformers, f"{self.name}Config")(**self.config)
-        torch.manual_seed(0)
-        return getattr(transformers, self.model or f"{self.name}Model")(config)
 
 
 def _image(
@@ -76,178 +24,6 @@ def _image(
 def _renamed(truth: Mapping[str, str], change: Callable[[str], str]) -> dict[str, str]:
     return {change(name): slot for name, slot in truth.items()}
 
-
-DECODERS = [
-    Architecture("Llama", GROUPED, LLAMA, "pre"),
-    Architecture("Qwen2", GROUPED, LLAMA, "pre"),
-    Architecture("Olmo", GROUPED, LLAMA, "pre"),
-    Architecture("Gemma", HEADS, LLAMA, "pre"),
-    Architecture("StableLm", {**TEXT, "num_key_value_heads": 4}, LLAMA, "pre"),
-    Architecture("Granite", {**GROUPED, "residual_multiplier": 0.22}, LLAMA, "pre"),
-    Architecture("Qwen3", HEADS, {**LLAMA, **QK}, "pre"),
-    # Gemma 2 gives the same name to the norm on what attention adds.
-    Architecture(
-        "Gemma2",
-        HEADS,
-        {
-            **PRE,
-            "layers.*.post_attention_layernorm": "output",
-            "layers.*.pre_feedforward_layernorm": "input",
-            "layers.*.post_feedforward_layernorm": "output",
-        },
-        "peri",
-    ),
-    Architecture(
-        "Gemma3Text",
-        HEADS,
-        {
-            **PRE,
-            **QK,
-            "layers.*.post_attention_layernorm": "output",
-            "layers.*.pre_feedforward_layernorm": "input",
-            "layers.*.post_feedforward_layernorm": "output",
-        },
-        "peri",
-    ),
-    # GLM-4 has both meanings side by side.
-    Architecture(
-        "Glm4",
-        HEADS,
-        {
-            **LLAMA,
-            "layers.*.post_self_attn_layernorm": "output",
-            "layers.*.post_mlp_layernorm": "output",
-        },
-        "peri",
-    ),
-    Architecture(
-        "Olmo2",
-        GROUPED,
-        {
-            **QK,
-            "layers.*.post_attention_layernorm": "output",
-            "layers.*.post_feedforward_layernorm": "output",
-            "norm": "final",
-        },
-        "output",
-    ),
-    Architecture("GPT2", GPT, GPT2, "pre"),
-    Architecture(
-        "GPTNeoX",
-        TEXT,
-        {
-            "layers.*.input_layernorm": "input",
-            "layers.*.post_attention_layernorm": "input",
-            "final_layer_norm": "final",
-        },
-        "pre",
-    ),
-    Architecture("GPTJ", {**GPT, "rotary_dim": 4}, {"h.*.ln_1": "input", "ln_f": "final"}, "pre"),
-    Architecture("Falcon", TEXT, {"h.*.input_layernorm": "input", "ln_f": "final"}, "pre"),
-    Architecture(
-        "Falcon",
-        {**TEXT, "new_decoder_architecture": True, "num_kv_heads": 2},
-        {
-            "h.*.ln_attn": "input",
-            "h.*.ln_mlp": "input",
-            "ln_f": "final",
-        },
-        "pre",
-    ),
-    Architecture("Phi", TEXT, {"layers.*.input_layernorm": "input", "final_layernorm": "final"}, "pre"),
-    Architecture("Cohere", GROUPED, PRE, "pre"),
-    Architecture(
-        "OPT",
-        {**TEXT, "word_embed_proj_dim": 32, "ffn_dim": 48},
-        {
-            "decoder.layers.*.self_attn_layer_norm": "input",
-            "decoder.layers.*.final_layer_norm": "input",
-            "decoder.final_layer_norm": "final",
-        },
-        "pre",
-    ),
-    Architecture(
-        "OPT",
-        {**TEXT, "word_embed_proj_dim": 32, "ffn_dim": 48, "do_layer_norm_before": False},
-        {
-            "decoder.layers.*.self_attn_layer_norm": "stream",
-            "decoder.layers.*.final_layer_norm": "stream",
-        },
-        "post",
-    ),
-    Architecture(
-        "Bloom",
-        {"vocab_size": 40, "hidden_size": 32, "n_layer": 2, "n_head": 4},
-        {
-            "word_embeddings_layernorm": "embedding",
-            "h.*.input_layernorm": "input",
-            "h.*.post_attention_layernorm": "input",
-            "ln_f": "final",
-        },
-        "pre",
-        findings=frozenset({"consecutive norms"}),
-    ),
-    Architecture(
-        "Bloom",
-        {
-            "vocab_size": 40,
-            "hidden_size": 32,
-            "n_layer": 2,
-            "n_head": 4,
-            "apply_residual_connection_post_layernorm": True,
-        },
-        {
-            "word_embeddings_layernorm": "embedding",
-            "h.*.input_layernorm": "input",
-            "h.*.post_attention_layernorm": "input",
-            "ln_f": "final",
-        },
-        None,
-        findings=frozenset({"consecutive norms", "residual after norm"}),
-    ),
-    Architecture(
-        "DeepseekV3",
-        {
-            **TEXT,
-            "num_key_value_heads": 4,
-            "q_lora_rank": 16,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 4,
-            "qk_nope_head_dim": 4,
-            "v_head_dim": 8,
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "n_group": 1,
-            "topk_group": 1,
-            "head_dim": 4,
-            "moe_intermediate_size": 16,
-            "first_k_dense_replace": 1,
-        },
-        {
-            **LLAMA,
-            "layers.*.self_attn.q_a_layernorm": "inner.q-latent",
-            "layers.*.self_attn.kv_a_layernorm": "inner.kv-latent",
-        },
-        "pre",
-    ),
-]
-
-EXPERTS = [
-    Architecture("Mixtral", {**GROUPED, "num_local_experts": 3}, LLAMA, "pre"),
-    Architecture(
-        "Qwen2Moe",
-        {
-            **GROUPED,
-            "num_experts": 4,
-            "moe_intermediate_size": 16,
-            "shared_expert_intermediate_size": 16,
-            "num_experts_per_tok": 2,
-        },
-        LLAMA,
-        "pre",
-    ),
-    Architecture("Olmoe", {**GROUPED, "num_experts": 4, "num_experts_per_tok": 2}, {**LLAMA, **QK}, "pre"),
-]
 
 ENCODERS = [
     Architecture("Bert", TEXT, BERT, "post"),
@@ -499,4 +275,4 @@ STATE_SPACES = [
     ),
 ]
 
-ARCHITECTURES = [*DECODERS, *EXPERTS, *ENCODERS, *SEQUENCE_TO_SEQUENCE, *IMAGES, *STATE_SPACES]
+OTHERS = [*ENCODERS, *SEQUENCE_TO_SEQUENCE, *IMAGES, *STATE_SPACES]
