@@ -37,7 +37,7 @@ def drawing(block: ResidualBlock) -> str:
     parts.append(f'<path class="wire" d="M{plus - 5} {TOP} h10 M{plus} {TOP - 5} v10"/>')
     if stream_norm:
         parts.append(_box(plus + 30, TOP, "norm", True))
-    height = TOP + ROW * len(chains) + HEIGHT
+    height = TOP + ROW * len(chains) + HEIGHT + CHIP
     title = f"<title>{escape(block.equation)}</title>"
     drawn = "".join([*wires, *parts])
     return f'<svg viewBox="0 0 {end + 30} {height}" width="{end + 30}" role="img">{title}{drawn}</svg>'

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from normplace.audit.drawing import drawing
-from normplace.audit.report import HEADINGS, block_lines, findings_line, headline, rows
+from normplace.audit.report import block_lines, findings_line, headline, table
 from normplace.audit.result import Audit, Finding
 
 STYLE = """
@@ -38,7 +38,7 @@ def page(audit: Audit) -> str:
         _element("p", headline(audit)),
         *_blocks(audit),
         _element("h2", "Sites"),
-        _table(HEADINGS, rows(audit.sites)) if audit.sites else _element("p", "There is no norm in use."),
+        _table(*table(audit.sites)) if audit.sites else _element("p", "There is no norm in use."),
         _element("h2", "Findings"),
         _element("p", findings_line(audit.findings)),
         *(_finding(finding) for finding in audit.findings),
@@ -73,7 +73,7 @@ def _first_of_each(audit: Audit):
     return first.values()
 
 
-def _table(headings: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+def _table(headings: Sequence[str], *body: Sequence[str]) -> str:
     head = "".join(_element("th", cell) for cell in headings)
     lines = "".join(f"<tr>{''.join(_element('td', cell) for cell in row)}</tr>" for row in body)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'

@@ -78,26 +78,33 @@ def rows(sites: Sequence[Site]) -> list[tuple[str, ...]]:
     for site in sites:
         eps = "-" if site.eps is None else f"{site.eps:.3g}"
         groups.setdefault((pattern(site.name), site.slot, site.kind, eps, site.precision), []).append(site)
-    table = []
+    found = []
     for (folded_name, slot, kind, eps, precision), members in groups.items():
         measured = [site.variance for site in members if site.variance is not None]
         spread = "-"
         if measured:
             spread = f"{min(low for low, _ in measured):.2g} to {max(high for _, high in measured):.2g}"
         name = members[0].name if len({site.name for site in members}) == 1 else folded_name
-        table.append((name or "(model)", slot, kind, eps, precision, spread, str(len(members))))
-    return table
+        found.append((name or "(model)", slot, kind, eps, precision, spread, str(len(members))))
+    return found
 
 
 HEADINGS = ("norm", "slot", "kind", "eps", "statistics", "variance", "uses")
 
 
+def table(sites: Sequence[Site]) -> list[tuple[str, ...]]:
+    """The headings and rows of the table, less columns that say nothing, as the variance of what was not measured."""
+    lines = [HEADINGS, *rows(sites)]
+    telling = [at for at in range(len(HEADINGS)) if any(line[at] != "-" for line in lines[1:])]
+    return [tuple(line[at] for at in telling) for line in lines]
+
+
 def _table(sites: Sequence[Site]) -> list[str]:
     if not sites:
         return []
-    table = [HEADINGS, *rows(sites)]
-    widths = [max(len(row[at]) for row in table) for at in range(len(HEADINGS))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    lines = table(sites)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def findings_line(findings: Sequence[Finding]) -> str:

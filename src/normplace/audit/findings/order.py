@@ -34,7 +34,7 @@ def consecutive(evidence: Evidence) -> Iterator[Finding]:
             (before.name, site.name),
             f"{site.name} ({site.slot}) normalizes what {before.name} ({before.slot}) has just normalized"
             + ("." if alone else ", which is read elsewhere too."),
-            "The second norm can only undo the first one's gain: parameters and a pass over memory for nothing."
+            "Normalizing again what is normalized changes little but its gain, for a pass over memory and parameters."
             if alone
             else "This reader sees its input normalized twice.",
             f"Remove {site.name}." if alone else f"Remove {site.name}, or leave it if its own gain is wanted.",
