@@ -30,6 +30,7 @@ class Norm:
         core: The node that divides.
         call: The module call that divides.
         eps: What it adds under, or to, its root; None where it has none.
+        eps_dtype: The dtype in which it is added.
         precision: The dtype its statistics are taken in.
         variance: The smallest and largest squared statistic seen, eps excluded.
         affine: Whether it has a gain.
@@ -42,6 +43,7 @@ class Norm:
     core: int
     call: int
     eps: float | None = None
+    eps_dtype: torch.dtype | None = None
     precision: torch.dtype = torch.float32
     variance: tuple[float, float] | None = None
     affine: bool = False
@@ -92,7 +94,7 @@ def _operator(graph: Graph, at: int, node: Node) -> Norm | None:
             variance = (_without(eps, extent[1] ** -2), _without(eps, extent[0] ** -2))
     precision = torch.promote_types(value.dtype, torch.float32)  # fused kernels keep statistics in float32 at least
     affine = len(node.inputs) > 1
-    return Norm(kind, first, result, frozenset({at}), at, node.call, eps, precision, variance, affine=affine)
+    return Norm(kind, first, result, frozenset({at}), at, node.call, eps, precision, precision, variance, affine)
 
 
 def _without(eps: float | None, statistic: float) -> float:
@@ -109,7 +111,7 @@ def _written_out(graph: Graph, division: Division) -> Norm:
         variance = (_without(division.eps_inside, low), _without(division.eps_inside, high))
     return Norm(
         division.kind, division.value, node.outputs[0], nodes, division.node, node.call, division.eps,
-        division.precision, variance,
+        division.eps_dtype, division.precision, variance,
     )  # fmt: skip
 
 

@@ -43,7 +43,8 @@ class Division:
         kind: What norm that makes.
         eps: What was added under the root or to it.
         eps_inside: What was added under it.
-        precision: The dtype in which the squares were summed.
+        eps_dtype: The dtype it was added in.
+        precision: The dtype of the squares that were summed.
         extent: The smallest and largest number whose root was taken, where that was measured.
     """
 
@@ -53,6 +54,7 @@ class Division:
     kind: str
     eps: float | None
     eps_inside: float | None
+    eps_dtype: torch.dtype | None
     precision: torch.dtype
     extent: tuple[float, float] | None
 
@@ -67,8 +69,9 @@ class _Statistic:
         sources: Values of which it is a statistic: squared and reduced on the way.
         names: The operators on the way.
         eps: What was added on the way.
+        eps_dtype: The dtype it was added in.
         reduction: The first reduction met.
-        precision: The narrowest dtype in which something was summed.
+        precision: The narrowest dtype of what was summed.
         buffers: Whether a buffer was met, as running statistics are.
     """
 
@@ -77,6 +80,7 @@ class _Statistic:
     sources: set[int] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     eps: float | None = None
+    eps_dtype: torch.dtype | None = None
     reduction: Node | None = None
     precision: torch.dtype = torch.float64
     buffers: bool = False
@@ -92,7 +96,9 @@ class _Statistic:
         if node.name in REDUCTIONS and self.reduction is None:
             self.reduction = node
         if node.name in FOLDS:
-            self.precision = min(self.precision, dtype, key=lambda kind: torch.finfo(kind).bits)
+            # A reduction that squares by itself does so in float32 at least; squares made before it are what they are.
+            held = torch.promote_types(dtype, torch.float32) if node.name in EVEN else dtype
+            self.precision = min(self.precision, held, key=lambda kind: torch.finfo(kind).bits)
 
 
 def divided_by(graph: Graph, at: int) -> Division | None:
@@ -102,7 +108,7 @@ def divided_by(graph: Graph, at: int) -> Division | None:
         return None
     root = statistic.root
     inverted = root.name == "rsqrt" or (root.name == "pow" and constant(root) == -0.5)
-    queue = [(root.outputs[0], inverted, statistic.eps, frozenset(statistic.nodes))]
+    queue = [(root.outputs[0], inverted, (statistic.eps, statistic.eps_dtype), frozenset(statistic.nodes))]
     while queue:
         value, inverted, eps, nodes = queue.pop(0)
         for index in graph.consumers.get(value, ()):
@@ -114,7 +120,8 @@ def divided_by(graph: Graph, at: int) -> Division | None:
                 if found is not None:
                     return _division(graph, index, inside, statistic, found, eps)
             elif node.name in SHIFTS and len(graph.data_inputs(node)) < 2:
-                queue.append((node.outputs[0], inverted, constant(node) or eps, inside))
+                added = constant(node), graph.values[node.outputs[0]].dtype
+                queue.append((node.outputs[0], inverted, added if added[0] else eps, inside))
             elif node.name == "reciprocal" or (node.name == "pow" and constant(node) == -1):
                 queue.append((node.outputs[0], not inverted, eps, inside))
             elif node.name in SCALING and len(others) < 2:
@@ -146,9 +153,9 @@ def _statistic(graph: Graph, at: int) -> _Statistic:
         steps = _back(graph, node, reduced)
         if not steps:
             continue
-        if node.name in SHIFTS and not (reduced and squared):
-            found.eps = constant(node) or found.eps
-        found.note(node, graph.values[node.outputs[0]].dtype)
+        if node.name in SHIFTS and not (reduced and squared) and constant(node):
+            found.eps, found.eps_dtype = constant(node), graph.values[node.outputs[0]].dtype
+        found.note(node, graph.values[node.inputs[0]].dtype)
         found.nodes.add(index)
         squares = node.name in EVEN or (node.name == "pow" and constant(node) == 2) or _is_square(graph, node)
         queue += [(number, reduced or node.name in FOLDS, squared or squares) for number in steps]
@@ -207,7 +214,7 @@ def _division(
     nodes: frozenset[int],
     statistic: _Statistic,
     numerator: tuple[int, frozenset[int], bool],
-    eps: float | None,
+    eps: tuple[float | None, torch.dtype | None],
 ) -> Division:
     value, between, centred = numerator
     if statistic.names & SPREADS:
@@ -220,7 +227,7 @@ def _division(
         kind = "rms" if "mean" in statistic.names else "l2"
     root = statistic.root
     extent = None if root.name in REDUCTIONS else graph.values[root.inputs[0]].extent
-    return Division(value, node, nodes | between, kind, eps, statistic.eps, statistic.precision, extent)
+    return Division(value, node, nodes | between, kind, eps[0], statistic.eps, eps[1], statistic.precision, extent)
 
 
 def _runs_over_features(graph: Graph, reduction: Node | None) -> bool:

@@ -193,3 +193,15 @@ def test_unbounded_extrapolation():
     assert npl.audit(unbounded, x).findings == ()
     with pytest.raises(npl.UsageError, match="certify needs a model of one floating input"):
         npl.audit(nn.Embedding(3, 4), torch.tensor([1]), certify=True)
+
+
+def test_what_repeats_is_said_once():
+    layers = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3, enable_nested_tensor=False
+    )
+    for layer in layers.layers:
+        layer.norm1 = nn.Sequential(nn.LayerNorm(8), nn.LayerNorm(8))
+    (finding,) = npl.audit(layers, torch.randn(1, 3, 8)).findings
+    assert finding.rule == "consecutive norms"
+    assert finding.where == tuple(f"layers.{layer}.norm1.{part}" for layer in range(3) for part in range(2))
+    assert "So it is in 2 more places like this." in finding.evidence

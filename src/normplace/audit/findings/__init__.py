@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from normplace.audit.findings import depth, numerics, order
 from normplace.audit.findings.evidence import Evidence
-from normplace.audit.result import SEVERITIES, Finding
+from normplace.audit.result import SEVERITIES, Finding, pattern
 
 RULES = (
     order.consecutive,
@@ -25,6 +27,19 @@ __all__ = ["RULES", "Evidence", "find"]
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
-    """What every rule finds, worst first."""
-    found = [finding for rule in RULES for finding in rule(evidence)]
+    """What every rule finds, worst first, and once for norms that differ only in the numbers of their names."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for rule in RULES:
+        for finding in rule(evidence):
+            key = (finding.rule, finding.severity, *map(pattern, finding.where))
+            groups.setdefault(key, []).append(finding)
+    found = [_merged(group) for group in groups.values()]
     return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def _merged(group: list[Finding]) -> Finding:
+    first, *others = group
+    if not others:
+        return first
+    where = tuple(dict.fromkeys(name for finding in group for name in finding.where))
+    return replace(first, where=where, evidence=f"{first.evidence} So it is in {len(others)} more places like this.")

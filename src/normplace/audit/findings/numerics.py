@@ -21,18 +21,22 @@ LOW = ("float16", "bfloat16")
 
 def eps_vanishes(evidence: Evidence) -> Iterator[Finding]:
     """An eps that the dtype it is added in rounds to zero."""
-    for site in evidence.sites:
-        if site.eps is None or site.eps <= 0:
+    for norm, site in evidence.pairs():
+        if norm.eps is None or norm.eps <= 0 or norm.eps_dtype is None:
             continue
-        if torch.tensor(site.eps, dtype=getattr(torch, site.precision)).item() == 0:
+        if torch.tensor(norm.eps, dtype=norm.eps_dtype).item() == 0:
             yield Finding(
                 "eps vanishes",
                 "error",
                 (site.name,),
-                f"{site.name} adds eps {site.eps:g} in {site.precision}, which rounds it to zero.",
+                f"{site.name} adds eps {norm.eps:g} in {_named(norm.eps_dtype)}, which rounds it to zero.",
                 "A row of zeros, padding for instance, divides by zero and turns into NaN.",
-                "Take the statistics in float32, or use a larger eps.",
+                "Normalize in float32, or use a larger eps.",
             )
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def eps_rules(evidence: Evidence) -> Iterator[Finding]:
