@@ -24,12 +24,12 @@ def main() -> int:
     arguments = parser.parse_args()
     wrong = norms = 0
     for seed in range(arguments.first, arguments.first + arguments.networks):
-        model, x = network(seed)
+        model, x, truth = network(seed)
         found = [site.slot for site in npl.audit(model, x).sites]
-        norms += len(model.truth)
-        if found != model.truth:
+        norms += len(truth)
+        if found != truth:
             wrong += 1
-            print(f"seed {seed}:\n  built {model.truth}\n  found {found}")
+            print(f"seed {seed}, {type(model).__name__}:\n  built {truth}\n  found {found}")
     print(f"{arguments.networks} networks with {norms} norms; {wrong} networks with a norm placed wrongly")
     return 1 if wrong else 0
 

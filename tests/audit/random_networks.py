@@ -239,12 +239,103 @@ class Network(nn.Module):
         x = self.head(x)
         return self.last(x if self.in_head is None else self.in_head(x))
 
-    @property
-    def truth(self) -> list[str]:
-        return list(self.build.truth)
+
+class Flat(nn.Module):
+    """A stack in one forward, without a module per block, in one placement."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        draw = random.Random(seed)
+        self.build = build = Builder(draw, 8)
+        self.stem, self.head = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.branches = nn.ModuleList(Branch(build) for _ in range(draw.randint(2, 5)))
+        slots = draw.choice([("input",), ("stream",), ("output",), ("input", "output"), ("output", "stream")])
+        self.norms = [{slot: build.norm(slot) for slot in slots} for _ in self.branches]
+        self.final = build.maybe("final") if "stream" not in slots else None
+        held = [norm for norms in self.norms for norm in norms.values()] + [self.final] * (self.final is not None)
+        self.parts = nn.ModuleList(norm.part for norm in held)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.build.truth.clear()
+        x = self.stem(x)
+        for branch, norms in zip(self.branches, self.norms, strict=True):
+            out = branch(norms["input"](x) if "input" in norms else x)
+            x = x + (norms["output"](out) if "output" in norms else out)
+            x = norms["stream"](x) if "stream" in norms else x
+        return self.head(x if self.final is None else self.final(x))
 
 
-def network(seed: int) -> tuple[Network, Tensor]:
-    """The network of a seed and an input for it."""
+class Plain(nn.Module):
+    """Layers without a skip."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        draw = random.Random(seed)
+        self.build = build = Builder(draw, 8)
+        self.maps = nn.ModuleList(nn.Linear(5 if at == 0 else 8, 8) for at in range(draw.randint(2, 5)))
+        self.norms = [build.maybe("plain") for _ in self.maps]
+        self.parts = nn.ModuleList(norm.part for norm in self.norms if norm is not None)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.build.truth.clear()
+        for linear, norm in zip(self.maps, self.norms, strict=True):
+            x = linear(x)
+            x = torch.relu(x if norm is None else norm(x))
+        return self.last(x)
+
+
+class Cross(nn.Module):
+    """A decoder's block: attention to a memory, with a norm for either or none."""
+
+    def __init__(self, build: Builder) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(build.dim, build.dim) for _ in range(4))
+        self.query, self.memory = build.maybe("input"), build.maybe("input", 0.3)
+        self.output, self.stream = build.maybe("output", 0.3), build.maybe("stream", 0.3)
+        norms = (self.query, self.memory, self.output, self.stream)
+        self.parts = nn.ModuleList(norm.part for norm in norms if norm is not None)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        read = x if self.query is None else self.query(x)
+        memory = memory if self.memory is None else self.memory(memory)
+        out = self.out((self.q(read) @ self.k(memory).mT).softmax(-1) @ self.v(memory))
+        x = x + (out if self.output is None else self.output(out))
+        return x if self.stream is None else self.stream(x)
+
+
+class EncoderDecoder(nn.Module):
+    """Two stacks, the second of which reads the end of the first."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        draw = random.Random(seed)
+        self.build = build = Builder(draw, 8)
+        self.stems = nn.ModuleList(nn.Linear(5, 8) for _ in range(2))
+        slots = {slot: draw.random() < 0.5 for slot in ("input", "output", "stream")}
+        self.encoder = nn.ModuleList(Block(build, slots) for _ in range(draw.randint(1, 3)))
+        self.decoder = nn.ModuleList(Block(build, slots) for _ in range(draw.randint(1, 3)))
+        self.crosses = nn.ModuleList(Cross(build) for _ in self.decoder)
+        self.ends = [build.maybe("final"), build.maybe("final")]
+        self.parts = nn.ModuleList(norm.part for norm in self.ends if norm is not None)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.build.truth.clear()
+        memory, x = self.stems[0](x), self.stems[1](x[:, :3])
+        for block in self.encoder:
+            memory = block(memory)
+        memory = memory if self.ends[0] is None else self.ends[0](memory)
+        for block, cross in zip(self.decoder, self.crosses, strict=True):
+            x = cross(block(x), memory)
+        return self.head(x if self.ends[1] is None else self.ends[1](x))
+
+
+SHAPES = (Network, Network, Network, Flat, Plain, EncoderDecoder)
+
+
+def network(seed: int) -> tuple[nn.Module, Tensor, list[str]]:
+    """The network of a seed, an input for it, and the list it keeps its truth in while it runs."""
     torch.manual_seed(seed)
-    return Network(seed), torch.randn(2, 5, 5)
+    made = SHAPES[seed % len(SHAPES)](seed)
+    return made, torch.randn(2, 5, 5), made.build.truth

@@ -90,14 +90,14 @@ class Placer:
         for at in within:
             if self._opens(norm, residuals[at]):
                 return Place("input", at)
+        inside = [at for at in within if reach.comes_from(norm.input, residuals[at].fork)]
+        if inside:
+            return self._inside(norm, inside[0])
+        # What a branch reads besides the stream, a memory, may be normalized for it alone.
+        alone = norm.output not in self.trunk and not reach.any.get(norm.input, 0) & self.sum_bits
         for at in within:
-            if not reach.comes_from(norm.input, residuals[at].fork):
-                # What a branch reads besides the stream, a memory, may be normalized for it alone.
-                alone = norm.output not in self.trunk and not reach.any.get(norm.input, 0) & self.sum_bits
-                if alone or self._nearer(norm, residuals[at].call):
-                    return Place("input", at)
-                continue
-            return self._inside(norm, at)
+            if alone or self._nearer(norm, residuals[at].call):
+                return Place("input", at)
         return self._outside(norm)
 
     def _inside(self, norm: Norm, at: int) -> Place:
