@@ -108,7 +108,7 @@ def find_residuals(graph: Graph, norms: Sequence[Norm], refused: Iterable[int] =
 
 
 def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[Residual], Reach]:
-    reach, residuals = Reach(), []
+    reach, residuals, sums = Reach(), [], 0
     inside = {at: norm for norm in norms for at in norm.nodes}
     marked = {value for norm in norms for value in (norm.input, norm.output)}
     for value, readers in graph.consumers.items():
@@ -121,13 +121,15 @@ def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[
         norm = inside.get(at)
         residual = None
         if norm is None and at not in refused:
-            residual = _residual(graph, reach, at, node)
+            residual = _residual(graph, reach, at, node, sums)
         if residual is not None:
             residuals.append(residual)
         _step(graph, reach, node, norm, residual)
         for value in node.outputs:
             if value in marked or (residual is not None and value == residual.output):
                 reach.add_landmark(value)
+        if residual is not None:
+            sums |= reach.bit[residual.output]
     return residuals, reach
 
 
@@ -188,7 +190,8 @@ def operands(graph: Graph, node: Node) -> list[int]:
     return []
 
 
-def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | None:
+def _residual(graph: Graph, reach: Reach, at: int, node: Node, sums: int) -> Residual | None:
+    """The residual add that a node is, if it is one; ``sums`` are the bits of those before it."""
     values = operands(graph, node)
     if len(values) < 2:
         return None
@@ -205,8 +208,13 @@ def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | Non
                 continue
             # Where both operands hold an earlier value and something made of it, two streams meet.
             meeting = shared and reach.bit[reach.latest(shared)]
-            if not (meeting & reach.mixed.get(skip, 0) & reach.mixed.get(branch, 0)):
-                return Residual(at, skip, branch, reach.latest(common), output, node.call)
+            if meeting & reach.mixed.get(skip, 0) & reach.mixed.get(branch, 0):
+                continue
+            fork = reach.latest(common)
+            # A learned embedding that is added to a stream again, as for queries in every layer, is not its skip.
+            if graph.is_weight(fork) and reach.stream.get(branch, 0) & sums:
+                continue
+            return Residual(at, skip, branch, fork, output, node.call)
     if node.name != "sub":
         for skip, branch in (values[:2], values[1::-1]):
             fork = _projection(graph, reach, skip)

@@ -42,4 +42,5 @@ def _merged(group: list[Finding]) -> Finding:
     if not others:
         return first
     where = tuple(dict.fromkeys(name for finding in group for name in finding.where))
-    return replace(first, where=where, evidence=f"{first.evidence} So it is in {len(others)} more places like this.")
+    more = "one more place" if len(others) == 1 else f"{len(others)} more places"
+    return replace(first, where=where, evidence=f"{first.evidence} So it is in {more} like this.")

@@ -65,17 +65,23 @@ def undone(evidence: Evidence) -> Iterator[Finding]:
 def unused(evidence: Evidence) -> Iterator[Finding]:
     """A norm that is computed and dropped, and norm modules that are never called."""
     graph = evidence.assembly.graph
+    calls = graph.tape.calls
     for norm, site in evidence.pairs():
-        if norm.output not in graph.used:
-            yield Finding(
-                "norm without effect",
-                "error",
-                (site.name,),
-                f"the result of {site.name} does not reach any output of the model.",
-                "The network trains and runs as if the norm were not there, and its parameters get no gradient.",
-                f"Use what {site.name} returns (a norm does not change its input), or remove it.",
-            )
-    called = {call.path for call in graph.tape.calls}
+        if norm.output in graph.used:
+            continue
+        # What leaves the module that asked for it was meant for someone, who did not need it this time.
+        returned = any(norm.output in call.outputs for at, call in enumerate(calls) if at != norm.call)
+        dropped = not graph.consumers.get(norm.output) and not returned
+        yield Finding(
+            "norm without effect",
+            "error" if dropped else "note",
+            (site.name,),
+            f"the result of {site.name} does not reach any output of the model"
+            + (": nothing reads it." if dropped else ", though something reads it."),
+            "The network trains and runs as if the norm were not there, and its parameters get no gradient.",
+            f"Use what {site.name} returns (a norm does not change its input), or remove it.",
+        )
+    called = {call.path for call in calls}
     idle = [
         name
         for name, module in evidence.model.named_modules()
