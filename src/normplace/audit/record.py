@@ -81,14 +81,12 @@ class Call:
     Attributes:
         path: The module's name in the model; empty for the model itself.
         parent: The call it happened in, -1 for none.
-        kind: The module's class.
         inputs: The values among its arguments.
         outputs: The values it returned.
     """
 
     path: str
     parent: int
-    kind: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...] = ()
 
@@ -186,7 +184,7 @@ class Recorder(TorchDispatchMode):
         self.tape = Tape()
         self._known: dict[int, _Known] = {}
         self._storages: dict[int, _Storage] = {}
-        self._signatures: dict[Any, _Signature] = {}
+        self._signatures: dict[int, _Signature] = {}
         self._stack: list[int] = []
         self._paths = {id(module): name for name, module in model.named_modules()}
         for name, module in model.named_modules():
@@ -212,12 +210,13 @@ class Recorder(TorchDispatchMode):
         """Follow module calls until the stack is closed."""
 
         def enter(module: nn.Module, args: Any) -> None:
-            parent = self._stack[-1] if self._stack else -1
-            above = self.tape.calls[parent].path if parent >= 0 else ""
-            kind = type(module).__name__
-            path = self._paths.get(id(module), f"{above}.<{kind}>".lstrip("."))
+            parent = self._call
+            path = self._paths.get(id(module))
+            if path is None:  # a module made on the way
+                above = self.tape.calls[parent].path if parent >= 0 else ""
+                path = f"{above}.<{type(module).__name__}>".lstrip(".")
             self._stack.append(len(self.tape.calls))
-            self.tape.calls.append(Call(path, parent, kind, self.numbers(args)))
+            self.tape.calls.append(Call(path, parent, self.numbers(args)))
 
         def leave(module: nn.Module, args: Any, result: Any) -> None:
             self.tape.calls[self._stack.pop()].outputs = self.numbers(result)
@@ -231,59 +230,50 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        signature = self._signatures.get(func) or self._signature(func)
-        inputs: list[int] = []
-
-        def refer(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                number = self._read(value)
-                inputs.append(number)
-                return Ref(number)
-            if isinstance(value, list | tuple):
-                return tuple(refer(part) for part in value)
-            return value
-
+        signature = self._signatures.get(id(func)) or self._signature(func)  # operators are slow to hash
         if signature.name == "lift_fresh" and id(args[0]) not in self._known:
             self._new_tensor(args[0], "constant")  # a tensor literal in the model's code
-        refs = tuple(refer(value) for value in args)
-        named = {key: refer(value) for key, value in kwargs.items()}
+        inputs: list[int] = []
+        refs = tuple([self._refer(value, inputs) for value in args])
+        named = {key: self._refer(value, inputs) for key, value in kwargs.items()}
         if signature.name in MEASURED_INPUT:
             self._measure(args[0], inputs[0])
         result = func(*args, **kwargs)
-        if signature.name == "detach" and result is args[0]:
-            return result
-        self._write(func, signature, (args, kwargs), (refs, named, tuple(inputs)), result)
+        written = [kwargs.get(key) if at >= len(args) else args[at] for at, key in signature.written]
+        if written and signature.name in OVERWRITING:
+            inputs = [number for number in inputs if number != inputs[0]]
+        outputs = self._results(signature, result, list(tensors_of(written)))
+        self.tape.ops.append(Op(signature.name, refs, named, tuple(inputs), outputs, self._call))
         return result
 
-    def _write(
-        self,
-        func: Any,
-        signature: _Signature,
-        given: tuple[tuple[Any, ...], Mapping[str, Any]],
-        read: tuple[tuple[Any, ...], Mapping[str, Any], tuple[int, ...]],
-        result: Any,
-    ) -> None:
-        """Append the operator, and number what it returned and changed."""
-        args, kwargs = given
-        refs, named, inputs = read
+    @property
+    def _call(self) -> int:
+        return self._stack[-1] if self._stack else -1
+
+    def _refer(self, value: Any, inputs: list[int]) -> Any:
+        """An argument with its tensors replaced by their numbers, which are appended to ``inputs``."""
+        if isinstance(value, Tensor):
+            inputs.append(self._read(value))
+            return Ref(inputs[-1])
+        if isinstance(value, list | tuple):
+            return tuple([self._refer(part, inputs) for part in value])
+        return value
+
+    def _results(self, signature: _Signature, result: Any, changed: list[Tensor]) -> tuple[int, ...]:
+        """Number what the next operator changed and returned."""
         index = len(self.tape.ops)
-        written = [kwargs.get(key) if at >= len(args) else args[at] for at, key in signature.written]
-        changed = list(tensors_of(written))
-        fresh = [tensor for tensor in tensors_of(result) if not any(tensor is other for other in changed)]
-        if changed and signature.name in OVERWRITING:
-            inputs = tuple(number for number in inputs if number != inputs[0])
+        returned = (result,) if isinstance(result, Tensor) else tensors_of(result)
+        fresh = [tensor for tensor in returned if not any(tensor is other for other in changed)]
         outputs = [self._changed(tensor, index) for tensor in changed]
         for tensor in fresh:
             if not signature.views and self._storages:
                 self._storages.pop(_key(tensor), None)
             outputs.append(self._new_tensor(tensor, "op", producer=index))
-        self.tape.ops.append(
-            Op(signature.name, refs, named, inputs, tuple(outputs), self._stack[-1] if self._stack else -1)
-        )
         if signature.name in MEASURED_OUTPUT:
             for tensor, number in zip([*changed, *fresh], outputs, strict=True):
                 if signature.name == "add" or tensor is not fresh[0]:
                     self._measure(tensor, number)
+        return tuple(outputs)
 
     def _signature(self, func: Any) -> _Signature:
         schema = func._schema
@@ -299,7 +289,7 @@ class Recorder(TorchDispatchMode):
         # Running statistics are written by the operator, but they are no result of it.
         kept = () if "batch_norm" in name or "rms" in name else written
         found = _Signature(name if space == "aten" else f"{space}::{name}", kept, views)
-        self._signatures[func] = found
+        self._signatures[id(func)] = found
         return found
 
     def _new_value(self, tensor: Tensor, origin: str, name: str = "", producer: int = -1) -> int:
@@ -328,8 +318,7 @@ class Recorder(TorchDispatchMode):
         index = len(self.tape.ops)
         number = self._new_value(tensor, "op", producer=index)
         refs = tuple(Ref(value) for value in inputs)
-        call = self._stack[-1] if self._stack else -1
-        self.tape.ops.append(Op("shared_write", refs, {}, inputs, (number,), call))
+        self.tape.ops.append(Op("shared_write", refs, {}, inputs, (number,), self._call))
         known.value, known.version = number, storage.version
         return number
 
