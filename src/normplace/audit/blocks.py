@@ -77,14 +77,12 @@ class Assembly:
         return streams
 
     def _block(self, group: Sequence[int], stream: int) -> ResidualBlock:
-        arms, terms = [], []
-        for at in group:
-            for values in self._summands(self.residuals[at]):
-                arm = self._arm(at, values, group)
-                arms.append(arm)
-                terms.append(arm.layout)
-        residual = self.residuals[group[0]]
-        equation = arms[0].layout.equation() if len(arms) == 1 else _sum(terms, self._shares_norm(group, len(arms)))
+        arms = [
+            self._arm(at, value, group) for at in group for value in self._summands(self.residuals[at])
+        ]  # fmt: skip
+        residual, layouts = self.residuals[group[0]], [arm.layout for arm in arms]
+        several = len(arms) > 1
+        equation = _sum(layouts, self._shares_norm(group, len(arms))) if several else layouts[0].equation()
         if residual.projected:
             equation = equation.replace("x + ", "P(x) + ", 1)
         return ResidualBlock(equation, tuple(arms), stream, residual.projected)
@@ -136,19 +134,15 @@ class Assembly:
         mine = [
             (norm, place)
             for norm, place in sites
-            if place.slot in ("stream", "skip", "final")
-            or norm.output == value
-            or reach.comes_from(value, norm.output)
-            or place.slot == "output"
+            if place.slot in ("stream", "skip", "output") or reach.comes_from(value, norm.output)
         ]
         slots = {place.slot for _, place in mine}
         shared_input = any(place.slot == "input" for _, place in mine) or self._reads_normed(value, group)
         inner = in_order(slot.removeprefix("inner.") for slot in slots if slot.startswith("inner."))
         skip = self._scale(residual.skip, residual.fork)
         branch = self._scale(value, None)
-        alpha = self._alpha(residual)
-        if not isinstance(branch, LearnedScale) and math.isfinite(alpha) and alpha != 1:
-            branch *= alpha
+        if not isinstance(branch, LearnedScale):
+            branch *= self._alpha(residual)
         scale = next((self._input_scale(norm) for norm, place in mine if place.slot == "input"), 1.0)
         return Block(
             input=shared_input,
@@ -169,9 +163,11 @@ class Assembly:
         )
 
     def _alpha(self, residual: Residual) -> float:
+        """The factor that the add itself has for its second operand, where that is the branch."""
         op = self.graph.nodes[residual.node].op
-        alpha = op.kwargs.get("alpha", 1) if op is not None else 1
-        return float(alpha) if isinstance(alpha, int | float) and residual.branch == op_last(op) else 1.0
+        if op is None or op.inputs[-1] != residual.branch:
+            return 1.0
+        return float(op.kwargs.get("alpha", 1))
 
     def _scale(self, value: int, stop: int | None) -> Number:
         """What a value was multiplied by since it left a norm, a barrier or ``stop``."""
@@ -219,12 +215,6 @@ class Assembly:
             if above == call:
                 return calls[at].path
         return None
-
-
-def op_last(op: object) -> int | None:
-    """The last tensor an operator reads."""
-    inputs = getattr(op, "inputs", ())
-    return inputs[-1] if inputs else None
 
 
 def _sum(layouts: Sequence[Block], shared: bool) -> str:

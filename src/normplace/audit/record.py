@@ -40,16 +40,12 @@ class Value:
         shape: Its shape.
         dtype: Its dtype.
         origin: ``op``, ``input``, ``parameter``, ``buffer`` or ``constant``.
-        name: Of a parameter or buffer.
-        producer: The operator that returned it, -1 for none.
         extent: Its smallest and largest element, where that was measured.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     origin: str
-    name: str = ""
-    producer: int = -1
     extent: tuple[float, float] | None = None
 
 
@@ -187,14 +183,14 @@ class Recorder(TorchDispatchMode):
         self._signatures: dict[int, _Signature] = {}
         self._stack: list[int] = []
         self._paths = {id(module): name for name, module in model.named_modules()}
-        for name, module in model.named_modules():
-            for key, value in vars(module).items():
+        for module in model.modules():
+            for value in vars(module).values():
                 if isinstance(value, Tensor):
-                    self._new_tensor(value, "constant", f"{name}.{key}")
-        for name, buffer in model.named_buffers():
-            self._new_tensor(buffer, "buffer", name)
-        for name, parameter in model.named_parameters():
-            self._new_tensor(parameter, "parameter", name)
+                    self._new_tensor(value, "constant")
+        for buffer in model.buffers():
+            self._new_tensor(buffer, "buffer")
+        for parameter in model.parameters():
+            self._new_tensor(parameter, "parameter")
 
     def declare(self, structure: Any, origin: str) -> None:
         """Make the tensors of a structure known before the pass begins."""
@@ -261,14 +257,13 @@ class Recorder(TorchDispatchMode):
 
     def _results(self, signature: _Signature, result: Any, changed: list[Tensor]) -> tuple[int, ...]:
         """Number what the next operator changed and returned."""
-        index = len(self.tape.ops)
         returned = (result,) if isinstance(result, Tensor) else tensors_of(result)
         fresh = [tensor for tensor in returned if not any(tensor is other for other in changed)]
-        outputs = [self._changed(tensor, index) for tensor in changed]
+        outputs = [self._changed(tensor) for tensor in changed]
         for tensor in fresh:
             if not signature.views and self._storages:
                 self._storages.pop(_key(tensor), None)
-            outputs.append(self._new_tensor(tensor, "op", producer=index))
+            outputs.append(self._new_tensor(tensor, "op"))
         if signature.name in MEASURED_OUTPUT:
             for tensor, number in zip([*changed, *fresh], outputs, strict=True):
                 if signature.name == "add" or tensor is not fresh[0]:
@@ -292,12 +287,12 @@ class Recorder(TorchDispatchMode):
         self._signatures[id(func)] = found
         return found
 
-    def _new_value(self, tensor: Tensor, origin: str, name: str = "", producer: int = -1) -> int:
-        self.tape.values.append(Value(tuple(tensor.shape), tensor.dtype, origin, name, producer))
+    def _new_value(self, tensor: Tensor, origin: str) -> int:
+        self.tape.values.append(Value(tuple(tensor.shape), tensor.dtype, origin))
         return len(self.tape.values) - 1
 
-    def _new_tensor(self, tensor: Tensor, origin: str, name: str = "", producer: int = -1) -> int:
-        number = self._new_value(tensor, origin, name, producer)
+    def _new_tensor(self, tensor: Tensor, origin: str) -> int:
+        number = self._new_value(tensor, origin)
         storage = self._storages.get(_key(tensor)) if self._storages else None
         self._known[id(tensor)] = _Known(weakref.ref(tensor), number, storage.version if storage else 0)
         return number
@@ -315,15 +310,14 @@ class Recorder(TorchDispatchMode):
             inputs = (writes[-1][0],)
         else:
             inputs = (known.value, *(number for number, _ in writes))
-        index = len(self.tape.ops)
-        number = self._new_value(tensor, "op", producer=index)
+        number = self._new_value(tensor, "op")
         refs = tuple(Ref(value) for value in inputs)
         self.tape.ops.append(Op("shared_write", refs, {}, inputs, (number,), self._call))
         known.value, known.version = number, storage.version
         return number
 
-    def _changed(self, tensor: Tensor, producer: int) -> int:
-        number = self._new_value(tensor, "op", producer=producer)
+    def _changed(self, tensor: Tensor) -> int:
+        number = self._new_value(tensor, "op")
         storage = self._storages.setdefault(_key(tensor), _Storage())
         storage.version += 1
         storage.writes.append((storage.version, number, _geometry(tensor)))

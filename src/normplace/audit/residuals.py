@@ -53,6 +53,7 @@ class Reach:
         stream: The same, norms allowed.
         bit: The bit of each landmark, in the order of the pass.
         landmarks: The landmark of each bit.
+        sums: The bits of the residual adds' results.
     """
 
     any: dict[int, int] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Reach:
     stream: dict[int, int] = field(default_factory=dict)
     bit: dict[int, int] = field(default_factory=dict)
     landmarks: list[int] = field(default_factory=list)
+    sums: int = 0
 
     def add_landmark(self, value: int) -> None:
         """Give a value its bit, and let it reach itself."""
@@ -108,7 +110,7 @@ def find_residuals(graph: Graph, norms: Sequence[Norm], refused: Iterable[int] =
 
 
 def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[Residual], Reach]:
-    reach, residuals, sums = Reach(), [], 0
+    reach, residuals = Reach(), []
     inside = {at: norm for norm in norms for at in norm.nodes}
     marked = {value for norm in norms for value in (norm.input, norm.output)}
     for value, readers in graph.consumers.items():
@@ -121,7 +123,7 @@ def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[
         norm = inside.get(at)
         residual = None
         if norm is None and at not in refused:
-            residual = _residual(graph, reach, at, node, sums)
+            residual = _residual(graph, reach, at, node)
         if residual is not None:
             residuals.append(residual)
         _step(graph, reach, node, norm, residual)
@@ -129,7 +131,7 @@ def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[
             if value in marked or (residual is not None and value == residual.output):
                 reach.add_landmark(value)
         if residual is not None:
-            sums |= reach.bit[residual.output]
+            reach.sums |= reach.bit[residual.output]
     return residuals, reach
 
 
@@ -190,8 +192,8 @@ def operands(graph: Graph, node: Node) -> list[int]:
     return []
 
 
-def _residual(graph: Graph, reach: Reach, at: int, node: Node, sums: int) -> Residual | None:
-    """The residual add that a node is, if it is one; ``sums`` are the bits of those before it."""
+def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | None:
+    """The residual add that a node is, if it is one."""
     values = operands(graph, node)
     if len(values) < 2:
         return None
@@ -212,7 +214,7 @@ def _residual(graph: Graph, reach: Reach, at: int, node: Node, sums: int) -> Res
                 continue
             fork = reach.latest(common)
             # A learned embedding that is added to a stream again, as for queries in every layer, is not its skip.
-            if graph.is_weight(fork) and reach.stream.get(branch, 0) & sums:
+            if graph.is_weight(fork) and reach.stream.get(branch, 0) & reach.sums:
                 continue
             return Residual(at, skip, branch, fork, output, node.call)
     if node.name != "sub":
@@ -267,12 +269,9 @@ def nested(residuals: Sequence[Residual], reach: Reach) -> Iterator[tuple[Residu
 
     One that nothing continues carries no stream: it is a mere shortcut, such as the direct term of a state-space layer.
     """
-    bits = 0
-    for residual in residuals:
-        bits |= reach.bit[residual.output]
     continued: set[int] = set()
     for residual in residuals:
-        before = reach.stream.get(residual.skip, 0) & bits
+        before = reach.stream.get(residual.skip, 0) & reach.sums
         if before:
             continued |= {residual.output, reach.latest(before)}
     for residual in residuals:

@@ -77,7 +77,7 @@ def unused(evidence: Evidence) -> Iterator[Finding]:
             "error" if dropped else "note",
             (site.name,),
             f"the result of {site.name} does not reach any output of the model"
-            + (": nothing reads it." if dropped else ", though something reads it."),
+            + (": nothing reads it." if dropped else ", though it is read or returned."),
             "The network trains and runs as if the norm were not there, and its parameters get no gradient.",
             f"Use what {site.name} returns (a norm does not change its input), or remove it.",
         )
