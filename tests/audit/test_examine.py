@@ -87,6 +87,15 @@ def test_graph_networks():
     assert slots(hybrid, x, edges, batch) == {"norm1": "stream", "norm2": "stream", "norm3": "stream"}
 
 
+def test_timm():
+    timm = pytest.importorskip("timm", reason="timm needs torchvision, which is no part of the test environment")
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, pretrained=False)
+    assert set(slots(model, torch.randn(1, 3, 32, 32)).items()) == {
+        *((f"blocks.{layer}.norm{part}", "input") for layer in range(2) for part in (1, 2)),
+        ("norm", "final"),
+    }
+
+
 class Written(nn.Module):
     """A small Transformer block without a single norm module."""
 

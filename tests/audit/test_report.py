@@ -99,6 +99,12 @@ def test_json_holds_everything():
     assert read["equations"] == ["x + F(N(x))"]
 
 
+def test_json_has_words_for_what_is_not_finite():
+    found = npl.audit(Oddly(), torch.full((2, 8), float("inf")))
+    read = json.loads(found.to_json(), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert read["blocks"][0]["arms"][0]["peak"] in ("inf", "nan")
+
+
 @pytest.fixture
 def module(tmp_path, monkeypatch) -> Path:
     (tmp_path / "my_models.py").write_text(MODULE)
