@@ -234,7 +234,7 @@ def _projection(graph: Graph, reach: Reach, value: int) -> int | None:
         if node is None:
             return None
         if graph.is_barrier(node):
-            if crossed or node.name not in LINEAR or not any(map(graph.is_weight, node.inputs)):
+            if crossed or node.name not in LINEAR or all(map(graph.is_data, node.inputs)):
                 return None
             crossed = True
         elif node.name not in BESIDE_LINEAR:

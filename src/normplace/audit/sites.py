@@ -78,7 +78,7 @@ class Placer:
 
     def _place(self, norm: Norm) -> Place:
         reach, residuals = self.reach, self.residuals
-        carried = [at for at, residual in enumerate(residuals) if reach.comes_plainly(residual.skip, norm.output)]
+        carried = [at for at, residual in enumerate(residuals) if self._carries(residual, norm)]
         within = [at for at, residual in enumerate(residuals) if self._is_within(norm, residual)]
         within.sort(key=lambda at: (-reach.bit[residuals[at].fork].bit_length(), residuals[at].node))
         if carried:
@@ -104,13 +104,19 @@ class Placer:
         sums = [value for value in reach.members(since) if reach.bit[value] > reach.bit[residual.fork]]
         if reach.comes_plainly(residual.branch, norm.output):
             return Place("stream", self.sums[sums[0]]) if sums else Place("output", at)
-        # Behind one add within the branch it reads the stream still; behind a whole stack it ends that.
-        if len(sums) > 1:
+        direct = reach.comes_plainly(norm.input, residual.fork)
+        # Behind one add within the branch it reads the stream still; behind a stack of its own it ends that.
+        if len(sums) > 1 or (sums and not direct):
             return Place("final")
-        if reach.comes_plainly(norm.input, residual.fork):
+        if direct:
             return Place("input", at)
         region = self.cores.region(residual, reach)
         return Place(f"inner.{self.cores.role(norm, region, residual, reach)}", at)
+
+    def _carries(self, residual: Residual, norm: Norm) -> bool:
+        """Whether an add's skip is what a norm returned, or a projection of it."""
+        start = residual.fork if residual.projected else residual.skip
+        return self.reach.comes_plainly(residual.skip, norm.output) or self.reach.comes_plainly(start, norm.output)
 
     def _is_within(self, norm: Norm, residual: Residual) -> bool:
         return self.reach.comes_from(residual.branch, norm.output) and not self.reach.comes_from(
@@ -154,7 +160,7 @@ class Placer:
         """A norm on a sum that is as near to the add that reads it as to the one it follows, given to the former."""
         if place.slot != "stream":
             return place
-        carried = [at for at, other in enumerate(self.residuals) if self.reach.comes_plainly(other.skip, norm.output)]
+        carried = [at for at, other in enumerate(self.residuals) if self._carries(other, norm)]
         if carried and self._nearer(norm, self.residuals[carried[0]].call, or_as_near=True):
             return Place("input", carried[0], skip_normed=True)
         return place
@@ -175,10 +181,14 @@ class Placer:
         if place.slot not in ("final", "transition"):
             return place
         on_sum = self.reach.plain.get(norm.input, 0) & self.reach.sums
-        if not on_sum:
+        behind = on_sum or self.reach.stream.get(norm.input, 0) & self.reach.sums
+        if not behind:
             return Place(place.slot)
-        at = self.sums[self.reach.latest(on_sum)]
+        at = self.sums[self.reach.latest(behind)]
         residual = self.residuals[at]
+        if not on_sum:  # another norm stands between
+            own = self._is_block(residual) and _within(self._path(norm.call), self._path(residual.call))
+            return Place("stream", at) if own else Place(place.slot)
         previous = self.reach.stream.get(residual.skip, 0) & self.reach.sums
         before = self.sums[self.reach.latest(previous)] if previous else None
         likewise = [
