@@ -84,7 +84,8 @@ class Assembly:
         several = len(arms) > 1
         equation = _sum(layouts, self._shares_norm(group, len(arms))) if several else layouts[0].equation()
         if residual.projected:
-            equation = equation.replace("x + ", "P(x) + ", 1)
+            skip = _skip(layouts[0])
+            equation = equation.replace(f"{skip} + ", f"P({skip}) + ", 1)
         return ResidualBlock(equation, tuple(arms), stream, residual.projected)
 
     def _shares_norm(self, group: Sequence[int], arms: int) -> bool:
@@ -228,11 +229,15 @@ def _sum(layouts: Sequence[Block], shared: bool) -> str:
         learned = "g " if isinstance(layout.branch, LearnedScale) else ""
         term = learned + plain.replace("F", f"F{at}", 1)
         terms.append(term if shared or not layout.input else term.replace("N(x)", f"N{at}(x)"))
-    skip = "N(x)" if layouts[0].skip_normed else "x"
+    skip = _skip(layouts[0])
     if layouts[0].skip != 1:
         skip = f"{layouts[0].skip:.4g} {skip}"
     total = " + ".join([skip, *terms])
     return f"N({total})" if any(layout.stream for layout in layouts) else total
+
+
+def _skip(layout: Block) -> str:
+    return "N(x)" if layout.skip_normed else "x"
 
 
 def _fixed(number: object) -> float:

@@ -69,11 +69,10 @@ def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) 
         )
         for norm, place, (name, own) in zip(norms, places, names, strict=True)
     )  # fmt: skip
-    layouts = [arm.layout for block in blocks for arm in block.arms]
     certified = (*inputs, *kwargs.values()) if certify else None
     evidence = Evidence(model, assembly, sites, tuple(blocks), tuple(block_of), certified)
     return Audit(
-        type(model).__name__, placement_name(layouts, bool(norms)), sites, tuple(blocks), find(evidence), len(tape.ops)
+        type(model).__name__, placement_name(blocks, bool(norms)), sites, tuple(blocks), find(evidence), len(tape.ops)
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from normplace.audit.operators import ADDS, CONVOLUTIONS, MOVES, NORMS, POOLS, P
 from normplace.audit.trace import Graph, Node
 
 LINEAR = PRODUCTS | CONVOLUTIONS
-BESIDE_LINEAR = MOVES | POOLS | NORMS.keys() | {"mul", "add"}
+BESIDE_LINEAR = MOVES | POOLS | NORMS.keys() | {"mul", "add", "max", "amax", "mean"}
 
 
 @dataclass(frozen=True)
@@ -198,9 +198,8 @@ def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | Non
     if len(values) < 2:
         return None
     output = node.outputs[0]
-    size = graph.values[output].shape
     for skip in values[:1] if node.name == "sub" else values:
-        if math.prod(graph.values[skip].shape) != math.prod(size):
+        if not _is_whole(graph, skip, output):
             continue
         for branch in values:
             common = reach.stream.get(skip, 0) & reach.mixed.get(branch, 0)
@@ -219,11 +218,16 @@ def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | Non
             return Residual(at, skip, branch, fork, output, node.call)
     if node.name != "sub":
         for skip, branch in (values[:2], values[1::-1]):
-            fork = _projection(graph, reach, skip)
+            fork = _projection(graph, reach, skip) if _is_whole(graph, skip, output) else None
             # The branch must mix the fork at least once before its own last mixing, or the two are merely summed.
             if fork is not None and _depth(graph, reach, branch, fork) > 1:
                 return Residual(at, skip, branch, fork, output, node.call, projected=True)
     return None
+
+
+def _is_whole(graph: Graph, value: int, output: int) -> bool:
+    """Whether a sum is as large as this operand, so that it was not merely spread over it."""
+    return math.prod(graph.values[value].shape) == math.prod(graph.values[output].shape)
 
 
 def _projection(graph: Graph, reach: Reach, value: int) -> int | None:

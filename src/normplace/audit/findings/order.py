@@ -11,6 +11,7 @@ from normplace.audit.findings.evidence import Evidence, listed
 from normplace.audit.norms import Norm
 from normplace.audit.operators import BIASED_PRODUCTS, KEEPS, MOVES, PRODUCTS, SPLITS
 from normplace.audit.result import Finding, Site
+from normplace.audit.sites import Place
 from normplace.audit.trace import Graph, Node, constant
 
 PASSING = KEEPS | SPLITS
@@ -119,12 +120,17 @@ def erased_scale(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def _is_projected(evidence: Evidence, place: Place) -> bool:
+    """Whether the skip passes a linear map, which is read from the normalized stream by custom."""
+    return place.residual is not None and evidence.assembly.residuals[place.residual].projected
+
+
 def skip_after_norm(evidence: Evidence) -> Iterator[Finding]:
     """Skips that start behind the norm of their own branch."""
     names = [
         site.name
         for site, place in zip(evidence.sites, evidence.assembly.places, strict=True)
-        if place.skip_normed
+        if place.skip_normed and not _is_projected(evidence, place)
     ]  # fmt: skip
     if names:
         yield Finding(
