@@ -184,6 +184,7 @@ DECODERS = [
             "hc_head.input_norm": "final",
         },
         "pre",
+        findings=frozenset({"norm undone"}),  # queries are normalized on both sides of a map without bias
     ),
 ]
 
