@@ -12,7 +12,7 @@ from normplace.presets import PRESETS
 
 SLOTS = ("input", "output", "stream", "skip_normed")
 CLOSE = 1e-3
-BARE = 1 / 3
+BARE = 1 / 2
 
 
 def placement_name(blocks: Sequence[ResidualBlock], normed: bool) -> str | None:

@@ -68,7 +68,8 @@ def unused(evidence: Evidence) -> Iterator[Finding]:
     graph = evidence.assembly.graph
     calls = graph.tape.calls
     for norm, site in evidence.pairs():
-        if norm.output in graph.used:
+        # A gradient taken inside the model reads a norm's statistics instead of its result.
+        if graph.used.intersection((norm.output, *graph.nodes[norm.core].outputs)):
             continue
         # What leaves the module that asked for it was meant for someone, who did not need it this time.
         returned = any(norm.output in call.outputs for at, call in enumerate(calls) if at != norm.call)
