@@ -157,6 +157,23 @@ def test_kinds(norm, kind):
         assert site.eps == pytest.approx(norm.eps or torch.finfo(torch.float32).eps)
 
 
+@torch.library.custom_op("normplace_tests::length", mutates_args=())
+def custom_length(x: Tensor) -> Tensor:
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+def test_custom_operators_in_python_are_looked_into():
+    class Custom(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return x + custom_length(self.map(x))
+
+    assert slots(Custom(), torch.randn(4, 8)) == {":l2": "output"}
+
+
 class NotNorms(nn.Module):
     """What divides without normalizing: softmax, routing weights, a quantizer, a distance, a softcap."""
 

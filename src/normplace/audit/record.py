@@ -10,13 +10,14 @@ memory, so that later code can read the tape as if nothing had ever been changed
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._library import custom_ops
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -165,11 +166,12 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """What an operator's schema says."""
+    """What an operator's schema says, and the function behind an operator that was written in Python."""
 
     name: str
     written: tuple[tuple[int, str], ...]
     views: bool
+    opened: Callable[..., Any] | None
 
 
 class Recorder(TorchDispatchMode):
@@ -227,6 +229,9 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         signature = self._signatures.get(id(func)) or self._signature(func)  # operators are slow to hash
+        if signature.opened is not None and all(tensor.device.type == "cpu" for tensor in tensors_of((args, kwargs))):
+            with self:
+                return signature.opened(*args, **kwargs)
         if signature.name == "lift_fresh" and id(args[0]) not in self._known:
             self._new_tensor(args[0], "constant")  # a tensor literal in the model's code
         inputs: list[int] = []
@@ -283,7 +288,9 @@ class Recorder(TorchDispatchMode):
         views = any(out.alias_info is not None and not out.alias_info.is_write for out in schema.returns)
         # Running statistics are written by the operator, but they are no result of it.
         kept = () if "batch_norm" in name or "rms" in name else written
-        found = _Signature(name if space == "aten" else f"{space}::{name}", kept, views)
+        defined = None if space == "aten" else custom_ops.OPDEFS.get(schema.name)
+        opened = None if defined is None else defined._init_fn
+        found = _Signature(name if space == "aten" else f"{space}::{name}", kept, views, opened)
         self._signatures[id(func)] = found
         return found
 
