@@ -14,7 +14,7 @@ from normplace.audit.blocks import Assembly
 from normplace.audit.findings import Evidence, find
 from normplace.audit.naming import placement_name
 from normplace.audit.norms import Norm, find_norms
-from normplace.audit.record import Tape, record, tensors_of
+from normplace.audit.record import Tape, record, said_by, tensors_of
 from normplace.audit.residuals import Residual, find_residuals, nested
 from normplace.audit.result import Audit, Site
 from normplace.audit.sites import Placer
@@ -108,16 +108,14 @@ def _run(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     except UsageError:
         raise
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = lines[0].rstrip(".") if lines else "without a message"
         if on_meta and any(word in str(error) + type(error).__name__ for word in WITHOUT_VALUES):
             raise UsageError(
-                f"the forward pass asks for the values of tensors that a meta model does not have ({said}): "
+                f"the forward pass asks for the values of tensors that a meta model does not have ({said_by(error)}): "
                 "build the model on the CPU, smaller if need be."
             ) from error
         given = ", ".join(f"{tuple(tensor.shape)} {_dtype(tensor.dtype)}" for tensor in tensors_of((inputs, kwargs)))
         raise UsageError(
-            f"the forward pass failed on inputs {given or 'without tensors'} ({type(error).__name__}: {said}): "
+            f"the forward pass failed on inputs {given or 'without tensors'} ({said_by(error)}): "
             "call the model itself first to see where."
         ) from error
 

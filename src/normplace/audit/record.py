@@ -121,6 +121,12 @@ def record(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any])
     return recorder.tape
 
 
+def said_by(error: Exception) -> str:
+    """The first line of an error, for a sentence about it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].rstrip('.:')}" if lines else type(error).__name__
+
+
 def _restore(training: Mapping[nn.Module, bool]) -> None:
     for module, flag in training.items():
         module.training = flag
