@@ -36,6 +36,7 @@ GRAPHS = (
 TASKS = ("dismantling", "influence")
 SEEDS = 50
 SMALL = 3000  # nodes, up to which betweenness is recomputed after every removal
+NEAR = 10_000  # nodes, up to which collective influence looks two steps far, and one above
 LEARNED = {
     "ln": "learned: attention, constant input, LayerNorm",
     "postdeg": "learned: the same with PostDeg",
@@ -206,13 +207,16 @@ def _classical_order(trial: TopologyTrial, graph: Graph) -> NDArray[np.int64]:
         return selection.betweenness_order(graph, sources=500, generator=generator)
     if trial.method == "ris":
         return selection.ris_greedy(graph, k=SEEDS, seed=trial.seed).seeds
+    radius = 2 if graph.num_nodes <= NEAR else 1
     orders = {
         "random": lambda: selection.random_order(graph, generator),
         "degree": lambda: selection.degree_order(graph),
         "adaptive-degree": lambda: selection.degree_order(graph, adaptive=True),
         "k-core": lambda: selection.core_order(graph),
         "corehd": lambda: selection.corehd_order(graph),
-        "collective-influence": lambda: selection.collective_influence_order(graph),
+        "collective-influence": lambda: selection.collective_influence_order(
+            graph, 2 if graph.num_nodes <= NEAR else 1
+        ),
         "pagerank": lambda: selection.ranking(graph, selection.pagerank(graph)),
     }
     return orders[trial.method]()
