@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -187,3 +188,35 @@ def pool(x: Tensor, graph: Tensor | None, how: str, graphs: int | None = None) -
         return total
     count = x.new_zeros(graphs).index_add(0, graph, x.new_ones(len(x))).clamp(min=1)
     return total / count[:, None]
+
+
+class SumOfEmbeddings(nn.Module):
+    """One learned row for each category of each feature, added up, as OGB encodes atoms and bonds (arXiv 2005.00687).
+
+    Args:
+        sizes: How many categories each feature has.
+        dim: Width of the rows.
+
+    Example:
+        >>> SumOfEmbeddings((119, 4), 16)(torch.tensor([[5, 0], [7, 3]])).shape
+        torch.Size([2, 16])
+    """
+
+    first: Tensor
+
+    def __init__(self, sizes: Sequence[int], dim: int) -> None:
+        super().__init__()
+        self.sizes = tuple(sizes)
+        self.table = nn.Parameter(torch.empty(sum(sizes), dim))
+        starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
+        self.register_buffer("first", starts, persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Each feature's rows to Xavier's uniform values."""
+        for rows in self.table.split(self.sizes):
+            nn.init.xavier_uniform_(rows)
+
+    def forward(self, categories: Tensor) -> Tensor:
+        """The sum of the rows of each item's categories, items × features."""
+        return nn.functional.embedding_bag(categories + self.first, self.table, mode="sum")
