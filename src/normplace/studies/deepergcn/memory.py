@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity
 
 from normplace.errors import UsageError, unknown
 from normplace.lab.study import Outcome, Part
@@ -16,7 +20,9 @@ from normplace.studies.deepergcn.network import conv_factory
 from normplace.tasks.grid_mines import grid_mines
 from normplace.train.fit import pick_device
 
-DEPTHS = {"smoke": (2, 4), "laptop": (4, 16, 64), "full": (7, 28, 112, 448, 1000)}
+DEPTHS = {"smoke": (2, 4), "laptop": (4, 48), "full": (7, 28, 112, 448, 1000)}
+MOST_STORED = 448
+"""Beyond this depth stored activations may not fit beside other trials on one GPU."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,13 @@ class MemoryTrial:
 
 
 def plan(scale: str) -> Iterator[MemoryTrial]:
-    """Every mode at every depth; the size of a step does not depend on a seed, so one is enough to draw a line."""
+    """Every mode at every depth; what a step takes hardly depends on the seed, so two show it."""
     size = {"smoke": {"dim": 8, "side": 8}, "laptop": {"dim": 32, "side": 50}, "full": {}}[scale]
     for depth in DEPTHS[scale][::-1]:
         for memory in MEMORY:
-            yield MemoryTrial(memory, depth, **size)
+            for seed in range(2):
+                if memory != "store" or depth <= MOST_STORED:
+                    yield MemoryTrial(memory, depth, seed, **size)
 
 
 def run(trial: MemoryTrial) -> Outcome:
@@ -87,9 +95,8 @@ def run(trial: MemoryTrial) -> Outcome:
     return Outcome({"peak_mb": (peak - gradients) / 2**20, "gradients_mb": gradients / 2**20})
 
 
-def _peak(step: object, device: torch.device) -> int:
+def _peak(step: Callable[[], None], device: torch.device) -> int:
     """Bytes by which memory in use rose at most during a step."""
-    assert callable(step)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -97,12 +104,27 @@ def _peak(step: object, device: torch.device) -> int:
         step()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    with _quiet(), torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profile:
         step()
-    results = profile.profiler.kineto_results  # pyright: ignore[reportOptionalMemberAccess]
+    assert profile.profiler is not None
+    results: Any = profile.profiler.kineto_results
     changes = sorted((event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]")
     used = torch.tensor([0, *(nbytes for _, nbytes in changes)]).cumsum(0)
     return int(used.max())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the profiler writes to the error stream whenever it starts and stops, whatever its log level."""
+    kept = os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 PART = Part(

@@ -129,7 +129,11 @@ def run(trial: NodeTrial) -> Outcome:
     }
     for name, values in (("t", temperature), ("p", power), ("msg_scale", scale)):
         if values:
-            metrics |= {f"{name}_mean": sum(values) / len(values), f"{name}_low": min(values), f"{name}_high": max(values)}
+            metrics |= {
+                f"{name}_mean": sum(values) / len(values),
+                f"{name}_low": min(values),
+                f"{name}_high": max(values),
+            }
     return Outcome(
         metrics,
         series={
