@@ -182,7 +182,7 @@ def pool(x: Tensor, graph: Tensor | None, how: str, graphs: int | None = None) -
         graphs = int(graph.max()) + 1
     if how == "max":
         empty = x.new_zeros(graphs, x.shape[1])
-        return empty.index_reduce(0, graph, x, "amax", include_self=False)
+        return empty.scatter_reduce(0, graph[:, None].expand_as(x), x, "amax", include_self=False)
     total = x.new_zeros(graphs, x.shape[1]).index_add(0, graph, x)
     if how == "sum":
         return total
