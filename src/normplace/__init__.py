@@ -3,7 +3,7 @@
 Build networks with any placement, find and measure the norms of existing ones, and see the evidence.
 """
 
-from normplace import models, ntk
+from normplace import models, ntk, ops
 from normplace._version import __version__
 from normplace.audit import survival
 from normplace.errors import UsageError
@@ -47,6 +47,8 @@ __all__ = [
     "models",
     # What survives the norms of an existing network
     "survival",
+    # Numerical kernels
+    "ops",
     # Neural tangent kernels
     "ntk",
     # The rest
