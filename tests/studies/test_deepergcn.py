@@ -163,7 +163,7 @@ def test_the_candidate_that_counts_is_chosen_by_validation():
 
 def test_figures_of_every_part_can_be_drawn(data, tmp_path):
     pytest.importorskip("vl_convert")
-    overrides = {"epochs": 2, "side": 6, "device": "cpu", "batch_size": 2}
+    overrides = {"epochs": 2, "device": "cpu", "batch_size": 2}
     lines = Run(STUDY, "smoke", overrides).execute(tmp_path / "out", Counting(), Progress(io.StringIO()))
     assert {entry.status for entry in lines} == {"ok"}, [entry.error for entry in lines if entry.status != "ok"][:1]
     figures = STUDY.figures(lines)

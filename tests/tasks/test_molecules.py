@@ -10,7 +10,7 @@ from normplace import UsageError
 from normplace.tasks import molecules
 from normplace.tasks.molecules import ATOM_SIZES, BOND_SIZES, assemble, load_molhiv, molecules_from_ogb, write_molecules
 
-SIZES = (3, 2, 6, 4, 1, 5)
+SIZES = (3, 2, 6, 4, 1, 5, 2, 7)
 
 
 def ogb_graphs(seed=0):
@@ -32,7 +32,7 @@ def ogb_graphs(seed=0):
 
 class OGB(list):
     def get_idx_split(self):
-        return {"train": np.array([0, 1, 2]), "valid": np.array([4]), "test": np.array([5, 3])}
+        return {"train": np.array([0, 1, 2, 7]), "valid": np.array([4, 6]), "test": np.array([5, 3])}
 
 
 def some():
@@ -121,9 +121,9 @@ def test_bad_data_are_named(data, reason):
 
 
 def test_bad_splits_and_numbers_are_named():
-    for train in ([0, 0], [6], [4]):
+    for train in ([0, 0], [8], [4]):
         with pytest.raises(UsageError, match="each molecule at most once"):
             assemble(arrays(), {**OGB().get_idx_split(), "train": np.array(train)}, "x")
-    for numbers in ([6], [-1], []):
-        with pytest.raises(UsageError, match="numbered 0 to 5"):
+    for numbers in ([8], [-1], []):
+        with pytest.raises(UsageError, match="numbered 0 to 7"):
             some().batch(torch.tensor(numbers, dtype=torch.long))
