@@ -1,7 +1,8 @@
 """Networks built from :class:`normplace.Residual`."""
 
+from normplace.models.gen import GENConv
 from normplace.models.graph import GraphStack
 from normplace.models.mlp import MLP, Dense
 from normplace.models.topology import topology
 
-__all__ = ["MLP", "Dense", "GraphStack", "topology"]
+__all__ = ["MLP", "Dense", "GENConv", "GraphStack", "topology"]
