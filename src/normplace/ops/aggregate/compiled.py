@@ -30,12 +30,13 @@ compiled = functools.partial(numba.njit, nogil=True, error_model="numpy", fastma
 inlined = compiled(inline="always")
 
 
+# Added to a float32 of moderate size, it rounds it to a whole number and leaves that number in the last bits.
+ROUNDER = np.float32(1.5 * 2**23)
+
+
 @inlined
-def exp32(x):
-    """exp of a float32 in operations that vectorize: 2^n times a Taylor series on |f| <= log(2)/2."""
-    x = max(x, np.float32(-104.0))
-    n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
-    f = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
+def _exp32_series(f):
+    """exp by its Taylor series, on |f| <= log(2)/2."""
     s = np.float32(1 / 5040)
     s = s * f + np.float32(1 / 720)
     s = s * f + np.float32(1 / 120)
@@ -43,7 +44,26 @@ def exp32(x):
     s = s * f + np.float32(1 / 6)
     s = s * f + np.float32(0.5)
     s = s * f + np.float32(1.0)
-    s = s * f + np.float32(1.0)
+    return s * f + np.float32(1.0)
+
+
+@inlined
+def weight32(x):
+    """exp of a float32 that is negative or hardly positive, in few operations, all of which vectorize."""
+    x = max(x, np.float32(-87.0))
+    rounded = x * np.float32(1.44269504) + ROUNDER
+    n = rounded - ROUNDER
+    s = _exp32_series(x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4))
+    bits = np.float32(s).view(np.int32) + (np.float32(rounded).view(np.int32) << 23)
+    return np.int32(bits).view(np.float32)
+
+
+@inlined
+def exp32(x):
+    """exp of any float32 in operations that vectorize."""
+    x = min(max(x, np.float32(-104.0)), np.float32(89.0))
+    n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
+    s = _exp32_series(x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4))
     # In two factors, since 2^n alone overflows before the product does and underflows before it is gone.
     half = np.int32(n) >> 1
     low = np.int32((half + 127) << 23).view(np.float32)
@@ -90,7 +110,7 @@ class Kernels(NamedTuple):
 @functools.cache
 def kernels(dtype: np.dtype) -> Kernels:
     """Compile the passes for float32 or float64; the inner loops run over channels, and vectorize."""
-    exp, log = (exp32, log32) if dtype == np.float32 else (exp64, log64)
+    exp, weigh, log = (exp32, weight32, log32) if dtype == np.float32 else (exp64, exp64, log64)
     real = dtype.type
     zero, one, half, near = real(0), real(1), real(0.5), real(PSI_NEAR)
     series = tuple(real(c) for c in PSI_SERIES)
@@ -127,7 +147,7 @@ def kernels(dtype: np.dtype) -> Kernels:
         for d in range(len(v)):
             diff = v[d] - c[d]
             u = zero if diff == zero else t * diff
-            ex = exp(-abs(u))
+            ex = weigh(-abs(u))
             up = u > zero
             w[d] = ex * (w[d] - s[d] * diff) if up else w[d] + ex * diff
             s[d] = s[d] * ex + one if up else s[d] + ex
@@ -138,7 +158,7 @@ def kernels(dtype: np.dtype) -> Kernels:
         for d in range(len(v)):
             diff = v[d] - c[d]
             u = p * diff
-            ex = exp(-abs(u))
+            ex = weigh(-abs(u))
             up = u > zero
             ratio = shrink(-abs(u), ex)
             w[d] = ex * w[d] - n * diff * ratio if up else w[d] + diff * ratio
@@ -192,7 +212,7 @@ def kernels(dtype: np.dtype) -> Kernels:
             m = (max(b[d], zero) if relu else b[d]) + eps
             diff = m - y[d]
             u = zero if diff == zero else t * diff
-            a = g[d] * exp(u - k[d])
+            a = g[d] * weigh(u - k[d])
             slope = a if semi or a == zero else a * (one + u)
             dm[d] = zero if relu and b[d] <= zero else slope
             dt[d] += a * diff * diff

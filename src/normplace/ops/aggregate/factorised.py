@@ -42,7 +42,7 @@ def _matrix(half: Half, columns: int, dtype: torch.dtype) -> Tensor:
     ones = torch.ones(len(half.indices), dtype=dtype)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
-        return torch.sparse_csr_tensor(half.indptr, half.indices, ones, (len(half.indptr) - 1, columns))
+        return torch.sparse_csr_tensor(half.indptr, half.indices, ones, (len(half.indptr) - 1, columns), check_invariants=False)
 
 
 def _messages(x: Tensor, rule: Rule) -> Tensor:
@@ -75,7 +75,7 @@ def forward(
         c = _pivot(value, t)
         total = matrix @ value.sub_(c).mul_(t).exp_()
         log_total = total.log()
-        k = (log_total - count.log()).div_(t).add_(c)
+        k = (log_total - count.to(x.dtype).log()).div_(t).add_(c)
         y = k.exp()
     empty = count == 0
     y.masked_fill_(empty, 0)

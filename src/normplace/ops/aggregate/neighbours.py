@@ -55,13 +55,13 @@ def _cut(indptr: Tensor, num_edges: int, piece: int) -> tuple[Tensor, Tensor]:
     return pieces, hubs
 
 
-def _half(ends: Tensor, others: Tensor, edges: Tensor, rows: int, piece: int, dtype: torch.dtype) -> Half:
+def _half(ends: Tensor, others: Tensor, edges: Tensor, rows: int, piece: int) -> Half:
     order = ends.argsort(stable=True)
     counts = torch.zeros(rows, dtype=torch.long, device=ends.device)
-    counts.scatter_add_(0, ends, torch.ones_like(ends))
+    counts.scatter_add_(0, ends.long(), torch.ones_like(ends, dtype=torch.long))
     indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
     pieces, hubs = _cut(indptr, len(ends), piece)
-    return Half(*(t.to(dtype) for t in (indptr, others[order], edges[order], pieces, hubs)))
+    return Half(indptr.to(ends.dtype), others[order], edges[order], pieces.to(ends.dtype), hubs.to(ends.dtype))
 
 
 def _index_dtype(num_edges: int, num_src: int, num_dst: int) -> torch.dtype:
@@ -82,10 +82,10 @@ def _build(edge_index: Tensor, num_src: int, num_dst: int, piece: int) -> list[T
                 "ids start at 0, and num_dst must be given where targets are not the rows of x."
             )
     dtype = _index_dtype(len(src), num_src, num_dst)
-    arriving = _half(dst, src, torch.arange(len(src), device=src.device), num_dst, piece, dtype)
+    src, dst = src.to(dtype), dst.to(dtype)
+    arriving = _half(dst, src, torch.arange(len(src), device=src.device, dtype=dtype), num_dst, piece)
     # Walked in the order of targets, the edges that leave a node read the targets' rows in the order of memory.
-    order = arriving.edges.long()
-    leaving = _half(src[order], dst[order], order, num_src, piece, dtype)
+    leaving = _half(arriving.indices, dst[arriving.edges], arriving.edges, num_src, piece)
     return [*arriving, *leaving]
 
 
