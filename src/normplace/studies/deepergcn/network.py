@@ -35,7 +35,7 @@ def conv_factory(aggregation: str, *, msg_norm: bool = False, edge_dim: int | No
     """
     if aggregation not in AGGREGATIONS:
         raise unknown("aggregation", aggregation, AGGREGATIONS)
-    from torch_geometric.nn import GENConv
+    from normplace.models import GENConv
 
     options = AGGREGATIONS[aggregation] | {"msg_norm": msg_norm, "learn_msg_scale": msg_norm, "edge_dim": edge_dim}
     return lambda reads, writes: GENConv(reads, writes, num_layers=1, bias=True, **options)
@@ -48,4 +48,4 @@ def learned(model: nn.Module, suffix: str) -> list[float]:
         model: A stack of convolutions.
         suffix: How the scalar's name ends: ``t``, ``p`` or ``msg_norm.scale``.
     """
-    return [float(p) for name, p in model.named_parameters() if f".{name}".endswith(f".{suffix}")]
+    return [float(p.detach()) for name, p in model.named_parameters() if f".{name}".endswith(f".{suffix}")]
