@@ -12,7 +12,7 @@ ORDERS = ("res+", "res", "plain")
 SEEDS = 3
 GRID: dict[str, dict[str, Any]] = {
     "smoke": {"side": 10, "dim": 8, "epochs": 3},
-    "laptop": {"side": 60, "dim": 16, "epochs": 120, "learning_rate": 5e-3, "dropout": 0.2},
+    "laptop": {"side": 50, "dim": 16, "epochs": 80, "learning_rate": 1e-2, "dropout": 0.2},
 }
 """Sizes on the generated grid, shared by every part."""
 REAL: dict[str, dict[str, Any]] = {
@@ -20,7 +20,7 @@ REAL: dict[str, dict[str, Any]] = {
     "tolokers": {"epochs": 150, "dropout": 0.2},
 }
 """Sizes on the published graphs, shared by every part."""
-DEPTHS = {"smoke": (2, 3), "laptop": (2, 7, 28)}
+DEPTHS = {"smoke": (2, 3), "laptop": (2, 7, 24)}
 REAL_DEPTHS = {"minesweeper": (2, 7, 14, 28, 56, 112), "tolokers": (2, 7, 14, 28, 56)}
 USUAL = 7
 """A depth that every graph is also tried at, to compare the deepest with."""
