@@ -158,6 +158,15 @@ def test_what_is_kept_between_the_passes():
     assert [segment_length(depth) for depth in (1, 7, 112, 1000)] == [1, 1, 4, 11]
 
 
+@pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
+def test_a_kept_graph_can_be_walked_again(memory):
+    net = stack(memory, groups=2)
+    x = features().double().requires_grad_()
+    out = net(x, RING).square().sum()
+    first, second = (torch.autograd.grad(out, x, retain_graph=True)[0] for _ in range(2))
+    torch.testing.assert_close(first, second)
+
+
 def test_a_changed_parameter_is_noticed():
     net = stack("reversible")
     out = net(features().double(), RING)

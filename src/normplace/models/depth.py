@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,18 +28,27 @@ MEMORY = ("store", "checkpoint", "reversible")
 KEPT_BY_A_BLOCK = 8
 
 
-@contextlib.contextmanager
-def frozen_statistics(module: nn.Module) -> Iterator[None]:
-    """Keep running statistics as they are: what is computed a second time must not count a second time."""
-    tracking = [part for part in module.modules() if isinstance(part, _BatchNorm)]
-    before = [(part.momentum, part.num_batches_tracked) for part in tracking]
-    try:
-        for part in tracking:
+class FrozenStatistics:
+    """A context in which running statistics stay as they are: what is computed again must not count again.
+
+    It can be entered any number of times, as a graph can that is kept after its backward pass.
+
+    Args:
+        modules: Whose BatchNorms.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._tracking = [part for module in modules for part in module.modules() if isinstance(part, _BatchNorm)]
+        self._before: list[tuple[float | None, Tensor | None]] = []
+
+    def __enter__(self) -> None:
+        self._before = [(part.momentum, part.num_batches_tracked) for part in self._tracking]
+        for part in self._tracking:
             # Without the running statistics themselves autograd would save other tensors than the first time.
             part.momentum, part.num_batches_tracked = 0.0, None
-        yield
-    finally:
-        for part, (momentum, batches) in zip(tracking, before, strict=True):
+
+    def __exit__(self, *_error: object) -> None:
+        for part, (momentum, batches) in zip(self._tracking, self._before, strict=True):
             part.momentum, part.num_batches_tracked = momentum, batches
 
 
@@ -61,13 +70,8 @@ def checkpointed(
     length = segment_length(len(blocks))
     for start in range(0, len(blocks), length):
         numbers = range(start, min(start + length, len(blocks)))
-        state = checkpoint(
-            run,
-            numbers,
-            state,
-            use_reentrant=False,
-            context_fn=lambda: (contextlib.nullcontext(), frozen_statistics(blocks)),
-        )
+        contexts = (contextlib.nullcontext(), FrozenStatistics(blocks[number] for number in numbers))
+        state = checkpoint(run, numbers, state, use_reentrant=False, context_fn=lambda kept=contexts: kept)
     return state
 
 
@@ -211,7 +215,7 @@ class _Reversible(torch.autograd.Function):
         total: dict[int, Tensor | None] = {id(tensor): None for tensor in (*shared, *parameters)}
         surroundings = list(ctx.surroundings)
         values, grads = ([*tensor.chunk(_parts(ctx.blocks), dim=-1)] for tensor in (out, *grad_outputs))
-        with frozen_statistics(ctx.blocks):
+        with FrozenStatistics(ctx.blocks):
             for block in reversed(ctx.blocks):
                 for number in reversed(range(len(values))):
                     read = values[number - 1] if number else torch.stack(values[1:]).sum(0)
