@@ -135,18 +135,16 @@ def verdict(name: str, lines: list[Line]) -> Verdict:
 def test_claims_are_judged_by_the_deepest_stacks():
     scores = {("res+", 7): 0.9, ("res+", 28): 0.89, ("plain", 7): 0.88, ("plain", 28): 0.6, ("res", 28): 0.88}
     lines = [
-        line(
-            "depth", seed, {"test": value + 0.001 * seed, "energy": 0.1}, data="minesweeper", order=order, depth=layers
-        )
+        line("depth", seed, {"test": value + seed / 1e3, "energy": 0.1}, data="grid-mines", order=order, depth=layers)
         for (order, layers), value in scores.items()
         for seed in range(3)
     ]
-    assert deepest(lines, "minesweeper") == 28
+    assert deepest(lines, "grid-mines") == 28
     assert deepest(lines, "tolokers") == 0
-    assert verdict("depth-minesweeper", lines) == Verdict.REPRODUCED
-    assert verdict("order-minesweeper", lines) == Verdict.REPRODUCED
-    assert verdict("smoothing-minesweeper", lines) == Verdict.NOT_REPRODUCED
-    assert verdict("depth-tolokers", lines) == Verdict.NOT_TESTED
+    assert verdict("depth-grid", lines) == Verdict.REPRODUCED
+    assert verdict("order-grid", lines) == Verdict.REPRODUCED
+    assert verdict("smoothing-grid", lines) == Verdict.NOT_REPRODUCED
+    assert verdict("depth-published", lines) == Verdict.NOT_TESTED
 
 
 def test_the_candidate_that_counts_is_chosen_by_validation():
