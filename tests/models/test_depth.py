@@ -104,6 +104,19 @@ def test_reversible_in_single_precision():
         assert float((grad - other[name]).abs().max()) < 1e-5 * largest, name
 
 
+def test_reversible_under_autocast():
+    found = []
+    for memory in ("store", "reversible"):
+        net = stack(memory, groups=2, norm="layer", dtype=torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.manual_seed(7)
+            loss = net(features(), RING).float().square().sum()
+        loss.backward()
+        found.append((loss.detach(), net.blocks[0].parts[0].branch.conv.weight.grad))
+    torch.testing.assert_close(found[0][0], found[1][0])
+    assert float((found[0][1] - found[1][1]).abs().max()) < 0.03 * float(found[0][1].abs().max())  # bfloat16's 8 bits
+
+
 def test_the_coupling_by_hand():
     net = stack("store", depth=1, groups=3, norm="layer", dropout=0.0)
     x = torch.randn(5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
