@@ -111,7 +111,8 @@ class GraphStack(nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        groups = groups or (2 if memory == "reversible" else 1)
+        if groups is None:
+            groups = 2 if memory == "reversible" else 1
         if min(in_dim, dim, out_dim, depth, groups, 1 if growth is None else growth) < 1:
             raise UsageError(
                 f"widths, depth, groups and growth must be at least 1, got {(in_dim, dim, out_dim)}, {depth}, "

@@ -218,5 +218,20 @@ class SumOfEmbeddings(nn.Module):
             nn.init.xavier_uniform_(rows)
 
     def forward(self, categories: Tensor) -> Tensor:
-        """The sum of the rows of each item's categories, items × features."""
+        """The sum of the rows of each item's categories, items × features.
+
+        Raises:
+            UsageError: If there are other features than sizes, or a category that its feature does not have; the latter
+                is looked for on the CPU alone, since a GPU would have to be waited for.
+        """
+        if categories.ndim != 2 or categories.shape[1] != len(self.sizes):
+            raise UsageError(f"expected {len(self.sizes)} categories for each item, got {tuple(categories.shape)}.")
+        if categories.device.type == "cpu" and categories.numel():
+            low, high = categories.amin(0), categories.amax(0)
+            for feature, size in enumerate(self.sizes):
+                if int(low[feature]) < 0 or int(high[feature]) >= size:
+                    raise UsageError(
+                        f"feature {feature} has categories 0 to {size - 1}, got {int(low[feature])} to "
+                        f"{int(high[feature])}."
+                    )
         return nn.functional.embedding_bag(categories + self.first, self.table, mode="sum")
