@@ -22,7 +22,6 @@ from torch import Tensor
 
 from normplace.errors import UsageError, unknown
 from normplace.tasks.files import cache_folder, download, find_file, settings, store
-from normplace.tasks.selection.graph import Graph
 
 URL = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
 TOPIC = "graphs/labelled"
@@ -188,10 +187,7 @@ def _parse(content: bytes, name: str, source: str) -> LabelledGraph:
             raise
         raise UsageError(f"{source} is no .npz file of a labelled graph: it needs {', '.join(FIELDS)}.") from error
     _check_shapes(x, y, masks, source)
-    try:
-        pairs = Graph.from_edges(edges, len(y)).edges()
-    except UsageError as error:
-        raise UsageError(f"{source}: {error}") from error
+    pairs = _undirected(edges, len(y), source)
     x, y = x.astype("<f4"), y.astype("<i8")
     train, val, test = (mask.astype(bool) for mask in masks)
     if name in SHA256 and _digest(x, y, pairs, train, val, test) != SHA256[name]:
@@ -214,6 +210,18 @@ def _check_shapes(x: np.ndarray, y: np.ndarray, masks: list[np.ndarray], source:
         raise UsageError(f"{source} has a split without nodes to learn from, to choose by or to judge by.")
     if (np.add(masks[0], masks[1], dtype=int) + masks[2]).max() > 1:
         raise UsageError(f"{source} has a split in which a node is on two sides: make its masks disjoint.")
+
+
+def _undirected(edges: np.ndarray, nodes: int, source: str) -> np.ndarray:
+    """Each edge once as (smaller, larger), ascending, no self-loops; ``tasks.selection`` would need numba for it."""
+    if edges.dtype.kind not in "iu" or edges.ndim != 2 or edges.shape[1] != 2:
+        raise UsageError(f"{source} needs edges as rows of two node numbers, got {edges.dtype} {edges.shape}.")
+    if edges.size and not 0 <= edges.min() <= edges.max() < nodes:
+        raise UsageError(
+            f"{source} has edges between nodes {edges.min()} to {edges.max()}, but nodes 0 to {nodes - 1}."
+        )
+    ordered = np.sort(edges.astype("<i8"), axis=1)
+    return np.unique(ordered[ordered[:, 0] != ordered[:, 1]], axis=0)
 
 
 def _digest(*arrays: np.ndarray) -> str:
