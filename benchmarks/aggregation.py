@@ -3,17 +3,18 @@
     python benchmarks/aggregation.py --out benchmarks/results/aggregation-cpu.json
     python benchmarks/aggregation.py --device cuda --out benchmarks/results/aggregation-cuda.json
 
-What is timed is a layer's aggregation: messages relu(x_j + e_ij) + eps of 64 (CPU) or 128 (GPU) channels, softmax with a
-learned temperature or power mean with a learned power, and gradients of everything that is learned. Edge terms are
-``none``; ``dense``, a learned row for each edge; ``linear``, a learned map of 8 features; ``table``, one of 8 learned rows.
+What is timed is a layer's aggregation: messages relu(x_j + e_ij) + eps of 64 (CPU) or 128 (GPU) channels, softmax with
+a learned temperature or power mean with a learned power, and gradients of everything that is learned. Edge terms are
+``none``; ``dense``, a learned row for each edge; ``linear``, a learned map of 8 features; ``table``, one of 8 learned
+rows.
 
 On a CPU each figure comes from a process of its own, once with the allocator as it is and once told not to return large
-blocks to the system (MALLOC_MMAP_THRESHOLD_ and its kin), which makes PyG several times faster: the ratio that counts is
-the second. Memory is the high-water mark of the resident set over what the inputs take. The graphs are tolokers
+blocks to the system (MALLOC_MMAP_THRESHOLD_ and its kin), which makes PyG several times faster: the ratio that counts
+is the second. Memory is the high-water mark of the resident set over what the inputs take. The graphs are tolokers
 (labelled/tolokers.npz in the folder NORMPLACE_DATA; else a power-law graph of its size) and a random one.
 
-On a GPU the floor is what a pass that gathers every row from memory must move: once the rows of x forward and three rows
-backward, plus indices and results, at the speed of a device copy measured in the same run. ``--tune`` tries layouts of
+On a GPU the floor is what a pass that gathers every row from memory must move: the rows of x once forward and three
+rows backward, plus indices and results, at the speed of a device copy measured in the same run. ``--tune`` tries layouts of
 the kernels instead and prints their times.
 """
 
@@ -111,6 +112,7 @@ class Case:
             self.learned.append(self.term)
 
     def ours(self, backend: str = "auto", piece: int | None = None) -> Callable[[], Tensor]:
+        """The aggregation here; the graph is built beforehand."""
         graph = Neighbours(self.edges, self.nodes, **({} if piece is None else {"piece": piece}))
         edge = {
             "none": lambda: None,
@@ -148,6 +150,7 @@ class Case:
         run().backward(self.seed)
 
     def in_double(self) -> Case:
+        """The same inputs in double precision."""
         case = dataclasses.replace(self, dtype=torch.float64)
         case.x, case.seed, case.exponent = (
             t.detach().double().requires_grad_(t.requires_grad) for t in (self.x, self.seed, self.exponent)
@@ -219,7 +222,17 @@ def cpu_report(args: argparse.Namespace) -> list[dict]:
         row["error"] = Case(edges, nodes, 64, edge, rule, "cpu").check()
         for malloc, settings in (("default", {}), ("tuned", TUNED)):
             for side in ("peer", "ours"):
-                command = [sys.executable, __file__, "--worker", graph, edge, rule, side, "--repeats", str(args.repeats)]
+                command = [
+                    sys.executable,
+                    __file__,
+                    "--worker",
+                    graph,
+                    edge,
+                    rule,
+                    side,
+                    "--repeats",
+                    str(args.repeats),
+                ]
                 done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=True)
                 row[f"{side}_{malloc}"] = json.loads(done.stdout)
         for malloc in ("default", "tuned"):
@@ -295,11 +308,11 @@ def gpu_report(args: argparse.Namespace) -> dict:
             row["ours_forward_ms"] = gpu_ms(ours, args.repeats)
             row["peer_forward_ms"] = gpu_ms(peer, args.repeats)
         for side, run in (("ours", ours), ("peer", peer)):
-            row[f"{side}_ms"] = gpu_ms(lambda run=run: case.step(run), args.repeats)
+            row[f"{side}_ms"] = gpu_ms(lambda case=case, run=run: case.step(run), args.repeats)
             case.step(run)
             for tensor in case.learned:
                 tensor.grad = None
-            row[f"{side}_peak_bytes"] = gpu_peak(lambda run=run: case.step(run))
+            row[f"{side}_peak_bytes"] = gpu_peak(lambda case=case, run=run: case.step(run))
         floor = [size / speed * 1e3 for size in floor_bytes(case)]
         row |= {
             "floor_forward_ms": floor[0],
@@ -315,8 +328,8 @@ def gpu_report(args: argparse.Namespace) -> dict:
         print(
             f"{graph}, {rule}, edges {edge}: forward {row['ours_forward_ms']:.3f} ms "
             f"({row['of_floor_forward']:.0%} of floor speed), with backward {row['ours_ms']:.3f} ms "
-            f"({row['of_floor']:.0%}), {row['ours_peak_bytes'] / 2**30:.2f} GiB, bfloat16 {row['ours_bfloat16_ms']:.3f} ms; "
-            f"PyG {row['peer_forward_ms']:.2f} and {row['peer_ms']:.2f} ms, {row['peer_peak_bytes'] / 2**30:.2f} GiB: "
+            f"({row['of_floor']:.0%}), {row['ours_peak_bytes'] / 2**30:.2f} GiB, "
+            f"bfloat16 {row['ours_bfloat16_ms']:.3f} ms; PyG {row['peer_forward_ms']:.2f} and {row['peer_ms']:.2f} ms, {row['peer_peak_bytes'] / 2**30:.2f} GiB: "
             f"{row['faster']:.1f}x",
             flush=True,
         )
@@ -344,8 +357,8 @@ def layer_row(graph: str, args: argparse.Namespace) -> dict:
         row[f"{side}_peak_bytes"] = gpu_peak(lambda run=run: case.step(run))
     row["faster"] = row["peer_ms"] / row["ours_ms"]
     print(
-        f"GENConv, {graph}: {row['ours_ms']:.2f} ms, {row['ours_peak_bytes'] / 2**30:.2f} GiB; PyG {row['peer_ms']:.2f} ms, "
-        f"{row['peer_peak_bytes'] / 2**30:.2f} GiB: {row['faster']:.1f}x"
+        f"GENConv, {graph}: {row['ours_ms']:.2f} ms, {row['ours_peak_bytes'] / 2**30:.2f} GiB; "
+        f"PyG {row['peer_ms']:.2f} ms, {row['peer_peak_bytes'] / 2**30:.2f} GiB: {row['faster']:.1f}x"
     )
     return row
 

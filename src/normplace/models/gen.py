@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -83,8 +84,8 @@ class Aggregation(nn.Module):
 class GENConv(nn.Module):
     """``MLP(x_i + AGG_j(relu(x_j + e_ij) + eps))``, with softmax or power-mean aggregation.
 
-    Arguments and state dict are those of PyG's ``GENConv``, so weights load both ways. Memory grows with nodes, not with
-    edges. Beyond PyG there are the degree-scaled ``softmax_sum`` and ``powermean_sum`` with a learnable power y, edges
+    Arguments and state dict are those of PyG's ``GENConv``, so weights load both ways. Memory grows with nodes, not
+    with edges. Beyond PyG there are the degree-scaled ``softmax_sum`` and ``powermean_sum`` with a learnable power y, edges
     given by type, and a power mean that is neither clamped nor flat. The exponent of the degree is y itself, as the
     paper writes it; the authors' code takes its sigmoid.
 
@@ -219,7 +220,7 @@ def _mlp(dim: int, hidden: int, num_layers: int, norm: str | None, bias: bool) -
     """Linear maps with norm and ReLU between them, numbered as PyG numbers its own."""
     widths = [dim, *[hidden] * (num_layers - 1), dim]
     layers: list[nn.Module] = []
-    for layer, (read, write) in enumerate(zip(widths[:-1], widths[1:], strict=True), start=1):
+    for layer, (read, write) in enumerate(itertools.pairwise(widths), start=1):
         layers.append(nn.Linear(read, write, bias=bias))
         if layer < num_layers:
             layers += [MLP_NORMS[norm](write)] if norm is not None else []

@@ -1,7 +1,7 @@
 """Generalized aggregation over the neighbours of a node: softmax and power mean (Li et al. 2020, arXiv 2006.07739).
 
-Both run between the mean, the maximum and beyond, by one number that may be learned. Memory grows with nodes, not edges:
-the only tensors kept for the backward pass are the result and one more of its size.
+Both run between the mean, the maximum and beyond, by one number that may be learned. Memory grows with nodes, not
+edges: the only tensors kept for the backward pass are the result and one more of its size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_FEATURES = 32
 
 
 class LinearEdge(NamedTuple):
-    """Edge terms that are a linear map of a few features, ``features @ weight.T + bias``, computed as they are needed."""
+    """Edge terms that are a linear map of a few features, ``features @ weight.T + bias``, computed where needed."""
 
     features: Tensor
     """E × K."""
@@ -202,5 +202,6 @@ def _expect(what: str, tensor: Tensor, x: Tensor, shape: tuple[int | None, ...])
         raise UsageError(f"{what} must be {wanted}, got {found}.")
     if tensor.dtype != x.dtype or tensor.device != x.device:
         raise UsageError(
-            f"{what} must be {x.dtype} on {x.device} as x is, got {tensor.dtype} on {tensor.device}: convert with .to(x)."
+            f"{what} must be {x.dtype} on {x.device} as x is, got {tensor.dtype} on {tensor.device}: "
+            "convert with .to(x)."
         )

@@ -8,6 +8,7 @@ of rows: no two threads write to one place and the result does not depend on how
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +37,7 @@ ROUNDER = np.float32(1.5 * 2**23)
 
 @inlined
 def _exp32_series(f):
-    """exp by its Taylor series, on |f| <= log(2)/2."""
+    """The exponential by its Taylor series, on |f| <= log(2)/2."""
     s = np.float32(1 / 5040)
     s = s * f + np.float32(1 / 720)
     s = s * f + np.float32(1 / 120)
@@ -49,7 +50,7 @@ def _exp32_series(f):
 
 @inlined
 def weight32(x):
-    """exp of a float32 that is negative or hardly positive, in few operations, all of which vectorize."""
+    """The exponential of a float32 that is negative or hardly positive, in few operations, all of which vectorize."""
     x = max(x, np.float32(-87.0))
     rounded = x * np.float32(1.44269504) + ROUNDER
     n = rounded - ROUNDER
@@ -60,7 +61,7 @@ def weight32(x):
 
 @inlined
 def exp32(x):
-    """exp of any float32 in operations that vectorize."""
+    """The exponential of any float32 in operations that vectorize."""
     x = min(max(x, np.float32(-104.0)), np.float32(89.0))
     n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
     s = _exp32_series(x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4))
@@ -73,7 +74,7 @@ def exp32(x):
 
 @inlined
 def log32(x):
-    """log of a positive float32 in operations that vectorize: 2 artanh((f - 1) / (f + 1)) on f within a factor √2 of 1."""
+    """The logarithm of a positive float32, as 2 artanh((f - 1) / (f + 1)) with f within a factor √2 of 1."""
     bits = np.float32(x).view(np.int32)
     # The exponent that leaves a mantissa between √½ and √2.
     n = (bits - 0x3F3504F3) >> 23
@@ -92,11 +93,13 @@ def log32(x):
 
 @inlined
 def exp64(x):
+    """The exponential of a float64."""
     return math.exp(x)
 
 
 @inlined
 def log64(x):
+    """The logarithm of a float64."""
     return math.log(x)
 
 
@@ -284,7 +287,7 @@ def _blocks(indptr: np.ndarray) -> np.ndarray:
 
 def _run(call: Callable[[int, int, int], None], bounds: np.ndarray) -> None:
     """Call with the number, start and end of each block, on as many threads as PyTorch uses."""
-    spans = [(n, int(a), int(b)) for n, (a, b) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)) if a < b]
+    spans = [(n, int(a), int(b)) for n, (a, b) in enumerate(itertools.pairwise(bounds)) if a < b]
     if not spans:
         return
     call(*spans[0])  # compiles once, before threads would each try

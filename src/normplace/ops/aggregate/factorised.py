@@ -1,16 +1,16 @@
 """Generalized aggregation without edge terms, as products with a sparse matrix.
 
 A message then depends on its source alone, so ``exp(t m)`` is taken once per node instead of once per edge, and sums
-over neighbours are sparse products, which PyTorch hands to MKL. With ``z = exp(t (m - c))``, c the largest of ``t m`` in
-each channel over t::
+over neighbours are sparse products, which PyTorch hands to MKL. With ``z = exp(t (m - c))``, where c is the message of
+the largest ``t m`` in each channel::
 
     y = A (z m) / A z        dm = z (Aᵀg' (1 + t (m - b)) - t Aᵀ(g' (y - b))),  g' = g / A z
 
 for any b; the mean of m keeps the difference small. The power mean is one product: ``(A m^p / n)^(1/p)``, and backward
 ``m^(p-1) Aᵀ(g y^(1-p) / n)``.
 
-Where every neighbour of a row lies far below c, z underflows. Such rows are found by their sums and computed again, each
-with a pivot of its own; in the backward pass likewise. So the result is exact for every row, and fast for the rest.
+Where every neighbour of a row lies far below c, z underflows. Such rows are found by their sums and computed again,
+each with a pivot of its own; in the backward pass likewise. So the result is exact for every row, and fast for the rest.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def _matrix(half: Half, columns: int, dtype: torch.dtype) -> Tensor:
     ones = torch.ones(len(half.indices), dtype=dtype)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
-        return torch.sparse_csr_tensor(half.indptr, half.indices, ones, (len(half.indptr) - 1, columns), check_invariants=False)
+        return torch.sparse_csr_tensor(
+            half.indptr, half.indices, ones, (len(half.indptr) - 1, columns), check_invariants=False
+        )
 
 
 def _messages(x: Tensor, rule: Rule) -> Tensor:

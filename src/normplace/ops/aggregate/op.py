@@ -46,7 +46,9 @@ def choose(device: str, exponent: Tensor, rule: Rule, asked: str) -> str:
             return "factorised"
         return "numba" if _installed("numba") else "reference"
     if asked == "factorised" and not (device == "cpu" and factorised.applies(float(exponent), rule)):
-        raise UsageError("the factorised form needs a CPU, no edge terms, and a finite temperature or a power over 1/2.")
+        raise UsageError(
+            "the factorised form needs a CPU, no edge terms, and a finite temperature or a power over 1/2."
+        )
     if asked == "triton" and device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise UsageError("the Triton kernels need a CUDA GPU, or TRITON_INTERPRET=1 set before Python starts.")
     if asked == "numba" and device != "cpu":

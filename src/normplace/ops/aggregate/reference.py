@@ -50,7 +50,7 @@ class Rule:
     kind: str = "softmax"
     """``softmax`` or ``power``."""
     edge: str = "none"
-    """``none``, ``dense`` (E × D), ``linear`` (E × K features times K × D weights) or ``table`` (E ids of K × D rows)."""
+    """``none``, ``dense`` (E × D), ``linear`` (E × K features, K × D weights) or ``table`` (E ids of K × D rows)."""
     relu: bool = False
     eps: float = 0.0
     semi: bool = False
@@ -213,7 +213,9 @@ def backward(
     dx = torch.zeros(x.shape, dtype=y.dtype, device=x.device)
     d_exponent = torch.zeros((), dtype=torch.float64, device=x.device)
     d_edge = torch.zeros_like(edge) if needs.edge and edge is not None else None
-    d_weight = torch.zeros(weight.shape, dtype=y.dtype, device=x.device) if needs.weight and weight is not None else None
+    d_weight = (
+        torch.zeros(weight.shape, dtype=y.dtype, device=x.device) if needs.weight and weight is not None else None
+    )
     for first, last, span, cols in _pieces(arriving, x.shape[1]):
         row, count = _segments(arriving, first, last)
         before = _before(x, arriving, edge, weight, rule, span, cols)
