@@ -6,6 +6,7 @@ Build networks with any placement, find and measure the norms of existing ones, 
 from normplace import models, ntk, ops
 from normplace._version import __version__
 from normplace.audit import survival
+from normplace.convert import insert
 from normplace.errors import UsageError
 from normplace.norms import (
     BatchNorm,
@@ -49,6 +50,8 @@ __all__ = [
     "survival",
     # Numerical kernels
     "ops",
+    # An existing network, changed
+    "insert",
     # Neural tangent kernels
     "ntk",
     # The rest

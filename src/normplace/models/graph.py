@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from normplace.errors import UsageError, unknown
 from normplace.models.depth import MEMORY, Call, Coupling, checkpointed, reversed_in_backward
 from normplace.models.graph_parts import ORDERS, READOUTS, Concat, ConvBranch, Dropout, VirtualNode, pool
-from normplace.models.topology import topology
+from normplace.models.memory import FactorMemory
 from normplace.norms import apply_norm
 from normplace.placement import Block, Placement
 from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
@@ -129,6 +129,7 @@ class GraphStack(nn.Module):
         rates = dropout if isinstance(dropout, Dropout) else Dropout(branch=dropout)
         _check_shape(dim, groups, growth, memory, scale, rates, virtual_node)
         self.scale, self.memory, self.readout = scale, memory, readout
+        self._factors = FactorMemory()
         self._at_head = scale is not None and scale.slot == "final"
         inside = None if self._at_head else scale
         self.embed = nn.Linear(in_dim, dim) if embedding is None else embedding
@@ -216,8 +217,9 @@ class GraphStack(nn.Module):
             edge_index: Source and target of each edge, 2 × E.
             edge_attr: Features or weights of the edges, for convolutions that take them.
             batch: The graph of each node, for norms, scalars, virtual nodes and readouts over graphs.
-            values: The scale's positive scalar for each node; computed from the edges when None, which for
-                eigenvector and betweenness on a large graph is worth doing once beforehand.
+            values: The scale's positive scalar for each node; computed from the edges when None, once for each of the
+                last few graphs (:class:`normplace.models.memory.FactorMemory`). Batches drawn anew are new graphs, so
+                for them k-core, eigenvector and betweenness are worth computing beforehand.
             num_graphs: How many graphs there are; found from ``batch`` when None, at the cost of a device sync.
 
         Raises:
@@ -266,10 +268,10 @@ class GraphStack(nn.Module):
                 )
             return None
         if values is None:
-            values = topology(self.scale.source, edge_index, len(x), batch)
-        elif values.shape != x.shape[:1]:
+            return self._factors.factor(self.scale, edge_index, len(x), batch, x.dtype)
+        if values.shape != x.shape[:1]:
             raise UsageError(f"values must hold one number for each of the {len(x)} nodes, got {tuple(values.shape)}.")
-        return self.scale.factor(values).to(x.dtype)
+        return self.scale.factor(values.to(torch.promote_types(values.dtype, x.dtype))).to(x.dtype)
 
     def _finish(self, x: Tensor, factor: Tensor | None, batch: Tensor | None) -> Tensor:
         """What the head reads."""

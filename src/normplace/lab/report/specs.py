@@ -132,3 +132,61 @@ def dots(
             ],
         },
     }
+
+
+def cells(
+    *,
+    x: str,
+    columns: Sequence[str],
+    y: str,
+    rows: Sequence[str],
+    value: str,
+    text: str,
+    title: str,
+    middle: float = 0.0,
+    reach: float,
+    good: str = "high",
+    facet: str | None = None,
+    panels: Sequence[str] = (),
+    step: int = 78,
+) -> dict[str, Any]:
+    """A table of coloured cells, each with its number: blue is better than the middle, orange worse.
+
+    Args:
+        x: Column that names a column of the table.
+        columns: Its values, from left to right.
+        y: Column that names a row of the table.
+        rows: Its values, from top to bottom.
+        value: Column that colours a cell.
+        text: Column with what is written in it.
+        title: Of the colours.
+        middle: The value without colour.
+        reach: How far from the middle the colour is full.
+        good: Whether ``high`` or ``low`` values are better.
+        facet: Column with one value per panel.
+        panels: Its values, in the order of the panels.
+        step: Width of a cell, in pixels.
+    """
+    ends = ["#cf7a00", "#8a8f94", "#2f7fc1"]
+    shade = {"domain": [middle - reach, middle, middle + reach], "range": ends[:: 1 if good == "high" else -1]}
+    place = {
+        "x": {"field": x, "type": "nominal", "sort": list(columns), "title": None, "axis": {"orient": "top"}},
+        "y": {"field": y, "type": "nominal", "sort": list(rows), "title": None},
+    }
+    place["x"]["axis"] |= {"labelAngle": 0 if len(columns) < 6 else -35, "labelLimit": 160}
+    colour = {"field": value, "type": "quantitative", "title": title, "scale": {**shade, "clamp": True}}
+    view = {
+        "width": {"step": step},
+        "height": {"step": 24},
+        "layer": [
+            {"mark": {"type": "rect", "opacity": 0.55}, "encoding": {**place, "color": colour}},
+            {"mark": {"type": "text", "fontSize": 12}, "encoding": {**place, "text": {"field": text}}},
+        ],
+    }
+    if facet is None:
+        return view
+    return {
+        "facet": {"field": facet, "type": "nominal", "title": None, "sort": list(panels)},
+        "columns": 2,
+        "spec": view,
+    }
