@@ -137,7 +137,7 @@ def test_claims_are_judged_by_the_deepest_stacks():
     lines = [
         line("depth", seed, {"test": value + seed / 1e3, "energy": 0.1}, data="grid-mines", order=order, depth=layers)
         for (order, layers), value in scores.items()
-        for seed in range(3)
+        for seed in range(5)
     ]
     assert deepest(lines, "grid-mines") == 28
     assert deepest(lines, "tolokers") == 0

@@ -14,7 +14,7 @@ from normplace.studies.deepergcn.depth import GRID, REAL, SEEDS
 from normplace.studies.deepergcn.node import DROPPED, NodeTrial, label, ready, run
 
 ORDERS = ("res+", "res")
-DEPTH = {"grid-mines": 7, "minesweeper": 28, "tolokers": 14}
+DEPTH = {"grid-mines": 7, "minesweeper": 14, "tolokers": 14}
 
 
 def plan(scale: str) -> Iterator[NodeTrial]:
