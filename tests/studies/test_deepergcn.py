@@ -133,7 +133,14 @@ def verdict(name: str, lines: list[Line]) -> Verdict:
 
 
 def test_claims_are_judged_by_the_deepest_stacks():
-    scores = {("res+", 7): 0.9, ("res+", 28): 0.89, ("plain", 7): 0.88, ("plain", 28): 0.6, ("res", 28): 0.88}
+    scores = {
+        ("res+", 7): 0.9,
+        ("res+", 28): 0.89,
+        ("plain", 7): 0.88,
+        ("plain", 28): 0.6,
+        ("res", 28): 0.88,
+        ("res", 7): 0.9,
+    }
     lines = [
         line("depth", seed, {"test": value + seed / 1e3, "energy": 0.1}, data="grid-mines", order=order, depth=layers)
         for (order, layers), value in scores.items()
@@ -144,6 +151,11 @@ def test_claims_are_judged_by_the_deepest_stacks():
     assert verdict("depth-grid", lines) == Verdict.REPRODUCED
     assert verdict("order-grid", lines) == Verdict.REPRODUCED
     assert verdict("smoothing-grid", lines) == Verdict.NOT_REPRODUCED
+    dropped = [
+        line("dropout", seed, {"test": 0.84 + seed / 1e3}, data="grid-mines", order="res", depth=7) for seed in range(5)
+    ]
+    assert verdict("dropout-grid", lines) == Verdict.NOT_TESTED
+    assert verdict("dropout-grid", lines + dropped) == Verdict.REPRODUCED
     assert verdict("depth-published", lines) == Verdict.NOT_TESTED
 
 

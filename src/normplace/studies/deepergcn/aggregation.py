@@ -10,7 +10,7 @@ from normplace.studies.deepergcn.network import AGGREGATIONS
 from normplace.studies.deepergcn.node import NodeTrial, label, ready, run
 
 MSG_NORMED = ("mean", "sum", "softmax learned")
-DEPTH = {"smoke": 2, "laptop": 5, "full": USUAL}
+DEPTH = {"smoke": 2, "laptop": 4, "full": USUAL}
 
 
 def plan(scale: str) -> Iterator[NodeTrial]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from normplace.lab.claims import Check, Claim, by_seed, pick
 from normplace.lab.results import Line
-from normplace.studies.deepergcn import anchors, dropout, molhiv
+from normplace.studies.deepergcn import anchors, molhiv
 from normplace.studies.deepergcn.depth import FEWER_SEEDS, SEEDS, USUAL
 from normplace.studies.deepergcn.network import FIXED, LEARNED
 
 PAPER = "arXiv 2006.07739"
+TINY = 1e-12
 GRAPHS = ("grid-mines", "minesweeper", "tolokers")
 _PILOTS = (
     "The published tables of this comparison are not known to us, so the threshold is ours; single-seed pilots on the "
@@ -48,17 +50,17 @@ def lead(lines: Sequence[Line], data: str, over: str) -> dict[int, float]:
     return less(of(order="res+"), of(order=over))
 
 
-def energy_ratio(lines: Sequence[Line], data: str) -> dict[int, float]:
-    """Relative Dirichlet energy of the deepest res+ stack's last stream over that of plain layers."""
+def energy_decades(lines: Sequence[Line], data: str) -> dict[int, float]:
+    """Decades of the relative Dirichlet energy of the deepest res+ stack's last stream above that of plain layers."""
     of = partial(score, lines, "depth", name="energy", data=data, depth=deepest(lines, data))
     ours, theirs = of(order="res+"), of(order="plain")
-    return {seed: ours[seed] / max(theirs[seed], 1e-12) for seed in ours if seed in theirs}
+    return {seed: math.log10(max(ours[seed], TINY) / max(theirs[seed], TINY)) for seed in ours if seed in theirs}
 
 
 def dropout_cost(lines: Sequence[Line], data: str) -> dict[int, float]:
-    """Score of res with dropout on its branch less that with dropout on the stream."""
-    of = partial(score, lines, dropout.PART.name, data=data, order="res")
-    return less(of(dropped="branch"), of(dropped="stream"))
+    """Score of res of the usual depth with dropout on its branch less that with dropout on the stream."""
+    of = partial(score, lines, data=data, order="res", depth=USUAL)
+    return less(of("depth"), of("dropout"))
 
 
 def best_by_validation(lines: Sequence[Line], part: str, names: Sequence[str], **fields: Any) -> str | None:
@@ -144,17 +146,23 @@ def _claims_on(name: str, graphs: tuple[str, ...], words: str, seeds: int) -> tu
             paper="ours, after arXiv 2006.13318",
             statement=f"{words} the deepest plain layers leave nodes smoother than the deepest res+ stack does.",
             checks=_checks(
-                "relative Dirichlet energy of the last stream, res+ over plain", graphs, energy_ratio, at_least=2
+                "decades of relative Dirichlet energy of the last stream, res+ over plain",
+                graphs,
+                energy_decades,
+                at_least=0.3,
             ),
             seeds=seeds,
-            note=f"After training. {_PILOTS}",
+            note=f"After training; 0.3 decades are a factor of 2. A pilot's ratios scattered over two decades, hence "
+            f"the logarithm. {_PILOTS}",
         ),
         Claim(
             id=f"dropout-{name}",
             paper="ours",
             statement=f"{words} dropping elements of the stream, as the published res does, costs res score that "
             "dropping elements of its branch does not.",
-            checks=_checks("ROC-AUC of res, branch less stream dropout", graphs, dropout_cost, at_least=0.01),
+            checks=_checks(
+                f"ROC-AUC of res of {USUAL} layers, branch less stream dropout", graphs, dropout_cost, at_least=0.01
+            ),
             seeds=seeds,
             note="A probability of 0.2 in both places. The claim and its threshold are ours.",
         ),

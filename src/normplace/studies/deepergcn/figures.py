@@ -106,7 +106,10 @@ def _dropout(lines: Sequence[Line]) -> list[Figure]:
         for order in ("res+", "res"):
             for dropped in ("branch", "stream"):
                 columns = {"graph": data, "order": order, "dropout": f"{dropped} dropout"}
-                rows += _mean(columns, pick(lines, "dropout", data=data, order=order, dropped=dropped), "test")
+                part = "depth" if dropped == "branch" else "dropout"
+                layers = {line.config["depth"] for line in pick(lines, "dropout", data=data)}
+                for depth in layers:
+                    rows += _mean(columns, pick(lines, part, data=data, order=order, depth=depth), "test")
     if not rows:
         return []
     return [

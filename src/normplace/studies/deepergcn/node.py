@@ -21,7 +21,7 @@ from normplace.tasks.labelled import obstacle as labelled_obstacle
 from normplace.train.fit import pick_device
 
 DROPPED = ("branch", "stream")
-MEASUREMENTS = 40
+MEASUREMENTS = 25
 
 
 @dataclass(frozen=True)
