@@ -14,13 +14,13 @@ EDGES = ("none", "dense", "linear", "table")
 
 
 def graph(num_src=13, num_dst=13, num_edges=70, seed=0, hub=True) -> Tensor:
-    """Random edges; nothing arrives at node 3, and a third of all edges at node 5 if there is a hub."""
+    """Random edges; nothing arrives at node 3, and a third of all edges at node 1 if there is a hub."""
     generator = torch.Generator().manual_seed(seed)
     src = torch.randint(0, num_src, (num_edges,), generator=generator)
     dst = torch.randint(0, num_dst, (num_edges,), generator=generator)
     dst[dst == 3] = 4
     if hub:
-        dst[: num_edges // 3] = 5
+        dst[: num_edges // 3] = 1
         src[-num_edges // 3 :] = 2
     return torch.stack([src, dst])
 
@@ -131,6 +131,12 @@ class Inputs:
         assert found.keys() == expected.keys()
         for name, truth in expected.items():
             assert found[name].shape == truth.shape
-            scale = truth.abs().max().clamp(min=1e-30)
-            error = ((found[name].double().cpu() - truth).abs().max() / scale).item()
-            assert error <= tolerance, f"{self} by {backend}: {name} is wrong by {error:.1e}"
+            error = (found[name].double().cpu() - truth).abs().max()
+            largest = truth.abs().max().clamp(min=1e-30)
+            allowed = tolerance
+            if name == "exponent":
+                # A variance, which may be nothing beside the spread of the messages it is computed from.
+                largest += 1e-2 * self.scale ** (2 if self.kind == "softmax" else 1)
+                allowed = max(tolerance, 3e-4) if backend == "factorised" and self.dtype == torch.float32 else tolerance
+            told = f"{self.kind} {self.exponent}, edges {self.edge}, {self.dtype}, scale {self.scale} by {backend}"
+            assert error <= allowed * largest, f"{told}: {name} is wrong by {error / largest:.1e}"

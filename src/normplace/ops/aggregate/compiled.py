@@ -51,12 +51,12 @@ def _exp32_series(f):
 @inlined
 def weight32(x):
     """The exponential of a float32 that is negative or hardly positive, in few operations, all of which vectorize."""
-    x = max(x, np.float32(-87.0))
-    rounded = x * np.float32(1.44269504) + ROUNDER
+    low = np.float32(-87.0)
+    rounded = max(x, low) * np.float32(1.44269504) + ROUNDER
     n = rounded - ROUNDER
-    s = _exp32_series(x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4))
+    s = _exp32_series(max(x, low) - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4))
     bits = np.float32(s).view(np.int32) + (np.float32(rounded).view(np.int32) << 23)
-    return np.int32(bits).view(np.float32)
+    return np.int32(bits).view(np.float32) if x > low or x != x else np.float32(0.0)
 
 
 @inlined
