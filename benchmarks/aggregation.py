@@ -251,26 +251,29 @@ def cpu_report(args: argparse.Namespace) -> list[dict]:
 
 
 def gpu_ms(call: Callable[[], object], repeats: int) -> float:
-    """The median time of a call by CUDA events."""
+    """The median time of a call by CUDA events around five, so that launches overlap as they do in training."""
     for _ in range(5):
         call()
     times = []
     for _ in range(repeats):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        call()
+        for _ in range(5):
+            call()
         end.record()
         torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
+        times.append(start.elapsed_time(end) / 5)
     return statistics.median(times)
 
 
-def gpu_peak(call: Callable[[], object]) -> int:
-    """Bytes allocated at most during a call, over what was there before."""
+def gpu_peak(case: Case, run: Callable[[], Tensor]) -> int:
+    """Bytes allocated at most by forward and backward, over the inputs."""
+    for tensor in case.learned:
+        tensor.grad = None
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    call()
+    case.step(run)
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
 
@@ -309,10 +312,7 @@ def gpu_report(args: argparse.Namespace) -> dict:
             row["peer_forward_ms"] = gpu_ms(peer, args.repeats)
         for side, run in (("ours", ours), ("peer", peer)):
             row[f"{side}_ms"] = gpu_ms(lambda case=case, run=run: case.step(run), args.repeats)
-            case.step(run)
-            for tensor in case.learned:
-                tensor.grad = None
-            row[f"{side}_peak_bytes"] = gpu_peak(lambda case=case, run=run: case.step(run))
+            row[f"{side}_peak_bytes"] = gpu_peak(case, run)
         floor = [size / speed * 1e3 for size in floor_bytes(case)]
         row |= {
             "floor_forward_ms": floor[0],
@@ -354,7 +354,7 @@ def layer_row(graph: str, args: argparse.Namespace) -> dict:
     row: dict = {"graph": graph, "apart": apart}
     for side, run in runs.items():
         row[f"{side}_ms"] = gpu_ms(lambda run=run: case.step(run), args.repeats)
-        row[f"{side}_peak_bytes"] = gpu_peak(lambda run=run: case.step(run))
+        row[f"{side}_peak_bytes"] = gpu_peak(case, run)
     row["faster"] = row["peer_ms"] / row["ours_ms"]
     print(
         f"GENConv, {graph}: {row['ours_ms']:.2f} ms, {row['ours_peak_bytes'] / 2**30:.2f} GiB; "

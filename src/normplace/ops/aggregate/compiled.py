@@ -9,98 +9,33 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
+from normplace.ops.aggregate.compiled_math import (
+    compiled,
+    exp32,
+    exp64,
+    inlined,
+    log32,
+    log64,
+    prefetch_row,
+    weight32,
+)
 from normplace.ops.aggregate.neighbours import Half
 from normplace.ops.aggregate.reference import PSI_NEAR, PSI_SERIES, Grads, Needs, Rule
 
+# Edges between the one worked on and the one whose row is asked for, so that memory answers in time.
+AHEAD = 8
 # Blocks of about equal numbers of edges; fixed, so that sums over blocks are the same for any number of threads.
 BLOCKS = 32
 NONE, DENSE, LINEAR, TABLE = range(4)
 MODES = {"none": NONE, "dense": DENSE, "linear": LINEAR, "table": TABLE}
-
-compiled = functools.partial(numba.njit, nogil=True, error_model="numpy", fastmath={"contract"})
-inlined = compiled(inline="always")
-
-
-# Added to a float32 of moderate size, it rounds it to a whole number and leaves that number in the last bits.
-ROUNDER = np.float32(1.5 * 2**23)
-
-
-@inlined
-def _exp32_series(f):
-    """The exponential by its Taylor series, on |f| <= log(2)/2."""
-    s = np.float32(1 / 5040)
-    s = s * f + np.float32(1 / 720)
-    s = s * f + np.float32(1 / 120)
-    s = s * f + np.float32(1 / 24)
-    s = s * f + np.float32(1 / 6)
-    s = s * f + np.float32(0.5)
-    s = s * f + np.float32(1.0)
-    return s * f + np.float32(1.0)
-
-
-@inlined
-def weight32(x):
-    """The exponential of a float32 that is negative or hardly positive, in few operations, all of which vectorize."""
-    x = max(x, np.float32(-87.0))
-    rounded = x * np.float32(1.44269504) + ROUNDER
-    n = rounded - ROUNDER
-    s = _exp32_series(x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4))
-    bits = np.float32(s).view(np.int32) + (np.float32(rounded).view(np.int32) << 23)
-    return np.int32(bits).view(np.float32)
-
-
-@inlined
-def exp32(x):
-    """The exponential of any float32 in operations that vectorize."""
-    x = min(max(x, np.float32(-104.0)), np.float32(89.0))
-    n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
-    s = _exp32_series(x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4))
-    # In two factors, since 2^n alone overflows before the product does and underflows before it is gone.
-    half = np.int32(n) >> 1
-    low = np.int32((half + 127) << 23).view(np.float32)
-    high = np.int32((np.int32(n) - half + 127) << 23).view(np.float32)
-    return s * low * high
-
-
-@inlined
-def log32(x):
-    """The logarithm of a positive float32, as 2 artanh((f - 1) / (f + 1)) with f within a factor √2 of 1."""
-    bits = np.float32(x).view(np.int32)
-    # The exponent that leaves a mantissa between √½ and √2.
-    n = (bits - 0x3F3504F3) >> 23
-    f = np.int32(bits - (n << 23)).view(np.float32)
-    s = (f - np.float32(1.0)) / (f + np.float32(1.0))
-    q = s * s
-    r = np.float32(2 / 9)
-    r = r * q + np.float32(2 / 7)
-    r = r * q + np.float32(2 / 5)
-    r = r * q + np.float32(2 / 3)
-    r = r * q + np.float32(2.0)
-    e = np.float32(n)
-    found = r * s + e * np.float32(-2.12194440e-4) + e * np.float32(0.693359375)
-    return found if x > np.float32(0.0) else np.float32(np.nan)
-
-
-@inlined
-def exp64(x):
-    """The exponential of a float64."""
-    return math.exp(x)
-
-
-@inlined
-def log64(x):
-    """The logarithm of a float64."""
-    return math.log(x)
 
 
 class Kernels(NamedTuple):
@@ -118,25 +53,33 @@ def kernels(dtype: np.dtype) -> Kernels:
     zero, one, half, near = real(0), real(1), real(0.5), real(PSI_NEAR)
     series = tuple(real(c) for c in PSI_SERIES)
 
-    @compiled
+    @inlined
     def before(x, j, edge, ids, weight, e, mode, out):
         """``x_j + e_ij`` of one edge."""
+        width = len(out)
         if mode == NONE:
-            for d in range(len(out)):
+            for d in range(width):
                 out[d] = x[j, d]
         elif mode == DENSE:
-            for d in range(len(out)):
+            for d in range(width):
                 out[d] = x[j, d] + edge[e, d]
         elif mode == LINEAR:
-            for d in range(len(out)):
+            many = edge.shape[1]
+            for d in range(width):
                 out[d] = x[j, d]
-            for f in range(edge.shape[1]):
-                value = edge[e, f]
-                for d in range(len(out)):
-                    out[d] += value * weight[f, d]
+            # Four features at a time, so that the row is read and written a quarter as often.
+            for f in range(0, many - 3, 4):
+                v0, v1, v2, v3 = edge[e, f], edge[e, f + 1], edge[e, f + 2], edge[e, f + 3]
+                for d in range(width):
+                    sum01 = v0 * weight[f, d] + v1 * weight[f + 1, d]
+                    out[d] += sum01 + (v2 * weight[f + 2, d] + v3 * weight[f + 3, d])
+            for f in range(many - many % 4, many):
+                v0 = edge[e, f]
+                for d in range(width):
+                    out[d] += v0 * weight[f, d]
         else:
-            row = ids[e]
-            for d in range(len(out)):
+            row = ids[e, 0]
+            for d in range(width):
                 out[d] = x[j, d] + weight[row, d]
 
     @inlined
@@ -146,96 +89,63 @@ def kernels(dtype: np.dtype) -> Kernels:
         return (one if ex == one else (ex - one) / log(ex)) if u > -half else (ex - one) / u
 
     @compiled
-    def softmax_step(v, t, c, s, w):
-        for d in range(len(v)):
-            diff = v[d] - c[d]
-            u = zero if diff == zero else t * diff
-            ex = weigh(-abs(u))
-            up = u > zero
-            w[d] = ex * (w[d] - s[d] * diff) if up else w[d] + ex * diff
-            s[d] = s[d] * ex + one if up else s[d] + ex
-            c[d] = v[d] if up else c[d]
-
-    @compiled
-    def power_step(v, p, n, c, s, w):
-        for d in range(len(v)):
-            diff = v[d] - c[d]
-            u = p * diff
-            ex = weigh(-abs(u))
-            up = u > zero
-            ratio = shrink(-abs(u), ex)
-            w[d] = ex * w[d] - n * diff * ratio if up else w[d] + diff * ratio
-            s[d] = s[d] * ex + one if up else s[d] + ex
-            c[d] = v[d] if up else c[d]
-
-    @compiled
     def forward(rows, first, last, x, t, edge, ids, weight, indptr, indices, edges, y, k, is_power, mode, relu, eps):
         width = x.shape[1]
         v, c, s, w = np.empty(width, real), np.empty(width, real), np.empty(width, real), np.empty(width, real)
-        floor = zero if relu else real(-np.inf)
         for position in range(first, last):
             i = rows[position]
             start, stop = indptr[i], indptr[i + 1]
-            if start == stop:
-                y[i, :] = zero
-                k[i, :] = zero
-                continue
             for place in range(start, stop):
+                later = min(place + AHEAD, len(indices) - 1)
+                prefetch_row(x, indices[later])
+                if mode == TABLE:
+                    prefetch_row(ids, edges[later])
+                elif mode != NONE:
+                    prefetch_row(edge, edges[later])
                 before(x, indices[place], edge, ids, weight, edges[place], mode, v)
-                for d in range(width):
-                    v[d] = (v[d] if v[d] > floor or v[d] != v[d] else floor) + eps
                 if is_power:
                     for d in range(width):
-                        v[d] = log(v[d])
+                        v[d] = log((zero if relu and v[d] <= zero else v[d]) + eps)
+                else:
+                    for d in range(width):
+                        v[d] = (zero if relu and v[d] <= zero else v[d]) + eps
                 if place == start:
                     for d in range(width):
                         c[d], s[d], w[d] = v[d], one, zero
                 elif is_power:
-                    power_step(v, t, real(place - start), c, s, w)
+                    n = real(place - start)
+                    for d in range(width):
+                        diff = v[d] - c[d]
+                        u = t * diff
+                        ex = weigh(-abs(u))
+                        up = u > zero
+                        ratio = shrink(-abs(u), ex)
+                        w[d] = ex * w[d] - n * diff * ratio if up else w[d] + diff * ratio
+                        s[d] = s[d] * ex + one if up else s[d] + ex
+                        c[d] = v[d] if up else c[d]
                 else:
-                    softmax_step(v, t, c, s, w)
+                    for d in range(width):
+                        diff = v[d] - c[d]
+                        u = zero if diff == zero else t * diff
+                        ex = weigh(-abs(u))
+                        up = u > zero
+                        w[d] = ex * (w[d] - s[d] * diff) if up else w[d] + ex * diff
+                        s[d] = s[d] * ex + one if up else s[d] + ex
+                        c[d] = v[d] if up else c[d]
             n = real(stop - start)
-            if is_power:
-                for d in range(width):
+            for d in range(width):
+                if start == stop:
+                    y[i, d] = k[i, d] = zero
+                elif is_power:
                     mean, excess = s[d] / n, w[d] / n
                     lift = one + t * excess
                     ratio = one if lift == one else np.log(lift) / (lift - one)
                     k[i, d] = c[d] + (np.log(mean) / t if mean < half else excess * ratio)
                     y[i, d] = np.exp(k[i, d])
-            else:
-                for d in range(width):
-                    lift = w[d] / s[d]
-                    y[i, d] = c[d] + lift
+                else:
+                    y[i, d] = c[d] + w[d] / s[d]
                     diff = c[d] - y[i, d]
                     k[i, d] = np.log(s[d]) + (zero if diff == zero else t * diff)
-
-    @compiled
-    def softmax_back(b, g, y, k, t, relu, semi, eps, dm, dt):
-        for d in range(len(b)):
-            m = (max(b[d], zero) if relu else b[d]) + eps
-            diff = m - y[d]
-            u = zero if diff == zero else t * diff
-            a = g[d] * weigh(u - k[d])
-            slope = a if semi or a == zero else a * (one + u)
-            dm[d] = zero if relu and b[d] <= zero else slope
-            dt[d] += a * diff * diff
-
-    @compiled
-    def power_back(b, g, k, p, n, relu, eps, need, dm, dp):
-        share = one / n
-        for d in range(len(b)):
-            m = (max(b[d], zero) if relu else b[d]) + eps
-            diff = log(m) - k[d]
-            slope = g[d] * share * exp((p - one) * diff)
-            dm[d] = zero if relu and b[d] <= zero else slope
-            if need:
-                u = p * diff
-                near_zero = zero
-                for coefficient in series:
-                    near_zero = near_zero * u + coefficient
-                ex = exp(u)
-                weight = near_zero if abs(u) < near else (ex - (ex - one) / u) / u
-                dp[d] += g[d] * share * exp(k[d]) * diff * diff * weight
 
     @compiled
     def backward(
@@ -249,27 +159,58 @@ def kernels(dtype: np.dtype) -> Kernels:
                 i, e = indices[place], edges[place]
                 if len(chosen) and not chosen[i]:
                     continue
+                later = min(place + AHEAD, len(indices) - 1)
+                prefetch_row(grad, indices[later])
+                prefetch_row(k, indices[later])
+                if not is_power:
+                    prefetch_row(y, indices[later])
+                if mode == TABLE:
+                    prefetch_row(ids, edges[later])
+                elif mode != NONE:
+                    prefetch_row(edge, edges[later])
+                if len(d_edge):
+                    prefetch_row(d_edge, edges[later])
                 before(x, j, edge, ids, weight, e, mode, b)
                 if is_power:
-                    n = real(degree_ptr[i + 1] - degree_ptr[i])
-                    power_back(b, grad[i], k[i], t, n, relu, eps, need_exponent, dm, dt)
+                    share = one / real(degree_ptr[i + 1] - degree_ptr[i])
+                    for d in range(width):
+                        m = (zero if relu and b[d] <= zero else b[d]) + eps
+                        diff = log(m) - k[i, d]
+                        slope = grad[i, d] * share * exp((t - one) * diff)
+                        dm[d] = zero if relu and b[d] <= zero else slope
+                        b[d] = diff
+                    if need_exponent:
+                        for d in range(width):
+                            u = t * b[d]
+                            near_zero = zero
+                            for coefficient in series:
+                                near_zero = near_zero * u + coefficient
+                            ex = exp(u)
+                            psi = near_zero if abs(u) < near else (ex - (ex - one) / u) / u
+                            dt[d] += grad[i, d] * share * exp(k[i, d]) * b[d] * b[d] * psi
                 else:
-                    softmax_back(b, grad[i], y[i], k[i], t, relu, semi, eps, dm, dt)
+                    for d in range(width):
+                        m = (zero if relu and b[d] <= zero else b[d]) + eps
+                        diff = m - y[i, d]
+                        u = zero if diff == zero else t * diff
+                        a = grad[i, d] * weigh(u - k[i, d])
+                        slope = a if semi or a == zero else a * (one + u)
+                        dm[d] = zero if relu and b[d] <= zero else slope
+                        dt[d] += a * diff * diff
                 for d in range(width):
                     dx[j, d] += dm[d]
                 if len(d_edge):
                     for d in range(width):
                         d_edge[e, d] = dm[d]
-                if len(d_weight):
-                    if mode == LINEAR:
-                        for f in range(edge.shape[1]):
-                            value = edge[e, f]
-                            for d in range(width):
-                                d_weight[f, d] += value * dm[d]
-                    else:
-                        row = ids[e]
+                if len(d_weight) and mode == LINEAR:
+                    for f in range(edge.shape[1]):
+                        value = edge[e, f]
                         for d in range(width):
-                            d_weight[row, d] += dm[d]
+                            d_weight[f, d] += value * dm[d]
+                elif len(d_weight):
+                    row = ids[e, 0]
+                    for d in range(width):
+                        d_weight[row, d] += dm[d]
             # Rows are added in double precision, since there may be millions of them.
             for d in range(width):
                 d_exponent[0] += dt[d]
@@ -303,9 +244,9 @@ def _run(call: Callable[[int, int, int], None], bounds: np.ndarray) -> None:
 
 def _arrays(edge: Tensor | None, weight: Tensor | None, rule: Rule, real: Any) -> tuple[np.ndarray, ...]:
     """Edge rows, edge ids and weights, empty where the rule has none."""
-    rows, ids, weights = np.empty((0, 0), real), np.empty(0, np.int64), np.empty((0, 0), real)
+    rows, ids, weights = np.empty((0, 0), real), np.empty((0, 1), np.int64), np.empty((0, 0), real)
     if edge is not None and rule.edge == "table":
-        ids = edge.numpy().astype(np.int64, copy=False)
+        ids = edge.numpy().astype(np.int64, copy=False)[:, None]
     elif edge is not None:
         rows = edge.numpy()
     return rows, ids, weights if weight is None else weight.numpy()

@@ -30,6 +30,9 @@ from normplace.ops.aggregate.reference import Grads, Needs, Rule
 REACH = 57.0
 # Below this power the product loses digits that the root magnifies.
 LEAST_POWER = 0.5
+# The gradient of the exponent is a variance within rows, taken as a difference of sums over the graph: it loses as many
+# digits as the square of the graph's spread has over that. Beyond this spread, times the exponent, rows are walked.
+STEEP = 24.0
 
 
 def applies(exponent: float, rule: Rule) -> bool:
@@ -108,6 +111,8 @@ def backward(
     d_exponent = None
     if rule.kind == "softmax":
         c, b = _pivot(m, t), m.mean(0)
+        if needs.exponent and _steep(m, b, t):
+            return exact(count[:, 0] > 0)
         # log(1 / A z), from what was kept.
         inverse = torch.sub(c, y).mul_(t).sub_(k)
         lost = _lost(inverse, count)
@@ -125,14 +130,15 @@ def backward(
     else:
         q = t - 1
         value = m.log_()
-        c = _pivot(value, q)
+        c, b = _pivot(value, q), value.mean(0)
+        if needs.exponent and _steep(value, b, t):
+            return exact(count[:, 0] > 0)
         inverse = torch.sub(c, k).mul_(q)
         lost = _lost(inverse, count)
         blank = (lost | (count[:, 0] == 0))[:, None]
         pulled = inverse.exp_().mul_(grad).div_(count).masked_fill_(blank, 0)
         dm = (matrix @ pulled).mul_(value.sub(c).mul_(q).exp_())
         if needs.exponent:
-            b = value.mean(0)
             # sum of g y a (log m - log y), in two sums over nodes
             sent = torch.sum(dm * value.exp() * (value - b), dtype=torch.float64)
             kept = torch.sum((grad * y * (k - b)).masked_fill_(blank, 0), dtype=torch.float64)
@@ -145,6 +151,11 @@ def backward(
         if d_exponent is not None and rest.exponent is not None:
             d_exponent = d_exponent + rest.exponent
     return Grads(dm, None if d_exponent is None else d_exponent.to(exponent.dtype), None, None)
+
+
+def _steep(value: Tensor, mean: Tensor, exponent: float) -> bool:
+    spread = torch.maximum(value.amax(0) - mean, mean - value.amin(0)).max()
+    return not abs(exponent) * float(spread) < STEEP
 
 
 def _lost(inverse: Tensor, count: Tensor) -> Tensor:
