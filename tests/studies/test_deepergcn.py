@@ -21,7 +21,7 @@ from normplace.studies.deepergcn import STUDY, anchors, depth, memory, molhiv, n
 from normplace.studies.deepergcn.claims import CLAIMS, best_by_validation, deepest
 from normplace.studies.deepergcn.memory import MemoryTrial
 from normplace.studies.deepergcn.molhiv import PUBLISHED_PARAMETERS, MolhivTrial
-from normplace.studies.deepergcn.network import conv_factory, learned
+from normplace.studies.deepergcn.network import AGGREGATIONS, conv_factory, learned
 from normplace.studies.deepergcn.node import NodeTrial
 from normplace.tasks.molecules import molecules_from_ogb, write_molecules
 
@@ -69,6 +69,26 @@ def test_a_trial_is_a_pure_function_of_its_configuration():
     assert node.run(replace(SMALL, dropout=0.3, seed=1)) != first
     assert len(first.series["energy"]) == SMALL.depth + 1
     assert len(first.series["temperature"]) == SMALL.depth
+
+
+def test_a_network_that_diverges_tells_nothing_apart(monkeypatch):
+    build = node.build
+
+    def broken(trial, graph):
+        model = build(trial, graph)
+        torch.nn.init.constant_(model.head.bias, float("nan"))
+        return model
+
+    monkeypatch.setattr(node, "build", broken)
+    metrics = node.run(SMALL).metrics
+    assert (metrics["test"], metrics["diverged"]) == (0.5, 1)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_every_aggregation_trains(aggregation):
+    metrics = node.run(replace(SMALL, aggregation=aggregation)).metrics
+    assert metrics["diverged"] == 0
+    assert metrics["test"] != 0.5
 
 
 def test_a_network_learns_where_the_mines_are():

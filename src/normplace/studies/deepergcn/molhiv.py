@@ -134,10 +134,7 @@ def _train(model: nn.Module, trial: MolhivTrial, data: Molecules) -> Iterator[tu
             logits, y = _logits(model, data, numbers)
             F.binary_cross_entropy_with_logits(logits, y).backward()
             optimizer.step()
-        val, test = (
-            roc_auc(torch.nan_to_num(predict(model, data, part)), data.y.cpu()[part].long())
-            for part in (data.valid, data.test)
-        )
+        val, test = (roc_auc(predict(model, data, part), data.y.cpu()[part].long()) for part in (data.valid, data.test))
         yield val, test
 
 

@@ -117,13 +117,14 @@ def run(trial: NodeTrial) -> Outcome:
         torch.manual_seed(trial.seed)
         model = build(trial, graph).to(device)
         course = list(_train(model, trial, graph, split, device))
-    _, best_val, best_test = max(course, key=lambda row: row[1])
+    _, best_val, best_test, _ = max(course, key=lambda row: row[1])
     measured = smoothing(model, graph.x.to(device), graph.edge_index.to(device))
     temperature, power, scale = (learned(model, suffix) for suffix in ("t", "p", "msg_norm.scale"))
     metrics = {
         "test": best_test,
         "val": best_val,
         "last_test": course[-1][2],
+        "diverged": sum(row[3] for row in course) / len(course),
         "energy": measured.energy[-1],
         "cosine": measured.cosine[-1],
     }
@@ -151,8 +152,11 @@ def run(trial: NodeTrial) -> Outcome:
 
 def _train(
     model: nn.Module, trial: NodeTrial, graph: LabelledGraph, split: int, device: torch.device
-) -> Iterator[tuple[float, float, float]]:
-    """Epoch, validation and test score, at equal steps of the training."""
+) -> Iterator[tuple[float, float, float, bool]]:
+    """Epoch, validation and test score, and whether the network no longer gives numbers, at equal steps of training.
+
+    Such a network is judged as one that tells nothing apart: a plain stack may well diverge.
+    """
     x, edge_index, y = (tensor.to(device) for tensor in (graph.x, graph.edge_index, graph.y))
     train = graph.train[split].nonzero()[:, 0].to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=trial.learning_rate, fused=device.type in ("cpu", "cuda"))
@@ -166,5 +170,8 @@ def _train(
         if epoch % every == 0 or epoch == trial.epochs:
             model.eval()
             with torch.no_grad():
-                logits = torch.nan_to_num(model(x, edge_index)).cpu()
-            yield float(epoch), graph.score(logits, graph.val[split]), graph.score(logits, graph.test[split])
+                logits = model(x, edge_index).cpu()
+            diverged = not bool(logits.isfinite().all())
+            logits = torch.zeros_like(logits) if diverged else logits
+            val, test = (graph.score(logits, mask[split]) for mask in (graph.val, graph.test))
+            yield float(epoch), val, test, diverged
