@@ -165,8 +165,8 @@ def _train(
         model.train()
         optimizer.zero_grad()
         F.cross_entropy(model(x, edge_index)[train], y[train]).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        if bool(nn.utils.clip_grad_norm_(model.parameters(), 1.0).isfinite()):  # else the step is left out
+            optimizer.step()
         if epoch % every == 0 or epoch == trial.epochs:
             model.eval()
             with torch.no_grad():
