@@ -17,6 +17,8 @@ from normplace.lab.report.charts import render_chart
 from normplace.lab.runner import Run
 from normplace.lab.study import Study
 from normplace.studies.postdeg import recommend
+from normplace.studies.postdeg.claims import recommend as claims_recommend
+from normplace.studies.postdeg.figures import recommend as figures_recommend
 from normplace.studies.postdeg.recommend import CELLS, PART, RecommendTrial
 
 STUDY = Study(

@@ -69,7 +69,7 @@ class Adjacency(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Each node's weighted sum of its neighbours' rows."""
-        return _SymmetricProduct.apply(self.start, self.neighbours, self.weight, x)
+        return _SymmetricProduct.apply(self.start, self.neighbours, self.weight.to(x.dtype), x)
 
     def extra_repr(self) -> str:
         """Its size."""

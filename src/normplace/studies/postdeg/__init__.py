@@ -1,7 +1,7 @@
 """PostDeg: Placement Beats Parameterization in LayerNorm GNNs (arXiv 2606.14022)."""
 
 from normplace.lab.study import Study
-from normplace.studies.postdeg import recommend, selection, topologies
+from normplace.studies.postdeg import recommend, selection, social, topologies
 from normplace.studies.postdeg.claims import CLAIMS
 from normplace.studies.postdeg.figures import figures
 
@@ -22,9 +22,11 @@ STUDY = Study(
         "graphs of up to 265,000 nodes.\n\n"
         "Recommend: where practitioners would meet the question. LightGCN and normalized residual networks around the "
         "same propagation rank items for users of MovieLens 100K (laptop) or Gowalla (full), by LightGCN's protocol."
+        "\n\n"
+        "Social: residual stacks classify the workers of Tolokers, with and without a degree scale beside LayerNorm."
     ),
     reference="normplace.studies.postdeg:STUDY",
-    parts=(selection.PART, topologies.PART, recommend.PART),
+    parts=(selection.PART, topologies.PART, recommend.PART, social.PART),
     claims=CLAIMS,
     figures=figures,
 )

@@ -13,7 +13,6 @@ from torch import nn
 from normplace.errors import UsageError, unknown
 from normplace.lab.study import Outcome, Part
 from normplace.norms import LayerNorm
-from normplace.placement import Placement
 from normplace.scale import Scale
 
 TASKS = {
@@ -99,9 +98,8 @@ def stack_options(trial: SelectionTrial) -> dict[str, Any]:
     if trial.slot != "none":
         side = "before" if trial.slot == "before" else "after"
         scale = Scale(trial.source, trial.power, side, "final" if trial.slot == "head" else None)
-    post = Placement.named("post")
     return {
-        "placement": Placement(post.segments, final=True, name="post + final") if trial.extra_norm else post,
+        "placement": "post",
         "norm": partial(LayerNorm, eps=trial.eps),
         "scale": scale,
         "gate": trial.gate or None,
@@ -186,6 +184,9 @@ def run(trial: SelectionTrial) -> Outcome:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(trial.seed)
         policy = Policy(convolution(trial.aggregation), 32, 3, features=trial.features, **stack_options(trial))
+    if trial.extra_norm:
+        # A placement refuses a final norm right after a stream norm; here the scale stands between the two.
+        policy.stack.final_norm = LayerNorm(32, eps=trial.eps)
     generator = torch.Generator().manual_seed(trial.seed)
     history = train_policy(policy, known, reward, steps=trial.steps, generator=generator)
     measure = InfluenceReward(simulations=400) if trial.task == "influence" else reward

@@ -25,7 +25,7 @@ from normplace.train.fit import pick_device
 
 SLOTS = {slot: title for slot, title in selection.SLOTS.items() if slot != "head"}
 SPLITS = 10
-LOOKS = 20
+LOOKS = 10
 """How often during training the validation nodes are looked at."""
 STEP = 0.01
 """Change of the logarithm of the degrees by which it is measured how far they are heard."""

@@ -168,7 +168,7 @@ def build_policy(method: str) -> Policy:
 
 def _trained(trial: TopologyTrial) -> Policy:
     from normplace.tasks.selection import mixed_graphs
-    from normplace.tasks.selection.rewards import REWARDS
+    from normplace.tasks.selection.rewards import DismantlingReward, InfluenceReward
     from normplace.train.reinforce import train_policy
 
     drawn = np.random.default_rng([trial.seed, 0])
@@ -179,7 +179,8 @@ def _trained(trial: TopologyTrial) -> Policy:
         torch.manual_seed(trial.seed)
         policy = build_policy(trial.method).to(pick_device(trial.device))
     generator = torch.Generator().manual_seed(trial.seed)
-    train_policy(policy, graphs, REWARDS[trial.task], steps=trial.steps, generator=generator)
+    reward = DismantlingReward() if trial.task == "dismantling" else InfluenceReward(simulations=12)
+    train_policy(policy, graphs, reward, steps=trial.steps, generator=generator)
     return policy
 
 

@@ -13,7 +13,8 @@ from normplace.studies.postdeg.social import PART
 _ABSTRACT = f"{PAPER}, abstract"
 _SETTING = (
     "Tolokers, scale degree^-1, paired by official split. The paper does not classify nodes: task, network, training "
-    "and thresholds are ours. At laptop scale a tenth of the edges, two blocks of width 16 and 40 epochs."
+    "and thresholds are ours. At laptop scale a tenth of the edges, two blocks of width 16 and 40 epochs, chosen, with "
+    "the learning rate, in four pilots on one split."
 )
 
 
@@ -61,7 +62,7 @@ CLAIMS = (
             for side in ({"at_least": -0.01}, {"at_most": 0.01})
         ),
         seeds=5,
-        note=f"{_SETTING} A pilot with one split preceded it.",
+        note=_SETTING,
     ),
     Claim(
         id="social-after-classifies-better",
@@ -72,6 +73,7 @@ CLAIMS = (
             for name, title in AGGREGATIONS.items()
         ),
         seeds=5,
-        note=f"{_SETTING} A pilot with one split at laptop scale pointed the other way for all three.",
+        note=f"{_SETTING} A pilot with one split at laptop scale pointed the other way for all three; with "
+        "degree^-1/2 the mean gained 0.006, attention and sum lost 0.006 and 0.014.",
     ),
 )

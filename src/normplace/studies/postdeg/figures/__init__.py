@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from normplace.lab.results import Line
 from normplace.lab.study import Figure
-from normplace.studies.postdeg.figures import recommend, selection, topologies
+from normplace.studies.postdeg.figures import recommend, selection, social, topologies
 
-PARTS = (selection, topologies, recommend)
+PARTS = (selection, topologies, recommend, social)
 
 
 def figures(lines: Sequence[Line]) -> list[Figure]:
