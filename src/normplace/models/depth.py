@@ -134,29 +134,40 @@ class Call:
     factor: Tensor | None
 
 
-@dataclass(frozen=True)
 class _Surroundings:
-    """The random state and autocast setting in which a branch ran."""
+    """The random states and the autocast setting in which branches ran.
 
-    device: torch.device
-    cpu: Tensor
-    cuda: Tensor | None
-    autocast: tuple[bool, torch.dtype]
+    The states lie in one tensor that is there before the branches run: small ones of their own, between the large
+    tensors that come and go, would keep the allocator from giving memory back.
 
-    @classmethod
-    def here(cls, device: torch.device) -> _Surroundings:
-        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        cast = (torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type))
-        return cls(device, torch.get_rng_state(), cuda, cast)
+    Args:
+        count: How many branches there are.
+        device: Where they run.
+    """
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self.device = device
+        self.cpu = torch.get_rng_state().repeat(count, 1)
+        self.cuda = torch.cuda.get_rng_state(device).repeat(count, 1) if device.type == "cuda" else None
+        self.autocast = {
+            "enabled": torch.is_autocast_enabled(device.type),
+            "dtype": torch.get_autocast_dtype(device.type),
+        }
+
+    def record(self, number: int) -> None:
+        """Keep the states a branch is about to use."""
+        self.cpu[number] = torch.get_rng_state()
+        if self.cuda is not None:
+            self.cuda[number] = torch.cuda.get_rng_state(self.device)
 
     @contextlib.contextmanager
-    def again(self) -> Iterator[None]:
-        enabled, dtype = self.autocast
+    def again(self, number: int) -> Iterator[None]:
+        """The states and setting of a branch, for as long as the context lasts."""
         devices = [] if self.cuda is None else [self.device]
-        with torch.random.fork_rng(devices), torch.autocast(self.device.type, dtype=dtype, enabled=enabled):
-            torch.set_rng_state(self.cpu)
+        with torch.random.fork_rng(devices), torch.autocast(self.device.type, **self.autocast):
+            torch.set_rng_state(self.cpu[number].clone())  # a view crashes PyTorch 2.13
             if self.cuda is not None:
-                torch.cuda.set_rng_state(self.cuda, self.device)
+                torch.cuda.set_rng_state(self.cuda[number].clone(), self.device)
             yield
 
 
@@ -189,14 +200,14 @@ class _Reversible(torch.autograd.Function):
         factor: Tensor | None,
         *parameters: Tensor,
     ) -> Tensor:
-        surroundings = []
         groups = list(x.chunk(_parts(blocks), dim=-1))
-        for block in blocks:
+        surroundings = _Surroundings(len(blocks) * len(groups), x.device)
+        for layer, block in enumerate(blocks):
             assert isinstance(block, Coupling)
             read = sum(groups[1:])
             for number in range(len(groups)):
                 assert isinstance(read, Tensor)
-                surroundings.append(_Surroundings.here(x.device))
+                surroundings.record(layer * len(groups) + number)
                 read = groups[number] + block.added(number, read, call)
                 groups[number] = read
         out = torch.cat(groups, dim=-1)
@@ -211,29 +222,51 @@ class _Reversible(torch.autograd.Function):
         ctx: Any, *grad_outputs: Any
     ) -> tuple[Any, ...]:
         out, *parameters = ctx.saved_tensors  # leaves come back as the very tensors the blocks hold
-        shared = [tensor for tensor in (ctx.call.edge_attr, ctx.call.factor) if tensor is not None]
-        total: dict[int, Tensor | None] = {id(tensor): None for tensor in (*shared, *parameters)}
-        surroundings = list(ctx.surroundings)
+        shared = (ctx.call.edge_attr, ctx.call.factor)
+        total = _Sums([tensor for tensor in (*shared, *parameters) if tensor is not None and tensor.requires_grad])
         values, grads = ([*tensor.chunk(_parts(ctx.blocks), dim=-1)] for tensor in (out, *grad_outputs))
         with FrozenStatistics(ctx.blocks):
-            for block in reversed(ctx.blocks):
+            for layer, block in reversed([*enumerate(ctx.blocks)]):
                 for number in reversed(range(len(values))):
                     read = values[number - 1] if number else torch.stack(values[1:]).sum(0)
-                    with torch.enable_grad(), surroundings.pop().again():
+                    with torch.enable_grad(), ctx.surroundings.again(layer * len(values) + number):
                         read = read.detach().requires_grad_()
                         added = block.added(number, read, ctx.call)
-                    wanted = [read, *(p for p in block.parts[number].parameters() if p.requires_grad)]
-                    wanted += [tensor for tensor in shared if tensor.requires_grad]
-                    found = torch.autograd.grad(added, wanted, grads[number].to(added.dtype), allow_unused=True)
+                    wanted = [tensor for tensor in (*shared, *block.parts[number].parameters()) if total.has(tensor)]
+                    grad = grads[number].to(added.dtype)
+                    of_read, *found = torch.autograd.grad(added, [read, *wanted], grad, allow_unused=True)
                     values[number] = values[number] - added.detach()
-                    for target in range(number - 1, number) if number else range(1, len(values)):
-                        grads[target] = grads[target] + found[0]
-                    for tensor, more in zip(wanted[1:], found[1:], strict=True):
-                        if more is not None:
-                            so_far = total[id(tensor)]
-                            total[id(tensor)] = more if so_far is None else so_far + more
-        of_shared = (None if tensor is None else total[id(tensor)] for tensor in (ctx.call.edge_attr, ctx.call.factor))
-        return (None, None, torch.cat(grads, dim=-1), *of_shared, *(total[id(p)] for p in parameters))
+                    for target in (number - 1,) if number else range(1, len(values)):
+                        grads[target] = grads[target] + of_read
+                    total.add(wanted, found)
+        return (None, None, torch.cat(grads, dim=-1), *(total.of(tensor) for tensor in (*shared, *parameters)))
+
+
+class _Sums:
+    """Gradients that are added up where they lie from the start, for the sake of the allocator.
+
+    Args:
+        tensors: Whose gradients.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._sums = {id(tensor): torch.zeros_like(tensor) for tensor in tensors}
+        self._used: set[int] = set()
+
+    def has(self, tensor: Tensor | None) -> bool:
+        """Whether it is one of the tensors."""
+        return id(tensor) in self._sums
+
+    def add(self, tensors: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
+        """Add a gradient to each tensor's; None adds nothing."""
+        for tensor, grad in zip(tensors, grads, strict=True):
+            if grad is not None:
+                self._sums[id(tensor)] += grad
+                self._used.add(id(tensor))
+
+    def of(self, tensor: Tensor | None) -> Tensor | None:
+        """A tensor's gradient; None where nothing was added."""
+        return self._sums[id(tensor)] if id(tensor) in self._used else None
 
 
 def _parts(blocks: nn.ModuleList) -> int:
