@@ -21,8 +21,6 @@ from normplace.tasks.grid_mines import grid_mines
 from normplace.train.fit import pick_device
 
 DEPTHS = {"smoke": (2, 4), "laptop": (4, 48), "full": (7, 28, 112, 448, 1000)}
-MOST_STORED = 448
-"""Beyond this depth stored activations may not fit beside other trials on one GPU."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,7 @@ def plan(scale: str) -> Iterator[MemoryTrial]:
     for depth in DEPTHS[scale][::-1]:
         for memory in MEMORY:
             for seed in range(2):
-                if memory != "store" or depth <= MOST_STORED:
-                    yield MemoryTrial(memory, depth, seed, **size)
+                yield MemoryTrial(memory, depth, seed, **size)
 
 
 def run(trial: MemoryTrial) -> Outcome:
