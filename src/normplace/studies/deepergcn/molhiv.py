@@ -146,13 +146,13 @@ def run(trial: MolhivTrial) -> Outcome:
         torch.manual_seed(trial.seed)
         model = build(trial).to(device)
         course = list(_train(model, trial, data))
-    best_val, best_test = max(course)
+    best = max(range(len(course)), key=lambda epoch: course[epoch][0])
     temperature = learned(model, "t")
     return Outcome(
         metrics={
-            "test": best_test,
-            "val": best_val,
-            "best_epoch": float(1 + course.index((best_val, best_test))),
+            "test": course[best][1],
+            "val": course[best][0],
+            "best_epoch": float(1 + best),
             "parameters": float(sum(p.numel() for p in model.parameters())),
             **({"t_low": min(temperature), "t_high": max(temperature)} if temperature else {}),
         },
