@@ -18,8 +18,8 @@ TINY = 1e-12
 GRAPHS = ("grid-mines", "minesweeper", "tolokers")
 _PILOTS = (
     "The published tables of this comparison are not known to us, so the threshold is ours; single-seed pilots on the "
-    "grid came before it. Three seeds of the grid were too few to decide, so they were raised to five, and its size and "
-    "epochs were then lowered, over four runs, to what two cores do in a minute or two."
+    "grid came before it. Three seeds of the grid were too few to decide, so they were raised to five, and its size "
+    "and epochs were then lowered, over four runs, to what two cores do in a minute or two."
 )
 
 
