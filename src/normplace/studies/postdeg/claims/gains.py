@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -48,4 +49,4 @@ def share_kept(lines: Sequence[Line], task: str, control: dict[str, Any], over: 
     if not reference:
         return {}
     mean = sum(reference.values()) / len(reference)
-    return {seed: value / mean for seed, value in gain(lines, task, control, over).items()}
+    return {seed: value / mean if mean else math.nan for seed, value in gain(lines, task, control, over).items()}

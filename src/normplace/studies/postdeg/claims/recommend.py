@@ -23,9 +23,9 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
 MEASURES = {"recall": "recall@20", "ndcg": "NDCG@20"}
 NORMED = ("LayerNorm", "RMSNorm")
 _PILOTS = (
-    "All networks with a norm have one budget. Epochs, batch size, learning rates and the scores' temperature were set in pilots: "
-    "a first run on MovieLens, of 16 epochs, showed the networks with the scale after the norm still learning (paired "
-    "recall 0.73 and 0.78 of that without), so that, looking at all cells, rate and epochs were raised."
+    "All networks with a norm have one budget. Epochs, batch size, learning rates and the scores' temperature were set "
+    "in pilots: a first run on MovieLens, of 16 epochs, showed the networks with a scale after the norm still learning "
+    "(paired recall 0.73 and 0.78 of that without), so that, looking at all cells, rate and epochs were raised."
 )
 _RUNS = (
     "Published for one seed after 1,000 epochs in batches of 2,048; here batches are 16 to 64 times as large and the "
