@@ -3,7 +3,7 @@
 Build networks with any placement, find and measure the norms of existing ones, and see the evidence.
 """
 
-from normplace import models, ntk
+from normplace import models, ntk, ops
 from normplace._version import __version__
 from normplace.audit import survival
 from normplace.convert import insert
@@ -48,6 +48,8 @@ __all__ = [
     "models",
     # What survives the norms of an existing network
     "survival",
+    # Numerical kernels
+    "ops",
     # An existing network, changed
     "insert",
     # Neural tangent kernels
