@@ -214,9 +214,7 @@ def _classical_order(trial: TopologyTrial, graph: Graph) -> NDArray[np.int64]:
         "adaptive-degree": lambda: selection.degree_order(graph, adaptive=True),
         "k-core": lambda: selection.core_order(graph),
         "corehd": lambda: selection.corehd_order(graph),
-        "collective-influence": lambda: selection.collective_influence_order(
-            graph, 2 if graph.num_nodes <= NEAR else 1
-        ),
+        "collective-influence": lambda: selection.collective_influence_order(graph, radius),
         "pagerank": lambda: selection.ranking(graph, selection.pagerank(graph)),
     }
     return orders[trial.method]()
