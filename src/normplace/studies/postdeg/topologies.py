@@ -38,12 +38,13 @@ SEEDS = 50
 SMALL = 3000  # nodes, up to which betweenness is recomputed after every removal
 NEAR = 10_000  # nodes, up to which collective influence looks two steps far, and one above
 LEARNED = {
-    "ln": "learned: attention, constant input, LayerNorm",
-    "postdeg": "learned: the same with PostDeg",
-    "degree-input": "learned: mean, degree as input, LayerNorm",
-    "degree-postdeg": "learned: mean, degree as input, PostDeg",
-    "sum": "learned: sum, degree as input, LayerNorm",
+    "ln": "policy: GAT, constant, LN",
+    "postdeg": "policy: GAT, constant, PostDeg",
+    "degree-input": "policy: mean, degree, LN",
+    "degree-postdeg": "policy: mean, degree, PostDeg",
+    "sum": "policy: sum, degree, LN",
 }
+"""Aggregation, input and whether a scale follows LayerNorm."""
 CLASSICAL = {
     "random": "random",
     "degree": "degree",
@@ -62,7 +63,7 @@ def titles() -> dict[str, str]:
     """Every method's name for people."""
     learned = {}
     for name, title in LEARNED.items():
-        learned |= {name: f"{title}, one-shot", name + ADAPTIVE: f"{title}, adaptive"}
+        learned |= {name: title, name + ADAPTIVE: f"{title}, adaptive"}
     return CLASSICAL | learned
 
 
