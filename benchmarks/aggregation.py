@@ -14,8 +14,8 @@ is the second. Memory is the high-water mark of the resident set over what the i
 (labelled/tolokers.npz in the folder NORMPLACE_DATA; else a power-law graph of its size) and a random one.
 
 On a GPU the floor is what a pass that gathers every row from memory must move: the rows of x once forward and three
-rows backward, plus indices and results, at the speed of a device copy measured in the same run. ``--tune`` tries layouts of
-the kernels instead and prints their times.
+rows backward, plus indices and results, at the speed of a device copy measured in the same run. ``--tune`` tries
+layouts of the kernels instead and prints their times.
 """
 
 from __future__ import annotations
@@ -329,8 +329,8 @@ def gpu_report(args: argparse.Namespace) -> dict:
             f"{graph}, {rule}, edges {edge}: forward {row['ours_forward_ms']:.3f} ms "
             f"({row['of_floor_forward']:.0%} of floor speed), with backward {row['ours_ms']:.3f} ms "
             f"({row['of_floor']:.0%}), {row['ours_peak_bytes'] / 2**30:.2f} GiB, "
-            f"bfloat16 {row['ours_bfloat16_ms']:.3f} ms; PyG {row['peer_forward_ms']:.2f} and {row['peer_ms']:.2f} ms, {row['peer_peak_bytes'] / 2**30:.2f} GiB: "
-            f"{row['faster']:.1f}x",
+            f"bfloat16 {row['ours_bfloat16_ms']:.3f} ms; PyG {row['peer_forward_ms']:.2f} and {row['peer_ms']:.2f} ms, "
+            f"{row['peer_peak_bytes'] / 2**30:.2f} GiB: {row['faster']:.1f}x",
             flush=True,
         )
     report["GENConv"] = [layer_row(graph, args) for graph in ("uniform", "power-law")]

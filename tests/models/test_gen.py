@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.ops.aggregation import brute, graph
 
 from normplace import UsageError
 from normplace.models import GENConv, GraphStack
 from normplace.ops import Neighbours
-from tests.ops.aggregation import brute, graph
 
 EDGES = graph()
 

@@ -85,9 +85,9 @@ class GENConv(nn.Module):
     """``MLP(x_i + AGG_j(relu(x_j + e_ij) + eps))``, with softmax or power-mean aggregation.
 
     Arguments and state dict are those of PyG's ``GENConv``, so weights load both ways. Memory grows with nodes, not
-    with edges. Beyond PyG there are the degree-scaled ``softmax_sum`` and ``powermean_sum`` with a learnable power y, edges
-    given by type, and a power mean that is neither clamped nor flat. The exponent of the degree is y itself, as the
-    paper writes it; the authors' code takes its sigmoid.
+    with edges. Beyond PyG there are the degree-scaled ``softmax_sum`` and ``powermean_sum`` with a learnable power y,
+    edges given by type, and a power mean that is neither clamped nor flat. The exponent of the degree is y itself, as
+    the paper writes it; the authors' code takes its sigmoid.
 
     Args:
         in_channels: Width of the node features, or of those of sources and of targets.

@@ -10,7 +10,7 @@ for any b; the mean of m keeps the difference small. The power mean is one produ
 ``m^(p-1) Aᵀ(g y^(1-p) / n)``.
 
 Where every neighbour of a row lies far below c, z underflows. Such rows are found by their sums and computed again,
-each with a pivot of its own; in the backward pass likewise. So the result is exact for every row, and fast for the rest.
+each with a pivot of its own; in the backward pass likewise. So the result is right in every row, and fast in the rest.
 """
 
 from __future__ import annotations
@@ -170,22 +170,43 @@ def subset(arriving: Half, rows: Tensor) -> Half:
     return Half(offset, arriving.indices[place], arriving.edges[place], offset, offset)
 
 
-def exact_forward(x: Tensor, exponent: Tensor, arriving: Half, rule: Rule) -> Callable[[Tensor, Tensor, Tensor], None]:
-    """The reference on the rows it is given."""
+def exact_forward(
+    x: Tensor, exponent: Tensor, arriving: Half, rule: Rule, numba: bool
+) -> Callable[[Tensor, Tensor, Tensor], None]:
+    """What overwrites the rows it is given, each computed by itself, with numba or by the reference."""
 
     def run(y: Tensor, k: Tensor, rows: Tensor) -> None:
-        y[rows], k[rows] = reference.forward(x, exponent, None, None, subset(arriving, rows), rule)
+        if numba:
+            from normplace.ops.aggregate import compiled
+
+            compiled.forward(x, exponent, None, None, arriving, rule, (y, k, rows.numpy()))
+        else:
+            y[rows], k[rows] = reference.forward(x, exponent, None, None, subset(arriving, rows), rule)
 
     return run
 
 
 def exact_backward(
-    grad: Tensor, x: Tensor, exponent: Tensor, arriving: Half, y: Tensor, k: Tensor, rule: Rule, needs: Needs
+    grad: Tensor,
+    x: Tensor,
+    exponent: Tensor,
+    arriving: Half,
+    leaving: Half,
+    y: Tensor,
+    k: Tensor,
+    rule: Rule,
+    needs: Needs,
+    numba: bool,
 ) -> Callable[[Tensor], Grads]:
-    """The reference's gradients from the rows that are marked."""
+    """What gives the gradients from the rows that are marked, with numba or by the reference."""
 
-    def run(lost: Tensor) -> Grads:
-        rows = lost.nonzero()[:, 0]
+    def run(marked: Tensor) -> Grads:
+        if numba:
+            from normplace.ops.aggregate import compiled
+
+            given = (grad, x, exponent, None, None, arriving, leaving, y, k, rule, needs)
+            return compiled.backward(*given, marked.numpy())
+        rows = marked.nonzero()[:, 0]
         part = subset(arriving, rows)
         return reference.backward(grad[rows], x, exponent, None, None, part, y[rows], k[rows], rule, needs)
 

@@ -90,16 +90,11 @@ def aggregate(
     if chosen == "triton":
         from normplace.ops.aggregate import triton
 
-        return triton.forward(x, exponent, edge, weight, arriving, rule, piece)
+        with torch.cuda.device_of(x):
+            return triton.forward(x, exponent, edge, weight, arriving, rule, piece)
     x, edge, weight = _widened(x), _widened(edge), _widened(weight)
     if chosen == "factorised":
-        exact = factorised.exact_forward(x, exponent, arriving, rule)
-        if _installed("numba"):
-            from normplace.ops.aggregate import compiled
-
-            def exact(y: Tensor, k: Tensor, rows: Tensor) -> None:
-                compiled.forward(x, exponent, None, None, arriving, rule, (y, k, rows.numpy()))
-
+        exact = factorised.exact_forward(x, exponent, arriving, rule, _installed("numba"))
         return factorised.forward(x, exponent, arriving, rule, exact)
     from normplace.ops.aggregate import compiled
 
@@ -145,7 +140,8 @@ def aggregate_backward(
     elif chosen == "triton":
         from normplace.ops.aggregate import triton
 
-        found = triton.backward(grad, x, exponent, edge, weight, arriving, leaving, y, k, rule, needs, piece)
+        with torch.cuda.device_of(x):
+            found = triton.backward(grad, x, exponent, edge, weight, arriving, leaving, y, k, rule, needs, piece)
     else:
         found = _on_cpu(grad, x, exponent, edge, weight, arriving, leaving, y, k, rule, needs, chosen)
 
@@ -176,15 +172,8 @@ def _on_cpu(
 ) -> Grads:
     x, edge, weight = _widened(x), _widened(edge), _widened(weight)
     if chosen == "factorised":
-        exact = factorised.exact_backward(grad, x, exponent, arriving, y, k, rule, needs)
-        if _installed("numba"):
-            from normplace.ops.aggregate import compiled
-
-            def exact(lost: Tensor) -> Grads:
-                return compiled.backward(
-                    grad, x, exponent, None, None, arriving, leaving, y, k, rule, needs, lost.numpy()
-                )
-
+        kept = (y, k, rule, needs)
+        exact = factorised.exact_backward(grad, x, exponent, arriving, leaving, *kept, _installed("numba"))
         return factorised.backward(grad, x, exponent, arriving, leaving, y, k, rule, needs, exact)
     from normplace.ops.aggregate import compiled
 

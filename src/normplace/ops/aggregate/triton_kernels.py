@@ -1,10 +1,12 @@
 """The Triton kernels of generalized aggregation; :mod:`normplace.ops.aggregate.triton` launches them.
 
 The mathematics is that of :mod:`normplace.ops.aggregate.reference`, with the softmax taken online: about one
-exponential for each edge and channel. A program walks a few pieces of rows side by side, each thread keeping its own channels, so
-nothing is exchanged between threads. A tile is edges at once × pieces × channels, its first axis within a thread: all
-its loads are issued before the first is used.
+exponential for each edge and channel. A program walks a few pieces of rows side by side, each thread keeping its own
+channels, so nothing is exchanged between threads. A tile is edges at once × pieces × channels, its first axis within a
+thread: all its loads are issued before the first is used.
 """
+# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false
 
 import triton
 import triton.language as tl
