@@ -255,3 +255,14 @@ def test_mistakes_are_one_sentence(call, words):
         call()
     assert words in str(error.value)
     assert str(error.value).endswith(".")
+
+
+def test_the_fastest_way_is_chosen():
+    one, soft, dense = torch.tensor(1.0), reference.Rule(), reference.Rule(edge="dense")
+    walks = "numba" if op._installed("numba") else "reference"
+    assert op.choose("cpu", one, soft, 100, "auto") == "factorised"
+    assert op.choose("cpu", one, soft, 10, "auto") == ("numba" if walks == "numba" else "factorised")
+    assert op.choose("cpu", one, dense, 100, "auto") == walks
+    assert op.choose("cpu", torch.tensor(math.inf), soft, 100, "auto") == walks
+    assert op.choose("cpu", torch.tensor(0.1), reference.Rule("power"), 100, "auto") == walks
+    assert op.choose("mps", one, soft, 100, "auto") == "reference"

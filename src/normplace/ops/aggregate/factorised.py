@@ -30,6 +30,8 @@ from normplace.ops.aggregate.reference import Grads, Needs, Rule
 REACH = 57.0
 # Below this power the product loses digits that the root magnifies.
 LEAST_POWER = 0.5
+# With fewer edges for each node, the passes over nodes cost more time and memory than exponentials for each edge.
+LEAST_DEGREE = 40
 # The gradient of the exponent is a variance within rows, taken as a difference of sums over the graph: it loses as many
 # digits as the square of the graph's spread has over that. Beyond this spread, times the exponent, rows are walked.
 STEEP = 24.0

@@ -23,13 +23,14 @@ def _installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def choose(device: str, exponent: Tensor, rule: Rule, asked: str) -> str:
+def choose(device: str, exponent: Tensor, rule: Rule, degree: float, asked: str) -> str:
     """What computes the aggregation.
 
     Args:
         device: Type of the device the rows are on.
         exponent: Temperature or power.
         rule: What is aggregated.
+        degree: Edges for each node.
         asked: One of :data:`BACKENDS`; ``auto`` takes the fastest there is.
 
     Raises:
@@ -42,9 +43,9 @@ def choose(device: str, exponent: Tensor, rule: Rule, asked: str) -> str:
     if asked == "auto":
         if device != "cpu":
             return "triton" if device == "cuda" and _installed("triton") else "reference"
-        if factorised.applies(float(exponent), rule):
-            return "factorised"
-        return "numba" if _installed("numba") else "reference"
+        walks = "numba" if _installed("numba") else "reference"
+        pays = degree >= factorised.LEAST_DEGREE or walks == "reference"
+        return "factorised" if pays and factorised.applies(float(exponent), rule) else walks
     if asked == "factorised" and not (device == "cpu" and factorised.applies(float(exponent), rule)):
         raise UsageError(
             "the factorised form needs a CPU, no edge terms, and a finite temperature or a power over 1/2."
@@ -81,7 +82,7 @@ def aggregate(
     """The aggregate, and what its gradient needs, in float32 or float64."""
     rule = Rule(kind, edge_kind, relu, eps, semi)
     arriving = Half(*graph[:5])
-    chosen = choose(x.device.type, exponent, rule, backend)
+    chosen = choose(x.device.type, exponent, rule, len(arriving.indices) / max(1, len(x)), backend)
     if not len(arriving.indices) or not x.shape[1]:
         y = x.new_zeros(len(arriving.indptr) - 1, x.shape[1], dtype=_wide(x.dtype))
         return y, torch.zeros_like(y)
@@ -130,7 +131,7 @@ def aggregate_backward(
     """Gradients of x, exponent, dense edge terms and weights; an empty tensor for one that is not needed."""
     rule, needs = Rule(kind, edge_kind, relu, eps, semi), Needs(need_exponent, need_edge, need_weight)
     arriving, leaving = Half(*graph[:5]), Half(*graph[5:])
-    chosen = choose(x.device.type, exponent, rule, backend)
+    chosen = choose(x.device.type, exponent, rule, len(arriving.indices) / max(1, len(x)), backend)
     grad = grad.contiguous()
     if not len(arriving.indices) or not x.shape[1]:
         zeros = (torch.zeros_like(t) if t is not None else None for t in (exponent, edge, weight))
