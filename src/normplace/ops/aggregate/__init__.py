@@ -177,7 +177,7 @@ def _edges(x: Tensor, edge, count: int) -> tuple[Tensor, str, Tensor | None, Ten
         _expect("edge features", features, x, (count, None))
         _expect("the weight of the edges", weight, x, (x.shape[1], features.shape[1]))
         if features.requires_grad or features.shape[1] > MOST_FEATURES:
-            return x, "dense", torch.nn.functional.linear(features, weight, bias), None
+            return x, "dense", torch.nn.functional.linear(features, weight, bias).to(x.dtype), None
         if bias is not None:
             _expect("the bias of the edges", bias, x, (x.shape[1],))
             x = x + bias
