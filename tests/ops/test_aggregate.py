@@ -260,9 +260,12 @@ def test_mistakes_are_one_sentence(call, words):
 def test_the_fastest_way_is_chosen():
     one, soft, dense = torch.tensor(1.0), reference.Rule(), reference.Rule(edge="dense")
     walks = "numba" if op._installed("numba") else "reference"
-    assert op.choose("cpu", one, soft, 100, "auto") == "factorised"
-    assert op.choose("cpu", one, soft, 10, "auto") == ("numba" if walks == "numba" else "factorised")
-    assert op.choose("cpu", one, dense, 100, "auto") == walks
-    assert op.choose("cpu", torch.tensor(math.inf), soft, 100, "auto") == walks
-    assert op.choose("cpu", torch.tensor(0.1), reference.Rule("power"), 100, "auto") == walks
-    assert op.choose("mps", one, soft, 100, "auto") == "reference"
+    crowded, sparse, tiny = (10_000, 100, 64), (10_000, 1_000, 64), (100, 50, 4)
+    assert op.choose("cpu", one, soft, crowded, "auto") == "factorised"
+    assert op.choose("cpu", one, soft, sparse, "auto") == ("numba" if walks == "numba" else "factorised")
+    assert op.choose("cpu", one, soft, tiny, "auto") == "factorised"
+    assert op.choose("cpu", one, dense, tiny, "auto") == "reference"
+    assert op.choose("cpu", one, dense, crowded, "auto") == walks
+    assert op.choose("cpu", torch.tensor(math.inf), soft, crowded, "auto") == walks
+    assert op.choose("cpu", torch.tensor(0.1), reference.Rule("power"), crowded, "auto") == walks
+    assert op.choose("mps", one, soft, crowded, "auto") == "reference"

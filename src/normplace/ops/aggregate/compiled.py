@@ -1,8 +1,8 @@
-"""Generalized aggregation on a CPU, compiled with numba: one pass over the edges, no temporary of their size.
+"""Generalized aggregation on a CPU, compiled with numba: no temporary of the size of the edges.
 
-The mathematics is that of :mod:`normplace.ops.aggregate.reference`, with the softmax taken online. Rows are shared out
-among threads, the backward pass walks the edges that leave each node, and sums over the whole graph are kept per block
-of rows: no two threads write to one place and the result does not depend on how many there are.
+The mathematics is that of :mod:`normplace.ops.aggregate.reference`. Rows are shared out among threads, the backward
+pass walks the edges that leave each node, and sums over the whole graph are kept per block of rows: no two threads
+write to one place and the result does not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HARDEST = 3e38
 # Edges between the one worked on and the one whose row is asked for, so that memory answers in time.
 AHEAD = 8
 # Blocks of about equal numbers of edges; fixed, so that sums over blocks are the same for any number of threads.
-BLOCKS = 32
+BLOCKS = 64
 NONE, DENSE, LINEAR, TABLE = range(4)
 MODES = {"none": NONE, "dense": DENSE, "linear": LINEAR, "table": TABLE}
 
@@ -236,16 +236,13 @@ def _blocks(indptr: np.ndarray) -> np.ndarray:
 def _run(call: Callable[[int, int, int], None], bounds: np.ndarray) -> None:
     """Call with the number, start and end of each block, on as many threads as PyTorch uses."""
     spans = [(n, int(a), int(b)) for n, (a, b) in enumerate(itertools.pairwise(bounds)) if a < b]
-    if not spans:
-        return
-    call(*spans[0])  # compiles once, before threads would each try
     threads = min(torch.get_num_threads(), len(spans))
-    if threads == 1:
-        for span in spans[1:]:
+    if threads <= 1:
+        for span in spans:
             call(*span)
         return
     with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(call, *span) for span in spans[1:]]:
+        for done in [pool.submit(call, *span) for span in spans]:
             done.result()
 
 

@@ -15,6 +15,8 @@ from normplace.ops.aggregate.neighbours import Half
 from normplace.ops.aggregate.reference import Grads, Needs, Rule
 
 BACKENDS = ("auto", "reference", "factorised", "numba", "triton")
+# Messages, channel by channel, that plain PyTorch has aggregated long before numba would have compiled anything.
+SMALL = 1 << 14
 _RULE = "Tensor[] graph, int piece, str kind, str edge_kind, bool relu, float eps, bool semi, str backend"
 
 
@@ -23,14 +25,14 @@ def _installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def choose(device: str, exponent: Tensor, rule: Rule, degree: float, asked: str) -> str:
+def choose(device: str, exponent: Tensor, rule: Rule, size: tuple[int, int, int], asked: str) -> str:
     """What computes the aggregation.
 
     Args:
         device: Type of the device the rows are on.
         exponent: Temperature or power.
         rule: What is aggregated.
-        degree: Edges for each node.
+        size: Edges, nodes and channels.
         asked: One of :data:`BACKENDS`; ``auto`` takes the fastest there is.
 
     Raises:
@@ -43,8 +45,9 @@ def choose(device: str, exponent: Tensor, rule: Rule, degree: float, asked: str)
     if asked == "auto":
         if device != "cpu":
             return "triton" if device == "cuda" and _installed("triton") else "reference"
-        walks = "numba" if _installed("numba") else "reference"
-        pays = degree >= factorised.LEAST_DEGREE or walks == "reference"
+        edges, nodes, channels = size
+        walks = "numba" if edges * channels > SMALL and _installed("numba") else "reference"
+        pays = edges >= factorised.LEAST_DEGREE * nodes or walks == "reference"
         return "factorised" if pays and factorised.applies(float(exponent), rule) else walks
     if asked == "factorised" and not (device == "cpu" and factorised.applies(float(exponent), rule)):
         raise UsageError(
@@ -82,7 +85,7 @@ def aggregate(
     """The aggregate, and what its gradient needs, in float32 or float64."""
     rule = Rule(kind, edge_kind, relu, eps, semi)
     arriving = Half(*graph[:5])
-    chosen = choose(x.device.type, exponent, rule, len(arriving.indices) / max(1, len(x)), backend)
+    chosen = choose(x.device.type, exponent, rule, (len(arriving.indices), len(x), x.shape[1]), backend)
     if not len(arriving.indices) or not x.shape[1]:
         y = x.new_zeros(len(arriving.indptr) - 1, x.shape[1], dtype=_wide(x.dtype))
         return y, torch.zeros_like(y)
@@ -131,7 +134,7 @@ def aggregate_backward(
     """Gradients of x, exponent, dense edge terms and weights; an empty tensor for one that is not needed."""
     rule, needs = Rule(kind, edge_kind, relu, eps, semi), Needs(need_exponent, need_edge, need_weight)
     arriving, leaving = Half(*graph[:5]), Half(*graph[5:])
-    chosen = choose(x.device.type, exponent, rule, len(arriving.indices) / max(1, len(x)), backend)
+    chosen = choose(x.device.type, exponent, rule, (len(arriving.indices), len(x), x.shape[1]), backend)
     grad = grad.contiguous()
     if not len(arriving.indices) or not x.shape[1]:
         zeros = (torch.zeros_like(t) if t is not None else None for t in (exponent, edge, weight))
