@@ -53,6 +53,31 @@ def test_raw_messages_and_two_sets_of_nodes(kind):
             case.compare(backend)
 
 
+@pytest.mark.parametrize("kind", ["softmax", "power"])
+def test_one_hub(kind):
+    """Every node sends to one, or one to every other."""
+    rest, hub = torch.arange(1, 20_000), torch.zeros(19_999, dtype=torch.long)
+    for ends in ((rest, hub), (hub, rest)):
+        case = Inputs(kind, 1.5, edge_index=torch.stack(ends), num_src=20_000, num_dst=20_000, channels=3)
+        truth = case.leaves(torch.float64, "cpu")
+        x, exponent = truth["x"], truth["exponent"]
+        m = x.relu() + case.eps
+        if ends[1] is hub:
+            row = (m[1:] * torch.softmax(exponent * m[1:], 0)).sum(0)
+            row = row if kind == "softmax" else m[1:].pow(exponent).mean(0).pow(1 / exponent)
+            y = torch.cat([row[None], torch.zeros(19_999, 3)])
+        else:
+            y = torch.cat([torch.zeros(1, 3), m[:1].expand(19_999, 3)])
+        expected = case._with_gradients(y.double(), truth)
+        for backend in backends("none"):
+            for name, found in case.found(backend).items():
+                want = torch.zeros(()) if expected[name] is None else expected[name]
+                # Where each row has one message, the exponent's gradient is zero: a thousandth of what it may be counts.
+                floor = 1e-3 * float(case.seed.sum()) if name == "exponent" else 1e-2
+                error = float((found.double() - want).abs().max() / (want.abs().max() + floor))
+                assert error <= (3e-4 if name == "exponent" else 2e-5), (backend, name)
+
+
 def test_a_row_the_factorised_form_loses_is_computed_again():
     x = torch.tensor([[1.0], [2.0], [200.0]], requires_grad=True)
     edges = torch.tensor([[0, 1, 2], [0, 0, 1]])

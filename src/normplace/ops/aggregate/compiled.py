@@ -34,6 +34,8 @@ from normplace.ops.aggregate.reference import PSI_NEAR, PSI_SERIES, Grads, Needs
 HARDEST = 3e38
 # Edges between the one worked on and the one whose row is asked for, so that memory answers in time.
 AHEAD = 8
+# Edges after which a sum is put aside: the error of a hub's sum grows with these and not with all its edges.
+PARTIAL = 256
 # Blocks of about equal numbers of edges; fixed, so that sums over blocks are the same for any number of threads.
 BLOCKS = 64
 NONE, DENSE, LINEAR, TABLE = range(4)
@@ -92,6 +94,7 @@ def kernels(dtype: np.dtype) -> Kernels:
     ):  # fmt: skip
         width = x.shape[1]
         c, s, w = np.empty(width, real), np.empty(width, real), np.empty(width, real)
+        sums, lifts = np.empty(width, real), np.empty(width, real)
         buffer = np.zeros((1, width), real)
         term = edge if mode == DENSE else weight if mode == TABLE else buffer
         floor, hard = zero if relu else -infinity, abs(t) >= hardest
@@ -102,7 +105,8 @@ def kernels(dtype: np.dtype) -> Kernels:
             start, stop = indptr[i], indptr[i + 1]
             # Twice over the row, which is near by the second time: the pivot, and then sums relative to it.
             for d in range(width):
-                c[d], s[d], w[d] = infinity if t < zero else -infinity, zero, zero
+                c[d] = infinity if t < zero else -infinity
+                s[d] = w[d] = sums[d] = lifts[d] = zero
             for place in range(start, stop):
                 later = min(place + AHEAD, len(indices) - 1)
                 prefetch_row(x, indices[later])
@@ -137,19 +141,24 @@ def kernels(dtype: np.dtype) -> Kernels:
                         ex = weigh(t * diff)
                         w[d] += ex * diff
                         s[d] += ex
+                if (place - start) % PARTIAL == PARTIAL - 1 or place == stop - 1:
+                    for d in range(width):
+                        sums[d] += s[d]
+                        lifts[d] += w[d]
+                        s[d] = w[d] = zero
             n = real(stop - start)
             for d in range(width):
                 if start == stop:
                     y[i, d] = k[i, d] = zero
                 elif is_power:
-                    mean, excess = s[d] / n, w[d] / n
+                    mean, excess = sums[d] / n, lifts[d] / n
                     lift = one + t * excess
                     ratio = one if lift == one else np.log(lift) / (lift - one)
                     k[i, d] = c[d] + (excess * ratio if shallow and mean >= half else np.log(mean) / t)
                     y[i, d] = np.exp(k[i, d])
                 else:
-                    y[i, d] = c[d] + (zero if hard else w[d] / s[d])
-                    k[i, d] = np.log(s[d]) + t * (c[d] - y[i, d])
+                    y[i, d] = c[d] + (zero if hard else lifts[d] / sums[d])
+                    k[i, d] = np.log(sums[d]) + t * (c[d] - y[i, d])
 
     @compiled
     def backward(
@@ -157,7 +166,7 @@ def kernels(dtype: np.dtype) -> Kernels:
         dx, d_edge, d_weight, d_exponent, is_power, mode, relu, semi, eps, need_exponent,
     ):  # fmt: skip
         width = x.shape[1]
-        dm, dt = np.empty(width, real), np.zeros(width, real)
+        dm, dt, total = np.empty(width, real), np.zeros(width, real), np.zeros(width, real)
         buffer = np.zeros((1, width), real)
         term = edge if mode == DENSE else weight if mode == TABLE else buffer
         floor, flow = zero if relu else -infinity, zero if semi else one
@@ -206,7 +215,11 @@ def kernels(dtype: np.dtype) -> Kernels:
                         dm[d] = zero if b <= floor else slope
                         dt[d] += a * diff * diff
                 for d in range(width):
-                    dx[j, d] += dm[d]
+                    total[d] += dm[d]
+                if (place - indptr[j]) % PARTIAL == PARTIAL - 1:
+                    for d in range(width):
+                        dx[j, d] += total[d]
+                        total[d] = zero
                 if len(d_edge):
                     for d in range(width):
                         d_edge[e, d] = dm[d]
@@ -221,7 +234,8 @@ def kernels(dtype: np.dtype) -> Kernels:
             # Rows are added in double precision, since there may be millions of them.
             for d in range(width):
                 d_exponent[0] += dt[d]
-                dt[d] = zero
+                dx[j, d] += total[d]
+                dt[d] = total[d] = zero
 
     return Kernels(forward, backward)
 

@@ -28,6 +28,8 @@ from normplace.ops.aggregate.reference import Grads, Needs, Rule
 # Rows whose sum is below exp(-REACH) of the channel's largest term are computed again. What single precision has lost
 # there is under 1e-38 / exp(-57), a ten-billionth of the sum, and the reciprocal leaves room for large gradients.
 REACH = 57.0
+# Longer rows are computed again too: a product adds a row's terms one by one, and its error grows with their number.
+LONGEST = 4096
 # Below this power the product loses digits that the root magnifies.
 LEAST_POWER = 0.5
 # With fewer edges for each node, the passes over nodes cost more time and memory than exponentials for each edge.
@@ -87,7 +89,7 @@ def forward(
     empty = count == 0
     y.masked_fill_(empty, 0)
     k.masked_fill_(empty, 0)
-    lost = ~(log_total > -REACH).all(1) & ~empty[:, 0]
+    lost = (~(log_total > -REACH).all(1) | (count[:, 0] > LONGEST)) & ~empty[:, 0]
     if lost.any():
         exact(y, k, lost.nonzero()[:, 0])
     return y, k
