@@ -147,6 +147,7 @@ def test_autocast_keeps_gradients_finite():
     ("options", "words"),
     [
         ({"aggr": "softmin"}, "unknown aggregation"),
+        ({"aggr": "mean_sum"}, "unknown aggregation"),
         ({"aggr": "mean", "learn_t": True}, "no t to learn"),
         ({"aggr": "softmax", "learn_y": True}, "no y to learn"),
         ({"norm": "batches"}, "did you mean 'batch'"),

@@ -42,9 +42,10 @@ class Aggregation(nn.Module):
     ) -> None:
         super().__init__()
         base = {"power": "powermean", "sum": "add"}.get(kind.removesuffix("_sum"), kind.removesuffix("_sum"))
-        if base not in AGGREGATIONS:
+        scaled = kind.endswith("_sum")
+        if base not in AGGREGATIONS or (scaled and base not in ("softmax", "softmax_sg", "powermean")):
             raise unknown("aggregation", kind, [*AGGREGATIONS, "softmax_sum", "powermean_sum"])
-        self.base, self.scaled, self.eps = base, kind.endswith("_sum"), eps
+        self.base, self.scaled, self.eps = base, scaled, eps
         wanted = {"t": learn_t, "p": learn_p, "y": learn_y}
         has = {"t": base == "softmax", "p": base == "powermean", "y": self.scaled}
         for name, learn in wanted.items():
