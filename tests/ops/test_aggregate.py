@@ -72,7 +72,7 @@ def test_one_hub(kind):
         for backend in backends("none"):
             for name, found in case.found(backend).items():
                 want = torch.zeros(()) if expected[name] is None else expected[name]
-                # Where each row has one message the exponent's gradient is zero: count a thousandth of what it could be.
+                # With one message a row the exponent's gradient is zero: count a thousandth of what it could be.
                 floor = 1e-3 * float(case.seed.sum()) if name == "exponent" else 1e-2
                 error = float((found.double() - want).abs().max() / (want.abs().max() + floor))
                 assert error <= (3e-4 if name == "exponent" else 2e-5), (backend, name)
