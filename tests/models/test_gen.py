@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.ops.aggregation import brute, graph
 
 from normplace import UsageError
 from normplace.models import GENConv, GraphStack
 from normplace.ops import Neighbours
-from tests.ops.aggregation import brute, graph
 
 EDGES = graph()
 
@@ -147,6 +147,7 @@ def test_autocast_keeps_gradients_finite():
     ("options", "words"),
     [
         ({"aggr": "softmin"}, "unknown aggregation"),
+        ({"aggr": "mean_sum"}, "unknown aggregation"),
         ({"aggr": "mean", "learn_t": True}, "no t to learn"),
         ({"aggr": "softmax", "learn_y": True}, "no y to learn"),
         ({"norm": "batches"}, "did you mean 'batch'"),

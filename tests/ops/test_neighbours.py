@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.ops.aggregation import graph
 
 from normplace.ops import Neighbours, softmax_aggregate
 from normplace.ops.aggregate import neighbours
 from normplace.ops.aggregate.neighbours import Half, as_neighbours
-from tests.ops.aggregation import graph
 
 
 @pytest.mark.parametrize("piece", [1, 4, 256])

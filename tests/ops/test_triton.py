@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from tests.ops.aggregation import EDGES, Inputs, graph
 from tests.ops.test_aggregate import EXPONENTS
 

@@ -42,9 +42,10 @@ class Aggregation(nn.Module):
     ) -> None:
         super().__init__()
         base = {"power": "powermean", "sum": "add"}.get(kind.removesuffix("_sum"), kind.removesuffix("_sum"))
-        if base not in AGGREGATIONS:
+        scaled = kind.endswith("_sum")
+        if base not in AGGREGATIONS or (scaled and base not in ("softmax", "softmax_sg", "powermean")):
             raise unknown("aggregation", kind, [*AGGREGATIONS, "softmax_sum", "powermean_sum"])
-        self.base, self.scaled, self.eps = base, kind.endswith("_sum"), eps
+        self.base, self.scaled, self.eps = base, scaled, eps
         wanted = {"t": learn_t, "p": learn_p, "y": learn_y}
         has = {"t": base == "softmax", "p": base == "powermean", "y": self.scaled}
         for name, learn in wanted.items():
@@ -85,9 +86,9 @@ class GENConv(nn.Module):
     """``MLP(x_i + AGG_j(relu(x_j + e_ij) + eps))``, with softmax or power-mean aggregation.
 
     Arguments and state dict are those of PyG's ``GENConv``, so weights load both ways. Memory grows with nodes, not
-    with edges. Beyond PyG there are the degree-scaled ``softmax_sum`` and ``powermean_sum`` with a learnable power y, edges
-    given by type, and a power mean that is neither clamped nor flat. The exponent of the degree is y itself, as the
-    paper writes it; the authors' code takes its sigmoid.
+    with edges. Beyond PyG there are the degree-scaled ``softmax_sum`` and ``powermean_sum`` with a learnable power y,
+    edges given by type, and a power mean that is neither clamped nor flat. The exponent of the degree is y itself, as
+    the paper writes it; the authors' code takes its sigmoid.
 
     Args:
         in_channels: Width of the node features, or of those of sources and of targets.

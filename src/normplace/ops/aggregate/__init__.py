@@ -21,6 +21,8 @@ __all__ = ["LinearEdge", "Neighbours", "TableEdge", "powermean_aggregate", "soft
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # With more features than this, the terms are computed beforehand: they are hardly larger than the features.
 MOST_FEATURES = 32
+# With more rows than this the table's gradient no longer fits where it is summed: terms are looked up beforehand.
+MOST_TYPES = {"cuda": 32, "cpu": 512}
 
 
 class LinearEdge(NamedTuple):
@@ -34,9 +36,9 @@ class LinearEdge(NamedTuple):
 
 
 class TableEdge(NamedTuple):
-    """Edge terms that are rows of a small table, ``table[index]``."""
+    """Edge terms that are rows of a small table, ``table[types]``."""
 
-    index: Tensor
+    types: Tensor
     """The row of each edge."""
     table: Tensor
     """K × D."""
@@ -175,21 +177,23 @@ def _edges(x: Tensor, edge, count: int) -> tuple[Tensor, str, Tensor | None, Ten
         _expect("edge features", features, x, (count, None))
         _expect("the weight of the edges", weight, x, (x.shape[1], features.shape[1]))
         if features.requires_grad or features.shape[1] > MOST_FEATURES:
-            return x, "dense", torch.nn.functional.linear(features, weight, bias), None
+            return x, "dense", torch.nn.functional.linear(features, weight, bias).to(x.dtype), None
         if bias is not None:
             _expect("the bias of the edges", bias, x, (x.shape[1],))
             x = x + bias
         return x, "linear", features.contiguous(), weight.t().contiguous()
     if isinstance(edge, TableEdge):
-        index, table = edge
+        types, table = edge
         _expect("the table of the edges", table, x, (None, x.shape[1]))
-        if index.shape != (count,) or index.is_floating_point():
-            raise UsageError(f"index must hold a whole number for each of the {count} edges, got {tuple(index.shape)}.")
-        if index.device.type == "cpu" and count and not torch.compiler.is_compiling():
-            low, high = index.aminmax()
+        if types.shape != (count,) or types.is_floating_point():
+            raise UsageError(f"types must hold a whole number for each of the {count} edges, got {tuple(types.shape)}.")
+        if types.device.type == "cpu" and count and not torch.compiler.is_compiling():
+            low, high = types.aminmax()
             if low < 0 or high >= len(table):
-                raise UsageError(f"index names rows {low} to {high} of a table of {len(table)}: ids start at 0.")
-        return x, "table", index.contiguous(), table.contiguous()
+                raise UsageError(f"types names rows {low} to {high} of a table of {len(table)}: ids start at 0.")
+        if len(table) > MOST_TYPES.get(x.device.type, 0):
+            return x, "dense", torch.nn.functional.embedding(types, table), None
+        return x, "table", types.contiguous(), table.contiguous()
     _expect("edge terms", edge, x, (count, x.shape[1]))
     return x, "dense", edge.contiguous(), None
 

@@ -1,8 +1,8 @@
-"""Generalized aggregation on a CPU, compiled with numba: one pass over the edges, no temporary of their size.
+"""Generalized aggregation on a CPU, compiled with numba: no temporary of the size of the edges.
 
-The mathematics is that of :mod:`normplace.ops.aggregate.reference`, with the softmax taken online. Rows are shared out
-among threads, the backward pass walks the edges that leave each node, and sums over the whole graph are kept per block
-of rows: no two threads write to one place and the result does not depend on how many there are.
+The mathematics is that of :mod:`normplace.ops.aggregate.reference`. Rows are shared out among threads, the backward
+pass walks the edges that leave each node, and sums over the whole graph are kept per block of rows: no two threads
+write to one place and the result does not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ from normplace.ops.aggregate.compiled_math import (
 from normplace.ops.aggregate.neighbours import Half
 from normplace.ops.aggregate.reference import PSI_NEAR, PSI_SERIES, Grads, Needs, Rule
 
+# An infinite temperature, as a number: so steep that any difference leaves no weight.
+HARDEST = 3e38
 # Edges between the one worked on and the one whose row is asked for, so that memory answers in time.
 AHEAD = 8
+# Edges after which a sum is put aside: the error of a hub's sum grows with these and not with all its edges.
+PARTIAL = 256
 # Blocks of about equal numbers of edges; fixed, so that sums over blocks are the same for any number of threads.
-BLOCKS = 32
+BLOCKS = 64
 NONE, DENSE, LINEAR, TABLE = range(4)
 MODES = {"none": NONE, "dense": DENSE, "linear": LINEAR, "table": TABLE}
 
@@ -51,36 +55,32 @@ def kernels(dtype: np.dtype) -> Kernels:
     exp, weigh, log = (exp32, weight32, log32) if dtype == np.float32 else (exp64, exp64, log64)
     real = dtype.type
     zero, one, half, near = real(0), real(1), real(0.5), real(PSI_NEAR)
+    infinity, flat, hardest = real(np.inf), real(-200), real(HARDEST)
     series = tuple(real(c) for c in PSI_SERIES)
 
     @inlined
-    def before(x, j, edge, ids, weight, e, mode, out):
-        """``x_j + e_ij`` of one edge."""
-        width = len(out)
-        if mode == NONE:
-            for d in range(width):
-                out[d] = x[j, d]
-        elif mode == DENSE:
-            for d in range(width):
-                out[d] = x[j, d] + edge[e, d]
+    def term_row(edge, ids, weight, e, mode, term):
+        """The row of the array of edge terms that holds the term of edge ``e``, computed first where it is linear."""
+        row = np.int64(0)
+        if mode == DENSE:
+            row = np.int64(e)
+        elif mode == TABLE:
+            row = ids[e, 0]
         elif mode == LINEAR:
             many = edge.shape[1]
-            for d in range(width):
-                out[d] = x[j, d]
             # Four features at a time, so that the row is read and written a quarter as often.
             for f in range(0, many - 3, 4):
                 v0, v1, v2, v3 = edge[e, f], edge[e, f + 1], edge[e, f + 2], edge[e, f + 3]
-                for d in range(width):
-                    sum01 = v0 * weight[f, d] + v1 * weight[f + 1, d]
-                    out[d] += sum01 + (v2 * weight[f + 2, d] + v3 * weight[f + 3, d])
+                for d in range(term.shape[1]):
+                    pairs = (v0 * weight[f, d] + v1 * weight[f + 1, d]) + (
+                        v2 * weight[f + 2, d] + v3 * weight[f + 3, d]
+                    )
+                    term[0, d] = pairs if f == 0 else term[0, d] + pairs
             for f in range(many - many % 4, many):
                 v0 = edge[e, f]
-                for d in range(width):
-                    out[d] += v0 * weight[f, d]
-        else:
-            row = ids[e, 0]
-            for d in range(width):
-                out[d] = x[j, d] + weight[row, d]
+                for d in range(term.shape[1]):
+                    term[0, d] = v0 * weight[f, d] if f == 0 else term[0, d] + v0 * weight[f, d]
+        return row
 
     @inlined
     def shrink(u, ex):
@@ -89,12 +89,24 @@ def kernels(dtype: np.dtype) -> Kernels:
         return (one if ex == one else (ex - one) / log(ex)) if u > -half else (ex - one) / u
 
     @compiled
-    def forward(rows, first, last, x, t, edge, ids, weight, indptr, indices, edges, y, k, is_power, mode, relu, eps):
+    def forward(
+        rows, first, last, x, t, edge, ids, weight, indptr, indices, edges, y, k, is_power, mode, relu, eps
+    ):  # fmt: skip
         width = x.shape[1]
-        v, c, s, w = np.empty(width, real), np.empty(width, real), np.empty(width, real), np.empty(width, real)
+        c, s, w = np.empty(width, real), np.empty(width, real), np.empty(width, real)
+        sums, lifts = np.empty(width, real), np.empty(width, real)
+        buffer = np.zeros((1, width), real)
+        term = edge if mode == DENSE else weight if mode == TABLE else buffer
+        floor, hard = zero if relu else -infinity, abs(t) >= hardest
+        shallow = abs(t) < half  # a power so small that the sum alone loses digits that the root magnifies
+        t = min(max(t, -hardest), hardest)  # infinity times no difference would not be zero
         for position in range(first, last):
             i = rows[position]
             start, stop = indptr[i], indptr[i + 1]
+            # Twice over the row, which is near by the second time: the pivot, and then sums relative to it.
+            for d in range(width):
+                c[d] = infinity if t < zero else -infinity
+                s[d] = w[d] = sums[d] = lifts[d] = zero
             for place in range(start, stop):
                 later = min(place + AHEAD, len(indices) - 1)
                 prefetch_row(x, indices[later])
@@ -102,50 +114,51 @@ def kernels(dtype: np.dtype) -> Kernels:
                     prefetch_row(ids, edges[later])
                 elif mode != NONE:
                     prefetch_row(edge, edges[later])
-                before(x, indices[place], edge, ids, weight, edges[place], mode, v)
-                if is_power:
+                j, r = indices[place], term_row(edge, ids, weight, edges[place], mode, buffer)
+                if t < zero:
                     for d in range(width):
-                        v[d] = log((zero if relu and v[d] <= zero else v[d]) + eps)
+                        c[d] = min(x[j, d] + term[r, d], c[d])
                 else:
                     for d in range(width):
-                        v[d] = (zero if relu and v[d] <= zero else v[d]) + eps
-                if place == start:
+                        c[d] = max(x[j, d] + term[r, d], c[d])
+            for d in range(width):
+                c[d] = max(c[d], floor) + eps
+                c[d] = np.log(c[d]) if is_power else c[d]
+            for place in range(start, stop):
+                j, r = indices[place], term_row(edge, ids, weight, edges[place], mode, buffer)
+                if is_power and shallow:
                     for d in range(width):
-                        c[d], s[d], w[d] = v[d], one, zero
+                        diff = log(max(x[j, d] + term[r, d], floor) + eps) - c[d]
+                        ex = weigh(t * diff)
+                        w[d] += diff * shrink(t * diff, ex)
+                        s[d] += ex
                 elif is_power:
-                    n = real(place - start)
                     for d in range(width):
-                        diff = v[d] - c[d]
-                        u = t * diff
-                        ex = weigh(-abs(u))
-                        up = u > zero
-                        ratio = shrink(-abs(u), ex)
-                        w[d] = ex * w[d] - n * diff * ratio if up else w[d] + diff * ratio
-                        s[d] = s[d] * ex + one if up else s[d] + ex
-                        c[d] = v[d] if up else c[d]
+                        s[d] += weigh(t * (log(max(x[j, d] + term[r, d], floor) + eps) - c[d]))
                 else:
                     for d in range(width):
-                        diff = v[d] - c[d]
-                        u = zero if diff == zero else t * diff
-                        ex = weigh(-abs(u))
-                        up = u > zero
-                        w[d] = ex * (w[d] - s[d] * diff) if up else w[d] + ex * diff
-                        s[d] = s[d] * ex + one if up else s[d] + ex
-                        c[d] = v[d] if up else c[d]
+                        diff = max(x[j, d] + term[r, d], floor) + eps - c[d]
+                        ex = weigh(t * diff)
+                        w[d] += ex * diff
+                        s[d] += ex
+                if (place - start) % PARTIAL == PARTIAL - 1 or place == stop - 1:
+                    for d in range(width):
+                        sums[d] += s[d]
+                        lifts[d] += w[d]
+                        s[d] = w[d] = zero
             n = real(stop - start)
             for d in range(width):
                 if start == stop:
                     y[i, d] = k[i, d] = zero
                 elif is_power:
-                    mean, excess = s[d] / n, w[d] / n
+                    mean, excess = sums[d] / n, lifts[d] / n
                     lift = one + t * excess
                     ratio = one if lift == one else np.log(lift) / (lift - one)
-                    k[i, d] = c[d] + (np.log(mean) / t if mean < half else excess * ratio)
+                    k[i, d] = c[d] + (excess * ratio if shallow and mean >= half else np.log(mean) / t)
                     y[i, d] = np.exp(k[i, d])
                 else:
-                    y[i, d] = c[d] + w[d] / s[d]
-                    diff = c[d] - y[i, d]
-                    k[i, d] = np.log(s[d]) + (zero if diff == zero else t * diff)
+                    y[i, d] = c[d] + (zero if hard else lifts[d] / sums[d])
+                    k[i, d] = np.log(sums[d]) + t * (c[d] - y[i, d])
 
     @compiled
     def backward(
@@ -153,7 +166,11 @@ def kernels(dtype: np.dtype) -> Kernels:
         dx, d_edge, d_weight, d_exponent, is_power, mode, relu, semi, eps, need_exponent,
     ):  # fmt: skip
         width = x.shape[1]
-        b, dm, dt = np.empty(width, real), np.empty(width, real), np.zeros(width, real)
+        dm, dt, total = np.empty(width, real), np.zeros(width, real), np.zeros(width, real)
+        buffer = np.zeros((1, width), real)
+        term = edge if mode == DENSE else weight if mode == TABLE else buffer
+        floor, flow = zero if relu else -infinity, zero if semi else one
+        t = min(max(t, -hardest), hardest)
         for j in range(first, last):
             for place in range(indptr[j], indptr[j + 1]):
                 i, e = indices[place], edges[place]
@@ -162,7 +179,7 @@ def kernels(dtype: np.dtype) -> Kernels:
                 later = min(place + AHEAD, len(indices) - 1)
                 prefetch_row(grad, indices[later])
                 prefetch_row(k, indices[later])
-                if not is_power:
+                if need_exponent or not is_power:
                     prefetch_row(y, indices[later])
                 if mode == TABLE:
                     prefetch_row(ids, edges[later])
@@ -170,35 +187,39 @@ def kernels(dtype: np.dtype) -> Kernels:
                     prefetch_row(edge, edges[later])
                 if len(d_edge):
                     prefetch_row(d_edge, edges[later])
-                before(x, j, edge, ids, weight, e, mode, b)
+                r = term_row(edge, ids, weight, e, mode, buffer)
                 if is_power:
                     share = one / real(degree_ptr[i + 1] - degree_ptr[i])
                     for d in range(width):
-                        m = (zero if relu and b[d] <= zero else b[d]) + eps
-                        diff = log(m) - k[i, d]
+                        b = x[j, d] + term[r, d]
+                        diff = log(max(b, floor) + eps) - k[i, d]
                         slope = grad[i, d] * share * exp((t - one) * diff)
-                        dm[d] = zero if relu and b[d] <= zero else slope
-                        b[d] = diff
+                        dm[d] = zero if b <= floor else slope
                     if need_exponent:
                         for d in range(width):
-                            u = t * b[d]
+                            diff = log(max(x[j, d] + term[r, d], floor) + eps) - k[i, d]
+                            u = t * diff
                             near_zero = zero
                             for coefficient in series:
                                 near_zero = near_zero * u + coefficient
                             ex = exp(u)
                             psi = near_zero if abs(u) < near else (ex - (ex - one) / u) / u
-                            dt[d] += grad[i, d] * share * exp(k[i, d]) * b[d] * b[d] * psi
+                            dt[d] += grad[i, d] * share * y[i, d] * diff * diff * psi
                 else:
                     for d in range(width):
-                        m = (zero if relu and b[d] <= zero else b[d]) + eps
-                        diff = m - y[i, d]
-                        u = zero if diff == zero else t * diff
+                        b = x[j, d] + term[r, d]
+                        diff = max(b, floor) + eps - y[i, d]
+                        u = t * diff
                         a = grad[i, d] * weigh(u - k[i, d])
-                        slope = a if semi or a == zero else a * (one + u)
-                        dm[d] = zero if relu and b[d] <= zero else slope
+                        slope = a * (one + flow * max(u, flat))  # where the weight is nothing, so is its slope
+                        dm[d] = zero if b <= floor else slope
                         dt[d] += a * diff * diff
                 for d in range(width):
-                    dx[j, d] += dm[d]
+                    total[d] += dm[d]
+                if (place - indptr[j]) % PARTIAL == PARTIAL - 1:
+                    for d in range(width):
+                        dx[j, d] += total[d]
+                        total[d] = zero
                 if len(d_edge):
                     for d in range(width):
                         d_edge[e, d] = dm[d]
@@ -208,13 +229,13 @@ def kernels(dtype: np.dtype) -> Kernels:
                         for d in range(width):
                             d_weight[f, d] += value * dm[d]
                 elif len(d_weight):
-                    row = ids[e, 0]
                     for d in range(width):
-                        d_weight[row, d] += dm[d]
+                        d_weight[r, d] += dm[d]
             # Rows are added in double precision, since there may be millions of them.
             for d in range(width):
                 d_exponent[0] += dt[d]
-                dt[d] = zero
+                dx[j, d] += total[d]
+                dt[d] = total[d] = zero
 
     return Kernels(forward, backward)
 
@@ -229,16 +250,13 @@ def _blocks(indptr: np.ndarray) -> np.ndarray:
 def _run(call: Callable[[int, int, int], None], bounds: np.ndarray) -> None:
     """Call with the number, start and end of each block, on as many threads as PyTorch uses."""
     spans = [(n, int(a), int(b)) for n, (a, b) in enumerate(itertools.pairwise(bounds)) if a < b]
-    if not spans:
-        return
-    call(*spans[0])  # compiles once, before threads would each try
     threads = min(torch.get_num_threads(), len(spans))
-    if threads == 1:
-        for span in spans[1:]:
+    if threads <= 1:
+        for span in spans:
             call(*span)
         return
     with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(call, *span) for span in spans[1:]]:
+        for done in [pool.submit(call, *span) for span in spans]:
             done.result()
 
 

@@ -38,13 +38,13 @@ def _exp32_series(f):
 
 @inlined
 def weight32(x):
-    """The exponential of a float32 that is negative or hardly positive, in few operations, all of which vectorize."""
-    low = np.float32(-87.0)
-    rounded = max(x, low) * np.float32(1.44269504) + ROUNDER
+    """The exponential of a float32 that is negative or hardly positive; below -87, next to nothing."""
+    x = max(x, np.float32(-87.0))
+    rounded = x * np.float32(1.44269504) + ROUNDER
     n = rounded - ROUNDER
-    s = _exp32_series(max(x, low) - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4))
+    s = _exp32_series(x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4))
     bits = np.float32(s).view(np.int32) + (np.float32(rounded).view(np.int32) << 23)
-    return np.int32(bits).view(np.float32) if x > low or x != x else np.float32(0.0)
+    return np.int32(bits).view(np.float32)
 
 
 @inlined
@@ -113,4 +113,4 @@ def _prefetch(typing_context, array, row, column):
 def prefetch_row(array, row):
     """Ask for every cache line of a row before it is needed."""
     for column in range(0, array.shape[1], 64 // array.itemsize):
-        _prefetch(array, row, column)
+        _prefetch(array, row, column)  # pyright: ignore[reportCallIssue]  (numba fills the first argument in)

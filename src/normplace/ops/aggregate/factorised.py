@@ -10,7 +10,7 @@ for any b; the mean of m keeps the difference small. The power mean is one produ
 ``m^(p-1) Aᵀ(g y^(1-p) / n)``.
 
 Where every neighbour of a row lies far below c, z underflows. Such rows are found by their sums and computed again,
-each with a pivot of its own; in the backward pass likewise. So the result is exact for every row, and fast for the rest.
+each with a pivot of its own; in the backward pass likewise. So the result is right in every row, and fast in the rest.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ from normplace.ops.aggregate.reference import Grads, Needs, Rule
 # Rows whose sum is below exp(-REACH) of the channel's largest term are computed again. What single precision has lost
 # there is under 1e-38 / exp(-57), a ten-billionth of the sum, and the reciprocal leaves room for large gradients.
 REACH = 57.0
+# Longer rows are computed again too: a product adds a row's terms one by one, and its error grows with their number.
+LONGEST = 4096
 # Below this power the product loses digits that the root magnifies.
 LEAST_POWER = 0.5
+# With fewer edges for each node, the passes over nodes cost more time and memory than exponentials for each edge.
+LEAST_DEGREE = 40
 # The gradient of the exponent is a variance within rows, taken as a difference of sums over the graph: it loses as many
 # digits as the square of the graph's spread has over that. Beyond this spread, times the exponent, rows are walked.
 STEEP = 24.0
@@ -85,7 +89,7 @@ def forward(
     empty = count == 0
     y.masked_fill_(empty, 0)
     k.masked_fill_(empty, 0)
-    lost = ~(log_total > -REACH).all(1) & ~empty[:, 0]
+    lost = (~(log_total > -REACH).all(1) | (count[:, 0] > LONGEST)) & ~empty[:, 0]
     if lost.any():
         exact(y, k, lost.nonzero()[:, 0])
     return y, k
@@ -170,22 +174,43 @@ def subset(arriving: Half, rows: Tensor) -> Half:
     return Half(offset, arriving.indices[place], arriving.edges[place], offset, offset)
 
 
-def exact_forward(x: Tensor, exponent: Tensor, arriving: Half, rule: Rule) -> Callable[[Tensor, Tensor, Tensor], None]:
-    """The reference on the rows it is given."""
+def exact_forward(
+    x: Tensor, exponent: Tensor, arriving: Half, rule: Rule, numba: bool
+) -> Callable[[Tensor, Tensor, Tensor], None]:
+    """What overwrites the rows it is given, each computed by itself, with numba or by the reference."""
 
     def run(y: Tensor, k: Tensor, rows: Tensor) -> None:
-        y[rows], k[rows] = reference.forward(x, exponent, None, None, subset(arriving, rows), rule)
+        if numba:
+            from normplace.ops.aggregate import compiled
+
+            compiled.forward(x, exponent, None, None, arriving, rule, (y, k, rows.numpy()))
+        else:
+            y[rows], k[rows] = reference.forward(x, exponent, None, None, subset(arriving, rows), rule)
 
     return run
 
 
 def exact_backward(
-    grad: Tensor, x: Tensor, exponent: Tensor, arriving: Half, y: Tensor, k: Tensor, rule: Rule, needs: Needs
+    grad: Tensor,
+    x: Tensor,
+    exponent: Tensor,
+    arriving: Half,
+    leaving: Half,
+    y: Tensor,
+    k: Tensor,
+    rule: Rule,
+    needs: Needs,
+    numba: bool,
 ) -> Callable[[Tensor], Grads]:
-    """The reference's gradients from the rows that are marked."""
+    """What gives the gradients from the rows that are marked, with numba or by the reference."""
 
-    def run(lost: Tensor) -> Grads:
-        rows = lost.nonzero()[:, 0]
+    def run(marked: Tensor) -> Grads:
+        if numba:
+            from normplace.ops.aggregate import compiled
+
+            given = (grad, x, exponent, None, None, arriving, leaving, y, k, rule, needs)
+            return compiled.backward(*given, marked.numpy())
+        rows = marked.nonzero()[:, 0]
         part = subset(arriving, rows)
         return reference.backward(grad[rows], x, exponent, None, None, part, y[rows], k[rows], rule, needs)
 

@@ -15,6 +15,8 @@ from normplace.ops.aggregate.neighbours import Half
 from normplace.ops.aggregate.reference import Grads, Needs, Rule
 
 BACKENDS = ("auto", "reference", "factorised", "numba", "triton")
+# Messages, channel by channel, that plain PyTorch has aggregated long before numba would have compiled anything.
+SMALL = 1 << 14
 _RULE = "Tensor[] graph, int piece, str kind, str edge_kind, bool relu, float eps, bool semi, str backend"
 
 
@@ -23,13 +25,14 @@ def _installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def choose(device: str, exponent: Tensor, rule: Rule, asked: str) -> str:
+def choose(device: str, exponent: Tensor, rule: Rule, size: tuple[int, int, int], asked: str) -> str:
     """What computes the aggregation.
 
     Args:
         device: Type of the device the rows are on.
         exponent: Temperature or power.
         rule: What is aggregated.
+        size: Edges, nodes and channels.
         asked: One of :data:`BACKENDS`; ``auto`` takes the fastest there is.
 
     Raises:
@@ -42,9 +45,10 @@ def choose(device: str, exponent: Tensor, rule: Rule, asked: str) -> str:
     if asked == "auto":
         if device != "cpu":
             return "triton" if device == "cuda" and _installed("triton") else "reference"
-        if factorised.applies(float(exponent), rule):
-            return "factorised"
-        return "numba" if _installed("numba") else "reference"
+        edges, nodes, channels = size
+        walks = "numba" if edges * channels > SMALL and _installed("numba") else "reference"
+        pays = edges >= factorised.LEAST_DEGREE * nodes or walks == "reference"
+        return "factorised" if pays and factorised.applies(float(exponent), rule) else walks
     if asked == "factorised" and not (device == "cpu" and factorised.applies(float(exponent), rule)):
         raise UsageError(
             "the factorised form needs a CPU, no edge terms, and a finite temperature or a power over 1/2."
@@ -81,7 +85,7 @@ def aggregate(
     """The aggregate, and what its gradient needs, in float32 or float64."""
     rule = Rule(kind, edge_kind, relu, eps, semi)
     arriving = Half(*graph[:5])
-    chosen = choose(x.device.type, exponent, rule, backend)
+    chosen = choose(x.device.type, exponent, rule, (len(arriving.indices), len(x), x.shape[1]), backend)
     if not len(arriving.indices) or not x.shape[1]:
         y = x.new_zeros(len(arriving.indptr) - 1, x.shape[1], dtype=_wide(x.dtype))
         return y, torch.zeros_like(y)
@@ -90,16 +94,11 @@ def aggregate(
     if chosen == "triton":
         from normplace.ops.aggregate import triton
 
-        return triton.forward(x, exponent, edge, weight, arriving, rule, piece)
+        with torch.cuda.device_of(x):
+            return triton.forward(x, exponent, edge, weight, arriving, rule, piece)
     x, edge, weight = _widened(x), _widened(edge), _widened(weight)
     if chosen == "factorised":
-        exact = factorised.exact_forward(x, exponent, arriving, rule)
-        if _installed("numba"):
-            from normplace.ops.aggregate import compiled
-
-            def exact(y: Tensor, k: Tensor, rows: Tensor) -> None:
-                compiled.forward(x, exponent, None, None, arriving, rule, (y, k, rows.numpy()))
-
+        exact = factorised.exact_forward(x, exponent, arriving, rule, _installed("numba"))
         return factorised.forward(x, exponent, arriving, rule, exact)
     from normplace.ops.aggregate import compiled
 
@@ -135,7 +134,7 @@ def aggregate_backward(
     """Gradients of x, exponent, dense edge terms and weights; an empty tensor for one that is not needed."""
     rule, needs = Rule(kind, edge_kind, relu, eps, semi), Needs(need_exponent, need_edge, need_weight)
     arriving, leaving = Half(*graph[:5]), Half(*graph[5:])
-    chosen = choose(x.device.type, exponent, rule, backend)
+    chosen = choose(x.device.type, exponent, rule, (len(arriving.indices), len(x), x.shape[1]), backend)
     grad = grad.contiguous()
     if not len(arriving.indices) or not x.shape[1]:
         zeros = (torch.zeros_like(t) if t is not None else None for t in (exponent, edge, weight))
@@ -145,7 +144,8 @@ def aggregate_backward(
     elif chosen == "triton":
         from normplace.ops.aggregate import triton
 
-        found = triton.backward(grad, x, exponent, edge, weight, arriving, leaving, y, k, rule, needs, piece)
+        with torch.cuda.device_of(x):
+            found = triton.backward(grad, x, exponent, edge, weight, arriving, leaving, y, k, rule, needs, piece)
     else:
         found = _on_cpu(grad, x, exponent, edge, weight, arriving, leaving, y, k, rule, needs, chosen)
 
@@ -176,15 +176,8 @@ def _on_cpu(
 ) -> Grads:
     x, edge, weight = _widened(x), _widened(edge), _widened(weight)
     if chosen == "factorised":
-        exact = factorised.exact_backward(grad, x, exponent, arriving, y, k, rule, needs)
-        if _installed("numba"):
-            from normplace.ops.aggregate import compiled
-
-            def exact(lost: Tensor) -> Grads:
-                return compiled.backward(
-                    grad, x, exponent, None, None, arriving, leaving, y, k, rule, needs, lost.numpy()
-                )
-
+        kept = (y, k, rule, needs)
+        exact = factorised.exact_backward(grad, x, exponent, arriving, leaving, *kept, _installed("numba"))
         return factorised.backward(grad, x, exponent, arriving, leaving, y, k, rule, needs, exact)
     from normplace.ops.aggregate import compiled
 

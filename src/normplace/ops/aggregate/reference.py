@@ -157,6 +157,12 @@ def _wide(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
+def _sums(terms: Tensor, row: Tensor, like: Tensor) -> Tensor:
+    """Sums of the terms of each row, in double precision where the device has it: a hub has many."""
+    kept = like if like.device.type == "mps" else like.double()
+    return kept.index_add(0, row, terms.to(kept.dtype)).to(like.dtype)
+
+
 def _segments(half: Half, first: int, last: int) -> tuple[Tensor, Tensor]:
     """The row of each edge of a span, counted from its first, and the number of edges of each row."""
     count = half.indptr[first : last + 1].diff().long()
@@ -184,13 +190,13 @@ def forward(
         )
         d = gap(exponent, value, top[row])
         z = d.exp()
-        total = blank.index_add(0, row, z)
+        total = _sums(z, row, blank)
         if rule.kind == "softmax":
-            lift = blank.index_add(0, row, z * (value - top[row])) / total
+            lift = _sums(z * (value - top[row]), row, blank) / total
             y[first:last, cols] = torch.where(there, top + lift, 0)
             k[first:last, cols] = torch.where(there, total.log() + gap(exponent, top, top + lift), 0)
         else:
-            excess = blank.index_add(0, row, (value - top[row]) * expm1_ratio(d))
+            excess = _sums((value - top[row]) * expm1_ratio(d), row, blank)
             log_y = log_mean(top, total, excess, count[:, None], exponent)
             y[first:last, cols] = torch.where(there, log_y.exp(), 0)
             k[first:last, cols] = torch.where(there, log_y, 0)

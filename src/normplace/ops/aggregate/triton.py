@@ -16,10 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from normplace.ops.aggregate import triton_kernels as kernels
+from normplace.ops.aggregate import triton_kernels
 from normplace.ops.aggregate.neighbours import Half
 from normplace.ops.aggregate.reference import Grads, Needs, Rule
 
+# Launched with options and numbers that their Python signatures do not show.
+kernels: Any = triton_kernels
 MODES = {"none": 0, "dense": 1, "linear": 2, "table": 3}
 
 
@@ -75,13 +77,13 @@ def forward(
     features = 0 if weight is None else len(weight)
     pieces = tile.pieces(width)
     kernels.forward[(triton.cdiv(num_pieces, pieces), triton.cdiv(channels, width))](
-        x, exponent, edge, weight, arriving.indices, arriving.edges, arriving.pieces, num_pieces, y, k, part, slots,
+        x, exponent, edge, weight, arriving.indices, arriving.edges, arriving.pieces, num_pieces, y, k, *part,
         channels, features, rule.eps, POWER=power, EDGE=MODES[rule.edge], RELU=rule.relu, PIECES=pieces,
         WIDTH=width, UNROLL=tile.unroll, real=real, num_warps=tile.warps,
     )  # fmt: skip
     if num_hubs:
         kernels.merge_forward[(num_hubs, triton.cdiv(channels, width))](
-            exponent, arriving.indptr, arriving.hubs, num_hubs, part, slots, y, k, channels, piece,
+            exponent, arriving.indptr, arriving.hubs, num_hubs, *part, y, k, channels, piece,
             POWER=power, SLOTS=MERGE_SLOTS, WIDTH=width, real=real,
         )  # fmt: skip
     return y, k

@@ -1,10 +1,12 @@
 """The Triton kernels of generalized aggregation; :mod:`normplace.ops.aggregate.triton` launches them.
 
 The mathematics is that of :mod:`normplace.ops.aggregate.reference`, with the softmax taken online: about one
-exponential for each edge and channel. A program walks a few pieces of rows side by side, each thread keeping its own channels, so
-nothing is exchanged between threads. A tile is edges at once × pieces × channels, its first axis within a thread: all
-its loads are issued before the first is used.
+exponential for each edge and channel. A program walks a few pieces of rows side by side, each thread keeping its own
+channels, so nothing is exchanged between threads. A tile is edges at once × pieces × channels, its first axis within a
+thread: all its loads are issued before the first is used.
 """
+# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false
 
 import triton
 import triton.language as tl
@@ -75,11 +77,11 @@ def _finish(c, s, w, n, t, POWER: tl.constexpr):
 
 @triton.jit
 def forward(
-    x, exponent, edge, weight, indices, edges, pieces, num_pieces, y, k, part, slots, D, K, eps,
+    x, exponent, edge, weight, indices, edges, pieces, num_pieces, y, k, part_c, part_s, part_w, D, K, eps,
     POWER: tl.constexpr, EDGE: tl.constexpr, RELU: tl.constexpr, PIECES: tl.constexpr, WIDTH: tl.constexpr,
     UNROLL: tl.constexpr, real: tl.constexpr,
 ):  # fmt: skip
-    """Aggregate the edges of a few pieces; a piece of a cut row leaves its sums in ``part``."""
+    """Aggregate the edges of a few pieces; a piece of a cut row leaves its pivot and sums in a slot."""
     item = tl.program_id(0) * PIECES + tl.arange(0, PIECES)
     cols = (tl.program_id(1) * WIDTH + tl.arange(0, WIDTH))[None, None, :]
     ahead = tl.arange(0, UNROLL)[:, None]
@@ -131,14 +133,14 @@ def forward(
     tl.store(k + place, tl.where(empty, 0.0, kept), mask=whole[:, None] & in_width[None, :])
     place = slot[:, None] * D + cols[None, :]
     mask = (exists & (slot >= 0))[:, None] & in_width[None, :]
-    tl.store(part + place, c, mask=mask)
-    tl.store(part + slots * D + place, s, mask=mask)
-    tl.store(part + 2 * slots * D + place, w, mask=mask)
+    tl.store(part_c + place, c, mask=mask)
+    tl.store(part_s + place, s, mask=mask)
+    tl.store(part_w + place, w, mask=mask)
 
 
 @triton.jit
 def merge_forward(
-    exponent, indptr, hubs, num_hubs, part, slots, y, k, D, piece,
+    exponent, indptr, hubs, num_hubs, part_c, part_s, part_w, y, k, D, piece,
     POWER: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr, real: tl.constexpr,
 ):  # fmt: skip
     """Merge the sums of the pieces of a cut row."""
@@ -151,7 +153,7 @@ def merge_forward(
         count = tl.load(hubs + 2 * num_hubs + hub).to(tl.int32)
         degree = tl.load(indptr + row + 1) - tl.load(indptr + row)
         t = tl.load(exponent).to(real)
-        c = tl.load(part + first * D + cols, mask=in_width, other=0.0)
+        c = tl.load(part_c + first * D + cols, mask=in_width, other=0.0)
         s = tl.zeros([WIDTH], real)
         w = tl.zeros([WIDTH], real)
         done = 0
@@ -160,9 +162,9 @@ def merge_forward(
             there = number < count
             mask = there[:, None] & in_width[None, :]
             place = (first + number)[:, None] * D + cols[None, :]
-            c2 = tl.load(part + place, mask=mask, other=0.0)
-            s2 = tl.load(part + slots * D + place, mask=mask, other=0.0)
-            w2 = tl.load(part + 2 * slots * D + place, mask=mask, other=0.0)
+            c2 = tl.load(part_c + place, mask=mask, other=0.0)
+            s2 = tl.load(part_s + place, mask=mask, other=0.0)
+            w2 = tl.load(part_w + place, mask=mask, other=0.0)
             c2 = tl.where(mask, c2, c[None, :])
             best = tl.where(t < 0.0, tl.minimum(c, tl.min(c2, 0)), tl.maximum(c, tl.max(c2, 0)))
             held = tl.where(there, tl.minimum(piece, degree - number * piece), 0).to(real)
