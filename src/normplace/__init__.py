@@ -3,9 +3,10 @@
 Build networks with any placement, find and measure the norms of existing ones, and see the evidence.
 """
 
-from normplace import models, ntk
+from normplace import models, ntk, ops
 from normplace._version import __version__
 from normplace.audit import survival
+from normplace.convert import insert
 from normplace.errors import UsageError
 from normplace.norms import (
     BatchNorm,
@@ -51,6 +52,10 @@ __all__ = [
     # Where the norms of an existing network stand, and what survives them
     "audit",
     "survival",
+    # Numerical kernels
+    "ops",
+    # An existing network, changed
+    "insert",
     # Neural tangent kernels
     "ntk",
     # The rest

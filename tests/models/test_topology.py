@@ -70,6 +70,55 @@ def test_directed_degrees_equal_networkx(nx):
     agree(topology("total-degree", edges, 40), {v: max(d, 1) for v, d in graph.degree()})
 
 
+@pytest.fixture(params=range(4))
+def multigraph(nx, request):
+    """Directed edges with self-loops, repeats, some in both directions, and isolated nodes; and without all that."""
+    generator = torch.Generator().manual_seed(request.param)
+    edges = torch.randint(24, (2, 30 + 20 * request.param), generator=generator)
+    edges = torch.cat([edges, edges[:, :9], edges[:, 3:7].flip(0), torch.tensor([[2, 5], [2, 5]])], 1)
+    graph = nx.MultiDiGraph()
+    graph.add_nodes_from(range(27))
+    graph.add_edges_from((a, b) for a, b in edges.T.tolist() if a != b)
+    return edges, graph, nx.DiGraph(graph)
+
+
+def test_directed_multigraphs_equal_networkx(nx, multigraph):
+    edges, graph, simple = multigraph
+    agree(topology("degree", edges, 27), {v: max(d, 1) for v, d in simple.in_degree()})
+    agree(topology("out-degree", edges, 27), {v: max(d, 1) for v, d in simple.out_degree()})
+    agree(topology("total-degree", edges, 27), {v: max(d, 1) for v, d in simple.degree()})
+    agree(topology("degree", edges, 27, multi=True), {v: max(d, 1) for v, d in graph.in_degree()})
+    agree(topology("total-degree", edges, 27, multi=True), {v: max(d, 1) for v, d in graph.degree()})
+    for multi, wanted in ((False, simple), (True, graph)):
+        agree(topology("pagerank", edges, 27, multi=multi) / 27, nx.pagerank(wanted, tol=1e-12, max_iter=1000))
+    paths = nx.betweenness_centrality(simple, normalized=False)
+    agree(topology("betweenness", edges, 27, directed=True), {v: 1 + b for v, b in paths.items()})
+    either = simple.to_undirected()
+    agree(topology("k-core", edges, 27), {v: max(k, 1) for v, k in nx.core_number(either).items()})
+    agree(topology("clustering", edges, 27), {v: 1 + c for v, c in nx.clustering(either).items()})
+    paths = nx.betweenness_centrality(either, normalized=False)
+    agree(topology("betweenness", edges, 27), {v: 1 + b for v, b in paths.items()})
+
+
+def test_directed_cores_equal_igraph(multigraph):
+    igraph = pytest.importorskip("igraph", reason="igraph is the oracle")
+    edges, _, simple = multigraph
+    graph = igraph.Graph(27, list(simple.edges()), directed=True)
+    both = igraph.Graph(27, list(simple.to_undirected().edges()))
+    for direction, cores in (
+        ("in", graph.coreness(mode="in")),
+        ("out", graph.coreness(mode="out")),
+        ("any", both.coreness()),
+    ):
+        agree(topology("k-core", edges, 27, direction=direction), [max(core, 1) for core in cores])
+
+
+def test_directed_betweenness_of_an_undirected_graph_counts_both_ways(nx):
+    edges = edges_of(nx.barabasi_albert_graph(30, 2, seed=0))
+    once, both = topology("betweenness", edges, 30), topology("betweenness", edges, 30, directed=True)
+    torch.testing.assert_close(both - 1, 2 * (once - 1))
+
+
 def test_eigenvector_is_the_leading_one_of_each_component(nx):
     for graph in graphs(nx):
         values = topology("eigenvector", edges_of(graph), len(graph))
@@ -183,6 +232,7 @@ MISTAKES = [
     (lambda: topology("degree", EDGES, 3, batch=torch.zeros(2, dtype=torch.long)), "each of the 3 nodes"),
     (lambda: topology("degree", EDGES, 3, batch=torch.tensor([0, 0, 1])), "joins two graphs"),
     (lambda: topology("degree", EDGES, 3, direction="inn"), "did you mean 'in'"),
+    (lambda: topology("k-core", EDGES, 3, direction="all"), "unknown direction 'all': choose from any, in, out"),
     (lambda: topology("k-core", EDGES, 3, samples=2), "unknown option of 'k-core'"),
     (lambda: topology("betweenness", EDGES, 3, samples=4), "between 1 and the number of nodes 3"),
     (lambda: topology("pagerank", EDGES, 3, damping=1.0), "damping must lie"),

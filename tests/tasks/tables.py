@@ -33,3 +33,20 @@ def some_faces(n: int = 200, seed: int = 0) -> Faces:
     features = torch.randn(n, 16, generator=generator)
     age = (30 + 10 * features[:, 0]).clamp(1, 110).round()
     return Faces(features, age, torch.arange(n) % 5)
+
+
+def labelled_fields(nodes: int = 60, classes: int = 2, splits: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
+    """The fields of a labelled graph's file: a random graph, whose first feature tells the class with noise."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(nodes) % classes
+    features = random.normal(size=(nodes, 4)).astype("f4")
+    features[:, 0] += 2 * labels
+    parts = np.stack([random.permutation(np.arange(nodes) % 4) for _ in range(splits)])
+    return {
+        "node_features": features,
+        "node_labels": labels,
+        "edges": random.integers(nodes, size=(3 * nodes, 2)),
+        "train_masks": parts < 2,
+        "val_masks": parts == 2,
+        "test_masks": parts == 3,
+    }

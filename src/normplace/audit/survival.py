@@ -167,7 +167,7 @@ class _Run:
 
         def keeper(name: str) -> Any:
             def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                key = _key(module, args, kwargs)
+                key = rows_key(module, args, kwargs)
                 x = kwargs[key] if isinstance(key, str) else args[key]
                 seen.setdefault(name, []).append(x.detach())
 
@@ -195,7 +195,7 @@ class _Run:
 
         def perturbed(log: Tensor) -> Tensor:
             def on_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-                key = _key(module, args, kwargs)
+                key = rows_key(module, args, kwargs)
                 if isinstance(key, str):
                     return args, {**kwargs, key: self.scaled(kwargs[key], log)}
                 return (*args[:key], self.scaled(args[key], log), *args[key + 1 :]), kwargs
@@ -219,7 +219,7 @@ class _Run:
         norm = self.model.get_submodule(name)
         (before, how), (after, also) = self.reach(norm, True), self.reach(norm, False)
         eps = getattr(norm, "eps", getattr(getattr(norm, "module", None), "eps", None))
-        centred, law = _centres(norm), None
+        centred, law = centres(norm), None
         if centred is not None and eps is not None:
             law = predicted(torch.cat([x.flatten(0, -2) for x in calls]), eps, centred)
         kept = before / after if after > 0 else None
@@ -244,19 +244,34 @@ def _chosen(model: nn.Module, norms: Iterable[str | nn.Module] | None) -> list[s
         if not found:
             raise UsageError("the model has no norm this function knows: name the modules with norms=[...].")
         return found
+    return names_of(model, norms)
+
+
+def names_of(model: nn.Module, modules: Iterable[str | nn.Module]) -> list[str]:
+    """The names of modules given by name or themselves.
+
+    Args:
+        model: What they are part of.
+        modules: The modules or their names.
+
+    Raises:
+        UsageError: If one is no part of the model.
+    """
     names = {id(module): name for name, module in model.named_modules()}
     chosen = []
-    for norm in norms:
+    for norm in modules:
         name = names.get(id(norm)) if isinstance(norm, nn.Module) else norm
         if name is None:
-            raise UsageError(f"norms names a {type(norm).__name__} that is no part of the model.")
+            raise UsageError(
+                f"a {type(norm).__name__} was given that is no part of the model: give one of its own modules."
+            )
         if name not in names.values():
             raise unknown("module", name, names.values())
         chosen.append(name)
     return chosen
 
 
-def _key(norm: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | str:
+def rows_key(norm: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | str:
     """Where among its arguments a norm finds the rows it normalizes."""
     # PyG's MessageNorm takes the receiver first and the message it rescales second.
     position, names = (1, ("msg",)) if type(norm).__name__ == "MessageNorm" else (0, ("x", "input"))
@@ -268,7 +283,7 @@ def _key(norm: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> i
     raise UsageError(f"{type(norm).__name__} is called without an argument that looks like its rows.")
 
 
-def _centres(norm: nn.Module) -> bool | None:
+def centres(norm: nn.Module) -> bool | None:
     """Whether a norm over features subtracts the mean; None for a norm over anything else."""
     if isinstance(norm, nn.RMSNorm):
         return False

@@ -48,12 +48,12 @@ class _Rows:
 
 
 def core_numbers(edges: Tensor, num_nodes: int) -> Tensor:
-    """The largest k such that a node lies in a subgraph whose nodes all have k neighbours in it (Seidman 1983).
+    """The largest k such that a node lies in a subgraph where k edges from within arrive at every node (Seidman 1983).
 
     Peels whole fronts of nodes at a time, so the work is that of the edges plus one step per front.
     """
     rows = _Rows(edges, num_nodes)
-    degree, core = rows.degree.clone(), torch.zeros_like(rows.degree)
+    degree, core = count(edges[1], num_nodes), torch.zeros_like(rows.degree)
     alive = torch.ones(num_nodes, dtype=torch.bool, device=edges.device)
     level = 0
     while bool(alive.any()):
@@ -159,15 +159,19 @@ def eigenvector(edges: Tensor, num_nodes: int, tolerance: float, iterations: int
     )
 
 
-def betweenness(edges: Tensor, num_nodes: int, sources: Tensor, elements: int = 4_000_000) -> Tensor:
+def betweenness(
+    edges: Tensor, num_nodes: int, sources: Tensor, directed: bool = False, elements: int = 4_000_000
+) -> Tensor:
     """The shortest paths through each node, each pair's split among its ties (Brandes 2001), summed over ``sources``.
 
     Breadth-first search of many sources at once, level by level, as products with the adjacency; as much memory as
-    several matrices of ``elements`` numbers. Undirected: with every node a source this is twice the usual count.
+    several matrices of ``elements`` numbers. Where the edges go both ways and every node is a source, each pair counts
+    twice; ``directed`` says that they may not.
     """
     total = torch.zeros(num_nodes, dtype=torch.float64, device=edges.device)
     ones = torch.ones(edges.shape[1], dtype=torch.float64, device=edges.device)
     adjacency = torch.sparse_coo_tensor(edges, ones, (num_nodes, num_nodes), check_invariants=False).coalesce()
+    arriving = adjacency.t().coalesce() if directed else adjacency
     for part in sources.split(max(1, elements // max(num_nodes, 1))):
         columns = torch.arange(len(part), device=edges.device)
         paths = torch.zeros(num_nodes, len(part), dtype=torch.float64, device=edges.device)
@@ -175,7 +179,7 @@ def betweenness(edges: Tensor, num_nodes: int, sources: Tensor, elements: int = 
         level = torch.where(paths > 0, 0, -1)
         front, depth = paths, 0
         while True:
-            reached = torch.sparse.mm(adjacency, front)
+            reached = torch.sparse.mm(arriving, front)
             front = torch.where(level < 0, reached, 0)
             if not bool(front.any()):
                 break

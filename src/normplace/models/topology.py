@@ -7,12 +7,16 @@ A scale is raised to a power and multiplied in, so zero is not a value it can ha
 | degree | max(edges that arrive, 1) | in, as PyG counts | 1 |
 | out-degree | max(edges that leave, 1) | out | 1 |
 | total-degree | max(in + out, 1) | both | 1 |
-| k-core | max(core number, 1) | ignored | 1 |
+| k-core | max(core number, 1) | ignored; ``direction`` counts ``in`` or ``out`` | 1 |
 | pagerank | rank × nodes of its graph | followed | its graph's floor |
 | clustering | 1 + clustering coefficient | ignored | 1 |
 | eigenvector | leading eigenvector, mean square 1 | ignored | 1 |
-| betweenness | 1 + pairs whose paths cross it | ignored | 1 |
+| betweenness | 1 + pairs whose paths cross it | ignored; ``directed=True`` follows it | 1 |
 | constant | geometric mean of a source | as the source | its graph's value |
+
+Where direction is ignored, the graph is the undirected one with an edge wherever there is one in either direction.
+Eigenvector centrality has no directed form here: along the edges it is 0 at every node that no cycle leads to, which no
+positive rule mends without saying something else; PageRank is its directed form that is never 0.
 
 Self-loops are dropped: a convolution adds its own, and they must not change the scale. Repeated edges count once,
 unless ``multi=True`` makes the degrees and PageRank count each. Undirected graphs are stored as PyG stores them, each
@@ -60,9 +64,12 @@ def total_degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, multi: bo
     return degree(edge_index, num_nodes, batch, direction="total", multi=multi)
 
 
-def k_core(edge_index: Tensor, num_nodes: int, batch: Tensor) -> Tensor:
-    """Core number of each node, at least 1."""
-    edges = centrality.simple_edges(edge_index, num_nodes, undirected=True)
+def k_core(edge_index: Tensor, num_nodes: int, batch: Tensor, *, direction: str = "any") -> Tensor:
+    """Core number of each node, at least 1, by neighbours in ``any`` direction, or by edges ``in`` or ``out``."""
+    ways = {"any": edge_index, "in": edge_index, "out": edge_index.flip(0)}
+    if direction not in ways:
+        raise unknown("direction", direction, ways)
+    edges = centrality.simple_edges(ways[direction], num_nodes, undirected=direction == "any")
     return centrality.core_numbers(edges, num_nodes).clamp(min=1).double()
 
 
@@ -105,20 +112,22 @@ def betweenness(
     *,
     samples: int | None = None,
     generator: torch.Generator | None = None,
+    directed: bool = False,
 ) -> Tensor:
     """1 + the number of pairs whose shortest paths cross a node, exact or from a sample of sources.
 
+    With ``directed``, paths follow the edges and the pairs are ordered: an undirected graph's numbers are doubled.
     Exact takes nodes × edges work: seconds for a few thousand nodes. ``samples`` sources drawn without replacement from
     the whole union give an unbiased estimate in ``samples / nodes`` of that.
     """
-    edges = centrality.simple_edges(edge_index, num_nodes, undirected=True)
+    edges = centrality.simple_edges(edge_index, num_nodes, undirected=not directed)
     sources = torch.arange(num_nodes, device=edges.device)
     if samples is not None:
         if not 1 <= samples <= num_nodes:
             raise UsageError(f"samples must lie between 1 and the number of nodes {num_nodes}, got {samples}.")
         drawn = torch.randperm(num_nodes, generator=generator, device=generator.device if generator else "cpu")
         sources = drawn[:samples].to(edges.device)
-    pairs = centrality.betweenness(edges, num_nodes, sources) / 2
+    pairs = centrality.betweenness(edges, num_nodes, sources, directed) / (1 if directed else 2)
     return 1 + pairs * (num_nodes / max(len(sources), 1))
 
 
@@ -158,11 +167,7 @@ def topology(
         >>> topology("degree", star, 5).tolist()
         [3.0, 1.0, 1.0, 1.0, 1.0]
     """
-    base, _, source = name.partition(":")
-    kind = (source or "degree") if base == "constant" else name
-    if kind not in TOPOLOGIES:
-        known = [*TOPOLOGIES, "constant"] if kind == name else TOPOLOGIES
-        raise unknown("topology scalar", kind, known)
+    kind, constant = check_name(name)
     function = TOPOLOGIES[kind]
     choices = [key for key, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY]
     for option in options:
@@ -170,11 +175,25 @@ def topology(
             raise unknown(f"option of {kind!r}:", option, choices)
     edges, nodes, graphs = checked(edge_index, num_nodes, batch)
     values = function(edges, nodes, graphs, **options)
-    if base == "constant":
+    if constant:
         label = torch.unique(graphs, return_inverse=True)[1]
         size = centrality.graph_total(torch.ones_like(values), label, nodes)
         values = (centrality.graph_total(values.log(), label, nodes) / size).exp()
     return values.to(torch.get_default_dtype())
+
+
+def check_name(name: str) -> tuple[str, bool]:
+    """The key of :data:`TOPOLOGIES` that a name stands for, and whether its mean over each graph is meant.
+
+    Raises:
+        UsageError: If there is no such scalar.
+    """
+    base, _, source = name.partition(":")
+    constant = base == "constant"
+    kind = (source or "degree") if constant else name
+    if kind not in TOPOLOGIES:
+        raise unknown("topology scalar", kind, TOPOLOGIES if constant else [*TOPOLOGIES, "constant"])
+    return kind, constant
 
 
 def checked(edge_index: Tensor, num_nodes: int | None, batch: Tensor | None) -> tuple[Tensor, int, Tensor]:

@@ -1,4 +1,4 @@
-"""Graphs: what is dropped, merged and refused, files, and random ones."""
+"""Graphs: what is dropped, merged and refused, and files."""
 
 from __future__ import annotations
 
@@ -12,15 +12,7 @@ import pytest
 from tests.tasks.selection.selection_cases import small_graph
 
 from normplace import UsageError
-from normplace.tasks.selection import (
-    Graph,
-    barabasi_albert,
-    erdos_renyi,
-    load_graph,
-    ranking,
-    relabel,
-    uniform_graph,
-)
+from normplace.tasks.selection import Graph, load_graph, ranking, relabel
 
 
 def test_self_loops_are_dropped_and_repeated_edges_merged():
@@ -100,42 +92,6 @@ def test_files(tmp_path):
     np.savez(tmp_path / "range.npz", num_nodes=1, edges=np.array([[0, 1]]))
     with pytest.raises(UsageError, match="the edge list has id 1"):
         load_graph(tmp_path / "range.npz")
-
-
-def test_random_graphs_have_their_sizes_and_come_from_the_generator():
-    graph = barabasi_albert(200, 3, np.random.default_rng(0))
-    assert graph.num_edges == 3 + 3 * 196  # a star of four nodes, then three edges each
-    assert graph.degrees[4:].min() == 3
-    again = barabasi_albert(200, 3, np.random.default_rng(0))
-    assert np.array_equal(graph.indices, again.indices)
-    assert uniform_graph(50, 300, np.random.default_rng(0)).num_edges == 300
-    assert uniform_graph(5, 10, np.random.default_rng(0)).degrees.tolist() == [4] * 5
-    assert erdos_renyi(30, 0.0, np.random.default_rng(0)).num_edges == 0
-    # 100 graphs of 435 pairs at 0.2: 8700 edges expected, standard deviation 83
-    counts = [erdos_renyi(30, 0.2, np.random.default_rng(i)).num_edges for i in range(100)]
-    assert abs(sum(counts) - 8700) < 4 * 83
-
-
-def test_preferential_attachment_makes_hubs():
-    generator = np.random.default_rng(1)
-    hubs = barabasi_albert(2000, 2, generator).degrees.max()
-    assert hubs > 3 * uniform_graph(2000, 4000, generator).degrees.max()
-
-
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda g: erdos_renyi(5, 1.5, g), "probability of an edge is from 0 to 1"),
-        (lambda g: erdos_renyi(5, float("nan"), g), "probability of an edge is from 0 to 1"),
-        (lambda g: erdos_renyi(0, 0.5, g), "the graph is empty"),
-        (lambda g: uniform_graph(3, 4, g), "3 nodes have 0 to 3 edges, not 4"),
-        (lambda g: barabasi_albert(3, 3, g), "attach is from 1 to num_nodes - 1 = 2"),
-        (lambda g: barabasi_albert(0, 1, g), "attach is from 1"),
-    ],
-)
-def test_impossible_random_graphs(make, sentence):
-    with pytest.raises(UsageError, match=sentence):
-        make(np.random.default_rng(0))
 
 
 def test_what_is_left_after_removals():

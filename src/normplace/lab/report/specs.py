@@ -8,6 +8,7 @@ from typing import Any
 from normplace.lab.report.charts import PALETTE
 
 _DASHES = ([1, 0], [7, 3], [2, 2.5], [9, 3, 2, 3])
+_LETTER = 6.8  # pixels of an average letter of a label, in the widest fonts that pages are seen in
 _SHAPES = ("circle", "diamond", "square", "triangle-up")
 
 
@@ -111,7 +112,7 @@ def dots(
     domain = list(sources)
     along = {"type": "quantitative", "scale": {"zero": False}, **x}
     place = {
-        "y": {"field": rows, "type": "nominal", "title": None, "sort": list(order)},
+        "y": {"field": rows, "type": "nominal", "title": None, "sort": list(order), "axis": _room(order)},
         "yOffset": {"field": series, "type": "nominal", "sort": domain},
     }
     key = {"field": series, "type": "nominal", "title": None, "sort": domain}
@@ -132,3 +133,68 @@ def dots(
             ],
         },
     }
+
+
+def cells(
+    *,
+    x: str,
+    columns: Sequence[str],
+    y: str,
+    rows: Sequence[str],
+    value: str,
+    text: str,
+    title: str,
+    middle: float = 0.0,
+    reach: float,
+    good: str = "high",
+    facet: str | None = None,
+    panels: Sequence[str] = (),
+    step: int = 78,
+) -> dict[str, Any]:
+    """A table of coloured cells, each with its number: blue is better than the middle, orange worse.
+
+    Args:
+        x: Column that names a column of the table.
+        columns: Its values, from left to right.
+        y: Column that names a row of the table.
+        rows: Its values, from top to bottom.
+        value: Column that colours a cell.
+        text: Column with what is written in it.
+        title: Of the colours.
+        middle: The value without colour.
+        reach: How far from the middle the colour is full.
+        good: Whether ``high`` or ``low`` values are better.
+        facet: Column with one value per panel.
+        panels: Its values, in the order of the panels.
+        step: Width of a cell, in pixels.
+    """
+    ends = ["#cf7a00", "#8a8f94", "#2f7fc1"]
+    shade = {"domain": [middle - reach, middle, middle + reach], "range": ends[:: 1 if good == "high" else -1]}
+    slanted = {"labelAngle": 0 if len(columns) < 6 else -35, "labelLimit": 160}
+    place = {
+        "x": {"field": x, "type": "nominal", "sort": list(columns), "title": None, "axis": slanted},
+        "y": {"field": y, "type": "nominal", "sort": list(rows), "title": None, "axis": _room(rows)},
+    }
+    shade |= {"clamp": True, "interpolate": "rgb"}
+    colour = {"field": value, "type": "quantitative", "title": title, "scale": shade}
+    view = {
+        "width": {"step": step},
+        "height": {"step": 24},
+        "layer": [
+            {"mark": {"type": "rect", "opacity": 0.55}, "encoding": {**place, "color": colour}},
+            {"mark": {"type": "text", "fontSize": 12}, "encoding": {**place, "text": {"field": text}}},
+        ],
+    }
+    if facet is None:
+        return view
+    return {
+        "facet": {"field": facet, "type": "nominal", "title": None, "sort": list(panels)},
+        "columns": 2,
+        "spec": view,
+        "resolve": {"axis": {"x": "independent"}},
+    }
+
+
+def _room(labels: Sequence[str]) -> dict[str, float]:
+    """An axis wide enough for its labels where the page's font is wider than the one they are laid out with."""
+    return {"minExtent": min(260.0, _LETTER * max(map(len, labels), default=0)), "labelLimit": 260}

@@ -5,7 +5,7 @@ All of it works without a network, and all of it is compiled with numba: ``pip i
 
 from normplace.tasks.selection.betweenness import betweenness, betweenness_order
 from normplace.tasks.selection.dismantling import Dismantling, adaptive_order, dismantle, reinsert
-from normplace.tasks.selection.graph import Graph, barabasi_albert, erdos_renyi, load_graph, relabel, uniform_graph
+from normplace.tasks.selection.graph import Graph, load_graph, relabel
 from normplace.tasks.selection.heuristics import (
     collective_influence,
     collective_influence_order,
@@ -26,6 +26,16 @@ from normplace.tasks.selection.independent_set import (
     min_degree_set,
 )
 from normplace.tasks.selection.influence import IndependentCascade, LinearThreshold, Spread, spread, spreads
+from normplace.tasks.selection.kamis import kamis_set
+from normplace.tasks.selection.random_graphs import (
+    barabasi_albert,
+    block_graph,
+    erdos_renyi,
+    mixed_graphs,
+    powerlaw_cluster,
+    shuffled,
+    uniform_graph,
+)
 from normplace.tasks.selection.reverse import SeedChoice, ris_greedy
 
 __all__ = [
@@ -33,9 +43,14 @@ __all__ = [
     "Graph",
     "load_graph",
     "relabel",
+    # Random graphs
     "barabasi_albert",
+    "powerlaw_cluster",
     "erdos_renyi",
     "uniform_graph",
+    "block_graph",
+    "shuffled",
+    "mixed_graphs",
     # Dismantling
     "dismantle",
     "Dismantling",
@@ -54,6 +69,7 @@ __all__ = [
     "min_degree_set",
     "improve",
     "exact_set",
+    "kamis_set",
     "check_independent",
     "is_independent",
     # Classical orders and scores

@@ -83,32 +83,41 @@ def dismantle(graph: Graph, order: ArrayLike) -> Dismantling:
     return Dismantling(_curve(graph.indptr, graph.indices, nodes), graph.num_nodes)
 
 
-def adaptive_order(graph: Graph, score: Callable[[Graph], ArrayLike], step: int = 1) -> NDArray[np.int64]:
+def adaptive_order(
+    graph: Graph, score: Callable[[Graph], ArrayLike], step: int = 1, count: int | None = None
+) -> NDArray[np.int64]:
     """The order in which the best ``step`` nodes are removed and what is left is scored anew, until no edge is left.
+
+    What is left is passed without the nodes that have no edge any more; those come last, by id.
 
     Args:
         graph: The graph.
         score: From a graph to one number per node, the largest removed first; ties go to the lowest id.
         step: Nodes removed between two scorings.
+        count: How many nodes to return; None is all.
 
     Raises:
-        UsageError: If ``step`` is not positive, or a score is missing or NaN.
+        UsageError: If ``step`` or ``count`` is not positive, or a score is missing or NaN.
     """
     step = positive(step, "step")
-    removed = np.zeros(graph.num_nodes, bool)
+    wanted = graph.num_nodes if count is None else positive(count, "count")
     order: list[NDArray[np.int64]] = []
     left, names = graph, np.arange(graph.num_nodes)
-    while left.num_edges:
-        best = np.argsort(-check_scores(left, score(left)), kind="stable")[:step]
-        order.append(names[best])
-        removed[names[best]] = True
-        if removed.all():
-            return np.concatenate(order)
-        gone = np.zeros(left.num_nodes, bool)
-        gone[best] = True
+    while left.num_edges and sum(map(len, order)) < wanted:
+        order.append(names[np.argsort(-check_scores(left, score(left)), kind="stable")[:step]])
+        gone = np.zeros(graph.num_nodes, bool)
+        gone[order[-1]] = True
+        gone = gone[names]
+        if gone.all():
+            break
         left, kept = left.without(gone)
         names = names[kept]
-    return np.concatenate([*order, names])
+        if left.num_edges:
+            left, kept = left.without(left.degrees == 0)
+            names = names[kept]
+    rest = np.ones(graph.num_nodes, bool)
+    rest[np.concatenate([*order, names[:0]])] = False
+    return np.concatenate([*order, np.flatnonzero(rest)])[:wanted]
 
 
 def reinsert(graph: Graph, order: ArrayLike, share: float, of: Whole = "component") -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""An undirected graph as its neighbour lists, from edges, from a file, or at random.
+"""An undirected graph as its neighbour lists, from edges or from a file.
 
 Self-loops are dropped and repeated edges, in either direction, are merged. Node ids are 0, 1, ..., ``num_nodes`` - 1;
 any other id is an error, and :func:`relabel` turns ids of any kind into these. Nodes without edges are kept.
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError
-from normplace.tasks.selection._compiled import GOLDEN, compiled, mix, uniform
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -196,73 +195,6 @@ def load_graph(path: str | Path) -> Graph:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"{path} is not an .npz file of numbers: {error}.") from error
-
-
-def erdos_renyi(num_nodes: int, probability: float, generator: np.random.Generator) -> Graph:
-    """Each pair of nodes joined with the same probability, G(n, p).
-
-    Raises:
-        UsageError: If there is no node or ``probability`` is not from 0 to 1.
-    """
-    if not 0 <= probability <= 1:
-        raise UsageError(f"the probability of an edge is from 0 to 1, not {probability!r}.")
-    pairs = num_nodes * (num_nodes - 1) // 2
-    return uniform_graph(num_nodes, int(generator.binomial(max(pairs, 0), probability)), generator)
-
-
-def uniform_graph(num_nodes: int, num_edges: int, generator: np.random.Generator) -> Graph:
-    """One of the graphs with so many nodes and edges, all equally likely, G(n, M).
-
-    Raises:
-        UsageError: If there are not so many pairs of nodes.
-    """
-    pairs = num_nodes * (num_nodes - 1) // 2
-    if num_nodes >= 1 and not 0 <= num_edges <= pairs:
-        raise UsageError(f"{num_nodes} nodes have 0 to {pairs} edges, not {num_edges}.")
-    code = generator.choice(pairs, num_edges, replace=False, shuffle=False) if num_edges else np.empty(0, np.int64)
-    # Pair c is (i, j) with j(j - 1)/2 + i = c and i < j; the root is off by one where it is not exact.
-    high = ((1 + np.sqrt(1 + 8 * code.astype(np.float64))) / 2).astype(np.int64)
-    high -= high * (high - 1) // 2 > code
-    high += high * (high + 1) // 2 <= code
-    return Graph.from_edges(np.stack([code - high * (high - 1) // 2, high], axis=1), num_nodes)
-
-
-def barabasi_albert(num_nodes: int, attach: int, generator: np.random.Generator) -> Graph:
-    """Each new node joined to ``attach`` former ones with probability proportional to their degree.
-
-    The start is a star of ``attach`` + 1 nodes, as in networkx (Barabási, Albert 1999 leave it open).
-
-    Raises:
-        UsageError: If ``attach`` is not from 1 to ``num_nodes`` - 1.
-    """
-    if not 1 <= attach < num_nodes:
-        raise UsageError(f"attach is from 1 to num_nodes - 1 = {num_nodes - 1}, not {attach}.")
-    seed = np.uint64(generator.integers(2**63))
-    return Graph.from_edges(_attach(num_nodes, attach, seed).reshape(-1, 2), num_nodes)
-
-
-@compiled
-def _attach(num_nodes, attach, seed):
-    # An end drawn uniformly from all edge ends so far is a node drawn by its degree.
-    ends = np.empty(2 * attach * (num_nodes - attach), np.int64)
-    filled = 0
-    for leaf in range(attach):
-        ends[filled], ends[filled + 1] = leaf, attach
-        filled += 2
-    state = mix(seed)
-    for node in range(attach + 1, num_nodes):
-        start = filled
-        while filled < start + 2 * attach:
-            state += GOLDEN
-            target = ends[min(int(uniform(state) * start), start - 1)]
-            known = False
-            for place in range(start, filled, 2):
-                if ends[place] == target:
-                    known = True
-            if not known:
-                ends[filled], ends[filled + 1] = target, node
-                filled += 2
-    return ends
 
 
 def check_nodes(graph: Graph, nodes: ArrayLike, what: str) -> NDArray[np.int64]:

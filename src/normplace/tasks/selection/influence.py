@@ -164,8 +164,11 @@ def spreads(
     sets = np.asarray(seed_sets)
     if sets.ndim != 2:
         raise UsageError(f"seed_sets has the shape (sets, seeds in each), not {sets.shape}.")
-    chosen = [check_nodes(graph, row, f"seed set {number}") for number, row in enumerate(sets)]
-    return _simulate(graph, np.array(chosen, np.int64).reshape(sets.shape), model, simulations, seed, threads)
+    ascending = np.sort(sets, axis=1) if sets.dtype.kind in "iu" else None
+    if ascending is None or (np.diff(ascending, prepend=-1, append=graph.num_nodes) < 1).any():
+        for number, row in enumerate(sets):
+            check_nodes(graph, row, f"seed set {number}")
+    return _simulate(graph, sets.astype(np.int64), model, simulations, seed, threads)
 
 
 def _simulate(graph, seed_sets, model, simulations, seed, threads) -> NDArray[np.int32]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from normplace.lab.claims import Check, Claim
-from normplace.studies.extrapolation.claims.measures import PAPER, difference
+from normplace.lab.measures import difference
+from normplace.studies.extrapolation.claims.published import PAPER
 from normplace.studies.extrapolation.faces import PART
 from normplace.studies.extrapolation.network import NAMES, NORMED
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from normplace.lab.claims import Check, Claim, by_seed, pick
 from normplace.lab.results import Line
-from normplace.studies.extrapolation.claims.measures import PAPER
+from normplace.studies.extrapolation.claims.published import PAPER
 from normplace.studies.extrapolation.kernels import PART
 from normplace.studies.extrapolation.network import NAMES, NORMED
 

@@ -6,7 +6,8 @@ from functools import partial
 from itertools import combinations
 
 from normplace.lab.claims import Check, Claim
-from normplace.studies.extrapolation.claims.measures import PAPER, difference, ratio
+from normplace.lab.measures import difference, ratio
+from normplace.studies.extrapolation.claims.published import PAPER
 from normplace.studies.extrapolation.network import NORMED, VARIANTS
 from normplace.studies.extrapolation.protein import PART, TITLES
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from normplace.lab.claims import Check, Claim
-from normplace.studies.extrapolation.claims.measures import PAPER, metric
+from normplace.lab.measures import metric
+from normplace.studies.extrapolation.claims.published import PAPER
 from normplace.studies.extrapolation.sequence import PART
 from normplace.tasks.lines import TESTED, TRAINED
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from normplace.lab.claims import pick
+from normplace.lab.report.rows import Group, mean_rows
 from normplace.lab.report.specs import curves
 from normplace.lab.results import Line
 from normplace.lab.study import Figure
 from normplace.studies.extrapolation.claims.published import PROTEIN
-from normplace.studies.extrapolation.figures.rows import Group, mean_rows
 from normplace.studies.extrapolation.figures.scores import score_figure
 from normplace.studies.extrapolation.protein import PART, TITLES
 from normplace.tasks.protein import LARGEST

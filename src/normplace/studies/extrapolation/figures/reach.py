@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from normplace.lab.report.rows import Group, mean_rows, thinned
 from normplace.lab.report.specs import curves
 from normplace.lab.study import Figure
-from normplace.studies.extrapolation.figures.rows import Group, mean_rows, thinned
 from normplace.tasks.toy import EDGE, FUNCTIONS
 
 

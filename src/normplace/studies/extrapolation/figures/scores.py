@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from normplace.lab.report.rows import score_rows
 from normplace.lab.report.specs import dots
 from normplace.lab.results import Line
 from normplace.lab.study import Figure
 from normplace.studies.extrapolation.claims.published import Table
-from normplace.studies.extrapolation.figures.rows import score_rows
 
 PANELS = {"ood_r2": "outside the data (OOD)", "id_r2": "inside the data (ID)"}
 HERE, PUBLISHED = "measured here", "published"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from normplace.lab.claims import pick
+from normplace.lab.report.rows import Group, mean_rows
 from normplace.lab.report.specs import curves
 from normplace.lab.results import Line
 from normplace.lab.study import Figure
-from normplace.studies.extrapolation.figures.rows import Group, mean_rows
 from normplace.studies.extrapolation.sequence import PART
 from normplace.tasks.lines import GIVEN, TRAINED
 

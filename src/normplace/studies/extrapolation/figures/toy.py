@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from normplace.lab.claims import pick
+from normplace.lab.report.rows import Group
 from normplace.lab.results import Line
 from normplace.lab.study import Figure
 from normplace.studies.extrapolation.figures.reach import near_and_far
-from normplace.studies.extrapolation.figures.rows import Group
 from normplace.studies.extrapolation.network import NAMES
 from normplace.studies.extrapolation.toy import PART
 from normplace.tasks.toy import FUNCTIONS

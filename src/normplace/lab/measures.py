@@ -1,4 +1,4 @@
-"""Measures that several parts' claims share: one value per seed, from the lines of chosen trials."""
+"""Measures that claims share: one value per seed, from the lines of chosen trials."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 from normplace.lab.claims import by_seed, pick
 from normplace.lab.results import Line
-
-PAPER = "arXiv 2505.14512"
 
 Fields = Mapping[str, Any]
 

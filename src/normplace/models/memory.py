@@ -1,0 +1,119 @@
+"""A scale's factors of the graphs seen last, so that training on one graph computes its topology once.
+
+A graph is known again by being the same tensors, unchanged: an operation in place raises a tensor's version, and a
+tensor that is gone cannot be asked for. What autograd cannot see is not seen here either: writing through ``.data`` or
+through a numpy array that shares the memory. Tensors made in inference mode have no version, so their graphs are not
+remembered.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normplace.models.topology import topology
+from normplace.scale import Scale
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A tensor as it was: which one, where its values lie, and how often they had been changed."""
+
+    tensor: weakref.ref[Tensor]
+    version: int
+    address: int
+    shape: torch.Size
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _Seen:
+        return cls(weakref.ref(tensor), tensor._version, tensor.data_ptr(), tensor.shape)
+
+    def still(self, tensor: Tensor) -> bool:
+        """Whether it is that tensor, as it was."""
+        return self.tensor() is tensor and (self.version, self.address, self.shape) == (
+            tensor._version,
+            tensor.data_ptr(),
+            tensor.shape,
+        )
+
+
+@dataclass(frozen=True)
+class _Entry:
+    settings: tuple[Scale, int | None, torch.dtype, torch.dtype]
+    tensors: tuple[_Seen, ...]
+    factor: Tensor
+
+    def alive(self) -> bool:
+        return all(seen.tensor() is not None for seen in self.tensors)
+
+
+class FactorMemory:
+    """Factors of scales from the topology of graphs, computed once for each of the last few graphs.
+
+    A copy, or one from another process, starts empty.
+
+    Args:
+        size: How many to keep; they are one number per node, and the graphs themselves are not kept alive.
+
+    Example:
+        >>> edges = torch.tensor([[0, 1, 2], [1, 0, 1]])
+        >>> memory = FactorMemory()
+        >>> memory.factor(Scale("degree", power=-1), edges, 3, None, torch.float32).flatten().tolist()
+        [1.0, 0.5, 1.0]
+    """
+
+    def __init__(self, size: int = 8) -> None:
+        self.size = size
+        self._entries: tuple[_Entry, ...] = ()
+
+    def __reduce__(self) -> tuple:
+        return FactorMemory, (self.size,)
+
+    def factor(
+        self, scale: Scale, edge_index: Tensor, num_nodes: int | None, batch: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        """The multiplier of each node, as :meth:`Scale.factor` gives it.
+
+        Args:
+            scale: Its ``source`` is the name of a topology scalar.
+            edge_index: Source and target of each edge, 2 × E.
+            num_nodes: How many nodes there are; None for no more than the edges and ``batch`` name.
+            batch: The graph of each node, or None.
+            dtype: The dtype of the features it will multiply; the power is taken in it, or in the default dtype if that
+                is wider.
+
+        Raises:
+            UsageError: If the scalar is unknown or the graph is none.
+        """
+        if torch.compiler.is_compiling():  # asked first, since the decorator would load the compiler for everyone
+            uncompiled: Any = torch.compiler.disable(self._recall)
+            return uncompiled(scale, edge_index, num_nodes, batch, dtype)
+        return self._recall(scale, edge_index, num_nodes, batch, dtype)
+
+    def _recall(
+        self, scale: Scale, edge_index: Tensor, num_nodes: int | None, batch: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        default = torch.get_default_dtype()  # what the topology is rounded to
+        wide = torch.promote_types(dtype, default)
+        tensors = (edge_index,) if batch is None else (edge_index, batch)
+        # An inference tensor could not be part of a later training step, so none is made to be kept.
+        with torch.inference_mode(False), torch.no_grad():
+            if any(tensor.is_inference() for tensor in tensors):
+                return scale.factor(topology(scale.source, edge_index, num_nodes, batch).to(wide)).to(dtype)
+            settings = (scale, num_nodes, wide, default)
+            for entry in self._entries:
+                if (
+                    entry.settings == settings
+                    and len(entry.tensors) == len(tensors)
+                    and all(seen.still(tensor) for seen, tensor in zip(entry.tensors, tensors, strict=True))
+                ):
+                    return entry.factor.to(dtype)
+            factor = scale.factor(topology(scale.source, edge_index, num_nodes, batch).to(wide))
+            # One assignment, so that threads that run at once can lose an entry but never see half of one.
+            alive = [entry for entry in self._entries if entry.alive()]
+            self._entries = (*alive, _Entry(settings, tuple(map(_Seen.of, tensors)), factor))[-self.size :]
+            return factor.to(dtype)

@@ -1,0 +1,286 @@
+"""Recommenders on the graph of users and items: LightGCN, and a residual stack with norms around the same propagation.
+
+Users are the first nodes and items follow. Both networks are a table of trained rows, one per node, and arithmetic
+without parameters but the norms' on it; an item's score for a user is the product of their rows of the result.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normplace.errors import UsageError, unknown
+from normplace.norms import apply_norm
+from normplace.placement import Placement
+from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
+from normplace.scale import Scale
+
+COMBINATIONS = ("last", "mean")
+
+
+class Adjacency(nn.Module):
+    """The symmetrically normalized adjacency of an undirected graph, ``D^-1/2 A D^-1/2``, without self-loops.
+
+    A module so that it moves with a network; it has no parameters and is not part of a state dict. A node without edges
+    receives nothing.
+
+    Args:
+        edges: Both directions of every edge, each once, 2 × E, such as :attr:`Interactions.edges`.
+        num_nodes: How many nodes there are.
+        dtype: Of its entries.
+
+    Raises:
+        UsageError: If an edge lacks its reverse or is there twice, or a node is out of range.
+
+    Example:
+        >>> path = Adjacency(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), 3)
+        >>> path(torch.eye(3))[1]
+        tensor([0.7071, 0.0000, 0.7071])
+    """
+
+    start: Tensor
+    neighbours: Tensor
+    weight: Tensor
+
+    def __init__(self, edges: Tensor, num_nodes: int, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        if edges.ndim != 2 or edges.shape[0] != 2 or edges.is_floating_point():
+            raise UsageError(f"edges must hold whole numbers of shape 2 × E, got {tuple(edges.shape)}.")
+        if edges.numel() and (int(edges.min()) < 0 or int(edges.max()) >= num_nodes):
+            raise UsageError(f"nodes are 0 to {num_nodes - 1}, but an edge names another: correct num_nodes.")
+        keys = (edges[0].long() * num_nodes + edges[1]).sort().values
+        if bool((keys[1:] == keys[:-1]).any()):
+            raise UsageError("an edge is there twice: keep each direction of it once.")
+        source, target = keys // num_nodes, keys % num_nodes
+        if not torch.equal((target * num_nodes + source).sort().values, keys):
+            raise UsageError("an edge lacks its reverse: give both directions of each.")
+        degree = torch.bincount(source, minlength=num_nodes)
+        inverse_root = degree.clamp(min=1).double().rsqrt()
+        self.num_nodes = num_nodes
+        # 32-bit indices: what MKL and cuSPARSE compute with, so that neither converts them at every product.
+        start = torch.cat([degree.new_zeros(1), degree.cumsum(0)]).int()
+        self.register_buffer("start", start, persistent=False)
+        self.register_buffer("neighbours", target.int(), persistent=False)
+        self.register_buffer("weight", (inverse_root[source] * inverse_root[target]).to(dtype), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each node's weighted sum of its neighbours' rows."""
+        return _SymmetricProduct.apply(self.start, self.neighbours, self.weight.to(x.dtype), x)
+
+    def extra_repr(self) -> str:
+        """Its size."""
+        return f"{self.num_nodes} nodes, {len(self.neighbours)} entries"
+
+
+class _SymmetricProduct(torch.autograd.Function):
+    """A symmetric sparse matrix times a dense one; the gradient is the same product, so nothing is transposed."""
+
+    @staticmethod
+    def forward(ctx: Any, start: Tensor, neighbours: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(start, neighbours, weight)
+        return _product(start, neighbours, weight, x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None, Tensor]:
+        return None, None, None, _SymmetricProduct.apply(*ctx.saved_tensors, gradients[0].contiguous())
+
+
+@lru_cache
+def _without_beta_notice() -> None:
+    """Let torch say once, unheard, that its CSR tensors are in beta; it never says so again."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        torch.sparse_csr_tensor([0, 0], [], [], (1, 1))
+
+
+def _product(start: Tensor, neighbours: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+    _without_beta_notice()
+    nodes = len(start) - 1
+    matrix = torch.sparse_csr_tensor(start, neighbours, weight, (nodes, nodes), check_invariants=False)
+    return torch.sparse.mm(matrix, x)
+
+
+class _NodeTable(nn.Module):
+    """A trained row for each user and item."""
+
+    def __init__(
+        self, num_users: int, num_items: int, dim: int, depth: int, init: float, generator: torch.Generator | None
+    ) -> None:
+        super().__init__()
+        if min(num_users, num_items, dim) < 1 or depth < 0:
+            raise UsageError(
+                f"users, items and dim must be at least 1 and depth 0, got {(num_users, num_items, dim)} and {depth}."
+            )
+        self.num_users, self.num_items, self.depth, self.init = num_users, num_items, depth, init
+        self.embedding = nn.Parameter(torch.empty(num_users + num_items, dim))
+        self._draw(generator)
+
+    def _draw(self, generator: torch.Generator | None) -> None:
+        nn.init.normal_(self.embedding, std=self.init, generator=generator)
+
+    def _rows(self, adjacency: Adjacency) -> Tensor:
+        if adjacency.num_nodes != len(self.embedding):
+            raise UsageError(
+                f"the adjacency has {adjacency.num_nodes} nodes, but there are {self.num_users} users and "
+                f"{self.num_items} items: build it from the same interactions."
+            )
+        return self.embedding
+
+
+class LightGCN(_NodeTable):
+    """Propagation without weights or activation, and the mean of all its layers (He et al. 2020, arXiv 2002.02126).
+
+    ``(E + A E + … + A^K E) / (K + 1)`` for the table E and depth K.
+
+    Args:
+        num_users: How many users.
+        num_items: How many items.
+        dim: Width of the table.
+        depth: How often rows are propagated; 0 is plain matrix factorization.
+        init: Standard deviation of the initial table.
+        generator: Source of the initial table, on the CPU.
+
+    Raises:
+        UsageError: If a number is too small.
+
+    Example:
+        >>> graph = Adjacency(torch.tensor([[0, 2, 1, 3], [2, 0, 3, 1]]), 4)
+        >>> LightGCN(2, 2, dim=8)(graph).shape
+        torch.Size([4, 8])
+    """
+
+    def __init__(
+        self,
+        num_users: int,
+        num_items: int,
+        dim: int = 64,
+        depth: int = 3,
+        init: float = 0.1,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(num_users, num_items, dim, depth, init, generator)
+
+    def reset_parameters(self) -> None:
+        """Draw the table anew."""
+        self._draw(None)
+
+    def forward(self, adjacency: Adjacency) -> Tensor:
+        """The row of every user, then of every item."""
+        x = rows = self._rows(adjacency)
+        for _ in range(self.depth):  # Horner's scheme: neither the layers nor their sum need to be kept
+            x = rows + adjacency(x)
+        return x / (self.depth + 1)
+
+
+class NormalizedGCN(_NodeTable):
+    """LightGCN's propagation as the branch of residual blocks, with norms and a scale where they are asked for.
+
+    ``scale`` stands beside the norm it names in every block. With ``slot="final"`` it stands once, beside the final
+    norm, or on the result where the placement has none. The result is divided by ``dim^(1/4)``, so that a score is a
+    product over ``sqrt(dim)``, as in attention: a norm leaves rows of length ``sqrt(dim)``, and their bare products
+    would saturate the ranking loss. The network is ours; two that differ in their scale alone have the same parameters
+    and, from the same generator, the same initial values.
+
+    Args:
+        num_users: How many users.
+        num_items: How many items.
+        dim: Width of the table and of the stream.
+        depth: How many blocks.
+        placement: Where norms stand: a :class:`Placement` or the name of a preset.
+        norm: What stands there: a name, a factory that takes the width, or a mapping from slot to either.
+        scale: A positive scalar per node beside a norm.
+        combine: ``last`` takes the last block's stream, ``mean`` the mean over the streams of all blocks; the table
+            itself, which has seen no norm, is not among them. A final norm comes after.
+        init: Standard deviation of the initial table.
+        generator: Source of the initial table, on the CPU.
+
+    Raises:
+        UsageError: If an argument is unknown or they contradict each other.
+
+    Example:
+        >>> graph = Adjacency(torch.tensor([[0, 2, 1, 3], [2, 0, 3, 1]]), 4)
+        >>> scale = Scale("degree", power=-0.5)
+        >>> net = NormalizedGCN(2, 2, dim=8, scale=scale)
+        >>> net(graph, factor=scale.factor(torch.ones(4))).shape
+        torch.Size([4, 8])
+    """
+
+    def __init__(
+        self,
+        num_users: int,
+        num_items: int,
+        dim: int = 64,
+        depth: int = 3,
+        placement: str | Placement = "post",
+        norm: NormChoice = "layer",
+        scale: Scale | None = None,
+        combine: str = "last",
+        init: float = 0.1,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(num_users, num_items, dim, depth, init, generator)
+        if depth < 1:
+            raise UsageError(f"depth must be at least 1, got {depth}: norms stand in blocks.")
+        if combine not in COMBINATIONS:
+            raise unknown("combination", combine, COMBINATIONS)
+        rule = Placement.named(placement) if isinstance(placement, str) else placement
+        self.scale, self.combine = scale, combine
+        self._at_end = scale is not None and scale.slot == "final"
+        inside = None if self._at_end else scale
+        self.embedding_norm = build_slot_norm(norm, "embedding", dim) if rule.embedding else None
+        self.blocks = nn.ModuleList(
+            Residual(_Propagation(), dim, rule, norm, layer, depth, inside) for layer in range(1, depth + 1)
+        )
+        self.final_norm = build_slot_norm(norm, "final", dim) if rule.final else None
+
+    def reset_parameters(self) -> None:
+        """Start the table and the norms anew."""
+        self._draw(None)
+        for child in self.children():
+            reset_tree(child)
+
+    def forward(self, adjacency: Adjacency, factor: Tensor | None = None) -> Tensor:
+        """The row of every user, then of every item.
+
+        Args:
+            adjacency: The graph.
+            factor: What :meth:`Scale.factor` returned, when the network has a scale.
+
+        Raises:
+            UsageError: If the network has a scale and no factor is given, or the reverse.
+        """
+        if (factor is None) != (self.scale is None):
+            raise UsageError(
+                "the network has no scale, so it takes no factor."
+                if self.scale is None
+                else f"the network scales by {self.scale.symbol}: pass factor=scale.factor(values)."
+            )
+        x = self._rows(adjacency)
+        if self.embedding_norm is not None:
+            x = apply_norm(self.embedding_norm, x)
+        total = None
+        for block in self.blocks:
+            x = block(x, adjacency, factor=None if self._at_end else factor)
+            total = x if total is None or self.combine == "last" else total + x
+        assert total is not None
+        total = total if self.combine == "last" else total / self.depth
+        return self._finish(total, factor if self._at_end else None)
+
+    def _finish(self, x: Tensor, factor: Tensor | None) -> Tensor:
+        before = factor is not None and self.scale is not None and self.scale.where == "before"
+        x = factor * x if before and factor is not None else x
+        if self.final_norm is not None:
+            x = apply_norm(self.final_norm, x)
+        x = x if before or factor is None else factor * x
+        return x * x.shape[-1] ** -0.25
+
+
+class _Propagation(nn.Module):
+    """The branch: what a node's neighbours send it."""
+
+    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        return adjacency(x)

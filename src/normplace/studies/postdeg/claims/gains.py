@@ -1,0 +1,52 @@
+"""How much better one kind of policy is than another of the same seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from normplace.lab.measures import metric
+from normplace.lab.results import Line
+from normplace.studies.postdeg.selection import PART, SelectionTrial
+
+PAPER = "arXiv 2606.14022"
+# Of the abstract: over the LayerNorm backbone.
+PUBLISHED = {"influence": 0.035, "dismantling": 0.025, "independent-set": 0.056}
+_SIZES = ("task", "seed", "steps", "train_graphs", "test_graphs")
+_DEFAULTS = {one.name: one.default for one in fields(SelectionTrial) if one.name not in _SIZES}
+
+
+def cell(**chosen: Any) -> dict[str, Any]:
+    """All that tells one kind of policy from another: what is not named is PostDeg's."""
+    return {**_DEFAULTS, **chosen}
+
+
+def values(lines: Sequence[Line], task: str, **chosen: Any) -> dict[int, float]:
+    """The task's own measure on unseen graphs, by seed."""
+    return metric(lines, PART.name, "value", {"task": task, **cell(**chosen)})
+
+
+def gain(lines: Sequence[Line], task: str, chosen: dict[str, Any], over: dict[str, Any]) -> dict[int, float]:
+    """The relative improvement of the task's measure over other policies, by seed.
+
+    R falls by, or the spread or the set grows by, this share of the other's.
+    """
+    ours, theirs = values(lines, task, **chosen), values(lines, task, **over)
+    sign = -1 if task == "dismantling" else 1
+    return {seed: sign * (ours[seed] - theirs[seed]) / theirs[seed] for seed in ours if seed in theirs}
+
+
+def wins(lines: Sequence[Line], task: str, chosen: dict[str, Any], over: dict[str, Any]) -> dict[int, float]:
+    """1 for a seed where the policy is better, else 0."""
+    return {seed: float(value > 0) for seed, value in gain(lines, task, chosen, over).items()}
+
+
+def share_kept(lines: Sequence[Line], task: str, control: dict[str, Any], over: dict[str, Any]) -> dict[int, float]:
+    """The gain of a control as a share of PostDeg's mean gain, both over the same backbone, by seed."""
+    reference = gain(lines, task, {key: over[key] for key in over if key != "slot"}, over)
+    if not reference:
+        return {}
+    mean = sum(reference.values()) / len(reference)
+    return {seed: value / mean if mean else math.nan for seed, value in gain(lines, task, control, over).items()}

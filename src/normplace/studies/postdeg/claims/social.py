@@ -1,0 +1,79 @@
+"""What a degree scale on either side of LayerNorm does to the classification of a social graph's nodes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from normplace.lab.claims import Check, Claim
+from normplace.lab.measures import difference, metric
+from normplace.studies.postdeg.claims.gains import PAPER
+from normplace.studies.postdeg.selection import AGGREGATIONS
+from normplace.studies.postdeg.social import PART
+
+_ABSTRACT = f"{PAPER}, abstract"
+_SETTING = (
+    "Tolokers, scale degree^-1, paired by official split. The paper does not classify nodes: task, network, training "
+    "and thresholds are ours. At laptop scale a tenth of the edges, two blocks of width 16 and 40 epochs, chosen, with "
+    "the learning rate, in four pilots on one split."
+)
+
+
+def _gap(aggregation: str, slot: str):
+    chosen, other = {"aggregation": aggregation, "slot": slot}, {"aggregation": aggregation, "slot": "none"}
+    return partial(difference, part=PART.name, name="test", chosen=chosen, other=other)
+
+
+def _heard(aggregation: str, slot: str):
+    return partial(metric, part=PART.name, name="heard", chosen={"aggregation": aggregation, "slot": slot})
+
+
+CLAIMS = (
+    Claim(
+        id="social-after-is-heard",
+        paper=f"{_ABSTRACT}: after LayerNorm it reaches the head as magnitude",
+        statement="In trained classifiers the output hears a degree scale that stands after the LayerNorms.",
+        checks=tuple(
+            Check(f"change of the output per unit of log-degree, {title}", _heard(name, "after"), at_least=0.3)
+            for name, title in AGGREGATIONS.items()
+        ),
+        seeds=5,
+        note=f"{_SETTING} A pilot with one split at laptop scale gave 0.76 to 0.88.",
+    ),
+    Claim(
+        id="social-before-is-not-heard",
+        paper=f"{_ABSTRACT}: before LayerNorm it is divided out up to a stabilizer term",
+        statement="In trained classifiers the output hardly hears a degree scale that stands before the LayerNorms.",
+        checks=tuple(
+            Check(f"change of the output per unit of log-degree, {title}", _heard(name, "before"), at_most=0.1)
+            for name, title in AGGREGATIONS.items()
+        ),
+        seeds=5,
+        note=f"{_SETTING} A pilot with one split at laptop scale gave at most 0.01. With all edges the hubs have up to "
+        "2,138 neighbours, the square of their scale falls below eps = 1e-5, and the stabilizer term is no longer "
+        "small: networks that were not trained gave 0.2 to 0.3 there for mean and attention.",
+    ),
+    Claim(
+        id="social-before-changes-nothing",
+        paper=f"{_ABSTRACT}: divided out before LayerNorm",
+        statement="A degree scale before the LayerNorms leaves the classification as it is without one.",
+        checks=tuple(
+            Check(f"ROC-AUC, {title}, scale before less none", _gap(name, "before"), **side)
+            for name, title in AGGREGATIONS.items()
+            for side in ({"at_least": -0.01}, {"at_most": 0.01})
+        ),
+        seeds=5,
+        note=_SETTING,
+    ),
+    Claim(
+        id="social-after-classifies-better",
+        paper=f"{_ABSTRACT}: generalizes to any positive topology scalar in any normalized residual stack",
+        statement="A degree scale after the LayerNorms improves the classification of a social graph's nodes.",
+        checks=tuple(
+            Check(f"ROC-AUC, {title}, scale after less none", _gap(name, "after"), at_least=0.005)
+            for name, title in AGGREGATIONS.items()
+        ),
+        seeds=5,
+        note=f"{_SETTING} A pilot with one split at laptop scale pointed the other way for all three; with "
+        "degree^-1/2 the mean gained 0.006, attention and sum lost 0.006 and 0.014.",
+    ),
+)

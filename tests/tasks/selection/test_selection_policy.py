@@ -1,0 +1,64 @@
+"""Policies: what they read, that a batch changes nothing, and that they score any graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("numba", reason="node selection needs numba")
+
+from tests.tasks.selection.selection_cases import path, small_graph
+
+from normplace import Scale, UsageError
+from normplace.tasks.selection import Graph, mixed_graphs
+from normplace.tasks.selection.policy import Policy
+
+
+class Mean(nn.Linear):
+    """A mean over neighbours, so that these tests need no PyG."""
+
+    def forward(self, x, edge_index):
+        total = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+        count = torch.zeros(len(x), dtype=x.dtype).index_add(0, edge_index[1], torch.ones_like(x[edge_index[0], 0]))
+        return super().forward(total / count.clamp(min=1)[:, None] + x)
+
+
+def policy(features="degree", **stack) -> Policy:
+    torch.manual_seed(0)
+    return Policy(Mean, 16, 2, features=features, **{"placement": "post", **stack}).double()
+
+
+@pytest.mark.parametrize("scale", [None, Scale("degree", -1.0), Scale("pagerank", 0.5)])
+def test_a_graph_scores_the_same_alone_and_in_a_batch(scale):
+    one = policy(scale=scale)
+    graphs = mixed_graphs(4, 10, 30, np.random.default_rng(0))
+    alone = [torch.from_numpy(one.score(graph)) for graph in graphs]
+    together = one([one.prepare(graph) for graph in graphs], torch.Generator())
+    assert torch.allclose(together, torch.cat(alone), atol=1e-12)
+
+
+def test_without_degree_all_nodes_score_alike_and_with_postdeg_they_do_not():
+    graph = path(5)
+    plain = policy("constant").score(graph)
+    assert np.ptp(plain) < 1e-12
+    scaled = policy("constant", scale=Scale("degree", -1.0)).score(graph)
+    assert scaled[0] == pytest.approx(scaled[4])
+    assert abs(scaled[0] - scaled[2]) > 1e-3
+
+
+def test_random_features_come_from_the_seed():
+    one = policy("random")
+    assert np.array_equal(one.score(path(6), seed=1), one.score(path(6), seed=1))
+    assert not np.array_equal(one.score(path(6), seed=1), one.score(path(6), seed=2))
+
+
+def test_edgeless_and_single_graphs_have_scores():
+    for graph in (Graph.from_edges([], 1), Graph.from_edges([], 4), small_graph(0)):
+        assert np.isfinite(policy(scale=Scale("degree", -1.0)).score(graph)).all()
+
+
+def test_unknown_input():
+    with pytest.raises(UsageError, match="unknown input 'degre': did you mean 'degree'"):
+        policy("degre")
