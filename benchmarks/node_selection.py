@@ -8,6 +8,9 @@ removals, the cheapest of igraph and scipy each time, without the time to delete
 by the number of removals. The curve must equal every component so found.
 
 Cascades run on one core for each library, on a Barabási-Albert graph of 20,000 nodes; their means must agree.
+
+Policies, trained for 100 steps on small graphs, score the large graph on all cores: PyG's attention with PostDeg, and
+its mean with the degree as input.
 """
 
 from __future__ import annotations
@@ -28,11 +31,13 @@ from pathlib import Path
 
 import igraph
 import numpy as np
+import torch
 from cynetdiff.models import IndependentCascadeModel
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+from normplace.studies.postdeg.topologies import build_policy
 from normplace.tasks.selection import (
     Graph,
     IndependentCascade,
@@ -42,14 +47,18 @@ from normplace.tasks.selection import (
     degree_order,
     dismantle,
     min_degree_set,
+    mixed_graphs,
     pagerank,
+    ranking,
     reinsert,
     ris_greedy,
     spread,
     uniform_graph,
 )
+from normplace.tasks.selection.rewards import REWARDS
+from normplace.train.reinforce import train_policy
 
-PEERS = ("numba", "scipy", "igraph", "cynetdiff", "ndlib")
+PEERS = ("torch", "torch-geometric", "numba", "scipy", "igraph", "cynetdiff", "ndlib")
 
 
 def seconds(call: Callable[[], object], repeats: int) -> list[float]:
@@ -205,6 +214,24 @@ def cascade_rows(args: argparse.Namespace) -> list[dict]:
     return rows
 
 
+def policy_rows(args: argparse.Namespace) -> dict[str, dict]:
+    graph = uniform_graph(args.nodes, args.edges, np.random.default_rng(0))
+    small = mixed_graphs(32, 30, 80, np.random.default_rng(1))
+    rows = {}
+    for name in ("postdeg", "degree-input"):
+        torch.manual_seed(0)
+        policy = build_policy(name)
+        generator = torch.Generator().manual_seed(0)
+        train_policy(policy, small, REWARDS["dismantling"], steps=100, generator=generator)
+        times = seconds(lambda policy=policy: policy.score(graph), 3)
+        found = dismantle(graph, ranking(graph, policy.score(graph)))
+        chance = dismantle(graph, np.arange(graph.num_nodes))
+        if not found.R < chance.R:
+            raise RuntimeError(f"the policy {name} dismantles no faster than chance: {found.R} against {chance.R}")
+        rows[name] = {"score_s": times, "score_median_s": statistics.median(times), "R": found.R, "R_chance": chance.R}
+    return rows
+
+
 def environment() -> dict:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = [line.split(":")[1].strip() for line in lines if "model name" in line]
@@ -212,7 +239,9 @@ def environment() -> dict:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "peers": {name: importlib.metadata.version(name) for name in PEERS if importlib.util.find_spec(name)},
+        "peers": {
+            name: importlib.metadata.version(name) for name in PEERS if importlib.util.find_spec(name.replace("-", "_"))
+        },
         "cpu": cpu[0] if cpu else platform.processor(),
         "cores": os.cpu_count(),
         "load_average_before": os.getloadavg(),
@@ -241,6 +270,9 @@ def main() -> None:
             f"cascade p={row['probability']}: {row['ours_one_core_s'] * 1e3:.3f} ms on one core, cynetdiff "
             f"{row['cynetdiff_s'] * 1e3:.3f} ms: {row['times_faster_per_core']:.1f}x{slow}"
         )
+    report["policies"] = policy_rows(args)
+    for name, row in report["policies"].items():
+        print(f"policy {name} scores the large graph in {row['score_median_s']:.2f} s, R {row['R']:.3f}")
     report["orders_s"] = order_rows(args)
     for name, taken in report["orders_s"].items():
         print(f"{name}: {taken:.2f} s")

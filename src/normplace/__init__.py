@@ -3,7 +3,7 @@
 Build networks with any placement, find and measure the norms of existing ones, and see the evidence.
 """
 
-from normplace import convert, models, ntk
+from normplace import convert, models, ntk, ops
 from normplace._version import __version__
 from normplace.audit import survival
 from normplace.convert import insert, move
@@ -52,6 +52,8 @@ __all__ = [
     # Where the norms of an existing network stand, and what survives them
     "audit",
     "survival",
+    # Numerical kernels
+    "ops",
     # An existing network, changed
     "insert",
     "move",

@@ -150,27 +150,54 @@ class Residual(nn.Module):
         Raises:
             UsageError: If the block has a scale and no factor is given, or the reverse.
         """
+        factor = self._gated(factor)
+        normed = self._norm("input", self.input_norm, x, x, factor, batch)
+        out = self._added(normed, x, args, kwargs, factor, batch)
+        if not self.block.is_plain:
+            skip = normed if self.block.skip_normed else x
+            out = (skip if self._skip == 1 else self._skip * skip) + out
+        return self._norm("stream", self.stream_norm, out, None, factor, batch)
+
+    def added(
+        self, x: Tensor, *args: Any, factor: Tensor | None = None, batch: Tensor | None = None, **kwargs: Any
+    ) -> Tensor:
+        """What the block adds to its skip, for networks that add it to something else, such as reversible ones.
+
+        Args:
+            x: What the branch reads, before its input norm.
+            *args: Passed to the branch.
+            factor: As in :meth:`forward`.
+            batch: As in :meth:`forward`.
+            **kwargs: Passed to the branch.
+        """
+        factor = self._gated(factor)
+        normed = self._norm("input", self.input_norm, x, x, factor, batch)
+        return self._added(normed, x, args, kwargs, factor, batch)
+
+    def _gated(self, factor: Tensor | None) -> Tensor | None:
         if (factor is None) != (self.scale is None):
             raise UsageError(
                 "the block has no scale, so it takes no factor."
                 if self.scale is None
                 else f"the block scales by {self.scale.symbol}: pass factor=scale.factor(values)."
             )
-        if self.gate is not None:
-            factor = self.gate(factor)
-        block = self.block
-        normed = self._norm("input", self.input_norm, x, x, factor, batch)
+        return factor if self.gate is None else self.gate(factor)
+
+    def _added(
+        self,
+        normed: Tensor,
+        x: Tensor,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        factor: Tensor | None,
+        batch: Tensor | None,
+    ) -> Tensor:
         read = normed if self._input_scale == 1 else self._input_scale * normed
         out = self.branch(read, *args, **kwargs)
         out = self._norm("output", self.output_norm, out, x, factor, batch)
         if self.branch_scale is not None:
-            out = self.branch_scale.to(out.dtype) * out
-        elif self._fixed_scale != 1:
-            out = self._fixed_scale * out
-        if not block.is_plain:
-            skip = normed if block.skip_normed else x
-            out = (skip if self._skip == 1 else self._skip * skip) + out
-        return self._norm("stream", self.stream_norm, out, None, factor, batch)
+            return self.branch_scale.to(out.dtype) * out
+        return out if self._fixed_scale == 1 else self._fixed_scale * out
 
     def _norm(
         self,

@@ -87,6 +87,15 @@ def test_graph_networks():
     assert slots(hybrid, x, edges, batch) == {"norm1": "stream", "norm2": "stream", "norm3": "stream"}
 
 
+def test_timm():
+    timm = pytest.importorskip("timm", reason="timm needs torchvision, which is no part of the test environment")
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, pretrained=False)
+    assert set(slots(model, torch.randn(1, 3, 32, 32)).items()) == {
+        *((f"blocks.{layer}.norm{part}", "input") for layer in range(2) for part in (1, 2)),
+        ("norm", "final"),
+    }
+
+
 class Written(nn.Module):
     """A small Transformer block without a single norm module."""
 
@@ -146,6 +155,23 @@ def test_kinds(norm, kind):
     assert (site.slot, site.kind, site.name) == ("plain", kind, "norm")
     if hasattr(norm, "eps"):
         assert site.eps == pytest.approx(norm.eps or torch.finfo(torch.float32).eps)
+
+
+@torch.library.custom_op("normplace_tests::length", mutates_args=())
+def custom_length(x: Tensor) -> Tensor:
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+def test_custom_operators_in_python_are_looked_into():
+    class Custom(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return x + custom_length(self.map(x))
+
+    assert slots(Custom(), torch.randn(4, 8)) == {":l2": "output"}
 
 
 class NotNorms(nn.Module):

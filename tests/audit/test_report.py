@@ -35,6 +35,9 @@ def bad():
 
 def nothing():
     return 3
+
+def broken():
+    raise RuntimeError("no weights here")
 """
 
 
@@ -99,6 +102,12 @@ def test_json_holds_everything():
     assert read["equations"] == ["x + F(N(x))"]
 
 
+def test_json_has_words_for_what_is_not_finite():
+    found = npl.audit(Oddly(), torch.full((2, 8), float("inf")))
+    read = json.loads(found.to_json(), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert read["blocks"][0]["arms"][0]["peak"] in ("inf", "nan")
+
+
 @pytest.fixture
 def module(tmp_path, monkeypatch) -> Path:
     (tmp_path / "my_models.py").write_text(MODULE)
@@ -130,6 +139,7 @@ def test_an_error_shows_in_the_exit_code(module, capsys):
         ("audit no_such:model", "'no_such' names no module"),
         ("audit my_models:god", "my_models has no function 'god'"),
         ("audit my_models:nothing", "my_models:nothing returned int where a model is wanted"),
+        ("audit my_models:broken", "my_models:broken failed (RuntimeError: no weights here): call it by itself"),
         ("audit --hf nowhere", "there is no configuration at nowhere"),
         ("audit my_models:good --html my_models.py/page", "cannot write my_models.py/page"),
     ],

@@ -268,6 +268,47 @@ def test_learned_latents():
     }  # fmt: skip
 
 
+class Reinjected(nn.Module):
+    """A block that adds the first stream and a value embedding again, as fast GPT-2 trainers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out, self.mlp = nn.Linear(DIM, 3 * DIM, bias=False), nn.Linear(DIM, DIM), Mlp()
+        self.weights = nn.Parameter(torch.ones(4))
+
+    def forward(self, x, first, values):
+        x = self.weights[0] * x + self.weights[1] * first
+        q, k, v = self.qkv(F.rms_norm(x, (DIM,))).chunk(3, -1)
+        v = self.weights[2] * v + self.weights[3] * values
+        x = x + self.out(F.scaled_dot_product_attention(F.rms_norm(q, (DIM,)), F.rms_norm(k, (DIM,)), v))
+        return x + self.mlp(F.rms_norm(x, (DIM,)))
+
+
+class Speedrun(nn.Module):
+    """Such blocks with skips from the first half to the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.values, self.head = nn.Embedding(10, DIM), nn.Embedding(10, DIM), nn.Linear(DIM, 10)
+        self.blocks, self.skips = nn.ModuleList(Reinjected() for _ in range(4)), nn.Parameter(torch.ones(2))
+
+    def forward(self, tokens):
+        x = first = F.rms_norm(self.embed(tokens), (DIM,))
+        values, kept = self.values(tokens), []
+        for at, block in enumerate(self.blocks):
+            x = x + self.skips[at - 2] * kept.pop() if at >= 2 else x
+            x = block(x, first, values)
+            kept.append(x)
+        return self.head(F.rms_norm(x, (DIM,)))
+
+
+def test_streams_that_are_added_again():
+    found = npl.audit(Speedrun(), TOKENS)
+    block = ["input", "inner.q", "inner.k", "input"]
+    assert [site.slot for site in found.sites] == ["embedding", *block * 4, "final"]
+    assert found.placement == "pre"
+
+
 class LowRank(nn.Module):
     """A linear map with an adapter, which must not pass for a residual block."""
 

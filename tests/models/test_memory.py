@@ -115,7 +115,7 @@ def test_a_stack_computes_once_and_its_copies_anew(computed):
     expected = net(x, graph)
     assert torch.equal(net(x, graph), expected) and len(computed) == 1
     for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        assert twin._memory._entries == ()
+        assert twin._factors._entries == ()
         assert torch.equal(twin(x, graph), expected)
     assert len(computed) == 3
     graph[:, 3] = torch.tensor([3, 0])

@@ -3,6 +3,7 @@
 from normplace.audit.effect import effect, law
 from normplace.audit.examine import audit
 from normplace.audit.result import Arm, Audit, Finding, ResidualBlock, Site
+from normplace.audit.smoothing import Smoothing, dirichlet_energy, mean_cosine, smoothing
 from normplace.audit.survival import SiteSurvival, Survival, survival
 from normplace.audit.table import SurvivalRow, SurvivalTable, survival_table
 
@@ -13,12 +14,16 @@ __all__ = [
     "ResidualBlock",
     "Site",
     "SiteSurvival",
+    "Smoothing",
     "Survival",
     "SurvivalRow",
     "SurvivalTable",
     "audit",
+    "dirichlet_energy",
     "effect",
     "law",
+    "mean_cosine",
+    "smoothing",
     "survival",
     "survival_table",
 ]

@@ -77,16 +77,15 @@ class Assembly:
         return streams
 
     def _block(self, group: Sequence[int], stream: int) -> ResidualBlock:
-        arms, terms = [], []
-        for at in group:
-            for values in self.summands(self.residuals[at]):
-                arm = self._arm(at, values, group)
-                arms.append(arm)
-                terms.append(arm.layout)
-        residual = self.residuals[group[0]]
-        equation = arms[0].layout.equation() if len(arms) == 1 else _sum(terms, self._shares_norm(group, len(arms)))
+        arms = [
+            self._arm(at, value, group) for at in group for value in self.summands(self.residuals[at])
+        ]  # fmt: skip
+        residual, layouts = self.residuals[group[0]], [arm.layout for arm in arms]
+        several = len(arms) > 1
+        equation = _sum(layouts, self._shares_norm(group, len(arms))) if several else layouts[0].equation()
         if residual.projected:
-            equation = equation.replace("x + ", "P(x) + ", 1)
+            skip = _skip(layouts[0])
+            equation = equation.replace(f"{skip} + ", f"P({skip}) + ", 1)
         return ResidualBlock(equation, tuple(arms), stream, residual.projected)
 
     def _shares_norm(self, group: Sequence[int], arms: int) -> bool:
@@ -136,19 +135,15 @@ class Assembly:
         mine = [
             (norm, place)
             for norm, place in sites
-            if place.slot in ("stream", "skip", "final")
-            or norm.output == value
-            or reach.comes_from(value, norm.output)
-            or place.slot == "output"
+            if place.slot in ("stream", "skip", "output") or reach.comes_from(value, norm.output)
         ]
         slots = {place.slot for _, place in mine}
         shared_input = any(place.slot == "input" for _, place in mine) or self._reads_normed(value, group)
         inner = in_order(slot.removeprefix("inner.") for slot in slots if slot.startswith("inner."))
         skip = self._scale(residual.skip, residual.fork)
         branch = self._scale(value, None)
-        alpha = self._alpha(residual)
-        if not isinstance(branch, LearnedScale) and math.isfinite(alpha) and alpha != 1:
-            branch *= alpha
+        if not isinstance(branch, LearnedScale):
+            branch *= self._alpha(residual)
         scale = next((self._input_scale(norm) for norm, place in mine if place.slot == "input"), 1.0)
         return Block(
             input=shared_input,
@@ -169,9 +164,11 @@ class Assembly:
         )
 
     def _alpha(self, residual: Residual) -> float:
+        """The factor that the add itself has for its second operand, where that is the branch."""
         op = self.graph.nodes[residual.node].op
-        alpha = op.kwargs.get("alpha", 1) if op is not None else 1
-        return float(alpha) if isinstance(alpha, int | float) and residual.branch == op_last(op) else 1.0
+        if op is None or op.inputs[-1] != residual.branch:
+            return 1.0
+        return float(op.kwargs.get("alpha", 1))
 
     def _scale(self, value: int, stop: int | None) -> Number:
         """What a value was multiplied by since it left a norm, a barrier or ``stop``."""
@@ -221,12 +218,6 @@ class Assembly:
         return None
 
 
-def op_last(op: object) -> int | None:
-    """The last tensor an operator reads."""
-    inputs = getattr(op, "inputs", ())
-    return inputs[-1] if inputs else None
-
-
 def _sum(layouts: Sequence[Block], shared: bool) -> str:
     """The equation of parallel branches."""
     terms = []
@@ -238,11 +229,15 @@ def _sum(layouts: Sequence[Block], shared: bool) -> str:
         learned = "g " if isinstance(layout.branch, LearnedScale) else ""
         term = learned + plain.replace("F", f"F{at}", 1)
         terms.append(term if shared or not layout.input else term.replace("N(x)", f"N{at}(x)"))
-    skip = "N(x)" if layouts[0].skip_normed else "x"
+    skip = _skip(layouts[0])
     if layouts[0].skip != 1:
         skip = f"{layouts[0].skip:.4g} {skip}"
     total = " + ".join([skip, *terms])
     return f"N({total})" if any(layout.stream for layout in layouts) else total
+
+
+def _skip(layout: Block) -> str:
+    return "N(x)" if layout.skip_normed else "x"
 
 
 def _fixed(number: object) -> float:

@@ -14,7 +14,7 @@ from normplace.audit.blocks import Assembly
 from normplace.audit.findings import Evidence, find
 from normplace.audit.naming import placement_name
 from normplace.audit.norms import Norm, find_norms
-from normplace.audit.record import Recorder, Tape, record, tensors_of
+from normplace.audit.record import Recorder, Tape, record, said_by, tensors_of
 from normplace.audit.residuals import Residual, find_residuals, nested
 from normplace.audit.result import Audit, Site
 from normplace.audit.sites import Placer
@@ -22,18 +22,11 @@ from normplace.audit.trace import Graph
 from normplace.errors import UsageError
 
 # What torch says when a value is asked of a tensor that has none.
-WITHOUT_VALUES = (
-    "meta tensor",
-    "no data",
-    "data-dependent",
-    "data-independent",
-    "DataDependent",
-    "Cannot copy out of meta",
-)
+WITHOUT_VALUES = ("meta tensor", "no data", "data-dependent", "data-independent", "DataDependent")
 
 
 def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) -> Audit:
-    """Find every norm and residual add of a model in one forward pass, and say where each norm stands and what of it.
+    """Find every norm and residual add of a model in one forward pass, and say where each norm stands.
 
     Nothing is judged by name or by the order of registration: the pass is recorded operator by operator, so functional
     and hand-written norms are found too. The model runs once, in evaluation mode and without gradients. One that was
@@ -76,12 +69,10 @@ def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) 
         )
         for norm, place, (name, own) in zip(norms, places, names, strict=True)
     )  # fmt: skip
-    layouts = [arm.layout for block in blocks for arm in block.arms]
-    evidence = Evidence(
-        model, assembly, sites, tuple(blocks), tuple(block_of), inputs if certify and not kwargs else None
-    )
+    certified = (*inputs, *kwargs.values()) if certify else None
+    evidence = Evidence(model, assembly, sites, tuple(blocks), tuple(block_of), certified)
     return Audit(
-        type(model).__name__, placement_name(layouts, bool(norms)), sites, tuple(blocks), find(evidence), len(tape.ops)
+        type(model).__name__, placement_name(blocks, bool(norms)), sites, tuple(blocks), find(evidence), len(tape.ops)
     )  # fmt: skip
 
 
@@ -117,17 +108,14 @@ def run(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], re
     except UsageError:
         raise
     except Exception as error:
-        said = (
-            next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip().rstrip(".")
-        )
         if on_meta and any(word in str(error) + type(error).__name__ for word in WITHOUT_VALUES):
             raise UsageError(
-                f"the forward pass asks for the values of tensors that a meta model does not have ({said}): "
+                f"the forward pass asks for the values of tensors that a meta model does not have ({said_by(error)}): "
                 "build the model on the CPU, smaller if need be."
             ) from error
         given = ", ".join(f"{tuple(tensor.shape)} {_dtype(tensor.dtype)}" for tensor in tensors_of((inputs, kwargs)))
         raise UsageError(
-            f"the forward pass failed on inputs {given or 'without tensors'} ({type(error).__name__}: {said}): "
+            f"the forward pass failed on inputs {given or 'without tensors'} ({said_by(error)}): "
             "call the model itself first to see where."
         ) from error
 

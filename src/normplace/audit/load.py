@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normplace.audit.record import said_by
 from normplace.errors import UsageError
 
 LENGTH = 16
@@ -46,7 +47,10 @@ def from_factory(reference: str) -> Loaded:
     factory = getattr(module, attribute, None)
     if not callable(factory):
         raise UsageError(f"{name} has no function {attribute!r}: write the factory's name after the colon.")
-    made = factory()
+    try:
+        made = factory()
+    except Exception as error:
+        raise UsageError(f"{reference} failed ({said_by(error)}): call it by itself to see where.") from error
     model, *rest = made if isinstance(made, tuple | list) else (made,)
     if not isinstance(model, nn.Module):
         raise UsageError(
@@ -77,17 +81,18 @@ def from_config(path: Path) -> Loaded:
     try:
         config = transformers.AutoConfig.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
     except (ValueError, TypeError, KeyError, OSError) as error:
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        raise UsageError(
-            f"{file} is no configuration that transformers knows ({said[0].strip().rstrip('.:')})."
-        ) from None
+        raise UsageError(f"{file} is no configuration that transformers knows ({said_by(error)}).") from None
     config._experts_implementation = "batched_mm"  # the one that does not ask for the router's values
     names = [name for name in getattr(config, "architectures", None) or () if hasattr(transformers, name)]
     build: Callable[[Any], nn.Module] = (
         getattr(transformers, names[0])._from_config if names else transformers.AutoModel.from_config
     )
+    try:
+        with torch.device("meta"):
+            model = build(config)
+    except Exception as error:
+        raise UsageError(f"transformers cannot build the model of {file} ({said_by(error)}).") from error
     with torch.device("meta"):
-        model = build(config)
         return model, (), hf_inputs(model, config)
 
 

@@ -6,23 +6,30 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from normplace.audit.result import ResidualBlock
 from normplace.placement import Block, LearnedScale, Placement
 from normplace.presets import PRESETS
 
 SLOTS = ("input", "output", "stream", "skip_normed")
 CLOSE = 1e-3
-BARE = 1 / 3
+BARE = 1 / 2
 
 
-def placement_name(layouts: Sequence[Block], normed: bool) -> str | None:
+def placement_name(blocks: Sequence[ResidualBlock], normed: bool) -> str | None:
     """The preset that every block with a norm follows; inner norms and those at the network's ends are no part of it.
 
     Args:
-        layouts: The block at each add, in the order of the network.
+        blocks: The blocks in the order of the network.
         normed: Whether the network has any norm at all.
     """
-    if not layouts:
+    if not blocks:
         return "plain" if normed else None
+    layouts = [
+        # A projected skip is read from the normalized stream by custom.
+        dataclasses.replace(arm.layout, skip_normed=arm.layout.skip_normed and not block.projected)
+        for block in blocks
+        for arm in block.arms
+    ]
     bare = [layout for layout in layouts if not layout.slots]
     if 0 < len(bare) < BARE * len(layouts):  # a convolution that adds positions, say
         layouts = [layout for layout in layouts if layout.slots]

@@ -76,7 +76,7 @@ def _operator(graph: Graph, at: int, node: Node) -> Norm | None:
     kind, place = NORMS[node.name]
     first, result = node.inputs[0], node.outputs[0]
     value = graph.values[first]
-    if value.origin == "parameter":
+    if graph.is_weight(first) and not graph.is_data(first):
         return None
     eps = argument(node, place, key="eps")
     eps = float(eps) if isinstance(eps, int | float) and not isinstance(eps, bool) else None

@@ -9,9 +9,8 @@ memory, so that later code can read the tape as if nothing had ever been changed
 
 from __future__ import annotations
 
-import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import CodeType
@@ -19,20 +18,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._library import custom_ops
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from normplace.audit.source import caller
 
 # What these read or return tells how large the statistics of a norm, and the stream, are.
 MEASURED_INPUT = {"rsqrt", "sqrt", "linalg_vector_norm"}
 MEASURED_OUTPUT = {"add", "native_layer_norm", "_fused_rms_norm", "native_group_norm"}
-# Code of these files may stand between a model's and the recorder's.
-BETWEEN = (
-    "torch/_dynamo/eval_frame.py",
-    "torch/_compile.py",
-    "torch/utils/_python_dispatch.py",
-    "torch/_ops.py",
-    "audit/record.py",
-)
 OVERWRITING = {"copy", "zero", "fill", "normal", "uniform", "bernoulli", "exponential"}
 
 
@@ -50,16 +44,12 @@ class Value:
         shape: Its shape.
         dtype: Its dtype.
         origin: ``op``, ``input``, ``parameter``, ``buffer`` or ``constant``.
-        name: Of a parameter or buffer.
-        producer: The operator that returned it, -1 for none.
         extent: Its smallest and largest element, where that was measured.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     origin: str
-    name: str = ""
-    producer: int = -1
     extent: tuple[float, float] | None = None
 
 
@@ -148,6 +138,12 @@ def record(
     return recorder.tape
 
 
+def said_by(error: Exception) -> str:
+    """The first line of an error, for a sentence about it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].rstrip('.:')}" if lines else type(error).__name__
+
+
 def _restore(training: Mapping[nn.Module, bool]) -> None:
     for module, flag in training.items():
         module.training = flag
@@ -193,11 +189,12 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """What an operator's schema says."""
+    """What an operator's schema says, and the function behind an operator that was written in Python."""
 
     name: str
     written: tuple[tuple[int, str], ...]
     views: bool
+    opened: Callable[..., Any] | None
 
 
 class Recorder(TorchDispatchMode):
@@ -212,14 +209,14 @@ class Recorder(TorchDispatchMode):
         self._stack: list[int] = []
         self._modules = tuple(model.modules())
         self._paths = {id(module): name for name, module in model.named_modules()}
-        for name, module in model.named_modules():
-            for key, value in vars(module).items():
+        for module in model.modules():
+            for value in vars(module).values():
                 if isinstance(value, Tensor):
-                    self._new_tensor(value, "constant", f"{name}.{key}")
-        for name, buffer in model.named_buffers():
-            self._new_tensor(buffer, "buffer", name)
-        for name, parameter in model.named_parameters():
-            self._new_tensor(parameter, "parameter", name)
+                    self._new_tensor(value, "constant")
+        for buffer in model.buffers():
+            self._new_tensor(buffer, "buffer")
+        for parameter in model.parameters():
+            self._new_tensor(parameter, "parameter")
 
     def declare(self, structure: Any, origin: str) -> None:
         """Make the tensors of a structure known before the pass begins."""
@@ -272,6 +269,9 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         signature = self._signatures.get(id(func)) or self._signature(func)  # operators are slow to hash
+        if signature.opened is not None and all(tensor.device.type == "cpu" for tensor in tensors_of((args, kwargs))):
+            with self:
+                return signature.opened(*args, **kwargs)
         if signature.name == "lift_fresh" and id(args[0]) not in self._known:
             self._new_tensor(args[0], "constant")  # a tensor literal in the model's code
         inputs: list[int] = []
@@ -284,7 +284,7 @@ class Recorder(TorchDispatchMode):
         if written and signature.name in OVERWRITING:
             inputs = [number for number in inputs if number != inputs[0]]
         outputs = self._results(signature, result, list(tensors_of(written)))
-        where = _caller() if signature.name == "add" else None
+        where = caller() if signature.name == "add" else None
         self.tape.ops.append(Op(signature.name, refs, named, tuple(inputs), outputs, self._call, where))
         return result
 
@@ -303,14 +303,13 @@ class Recorder(TorchDispatchMode):
 
     def _results(self, signature: _Signature, result: Any, changed: list[Tensor]) -> tuple[int, ...]:
         """Number what the next operator changed and returned."""
-        index = len(self.tape.ops)
         returned = (result,) if isinstance(result, Tensor) else tensors_of(result)
         fresh = [tensor for tensor in returned if not any(tensor is other for other in changed)]
-        outputs = [self._changed(tensor, index) for tensor in changed]
+        outputs = [self._changed(tensor) for tensor in changed]
         for tensor in fresh:
             if not signature.views and self._storages:
                 self._storages.pop(_key(tensor), None)
-            outputs.append(self._new_tensor(tensor, "op", producer=index))
+            outputs.append(self._new_tensor(tensor, "op"))
         if signature.name in MEASURED_OUTPUT:
             for tensor, number in zip([*changed, *fresh], outputs, strict=True):
                 if signature.name == "add" or tensor is not fresh[0]:
@@ -330,16 +329,18 @@ class Recorder(TorchDispatchMode):
         views = any(out.alias_info is not None and not out.alias_info.is_write for out in schema.returns)
         # Running statistics are written by the operator, but they are no result of it.
         kept = () if "batch_norm" in name or "rms" in name else written
-        found = _Signature(name if space == "aten" else f"{space}::{name}", kept, views)
+        defined = None if space == "aten" else custom_ops.OPDEFS.get(schema.name)
+        opened = None if defined is None else defined._init_fn
+        found = _Signature(name if space == "aten" else f"{space}::{name}", kept, views, opened)
         self._signatures[id(func)] = found
         return found
 
-    def _new_value(self, tensor: Tensor, origin: str, name: str = "", producer: int = -1) -> int:
-        self.tape.values.append(Value(tuple(tensor.shape), tensor.dtype, origin, name, producer))
+    def _new_value(self, tensor: Tensor, origin: str) -> int:
+        self.tape.values.append(Value(tuple(tensor.shape), tensor.dtype, origin))
         return len(self.tape.values) - 1
 
-    def _new_tensor(self, tensor: Tensor, origin: str, name: str = "", producer: int = -1) -> int:
-        number = self._new_value(tensor, origin, name, producer)
+    def _new_tensor(self, tensor: Tensor, origin: str) -> int:
+        number = self._new_value(tensor, origin)
         storage = self._storages.get(_key(tensor)) if self._storages else None
         self._known[id(tensor)] = _Known(weakref.ref(tensor), number, storage.version if storage else 0)
         return number
@@ -357,15 +358,14 @@ class Recorder(TorchDispatchMode):
             inputs = (writes[-1][0],)
         else:
             inputs = (known.value, *(number for number, _ in writes))
-        index = len(self.tape.ops)
-        number = self._new_value(tensor, "op", producer=index)
+        number = self._new_value(tensor, "op")
         refs = tuple(Ref(value) for value in inputs)
         self.tape.ops.append(Op("shared_write", refs, {}, inputs, (number,), self._call))
         known.value, known.version = number, storage.version
         return number
 
-    def _changed(self, tensor: Tensor, producer: int) -> int:
-        number = self._new_value(tensor, "op", producer=producer)
+    def _changed(self, tensor: Tensor) -> int:
+        number = self._new_value(tensor, "op")
         storage = self._storages.setdefault(_key(tensor), _Storage())
         storage.version += 1
         storage.writes.append((storage.version, number, _geometry(tensor)))
@@ -376,14 +376,6 @@ class Recorder(TorchDispatchMode):
         if isinstance(tensor, Tensor) and tensor.is_floating_point() and not tensor.is_meta and tensor.numel():
             low, high = torch.aminmax(tensor.detach())
             self.tape.values[number].extent = (low.item(), high.item())
-
-
-def _caller() -> tuple[CodeType, int] | None:
-    """The code that asked for the operator being recorded."""
-    frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.replace("\\", "/").endswith(BETWEEN):
-        frame = frame.f_back
-    return None if frame is None else (frame.f_code, frame.f_lasti)
 
 
 def _key(tensor: Tensor) -> int:

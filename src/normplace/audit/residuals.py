@@ -16,7 +16,7 @@ from normplace.audit.operators import ADDS, CONVOLUTIONS, MOVES, NORMS, POOLS, P
 from normplace.audit.trace import Graph, Node
 
 LINEAR = PRODUCTS | CONVOLUTIONS
-BESIDE_LINEAR = MOVES | POOLS | NORMS.keys() | {"mul", "add"}
+BESIDE_LINEAR = MOVES | POOLS | NORMS.keys() | {"mul", "add", "max", "amax", "mean"}
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Reach:
         stream: The same, norms allowed.
         bit: The bit of each landmark, in the order of the pass.
         landmarks: The landmark of each bit.
+        sums: The bits of the residual adds' results.
     """
 
     any: dict[int, int] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Reach:
     stream: dict[int, int] = field(default_factory=dict)
     bit: dict[int, int] = field(default_factory=dict)
     landmarks: list[int] = field(default_factory=list)
+    sums: int = 0
 
     def add_landmark(self, value: int) -> None:
         """Give a value its bit, and let it reach itself."""
@@ -108,7 +110,7 @@ def find_residuals(graph: Graph, norms: Sequence[Norm], refused: Iterable[int] =
 
 
 def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[Residual], Reach]:
-    reach, residuals, sums = Reach(), [], 0
+    reach, residuals = Reach(), []
     inside = {at: norm for norm in norms for at in norm.nodes}
     marked = {value for norm in norms for value in (norm.input, norm.output)}
     for value, readers in graph.consumers.items():
@@ -121,7 +123,7 @@ def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[
         norm = inside.get(at)
         residual = None
         if norm is None and at not in refused:
-            residual = _residual(graph, reach, at, node, sums)
+            residual = _residual(graph, reach, at, node)
         if residual is not None:
             residuals.append(residual)
         _step(graph, reach, node, norm, residual)
@@ -129,7 +131,7 @@ def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[
             if value in marked or (residual is not None and value == residual.output):
                 reach.add_landmark(value)
         if residual is not None:
-            sums |= reach.bit[residual.output]
+            reach.sums |= reach.bit[residual.output]
     return residuals, reach
 
 
@@ -190,15 +192,14 @@ def operands(graph: Graph, node: Node) -> list[int]:
     return []
 
 
-def _residual(graph: Graph, reach: Reach, at: int, node: Node, sums: int) -> Residual | None:
-    """The residual add that a node is, if it is one; ``sums`` are the bits of those before it."""
+def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | None:
+    """The residual add that a node is, if it is one."""
     values = operands(graph, node)
     if len(values) < 2:
         return None
     output = node.outputs[0]
-    size = graph.values[output].shape
     for skip in values[:1] if node.name == "sub" else values:
-        if math.prod(graph.values[skip].shape) != math.prod(size):
+        if not _is_whole(graph, skip, output):
             continue
         for branch in values:
             common = reach.stream.get(skip, 0) & reach.mixed.get(branch, 0)
@@ -212,16 +213,21 @@ def _residual(graph: Graph, reach: Reach, at: int, node: Node, sums: int) -> Res
                 continue
             fork = reach.latest(common)
             # A learned embedding that is added to a stream again, as for queries in every layer, is not its skip.
-            if graph.is_weight(fork) and reach.stream.get(branch, 0) & sums:
+            if graph.is_weight(fork) and reach.stream.get(branch, 0) & reach.sums:
                 continue
             return Residual(at, skip, branch, fork, output, node.call)
     if node.name != "sub":
         for skip, branch in (values[:2], values[1::-1]):
-            fork = _projection(graph, reach, skip)
+            fork = _projection(graph, reach, skip) if _is_whole(graph, skip, output) else None
             # The branch must mix the fork at least once before its own last mixing, or the two are merely summed.
             if fork is not None and _depth(graph, reach, branch, fork) > 1:
                 return Residual(at, skip, branch, fork, output, node.call, projected=True)
     return None
+
+
+def _is_whole(graph: Graph, value: int, output: int) -> bool:
+    """Whether a sum is as large as this operand, so that it was not merely spread over it."""
+    return math.prod(graph.values[value].shape) == math.prod(graph.values[output].shape)
 
 
 def _projection(graph: Graph, reach: Reach, value: int) -> int | None:
@@ -232,7 +238,7 @@ def _projection(graph: Graph, reach: Reach, value: int) -> int | None:
         if node is None:
             return None
         if graph.is_barrier(node):
-            if crossed or node.name not in LINEAR or not any(map(graph.is_weight, node.inputs)):
+            if crossed or node.name not in LINEAR or all(map(graph.is_data, node.inputs)):
                 return None
             crossed = True
         elif node.name not in BESIDE_LINEAR:
@@ -267,12 +273,9 @@ def nested(residuals: Sequence[Residual], reach: Reach) -> Iterator[tuple[Residu
 
     One that nothing continues carries no stream: it is a mere shortcut, such as the direct term of a state-space layer.
     """
-    bits = 0
-    for residual in residuals:
-        bits |= reach.bit[residual.output]
     continued: set[int] = set()
     for residual in residuals:
-        before = reach.stream.get(residual.skip, 0) & bits
+        before = reach.stream.get(residual.skip, 0) & reach.sums
         if before:
             continued |= {residual.output, reach.latest(before)}
     for residual in residuals:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -163,7 +164,7 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form."""
-        return {**dataclasses.asdict(self), "equations": list(self.equations)}
+        return _finite({**dataclasses.asdict(self), "equations": list(self.equations)})
 
     def to_json(self) -> str:
         """The same as text."""
@@ -183,3 +184,12 @@ class Audit:
         from normplace.audit.report import report
 
         return report(self)
+
+
+def _finite(value: Any) -> Any:
+    """The same with words for the numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(held) for held in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -50,9 +50,6 @@ class Placer:
         self.graph, self.norms, self.residuals, self.reach = graph, norms, residuals, reach
         self.cores = Cores(graph)
         self.sums = {residual.output: at for at, residual in enumerate(residuals)}
-        self.sum_bits = 0
-        for residual in residuals:
-            self.sum_bits |= reach.bit[residual.output]
         self.trunk = self._trunk()
 
     def places(self) -> list[Place]:
@@ -81,7 +78,7 @@ class Placer:
 
     def _place(self, norm: Norm) -> Place:
         reach, residuals = self.reach, self.residuals
-        carried = [at for at, residual in enumerate(residuals) if reach.comes_plainly(residual.skip, norm.output)]
+        carried = [at for at, residual in enumerate(residuals) if self._carries(residual, norm)]
         within = [at for at, residual in enumerate(residuals) if self._is_within(norm, residual)]
         within.sort(key=lambda at: (-reach.bit[residuals[at].fork].bit_length(), residuals[at].node))
         if carried:
@@ -94,7 +91,7 @@ class Placer:
         if inside:
             return self._inside(norm, inside[0])
         # What a branch reads besides the stream, a memory, may be normalized for it alone.
-        alone = norm.output not in self.trunk and not reach.any.get(norm.input, 0) & self.sum_bits
+        alone = norm.output not in self.trunk and not reach.any.get(norm.input, 0) & self.reach.sums
         for at in within:
             if alone or self._nearer(norm, residuals[at].call):
                 return Place("input", at)
@@ -103,17 +100,23 @@ class Placer:
     def _inside(self, norm: Norm, at: int) -> Place:
         """A norm behind the beginning of branch ``at``, in which other adds may stand."""
         reach, residual = self.reach, self.residuals[at]
-        since = reach.plain.get(norm.input, 0) & self.sum_bits
+        since = reach.plain.get(norm.input, 0) & self.reach.sums
         sums = [value for value in reach.members(since) if reach.bit[value] > reach.bit[residual.fork]]
         if reach.comes_plainly(residual.branch, norm.output):
             return Place("stream", self.sums[sums[0]]) if sums else Place("output", at)
-        # Behind one add within the branch it reads the stream still; behind a whole stack it ends that.
-        if len(sums) > 1:
+        direct = reach.comes_plainly(norm.input, residual.fork)
+        # Behind one add within the branch it reads the stream still; behind a stack of its own it ends that.
+        if len(sums) > 1 or (sums and not direct):
             return Place("final")
-        if reach.comes_plainly(norm.input, residual.fork):
+        if direct:
             return Place("input", at)
         region = self.cores.region(residual, reach)
         return Place(f"inner.{self.cores.role(norm, region, residual, reach)}", at)
+
+    def _carries(self, residual: Residual, norm: Norm) -> bool:
+        """Whether an add's skip is what a norm returned, or a projection of it."""
+        start = residual.fork if residual.projected else residual.skip
+        return self.reach.comes_plainly(residual.skip, norm.output) or self.reach.comes_plainly(start, norm.output)
 
     def _is_within(self, norm: Norm, residual: Residual) -> bool:
         return self.reach.comes_from(residual.branch, norm.output) and not self.reach.comes_from(
@@ -124,31 +127,29 @@ class Placer:
         """Whether a norm reads the fork of a branch with no other add between, whatever small stream it then begins."""
         plain = self.reach.plain.get(norm.input, 0)
         fork = self.reach.bit[residual.fork]
-        return bool(plain & fork) and (plain & self.sum_bits).bit_length() <= fork.bit_length()
+        return bool(plain & fork) and (plain & self.reach.sums).bit_length() <= fork.bit_length()
 
     def _carried(self, norm: Norm, at: int) -> Place:
         """A norm whose output is the stream that add ``at`` reads."""
         reach, residual = self.reach, self.residuals[at]
-        before = reach.any.get(norm.input, 0) & self.sum_bits
-        on_sum = reach.plain.get(norm.input, 0) & self.sum_bits
+        before = reach.any.get(norm.input, 0) & self.reach.sums
+        on_sum = reach.plain.get(norm.input, 0) & self.reach.sums
         if not reach.comes_from(residual.branch, norm.output) and reach.comes_from(norm.input, residual.fork):
             return Place("skip", at)
         if self._nearer(norm, residual.call) and not self._normed_again(norm, residual):
             return Place("input", at, skip_normed=True)
         if on_sum:
             return Place("stream", self.sums[reach.latest(on_sum)])
-        if before and self._follows_norm(norm) is None:
-            return Place("transition")
-        if before:
-            return Place("stream", self.sums[reach.latest(before)])
-        return Place("embedding")
+        if not before:
+            return Place("embedding")
+        return Place("stream", self.sums[reach.latest(before)]) if self._follows_norm(norm) else Place("transition")
 
     def _entries(self, found: list[Place]) -> list[Place]:
         """A norm at the entry of a stack is no branch's own where the norms after it stand on the sums."""
         entries = {
             at
             for at, (norm, place) in enumerate(zip(self.norms, found, strict=True))
-            if place.skip_normed and not self.reach.any.get(norm.input, 0) & self.sum_bits
+            if place.skip_normed and not self.reach.any.get(norm.input, 0) & self.reach.sums
         }
         later = any(place.skip_normed for at, place in enumerate(found) if at not in entries)
         if later or not any(place.slot == "stream" for place in found):
@@ -156,39 +157,44 @@ class Placer:
         return [Place("embedding") if at in entries else place for at, place in enumerate(found)]
 
     def _tied(self, norm: Norm, place: Place) -> Place:
+        """A norm on a sum that is as near to the add that reads it as to the one it follows, given to the former."""
         if place.slot != "stream":
             return place
-        carried = [at for at, other in enumerate(self.residuals) if self.reach.comes_plainly(other.skip, norm.output)]
+        carried = [at for at, other in enumerate(self.residuals) if self._carries(other, norm)]
         if carried and self._nearer(norm, self.residuals[carried[0]].call, or_as_near=True):
             return Place("input", carried[0], skip_normed=True)
         return place
 
     def _outside(self, norm: Norm) -> Place:
         reach = self.reach
-        before = reach.any.get(norm.input, 0) & self.sum_bits
+        before = reach.any.get(norm.input, 0) & self.reach.sums
         if norm.output in self.trunk:
             return Place("transition" if before else "embedding")
         if not before:
             later = any(reach.comes_from(residual.output, norm.output) for residual in self.residuals)
             return Place("embedding" if later else "plain")
-        directly = reach.stream.get(norm.input, 0) & self.sum_bits
+        directly = reach.stream.get(norm.input, 0) & self.reach.sums
         return Place("final", self.sums[reach.latest(directly)]) if directly else Place("head")
 
     def _ending(self, norm: Norm, place: Place, found: Sequence[Place]) -> Place:
         """Tell the last block's own norm on the sum from a norm behind the stack, which look alike from the stream."""
         if place.slot not in ("final", "transition"):
             return place
-        on_sum = self.reach.plain.get(norm.input, 0) & self.sum_bits
-        if not on_sum:
+        on_sum = self.reach.plain.get(norm.input, 0) & self.reach.sums
+        behind = on_sum or self.reach.stream.get(norm.input, 0) & self.reach.sums
+        if not behind:
             return Place(place.slot)
-        at = self.sums[self.reach.latest(on_sum)]
+        at = self.sums[self.reach.latest(behind)]
         residual = self.residuals[at]
-        previous = self.reach.stream.get(residual.skip, 0) & self.sum_bits
+        if not on_sum:  # another norm stands between
+            own = self._is_block(residual) and _within(self._path(norm.call), self._path(residual.call))
+            return Place("stream", at) if own else Place(place.slot)
+        previous = self.reach.stream.get(residual.skip, 0) & self.reach.sums
         before = self.sums[self.reach.latest(previous)] if previous else None
         likewise = [
             other
-            for other, place in zip(self.norms, found, strict=True)
-            if (place.slot, place.residual) == ("stream", before)
+            for other, its in zip(self.norms, found, strict=True)
+            if (its.slot, its.residual) == ("stream", before)
         ]
         if self._is_block(residual):
             own = _within(self._path(norm.call), self._path(residual.call))
@@ -200,7 +206,7 @@ class Placer:
         elif before is not None:
             stream = bool(likewise)
         else:
-            has = {(place.slot, place.residual) for place in found}
+            has = {(its.slot, its.residual) for its in found}
             stream = not {("input", at), ("output", at)} & has
         return Place("stream", at) if stream else Place(place.slot)
 
@@ -213,11 +219,8 @@ class Placer:
         alike = any(other != own and pattern(other) == pattern(own) for other in paths)
         return alike or sum(other.call == residual.call for other in self.residuals) == 1
 
-    def _follows_norm(self, norm: Norm) -> Norm | None:
-        for other in self.norms:
-            if other is not norm and self.reach.comes_plainly(norm.input, other.output):
-                return other
-        return None
+    def _follows_norm(self, norm: Norm) -> bool:
+        return any(other is not norm and self.reach.comes_plainly(norm.input, other.output) for other in self.norms)
 
     def _normed_again(self, norm: Norm, residual: Residual) -> bool:
         """Whether the branch reads this norm through one of its own."""

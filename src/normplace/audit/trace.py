@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from normplace.audit.operators import BARRIERS, BIASED_PRODUCTS, GATE_ARITHMETIC, GATES, MOVES, POOLS, SHAPED
+from normplace.audit.operators import BARRIERS, BIASED_PRODUCTS, GATE_ARITHMETIC, GATES, MOVES, POOLS, PRODUCTS, SHAPED
 from normplace.audit.record import Op, Ref, Tape, Value
 
 
@@ -21,6 +21,7 @@ class Node:
         outputs: Values returned.
         call: The module call it ran in.
         op: The operator as recorded; None for a part of one.
+        recombines: Whether it is a product that only weighs the copies of a stream against each other.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Node:
     outputs: tuple[int, ...]
     call: int
     op: Op | None = None
+    recombines: bool = False
 
 
 @dataclass
@@ -55,6 +57,7 @@ class Graph:
                     self._data[number] = follows
                 for number in dict.fromkeys(node.inputs):
                     self.consumers.setdefault(number, []).append(at)
+                node.recombines = node.name in PRODUCTS and self._recombines(node)
 
     @property
     def values(self) -> list[Value]:
@@ -91,6 +94,33 @@ class Graph:
         if node.name not in ("expand", "repeat") or len(self.values[node.outputs[0]].shape) < 3:
             return False
         return self.is_weight(node.inputs[0])
+
+    def _recombines(self, node: Node) -> bool:
+        """Whether a small square matrix of weights per row multiplies copies of the stream, as in hyper-connections.
+
+        Attention does the same to tokens; its weights are products of features themselves, which tells the two apart.
+        """
+        factors, shape = self.factors(node), self.values[node.outputs[0]].shape
+        for weights, copies in (factors, factors[::-1]) if len(factors) == 2 else ():
+            square = self.values[weights].shape[-2:]
+            small = square[-1:] < shape[-1:]
+            if len(square) == 2 and square[0] == square[1] and small and self.values[copies].shape == shape:
+                return all(len(self.factors(barrier)) < 2 for barrier in self._barriers_before(weights))
+        return False
+
+    def _barriers_before(self, value: int) -> Iterator[Node]:
+        """The first barriers on every way back from a value."""
+        queue, seen = [value], set()
+        while queue:
+            at = self.producer.get(queue.pop())
+            if at is None or at in seen:
+                continue
+            seen.add(at)
+            node = self.nodes[at]
+            if self.is_barrier(node):
+                yield node
+            else:
+                queue += self.data_inputs(node)
 
     def is_data(self, value: int) -> bool:
         """Whether the value depends on the model's inputs."""
@@ -149,7 +179,7 @@ class Graph:
     def is_barrier(self, node: Node) -> bool:
         """Whether new features come out of a node: products, attention, convolutions, transforms, operators unknown."""
         if node.name in BARRIERS:
-            return True
+            return not node.recombines
         return "::" in node.name and any(self.values[number].origin == "parameter" for number in node.inputs)
 
     def is_mixing(self, node: Node) -> bool:

@@ -363,8 +363,8 @@ class _Measuring(Recorder):
             return func(*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def _new_value(self, tensor: Tensor, origin: str, name: str = "", producer: int = -1) -> int:
-        number = super()._new_value(tensor, origin, name, producer)
+    def _new_value(self, tensor: Tensor, origin: str) -> int:
+        number = super()._new_value(tensor, origin)
         if number in self.wanted and not tensor.is_meta:
             self.busy = True
             self.sizes[number] = tensor.detach().double().square().mean().sqrt().item()

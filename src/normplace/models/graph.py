@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,57 +9,31 @@ import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, unknown
-from normplace.models.activations import build_activation
+from normplace.models.depth import MEMORY, Call, Coupling, checkpointed, reversed_in_backward
+from normplace.models.graph_parts import ORDERS, READOUTS, Concat, ConvBranch, Dropout, VirtualNode, pool
 from normplace.models.memory import FactorMemory
 from normplace.norms import apply_norm
-from normplace.placement import Placement
-from normplace.residual import Branch, NormChoice, Residual, build_slot_norm, reset_tree
+from normplace.placement import Block, Placement
+from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
 from normplace.scale import Gate, Scale
 
-ORDERS = ("conv-activation", "activation-conv")
-# What a convolution may call the features of its edges; PyG uses both.
-EDGE_NAMES = ("edge_attr", "edge_weight")
-
-
-class ConvBranch(Branch):
-    """A graph convolution with its activation and dropout.
-
-    ``conv-activation`` is ``dropout(activation(conv(x)))``, with the place ``preactivation`` after the convolution;
-    ``activation-conv`` is ``dropout(conv(activation(x)))``, which after an input norm is DeeperGCN's pre-activation
-    order (Li et al. 2020, arXiv 2006.07739).
-
-    Args:
-        conv: A module called with node features and ``edge_index``, and with edge features where it takes them.
-        dim: Width it returns.
-        activation: Name of the activation.
-        order: ``conv-activation`` or ``activation-conv``.
-        dropout: Probability of dropping an element of what the branch adds.
-    """
-
-    def __init__(self, conv: nn.Module, dim: int, activation: str, order: str, dropout: float) -> None:
-        super().__init__()
-        self.places = {"preactivation": dim} if order == "conv-activation" else {}
-        self.conv, self.order = conv, order
-        self.activation = build_activation(activation)
-        self.dropout = nn.Dropout(dropout)
-        taken = inspect.signature(conv.forward).parameters
-        self.edge_name = next((name for name in EDGE_NAMES if name in taken), None)
-
-    def forward(
-        self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None, graph: Tensor | None = None
-    ) -> Tensor:
-        """What the branch adds to the stream; ``graph`` names each node's graph for a norm inside."""
-        edges = {}
-        if edge_attr is not None:
-            if self.edge_name is None:
-                raise UsageError(f"{type(self.conv).__name__} takes no edge features: leave edge_attr out.")
-            edges = {self.edge_name: edge_attr}
-        if self.order == "activation-conv":
-            return self.dropout(self.conv(self.activation(x), edge_index, **edges))
-        out = self.conv(x, edge_index, **edges)
-        if "preactivation" in self.norms:
-            out = apply_norm(self.norms["preactivation"], out, batch=graph)
-        return self.dropout(self.activation(out))
+NAMED: dict[str, dict[str, Any]] = {
+    "res+": {"placement": "pre", "order": "activation-conv"},
+    "res": {
+        "placement": Placement.uniform(Block(inner=("preactivation",)), name="res"),
+        "order": "conv-activation",
+    },
+    "plain": {
+        "placement": Placement.uniform(Block(skip=0.0, inner=("preactivation",)), name="plain"),
+        "order": "conv-activation",
+    },
+    "dense": {
+        "placement": Placement.uniform(Block(inner=("preactivation",)), name="dense"),
+        "order": "conv-activation",
+        "growth": 32,
+    },
+}
+"""The block orders DeepGCNs (Li et al. 2019, arXiv 1904.03751) and DeeperGCN (2020, arXiv 2006.07739) name."""
 
 
 class GraphStack(nn.Module):
@@ -77,15 +50,25 @@ class GraphStack(nn.Module):
         in_dim: Width of the node features.
         dim: Width of the stream.
         out_dim: Width of the output.
-        depth: How many blocks.
+        depth: How many convolutions follow each other.
         placement: Where norms stand: a :class:`Placement` or the name of a preset.
         norm: What stands there: a name, a factory that takes the width, or a mapping from slot to either.
         scale: A positive scalar per node beside a norm.
         gate: None, or ``learned`` or ``mlp`` to train what the scalar becomes, in every block separately.
         activation: Name of the activation.
-        order: ``conv-activation``: activation and then dropout follow the convolution; ``activation-conv``: the
-            activation comes first, the dropout still last.
-        dropout: Probability of dropping an element of what a branch adds.
+        order: ``conv-activation``: activation and then dropout follow the convolution; ``activation-conv``: they come
+            before it.
+        dropout: Probability of dropping an element in a branch, or a :class:`Dropout` that also says how often elements
+            of the stream and of what the head reads are dropped.
+        embedding: What gives each node its first place in the stream, in place of a linear map of its features.
+        stem: Whether the first convolution stands alone, without norm, activation or skip, as in DeeperGCN.
+        growth: Append this many features in each block instead of adding to the stream (DenseGCN).
+        virtual_node: Whether each graph has one node more, joined to all of its nodes.
+        readout: ``mean``, ``sum`` or ``max`` for one output per graph instead of one per node.
+        memory: ``store`` keeps what the backward pass needs; ``checkpoint`` computes it a second time from a few kept
+            streams; ``reversible`` keeps the last stream alone and computes the others back from it.
+        groups: Split the stream's channels into this many groups, each with its own convolution, coupled so that a
+            block can be undone; ``reversible`` needs at least 2, and takes 2 when not told.
         device: Where the parameters live.
         dtype: Their dtype.
 
@@ -116,41 +99,102 @@ class GraphStack(nn.Module):
         gate: str | None = None,
         activation: str = "relu",
         order: str = "conv-activation",
-        dropout: float = 0.0,
+        dropout: float | Dropout = 0.0,
+        embedding: nn.Module | None = None,
+        stem: bool = False,
+        growth: int | None = None,
+        virtual_node: bool = False,
+        readout: str | None = None,
+        memory: str = "store",
+        groups: int | None = None,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if min(in_dim, dim, out_dim, depth) < 1:
-            raise UsageError(f"widths and depth must be at least 1, got {(in_dim, dim, out_dim)} and {depth}.")
-        if order not in ORDERS:
-            raise unknown("order", order, ORDERS)
+        if groups is None:
+            groups = 2 if memory == "reversible" else 1
+        if min(in_dim, dim, out_dim, depth, groups, 1 if growth is None else growth) < 1:
+            raise UsageError(
+                f"widths, depth, groups and growth must be at least 1, got {(in_dim, dim, out_dim)}, {depth}, "
+                f"{groups} and {growth}."
+            )
+        for kind, choice, choices in (("order", order, ORDERS), ("memory mode", memory, MEMORY)):
+            if choice not in choices:
+                raise unknown(kind, choice, choices)
+        if readout is not None and readout not in READOUTS:
+            raise unknown("readout", readout, READOUTS)
         if gate is not None and scale is None:
             raise UsageError("a gate maps the factor of a scale, but there is none: pass scale=Scale(...).")
         rule = Placement.named(placement) if isinstance(placement, str) else placement
-        self.scale = scale
-        self._memory = FactorMemory()
+        rates = dropout if isinstance(dropout, Dropout) else Dropout(branch=dropout)
+        _check_shape(dim, groups, growth, memory, scale, rates, virtual_node)
+        self.scale, self.memory, self.readout = scale, memory, readout
+        self._factors = FactorMemory()
         self._at_head = scale is not None and scale.slot == "final"
         inside = None if self._at_head else scale
-        self.embed = nn.Linear(in_dim, dim)
+        self.embed = nn.Linear(in_dim, dim) if embedding is None else embedding
         self.embedding_norm = build_slot_norm(norm, "embedding", dim) if rule.embedding else None
-        self.blocks = nn.ModuleList(
-            Residual(
-                ConvBranch(conv(dim, dim), dim, activation, order, dropout),
-                dim,
-                rule,
-                norm,
-                layer,
-                depth,
-                inside,
-                Gate(gate) if gate is not None and inside is not None else None,
-            )
-            for layer in range(1, depth + 1)
-        )
-        self.final_norm = build_slot_norm(norm, "final", dim) if rule.final else None
+        self.stem = ConvBranch(conv(dim, dim), dim, activation, order, 0.0) if stem else None
+        layers = depth - 1 if stem else depth
+
+        def branch(reads: int, writes: int) -> ConvBranch:
+            return ConvBranch(conv(reads, writes), writes, activation, order, rates.branch)
+
+        def residual(layer: int, width: int) -> Residual:
+            own_gate = Gate(gate) if gate is not None and inside is not None else None
+            return Residual(branch(width, width), width, rule, norm, layer, layers, inside, own_gate)
+
+        def block(layer: int) -> nn.Module:
+            if growth is not None:
+                reads = dim + (layer - 1) * growth
+                return Concat(branch(reads, growth), reads, growth, rule.at(layer, layers), norm)
+            if groups > 1:
+                return Coupling([residual(layer, dim // groups) for _ in range(groups)])
+            return residual(layer, dim)
+
+        self.blocks = nn.ModuleList(block(layer) for layer in range(1, layers + 1))
+        self.virtual = nn.ModuleList(VirtualNode(dim) for _ in self.blocks) if virtual_node else None
+        self.stream_dropout, self.head_dropout = nn.Dropout(rates.stream), nn.Dropout(rates.head)
+        width = dim if growth is None else dim + layers * growth
+        self.final_norm = build_slot_norm(norm, "final", width) if rule.final else None
         self.head_gate = Gate(gate) if gate is not None and self._at_head else None
-        self.head = nn.Linear(dim, out_dim)
+        self.head = nn.Linear(width, out_dim)
         self.to(device=device, dtype=dtype)  # the factories of norms and convolutions know neither
+
+    @classmethod
+    def named(
+        cls,
+        name: str,
+        conv: Callable[[int, int], nn.Module],
+        in_dim: int,
+        dim: int,
+        out_dim: int,
+        depth: int,
+        **options: Any,
+    ) -> GraphStack:
+        """The stack with one of the published block orders; see :data:`NAMED`.
+
+        Args:
+            name: ``res+`` (norm, activation, convolution, add), ``res`` (convolution, norm, activation, add), ``plain``
+                (the same without the add) or ``dense`` (the same with concatenation in place of the add).
+            conv: As of the class, and so are the rest.
+            in_dim: Width of the node features.
+            dim: Width of the stream.
+            out_dim: Width of the output.
+            depth: How many convolutions follow each other.
+            **options: Of the class, but for ``placement`` and ``order``.
+
+        Raises:
+            UsageError: If there is no such order, or an option contradicts it.
+        """
+        if name not in NAMED:
+            raise unknown("block order", name, NAMED)
+        for option in ("placement", "order") if name == "dense" else ("placement", "order", "growth"):
+            if option in options:
+                raise UsageError(
+                    f"the block order {name!r} says itself what {option} is: leave it out, or use GraphStack(...)."
+                )
+        return cls(conv, in_dim, dim, out_dim, depth, **{**NAMED[name], **options})
 
     def reset_parameters(self) -> None:
         """Start every parameter anew."""
@@ -164,17 +208,19 @@ class GraphStack(nn.Module):
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
         values: Tensor | None = None,
+        num_graphs: int | None = None,
     ) -> Tensor:
-        """The output of every node.
+        """The output of every node, or of every graph where there is a readout.
 
         Args:
             x: Node features.
             edge_index: Source and target of each edge, 2 × E.
             edge_attr: Features or weights of the edges, for convolutions that take them.
-            batch: The graph of each node, for norms and scalars over graphs.
+            batch: The graph of each node, for norms, scalars, virtual nodes and readouts over graphs.
             values: The scale's positive scalar for each node; computed from the edges when None, once for each of the
                 last few graphs (:class:`normplace.models.memory.FactorMemory`). Batches drawn anew are new graphs, so
                 for them k-core, eigenvector and betweenness are worth computing beforehand.
+            num_graphs: How many graphs there are; found from ``batch`` when None, at the cost of a device sync.
 
         Raises:
             UsageError: If values are given to a network without a scale, or do not fit.
@@ -184,9 +230,35 @@ class GraphStack(nn.Module):
         x = self.embed(x)
         if self.embedding_norm is not None:
             x = apply_norm(self.embedding_norm, x, batch=batch)
-        for block in self.blocks:
-            x = block(x, edge_index, edge_attr, factor=inside, batch=batch, graph=batch)
-        return self.head(self._finish(x, factor if self._at_head else None, batch))
+        if self.stem is not None:
+            x = self.stem.convolve(x, edge_index, edge_attr)
+        x = self._through_blocks(x, Call(edge_index, batch, edge_attr, inside), num_graphs)
+        x = self.head_dropout(self._finish(x, factor if self._at_head else None, batch))
+        return self.head(x if self.readout is None else pool(x, batch, self.readout, num_graphs))
+
+    def _through_blocks(self, x: Tensor, call: Call, graphs: int | None) -> Tensor:
+        graph, state = call.graph, None
+        if self.virtual is not None:
+            if graph is None:
+                graph, graphs = torch.zeros(len(x), dtype=torch.long, device=x.device), 1
+            state = x.new_zeros(int(graph.max()) + 1 if graphs is None else graphs, x.shape[1])
+
+        def run(numbers: Any, streams: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
+            x, state = streams
+            for number in numbers:
+                if self.virtual is not None:
+                    x, state = self.virtual[number](x, state, graph)
+                edges = (call.edge_index, call.edge_attr)
+                x = self.blocks[number](x, *edges, factor=call.factor, batch=call.graph, graph=call.graph)
+                x = self.stream_dropout(x)
+            return x, state
+
+        if torch.is_grad_enabled() and len(self.blocks):
+            if self.memory == "reversible":
+                return reversed_in_backward(self.blocks, x, call)
+            if self.memory == "checkpoint":
+                return checkpointed(self.blocks, run, (x, state))[0]
+        return run(range(len(self.blocks)), (x, state))[0]
 
     def _factor(self, x: Tensor, edge_index: Tensor, batch: Tensor | None, values: Tensor | None) -> Tensor | None:
         if self.scale is None:
@@ -196,7 +268,7 @@ class GraphStack(nn.Module):
                 )
             return None
         if values is None:
-            return self._memory.factor(self.scale, edge_index, len(x), batch, x.dtype)
+            return self._factors.factor(self.scale, edge_index, len(x), batch, x.dtype)
         if values.shape != x.shape[:1]:
             raise UsageError(f"values must hold one number for each of the {len(x)} nodes, got {tuple(values.shape)}.")
         return self.scale.factor(values.to(torch.promote_types(values.dtype, x.dtype))).to(x.dtype)
@@ -214,3 +286,31 @@ class GraphStack(nn.Module):
     def extra_repr(self) -> str:
         """Where a scale at the head stands; those in the blocks are in their equations."""
         return "" if not self._at_head or self.scale is None else f"head reads {self.scale.symbol} {self.scale.where}"
+
+
+def _check_shape(
+    dim: int,
+    groups: int,
+    growth: int | None,
+    memory: str,
+    scale: Scale | None,
+    rates: Dropout,
+    virtual_node: bool,
+) -> None:
+    """Refuse arguments of a stack that contradict each other."""
+    if dim % groups:
+        raise UsageError(f"{groups} groups cannot share a width of {dim}: choose a multiple of {groups}.")
+    if growth is not None and (groups > 1 or scale is not None or virtual_node):
+        raise UsageError(
+            "with growth the stream widens from block to block, which groups, a scale and a virtual node do not allow: "
+            "leave them out."
+        )
+    if memory != "reversible":
+        return
+    if groups < 2:
+        raise UsageError("memory='reversible' couples groups of channels: give groups=2 or more.")
+    if rates.stream or virtual_node:
+        raise UsageError(
+            "memory='reversible' computes each stream back from the next, which dropping its elements or adding a "
+            "virtual node's state prevents: leave them out, or use memory='checkpoint'."
+        )

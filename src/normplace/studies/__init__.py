@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 STUDIES = {
+    "deepergcn": "normplace.studies.deepergcn:STUDY",
     "extrapolation": "normplace.studies.extrapolation:STUDY",
     "postdeg": "normplace.studies.postdeg:STUDY",
 }

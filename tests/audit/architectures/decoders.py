@@ -163,6 +163,29 @@ DECODERS = [
         },
         "pre",
     ),
+    # Hyper-connections: four copies of the stream, recombined by a small matrix at every add.
+    Architecture(
+        "DeepseekV4",
+        {
+            **HEADS,
+            "q_lora_rank": 16,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+            "qk_rope_head_dim": 8,
+        },
+        {
+            **LLAMA,
+            "layers.*.attn_hc.input_norm": "input",
+            "layers.*.ffn_hc.input_norm": "input",
+            "layers.*.self_attn.q_a_norm": "inner.q-latent",
+            "layers.*.self_attn.q_b_norm": "inner.q",
+            "layers.*.self_attn.kv_norm": "inner.kv",
+            "hc_head.input_norm": "final",
+        },
+        "pre",
+        findings=frozenset({"norm undone"}),  # queries are normalized on both sides of a map without bias
+    ),
 ]
 
 EXPERTS = [

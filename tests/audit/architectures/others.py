@@ -189,6 +189,17 @@ IMAGES = [
         },
         "output",
     ),
+    # Where a stage changes its width, the skip is a projection of the normalized stream.
+    _image(
+        "Hiera",
+        {"image_size": [32, 32], "embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 2, 4, 8]},
+        {
+            "encoder.stages.*.layers.*.layernorm_before": "input",
+            "encoder.stages.*.layers.*.layernorm_after": "input",
+            "pooler.layernorm": "final",
+        },
+        "pre",
+    ),
 ]
 
 STATE_SPACES = [

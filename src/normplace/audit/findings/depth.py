@@ -46,6 +46,8 @@ def missing_final(evidence: Evidence) -> Iterator[Finding]:
 
 def mixed(evidence: Evidence) -> Iterator[Finding]:
     """Blocks of one kind that hold their norms in different slots."""
+    if placement_name(evidence.blocks, normed=True) is not None:
+        return
     groups: dict[tuple[int, str, str], list[ResidualBlock]] = {}
     for block in evidence.blocks:
         module = pattern(block.arms[0].module or block.module)
@@ -56,9 +58,6 @@ def mixed(evidence: Evidence) -> Iterator[Finding]:
         counts = Counter(block.equation for block in blocks)
         common = counts.most_common(1)[0][0]
         odd = [block for block in blocks if block.equation != common]
-        name = placement_name([arm.layout for block in evidence.blocks for arm in block.arms], True)
-        if name is not None:
-            continue
         yield Finding(
             "mixed placements",
             "note",

@@ -11,6 +11,7 @@ from normplace.audit.findings.evidence import Evidence, listed
 from normplace.audit.norms import Norm
 from normplace.audit.operators import BIASED_PRODUCTS, KEEPS, MOVES, PRODUCTS, SPLITS
 from normplace.audit.result import Finding, Site
+from normplace.audit.sites import Place
 from normplace.audit.trace import Graph, Node, constant
 
 PASSING = KEEPS | SPLITS
@@ -67,7 +68,8 @@ def unused(evidence: Evidence) -> Iterator[Finding]:
     graph = evidence.assembly.graph
     calls = graph.tape.calls
     for norm, site in evidence.pairs():
-        if norm.output in graph.used:
+        # A gradient taken inside the model reads a norm's statistics instead of its result.
+        if graph.used.intersection((norm.output, *graph.nodes[norm.core].outputs)):
             continue
         # What leaves the module that asked for it was meant for someone, who did not need it this time.
         returned = any(norm.output in call.outputs for at, call in enumerate(calls) if at != norm.call)
@@ -77,7 +79,7 @@ def unused(evidence: Evidence) -> Iterator[Finding]:
             "error" if dropped else "note",
             (site.name,),
             f"the result of {site.name} does not reach any output of the model"
-            + (": nothing reads it." if dropped else ", though something reads it."),
+            + (": nothing reads it." if dropped else ", though it is read or returned."),
             "The network trains and runs as if the norm were not there, and its parameters get no gradient.",
             f"Use what {site.name} returns (a norm does not change its input), or remove it.",
         )
@@ -119,12 +121,17 @@ def erased_scale(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def _is_projected(evidence: Evidence, place: Place) -> bool:
+    """Whether the skip passes a linear map, which is read from the normalized stream by custom."""
+    return place.residual is not None and evidence.assembly.residuals[place.residual].projected
+
+
 def skip_after_norm(evidence: Evidence) -> Iterator[Finding]:
     """Skips that start behind the norm of their own branch."""
     names = [
         site.name
         for site, place in zip(evidence.sites, evidence.assembly.places, strict=True)
-        if place.skip_normed
+        if place.skip_normed and not _is_projected(evidence, place)
     ]  # fmt: skip
     if names:
         yield Finding(

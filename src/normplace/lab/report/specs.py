@@ -8,6 +8,7 @@ from typing import Any
 from normplace.lab.report.charts import PALETTE
 
 _DASHES = ([1, 0], [7, 3], [2, 2.5], [9, 3, 2, 3])
+_LETTER = 6.8  # pixels of an average letter of a label, in the widest fonts that pages are seen in
 _SHAPES = ("circle", "diamond", "square", "triangle-up")
 
 
@@ -111,7 +112,7 @@ def dots(
     domain = list(sources)
     along = {"type": "quantitative", "scale": {"zero": False}, **x}
     place = {
-        "y": {"field": rows, "type": "nominal", "title": None, "sort": list(order)},
+        "y": {"field": rows, "type": "nominal", "title": None, "sort": list(order), "axis": _room(order)},
         "yOffset": {"field": series, "type": "nominal", "sort": domain},
     }
     key = {"field": series, "type": "nominal", "title": None, "sort": domain}
@@ -169,12 +170,13 @@ def cells(
     """
     ends = ["#cf7a00", "#8a8f94", "#2f7fc1"]
     shade = {"domain": [middle - reach, middle, middle + reach], "range": ends[:: 1 if good == "high" else -1]}
+    slanted = {"labelAngle": 0 if len(columns) < 6 else -35, "labelLimit": 160}
     place = {
-        "x": {"field": x, "type": "nominal", "sort": list(columns), "title": None, "axis": {"orient": "top"}},
-        "y": {"field": y, "type": "nominal", "sort": list(rows), "title": None},
+        "x": {"field": x, "type": "nominal", "sort": list(columns), "title": None, "axis": slanted},
+        "y": {"field": y, "type": "nominal", "sort": list(rows), "title": None, "axis": _room(rows)},
     }
-    place["x"]["axis"] |= {"labelAngle": 0 if len(columns) < 6 else -35, "labelLimit": 160}
-    colour = {"field": value, "type": "quantitative", "title": title, "scale": {**shade, "clamp": True}}
+    shade |= {"clamp": True, "interpolate": "rgb"}
+    colour = {"field": value, "type": "quantitative", "title": title, "scale": shade}
     view = {
         "width": {"step": step},
         "height": {"step": 24},
@@ -189,4 +191,10 @@ def cells(
         "facet": {"field": facet, "type": "nominal", "title": None, "sort": list(panels)},
         "columns": 2,
         "spec": view,
+        "resolve": {"axis": {"x": "independent"}},
     }
+
+
+def _room(labels: Sequence[str]) -> dict[str, float]:
+    """An axis wide enough for its labels where the page's font is wider than the one they are laid out with."""
+    return {"minExtent": min(260.0, _LETTER * max(map(len, labels), default=0)), "labelLimit": 260}

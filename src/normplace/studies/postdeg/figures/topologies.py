@@ -54,8 +54,10 @@ def _table(lines: Sequence[Line], task: str, measure: str, reference: str, good:
     return Figure(
         title=title,
         caption=f"Relative to {CLASSICAL[reference]}, whose row is 1; {'less' if good == 'low' else 'more'} is better. "
-        "Policies were trained on random graphs of up to 300 nodes, mean over three seeds; betweenness is recomputed "
-        "after every removal on graphs of up to 3,000 nodes, and from 500 sources once on larger ones.",
+        "Policies, by aggregation, input and norm, were trained on random graphs of up to 300 nodes, mean over three "
+        "seeds; they order once, or, adaptive, score what is left again and again. Betweenness is recomputed after "
+        "every removal on graphs of up to 3,000 nodes, and taken from 500 sources once on larger ones; collective "
+        "influence looks two steps far on graphs of up to 10,000 nodes, and one on larger ones.",
         rows=rows,
         spec=cells(
             x="graph",

@@ -1,0 +1,87 @@
+"""Train a thousand reversible layers for some steps and write the loss, the seconds and the peak memory of each.
+
+    python benchmarks/thousand_layers.py --out benchmarks/results/thousand_layers-cpu.json
+
+The graph is a generated grid of Minesweeper's size (10,000 nodes, 78,804 directed edges), or that file where
+``NORMPLACE_DATA`` names a folder that has it. Memory is the process's high-water mark on a CPU, PyTorch and its
+libraries included, and the allocator's on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import time
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+
+from normplace.models import GENConv, GraphStack
+from normplace.tasks.grid_mines import grid_mines
+from normplace.tasks.labelled import load_labelled, obstacle
+from normplace.train.fit import pick_device
+
+
+def convolution(reads: int, writes: int) -> GENConv:
+    """The study's convolution."""
+    return GENConv(reads, writes, aggr="softmax", learn_t=True, num_layers=1, bias=True)
+
+
+def peak_gb(device: torch.device) -> float:
+    """The most memory used so far, in GiB."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # kilobytes on Linux
+
+
+def main() -> None:
+    """Train and write the results."""
+    parser = argparse.ArgumentParser(description="Train a thousand reversible layers for some steps.")
+    parser.add_argument("--depth", type=int, default=1000)
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--groups", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--memory", default="reversible")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    device = pick_device(arguments.device)
+    found = obstacle("minesweeper") is None
+    graph = load_labelled("minesweeper") if found else grid_mines(torch.Generator().manual_seed(0))
+    x, edge_index, y, train = (tensor.to(device) for tensor in (graph.x, graph.edge_index, graph.y, graph.train[0]))
+    torch.manual_seed(0)
+    model = GraphStack.named(
+        "res+",
+        convolution,
+        x.shape[1],
+        arguments.dim,
+        2,
+        arguments.depth,
+        memory=arguments.memory,
+        groups=arguments.groups,
+        dropout=0.1,
+    ).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    steps = []
+    for step in range(arguments.steps):
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x, edge_index)[train], y[train])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        value = loss.item()
+        steps.append({"loss": value, "seconds": time.perf_counter() - start, "peak_gb": peak_gb(device)})
+        print(f"step {step + 1}: loss {value:.4f}, {steps[-1]['seconds']:.1f} s, peak {steps[-1]['peak_gb']:.2f} GiB")
+    if arguments.out:
+        settings = {name: value for name, value in vars(arguments).items() if name != "out"}
+        machine = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+        result = {"graph": graph.name, **settings, "torch": torch.__version__, "machine": machine, "steps": steps}
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

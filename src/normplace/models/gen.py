@@ -1,0 +1,229 @@
+"""GENConv: the generalized graph convolution of DeeperGCN (Li et al. 2020, arXiv 2006.07739)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor, nn
+
+from normplace.errors import UsageError, unknown
+from normplace.norms import MsgNorm
+from normplace.ops import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
+
+AGGREGATIONS = ("softmax", "softmax_sg", "powermean", "mean", "max", "min", "add")
+MLP_NORMS = {
+    "batch": nn.BatchNorm1d,
+    "layer": nn.LayerNorm,
+    "instance": nn.InstanceNorm1d,
+}
+
+
+class Aggregation(nn.Module):
+    """How messages become one row: a name of :data:`AGGREGATIONS`, and its numbers, learned or not.
+
+    Args:
+        kind: The aggregation, scaled by a power of the degree if its name ends in ``_sum``.
+        t: Inverse temperature of the softmax.
+        learn_t: Whether it is learned.
+        p: Power of the power mean.
+        learn_p: Whether it is learned.
+        y: Power of the degree.
+        learn_y: Whether it is learned.
+        eps: Added to every rectified message.
+
+    Raises:
+        UsageError: If there is no such aggregation, or it has nothing of what is to be learned.
+    """
+
+    def __init__(
+        self, kind: str, t: float, learn_t: bool, p: float, learn_p: bool, y: float, learn_y: bool, eps: float
+    ) -> None:
+        super().__init__()
+        base = {"power": "powermean", "sum": "add"}.get(kind.removesuffix("_sum"), kind.removesuffix("_sum"))
+        scaled = kind.endswith("_sum")
+        if base not in AGGREGATIONS or (scaled and base not in ("softmax", "softmax_sg", "powermean")):
+            raise unknown("aggregation", kind, [*AGGREGATIONS, "softmax_sum", "powermean_sum"])
+        self.base, self.scaled, self.eps = base, scaled, eps
+        wanted = {"t": learn_t, "p": learn_p, "y": learn_y}
+        has = {"t": base == "softmax", "p": base == "powermean", "y": self.scaled}
+        for name, learn in wanted.items():
+            if learn and not has[name]:
+                raise UsageError(f"aggregation {kind!r} has no {name} to learn: leave learn_{name} out.")
+        self.start = {"t": t, "p": p, "y": y}
+        # A learned number is a parameter of one element, as in PyG, whose weights therefore load.
+        self.t = nn.Parameter(torch.empty(1)) if learn_t else t
+        self.p = nn.Parameter(torch.empty(1)) if learn_p else p
+        self.y = nn.Parameter(torch.empty(1)) if learn_y else y
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Learned numbers back to where they start."""
+        for name, value in self.start.items():
+            if isinstance(parameter := getattr(self, name), nn.Parameter):
+                nn.init.constant_(parameter, value)
+
+    def forward(
+        self, x: Tensor, graph: Tensor | Neighbours, edge: Tensor | LinearEdge | TableEdge | None, num_dst: int
+    ) -> Tensor:
+        """Aggregate ``relu(x_j + e_ij) + eps`` over the edges that arrive at each target."""
+        degree_power = self.y if self.scaled else 1.0 if self.base == "add" else None
+        common = {"degree_power": degree_power, "num_dst": num_dst, "relu": True, "eps": self.eps}
+        if self.base == "powermean":
+            return powermean_aggregate(x, graph, self.p, edge, **common)
+        fixed = {"mean": 0.0, "add": 0.0, "max": math.inf, "min": -math.inf}
+        semi = self.base == "softmax_sg"
+        return softmax_aggregate(x, graph, fixed.get(self.base, self.t), edge, semi_gradient=semi, **common)
+
+    def extra_repr(self) -> str:
+        """The aggregation and what of it is learned."""
+        learned = [name for name in self.start if isinstance(getattr(self, name), nn.Parameter)]
+        return ", ".join([self.base + "_sum" * self.scaled, *(f"learn_{name}=True" for name in learned)])
+
+
+class GENConv(nn.Module):
+    """``MLP(x_i + AGG_j(relu(x_j + e_ij) + eps))``, with softmax or power-mean aggregation.
+
+    Arguments and state dict are those of PyG's ``GENConv``, so weights load both ways. Memory grows with nodes, not
+    with edges. Beyond PyG there are the degree-scaled ``softmax_sum`` and ``powermean_sum`` with a learnable power y,
+    edges given by type, and a power mean that is neither clamped nor flat. The exponent of the degree is y itself, as
+    the paper writes it; the authors' code takes its sigmoid.
+
+    Args:
+        in_channels: Width of the node features, or of those of sources and of targets.
+        out_channels: Width of the result, and of the messages.
+        aggr: ``softmax``, ``softmax_sg`` (weights constant in the backward pass), ``softmax_sum``, ``powermean``,
+            ``powermean_sum``, ``mean``, ``max``, ``min`` or ``add``.
+        t: Inverse temperature of the softmax.
+        learn_t: Whether it is learned.
+        p: Power of the power mean.
+        learn_p: Whether it is learned.
+        y: Power of the degree in the ``_sum`` aggregations.
+        learn_y: Whether it is learned.
+        msg_norm: Whether the message gets the length of the row it is added to.
+        learn_msg_scale: Whether that length is times a learned factor.
+        norm: Norm inside the MLP: ``batch``, ``layer``, ``instance`` or None.
+        num_layers: Linear maps in the MLP.
+        expansion: Its hidden width, in output widths.
+        eps: Added to every message.
+        bias: Whether the linear maps have biases.
+        edge_dim: Width of edge features; mapped to the messages' width where it differs. None for features that have
+            that width already.
+        edge_types: How many types of edges there are, where ``edge_attr`` names the type of each.
+
+    Raises:
+        UsageError: If an argument is unknown or they contradict each other.
+
+    Example:
+        >>> conv = GENConv(8, 16, aggr="softmax", learn_t=True)
+        >>> conv(torch.ones(3, 8), torch.tensor([[0, 1], [1, 2]])).shape
+        torch.Size([3, 16])
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        aggr: str = "softmax",
+        t: float = 1.0,
+        learn_t: bool = False,
+        p: float = 1.0,
+        learn_p: bool = False,
+        msg_norm: bool = False,
+        learn_msg_scale: bool = False,
+        norm: str | None = "batch",
+        num_layers: int = 2,
+        expansion: int = 2,
+        eps: float = 1e-7,
+        bias: bool = False,
+        edge_dim: int | None = None,
+        *,
+        y: float = 0.5,
+        learn_y: bool = False,
+        edge_types: int | None = None,
+    ) -> None:
+        super().__init__()
+        if edge_dim is not None and edge_types is not None:
+            raise UsageError("edges have either features or types: pass edge_dim or edge_types, not both.")
+        if norm is not None and norm not in MLP_NORMS:
+            raise unknown("norm of the MLP:", norm, MLP_NORMS)
+        src, dst = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        if min(src, dst, out_channels, num_layers, expansion) < 1:
+            raise UsageError("widths, num_layers and expansion must be at least 1.")
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.aggr_module = Aggregation(aggr, t, learn_t, p, learn_p, y, learn_y, eps)
+        self.lin_src = nn.Linear(src, out_channels, bias=bias) if src != out_channels else None
+        mapped = edge_dim is not None and edge_dim != out_channels
+        self.lin_edge = nn.Linear(edge_dim, out_channels, bias=bias) if mapped and edge_dim is not None else None
+        self.edge_table = nn.Embedding(edge_types, out_channels) if edge_types is not None else None
+        self.lin_dst = nn.Linear(dst, out_channels, bias=bias) if dst != out_channels else None
+        self.mlp = _mlp(out_channels, out_channels * expansion, num_layers, norm, bias)
+        self.msg_norm = MsgNorm(out_channels, learn_scale=learn_msg_scale) if msg_norm else None
+
+    def reset_parameters(self) -> None:
+        """Start every parameter anew."""
+        for module in self.modules():
+            if module is not self and callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
+
+    def forward(
+        self,
+        x: Tensor | tuple[Tensor, Tensor | None],
+        edge_index: Tensor | Neighbours,
+        edge_attr: Tensor | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> Tensor:
+        """The new row of every target.
+
+        Args:
+            x: Node features, or those of sources and of targets; the latter may be None.
+            edge_index: Source and target of each edge, or a :class:`normplace.ops.Neighbours` built of them.
+            edge_attr: Features, or types, of the edges.
+            size: Numbers of sources and targets, where ``x`` does not tell.
+
+        Raises:
+            UsageError: If the features do not fit the convolution or the edges.
+        """
+        source, target = (x, x) if isinstance(x, Tensor) else x
+        if target is not None:
+            count = len(target)
+        elif isinstance(edge_index, Neighbours):
+            count = edge_index.num_dst
+        else:
+            count = len(source) if size is None else size[1]
+        sent = source if self.lin_src is None else self.lin_src(source)
+        out = self.aggr_module(sent, edge_index, self._edge(edge_attr, sent), count)
+        if self.msg_norm is not None:
+            # Without targets there is no row to measure by but the sources', as in PyG.
+            out = self.msg_norm(out, sent if target is None else target)
+        if target is not None:
+            out = out + (target if self.lin_dst is None else self.lin_dst(target))
+        return self.mlp(out)
+
+    def _edge(self, edge_attr: Tensor | None, sent: Tensor) -> Tensor | LinearEdge | TableEdge | None:
+        if edge_attr is None:
+            return None
+        if self.edge_table is not None:
+            return TableEdge(edge_attr, self.edge_table.weight.to(sent.dtype))
+        edge_attr = edge_attr.to(sent.dtype)
+        if self.lin_edge is None:
+            return edge_attr
+        bias = self.lin_edge.bias
+        return LinearEdge(edge_attr, self.lin_edge.weight.to(sent.dtype), None if bias is None else bias.to(sent.dtype))
+
+    def extra_repr(self) -> str:
+        """The widths."""
+        return f"{self.in_channels}, {self.out_channels}"
+
+
+def _mlp(dim: int, hidden: int, num_layers: int, norm: str | None, bias: bool) -> nn.Sequential:
+    """Linear maps with norm and ReLU between them, numbered as PyG numbers its own."""
+    widths = [dim, *[hidden] * (num_layers - 1), dim]
+    layers: list[nn.Module] = []
+    for layer, (read, write) in enumerate(itertools.pairwise(widths), start=1):
+        layers.append(nn.Linear(read, write, bias=bias))
+        if layer < num_layers:
+            layers += [MLP_NORMS[norm](write)] if norm is not None else []
+            layers += [nn.ReLU(), nn.Dropout(0.0)]
+    return nn.Sequential(*layers)

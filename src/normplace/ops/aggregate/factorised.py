@@ -1,0 +1,217 @@
+"""Generalized aggregation without edge terms, as products with a sparse matrix.
+
+A message then depends on its source alone, so ``exp(t m)`` is taken once per node instead of once per edge, and sums
+over neighbours are sparse products, which PyTorch hands to MKL. With ``z = exp(t (m - c))``, where c is the message of
+the largest ``t m`` in each channel::
+
+    y = A (z m) / A z        dm = z (Aᵀg' (1 + t (m - b)) - t Aᵀ(g' (y - b))),  g' = g / A z
+
+for any b; the mean of m keeps the difference small. The power mean is one product: ``(A m^p / n)^(1/p)``, and backward
+``m^(p-1) Aᵀ(g y^(1-p) / n)``.
+
+Where every neighbour of a row lies far below c, z underflows. Such rows are found by their sums and computed again,
+each with a pivot of its own; in the backward pass likewise. So the result is right in every row, and fast in the rest.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from normplace.ops.aggregate import reference
+from normplace.ops.aggregate.neighbours import Half
+from normplace.ops.aggregate.reference import Grads, Needs, Rule
+
+# Rows whose sum is below exp(-REACH) of the channel's largest term are computed again. What single precision has lost
+# there is under 1e-38 / exp(-57), a ten-billionth of the sum, and the reciprocal leaves room for large gradients.
+REACH = 57.0
+# Longer rows are computed again too: a product adds a row's terms one by one, and its error grows with their number.
+LONGEST = 4096
+# Below this power the product loses digits that the root magnifies.
+LEAST_POWER = 0.5
+# With fewer edges for each node, the passes over nodes cost more time and memory than exponentials for each edge.
+LEAST_DEGREE = 40
+# The gradient of the exponent is a variance within rows, taken as a difference of sums over the graph: it loses as many
+# digits as the square of the graph's spread has over that. Beyond this spread, times the exponent, rows are walked.
+STEEP = 24.0
+
+
+def applies(exponent: float, rule: Rule) -> bool:
+    """Whether the messages factorise, and well."""
+    enough = rule.kind == "softmax" or abs(exponent) >= LEAST_POWER
+    return rule.edge == "none" and enough and abs(exponent) < float("inf")
+
+
+def _matrix(half: Half, columns: int, dtype: torch.dtype) -> Tensor:
+    ones = torch.ones(len(half.indices), dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        return torch.sparse_csr_tensor(
+            half.indptr, half.indices, ones, (len(half.indptr) - 1, columns), check_invariants=False
+        )
+
+
+def _messages(x: Tensor, rule: Rule) -> Tensor:
+    return (x.relu() if rule.relu else x) + rule.eps
+
+
+def _pivot(value: Tensor, exponent: float) -> Tensor:
+    """In each channel, the value of the largest ``exponent * value``."""
+    return value.amin(0) if exponent < 0 else value.amax(0)
+
+
+def forward(
+    x: Tensor, exponent: Tensor, arriving: Half, rule: Rule, exact: Callable[[Tensor, Tensor, Tensor], None]
+) -> tuple[Tensor, Tensor]:
+    """As the reference; ``exact`` overwrites both results in the rows it is given."""
+    t = exponent.item()
+    m = _messages(x, rule)
+    count = arriving.indptr.diff()[:, None]
+    matrix = _matrix(arriving, len(x), x.dtype)
+    if rule.kind == "softmax":
+        c = _pivot(m, t)
+        z = m.sub(c).mul_(t).exp_()
+        both = matrix @ torch.cat([z, m.mul_(z)], 1)
+        total, y = both.split(x.shape[1], 1)
+        y = y / total
+        log_total = total.log()
+        k = torch.sub(c, y).mul_(t).add_(log_total)
+    else:
+        value = m.log_()
+        c = _pivot(value, t)
+        total = matrix @ value.sub_(c).mul_(t).exp_()
+        log_total = total.log()
+        k = (log_total - count.to(x.dtype).log()).div_(t).add_(c)
+        y = k.exp()
+    empty = count == 0
+    y.masked_fill_(empty, 0)
+    k.masked_fill_(empty, 0)
+    lost = (~(log_total > -REACH).all(1) | (count[:, 0] > LONGEST)) & ~empty[:, 0]
+    if lost.any():
+        exact(y, k, lost.nonzero()[:, 0])
+    return y, k
+
+
+def backward(
+    grad: Tensor,
+    x: Tensor,
+    exponent: Tensor,
+    arriving: Half,
+    leaving: Half,
+    y: Tensor,
+    k: Tensor,
+    rule: Rule,
+    needs: Needs,
+    exact: Callable[[Tensor], Grads],
+) -> Grads:
+    """As the reference; ``exact`` gives the part of the gradients that comes from the rows it is given."""
+    t = exponent.item()
+    m = _messages(x, rule)
+    matrix = _matrix(leaving, len(arriving.indptr) - 1, x.dtype)
+    count = arriving.indptr.diff()[:, None]
+    d_exponent = None
+    if rule.kind == "softmax":
+        c, b = _pivot(m, t), m.mean(0)
+        if needs.exponent and _steep(m, b, t):
+            return exact(count[:, 0] > 0)
+        # log(1 / A z), from what was kept.
+        inverse = torch.sub(c, y).mul_(t).sub_(k)
+        lost = _lost(inverse, count)
+        pulled = inverse.exp_().mul_(grad).masked_fill_((lost | (count[:, 0] == 0))[:, None], 0)
+        z = m.sub(c).mul_(t).exp_()
+        if rule.semi:
+            dm = (matrix @ pulled).mul_(z)
+        else:
+            first, second = (matrix @ torch.cat([pulled, pulled * (y - b)], 1)).split(x.shape[1], 1)
+            m -= b
+            spread = torch.addcmul(-second, first, m).mul_(z)
+            if needs.exponent:
+                d_exponent = torch.sum(spread * m, dtype=torch.float64)
+            dm = torch.addcmul(spread.mul_(t), z, first)
+    else:
+        q = t - 1
+        value = m.log_()
+        c, b = _pivot(value, q), value.mean(0)
+        if needs.exponent and _steep(value, b, t):
+            return exact(count[:, 0] > 0)
+        inverse = torch.sub(c, k).mul_(q)
+        lost = _lost(inverse, count)
+        blank = (lost | (count[:, 0] == 0))[:, None]
+        pulled = inverse.exp_().mul_(grad).div_(count).masked_fill_(blank, 0)
+        dm = (matrix @ pulled).mul_(value.sub(c).mul_(q).exp_())
+        if needs.exponent:
+            # sum of g y a (log m - log y), in two sums over nodes
+            sent = torch.sum(dm * value.exp() * (value - b), dtype=torch.float64)
+            kept = torch.sum((grad * y * (k - b)).masked_fill_(blank, 0), dtype=torch.float64)
+            d_exponent = (sent - kept) / t
+    if rule.relu:
+        dm.masked_fill_(x <= 0, 0)
+    if lost.any():
+        rest = exact(lost)
+        dm += rest.x
+        if d_exponent is not None and rest.exponent is not None:
+            d_exponent = d_exponent + rest.exponent
+    return Grads(dm, None if d_exponent is None else d_exponent.to(exponent.dtype), None, None)
+
+
+def _steep(value: Tensor, mean: Tensor, exponent: float) -> bool:
+    spread = torch.maximum(value.amax(0) - mean, mean - value.amin(0)).max()
+    return not abs(exponent) * float(spread) < STEEP
+
+
+def _lost(inverse: Tensor, count: Tensor) -> Tensor:
+    return ~(inverse < REACH).all(1) & (count[:, 0] > 0)
+
+
+def subset(arriving: Half, rows: Tensor) -> Half:
+    """The edges of some rows alone, for the reference to walk."""
+    start, count = arriving.indptr[rows].long(), arriving.indptr.diff()[rows].long()
+    offset = torch.nn.functional.pad(count.cumsum(0), (1, 0))
+    place = torch.arange(int(offset[-1])) + (start - offset[:-1]).repeat_interleave(count)
+    return Half(offset, arriving.indices[place], arriving.edges[place], offset, offset)
+
+
+def exact_forward(
+    x: Tensor, exponent: Tensor, arriving: Half, rule: Rule, numba: bool
+) -> Callable[[Tensor, Tensor, Tensor], None]:
+    """What overwrites the rows it is given, each computed by itself, with numba or by the reference."""
+
+    def run(y: Tensor, k: Tensor, rows: Tensor) -> None:
+        if numba:
+            from normplace.ops.aggregate import compiled
+
+            compiled.forward(x, exponent, None, None, arriving, rule, (y, k, rows.numpy()))
+        else:
+            y[rows], k[rows] = reference.forward(x, exponent, None, None, subset(arriving, rows), rule)
+
+    return run
+
+
+def exact_backward(
+    grad: Tensor,
+    x: Tensor,
+    exponent: Tensor,
+    arriving: Half,
+    leaving: Half,
+    y: Tensor,
+    k: Tensor,
+    rule: Rule,
+    needs: Needs,
+    numba: bool,
+) -> Callable[[Tensor], Grads]:
+    """What gives the gradients from the rows that are marked, with numba or by the reference."""
+
+    def run(marked: Tensor) -> Grads:
+        if numba:
+            from normplace.ops.aggregate import compiled
+
+            given = (grad, x, exponent, None, None, arriving, leaving, y, k, rule, needs)
+            return compiled.backward(*given, marked.numpy())
+        rows = marked.nonzero()[:, 0]
+        part = subset(arriving, rows)
+        return reference.backward(grad[rows], x, exponent, None, None, part, y[rows], k[rows], rule, needs)
+
+    return run

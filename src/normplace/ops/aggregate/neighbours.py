@@ -1,0 +1,181 @@
+"""The neighbourhoods of a graph as compressed rows, in both directions, built once and used by every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from normplace.errors import UsageError
+
+# Edges one program of a GPU kernel walks at most: longer rows are cut, so that no program waits for a hub.
+PIECE = 256
+
+
+class Half(NamedTuple):
+    """One direction of a graph: the edges of each row, and how the rows are cut into pieces of work."""
+
+    indptr: Tensor
+    """Where the edges of each row start, one longer than the rows."""
+    indices: Tensor
+    """The node at the other end of each edge."""
+    edges: Tensor
+    """The position of each edge in the ``edge_index`` it came from."""
+    pieces: Tensor
+    """4 × P, longest first: row (-1 where there is none), first edge, end, and slot (-1 unless the row is cut)."""
+    hubs: Tensor
+    """3 × H: each row that is cut (-1 where there is none), its first slot and how many slots it has."""
+
+
+def _cut(indptr: Tensor, num_edges: int, piece: int) -> tuple[Tensor, Tensor]:
+    """Pieces and hubs; their numbers are bounds that depend on sizes alone, so nothing waits for a GPU."""
+    rows = len(indptr) - 1
+    if rows == 0:
+        return indptr.new_empty(4, 0), indptr.new_empty(3, 0)
+    count = ((indptr.diff() + piece - 1) // piece).clamp(min=1)
+    last = count.cumsum(0)
+    item = torch.arange(rows + num_edges // piece, device=indptr.device)
+    row = torch.searchsorted(last, item, right=True)
+    real, row = row < rows, row.clamp(max=rows - 1)
+    start = indptr[row] + (item - last[row] + count[row]) * piece
+    stop = torch.minimum(start + piece, indptr[row + 1])
+    length = torch.where(real, stop - start, 0)
+    cut = real & (count[row] > 1)
+    slot = torch.where(cut, cut.cumsum(0) - 1, -1)
+    pieces = torch.stack([torch.where(real, row, -1), start, start + length, slot])
+    pieces = pieces[:, length.argsort(descending=True, stable=True)]
+
+    slots = torch.where(count > 1, count, 0)
+    hub = slots.argsort(descending=True, stable=True)[: num_edges // piece]
+    is_hub = slots[hub] > 0
+    hubs = torch.stack([torch.where(is_hub, hub, -1), (slots.cumsum(0) - slots)[hub], slots[hub]])
+    return pieces, hubs
+
+
+def _half(ends: Tensor, others: Tensor, edges: Tensor, rows: int, piece: int) -> Half:
+    order = ends.argsort(stable=True)
+    counts = torch.zeros(rows, dtype=torch.long, device=ends.device)
+    counts.scatter_add_(0, ends.long(), torch.ones_like(ends, dtype=torch.long))
+    indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    pieces, hubs = _cut(indptr, len(ends), piece)
+    return Half(indptr.to(ends.dtype), others[order], edges[order], pieces.to(ends.dtype), hubs.to(ends.dtype))
+
+
+def _index_dtype(num_edges: int, num_src: int, num_dst: int) -> torch.dtype:
+    return torch.int32 if max(num_edges, num_src, num_dst) < 2**31 - 1 else torch.int64
+
+
+@torch.library.custom_op(
+    "normplace::neighbours",
+    mutates_args=(),
+    schema="(Tensor edge_index, SymInt num_src, SymInt num_dst, int piece) -> Tensor[]",
+)
+def _build(edge_index: Tensor, num_src: int, num_dst: int, piece: int) -> list[Tensor]:
+    src, dst = edge_index.long()
+    for name, ids, bound in (("source", src, num_src), ("target", dst, num_dst)):
+        if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= bound):
+            raise UsageError(
+                f"edge_index names {name} nodes {int(ids.min())} to {int(ids.max())}, but there are only {bound}: "
+                "ids start at 0, and num_dst must be given where targets are not the rows of x."
+            )
+    dtype = _index_dtype(len(src), num_src, num_dst)
+    src, dst = src.to(dtype), dst.to(dtype)
+    arriving = _half(dst, src, torch.arange(len(src), device=src.device, dtype=dtype), num_dst, piece)
+    # Walked in the order of targets, the edges that leave a node read the targets' rows in the order of memory.
+    leaving = _half(arriving.indices, dst[arriving.edges], arriving.edges, num_src, piece)
+    return [*arriving, *leaving]
+
+
+@_build.register_fake
+def _(edge_index: Tensor, num_src: int, num_dst: int, piece: int) -> list[Tensor]:
+    edges = edge_index.shape[1]
+    shapes = []
+    for rows in (num_dst, num_src):
+        shapes += [(rows + 1,), (edges,), (edges,), (4, rows + edges // piece), (3, min(rows, edges // piece))]
+    dtype = _index_dtype(edges, num_src, num_dst)
+    return [edge_index.new_empty(shape, dtype=dtype) for shape in shapes]
+
+
+class Neighbours:
+    """A graph, possibly between two sets of nodes, ready to aggregate over.
+
+    Args:
+        edge_index: Source and target of each edge, 2 × E.
+        num_src: How many nodes send.
+        num_dst: How many nodes receive; ``num_src`` when None.
+        piece: Edges a program of a GPU kernel walks at most.
+
+    Raises:
+        UsageError: If the edges are not a 2 × E tensor of whole numbers, or name nodes that do not exist.
+
+    Example:
+        >>> graph = Neighbours(torch.tensor([[0, 1, 2], [1, 1, 0]]), num_src=3)
+        >>> graph.degree.tolist()
+        [1, 2, 0]
+    """
+
+    def __init__(self, edge_index: Tensor, num_src: int, num_dst: int | None = None, piece: int = PIECE) -> None:
+        _check(edge_index)
+        self.num_src, self.num_dst = num_src, num_src if num_dst is None else num_dst
+        self.num_edges, self.piece = edge_index.shape[1], piece
+        self.tensors: Sequence[Tensor] = _build(edge_index, self.num_src, self.num_dst, piece)
+
+    @property
+    def degree(self) -> Tensor:
+        """How many edges arrive at each target."""
+        return self.tensors[0].diff()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the graph lives."""
+        return self.tensors[0].device
+
+    def to(self, device: torch.device | str) -> Neighbours:
+        """The same graph on another device."""
+        moved = object.__new__(Neighbours)
+        moved.num_src, moved.num_dst, moved.num_edges, moved.piece = (
+            self.num_src, self.num_dst, self.num_edges, self.piece
+        )  # fmt: skip
+        moved.tensors = [tensor.to(device) for tensor in self.tensors]
+        return moved
+
+    def __repr__(self) -> str:
+        return f"Neighbours({self.num_edges} edges, {self.num_src} sources, {self.num_dst} targets, {self.device})"
+
+
+def _check(edge_index: Tensor) -> None:
+    if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        shape = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
+        raise UsageError(f"edge_index must be a 2 × E tensor or a Neighbours, got {shape}.")
+    if edge_index.is_floating_point() or edge_index.is_complex() or edge_index.dtype == torch.bool:
+        raise UsageError(f"edge_index must hold whole numbers, got {edge_index.dtype}: convert it with .long().")
+
+
+# The layers of a network see one edge_index, so its rows are kept as long as it lives and is not written to.
+_built: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def as_neighbours(graph: Tensor | Neighbours, num_src: int, num_dst: int | None) -> Neighbours:
+    """``graph`` itself, or the one built from a raw ``edge_index``.
+
+    Raises:
+        UsageError: If its nodes are not the ones that are there.
+    """
+    targets = num_src if num_dst is None else num_dst
+    if isinstance(graph, Neighbours):
+        if graph.num_src != num_src or (num_dst is not None and graph.num_dst != num_dst):
+            raise UsageError(
+                f"the graph has {graph.num_src} sources and {graph.num_dst} targets, but there are {num_src} rows and "
+                f"num_dst is {num_dst}: build it with Neighbours(edge_index, num_src, num_dst)."
+            )
+        return graph
+    if torch.compiler.is_compiling() or not isinstance(graph, Tensor) or graph.is_inference():
+        return Neighbours(graph, num_src, targets)
+    made_from = (graph._version, num_src, targets)
+    found = _built.get(graph)
+    if found is None or found[0] != made_from:
+        found = _built[graph] = (made_from, Neighbours(graph, num_src, targets))
+    return found[1]

@@ -1,0 +1,40 @@
+"""Run by test_triton.py in a process with TRITON_INTERPRET=1: every branch of the kernels, on a CPU."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+from tests.ops.aggregation import EDGES, Inputs, graph
+
+# The interpreter computes in NumPy, which warns of what a GPU does silently in lanes that are masked out.
+warnings.filterwarnings("ignore", category=RuntimeWarning)
+
+
+def main() -> None:
+    """Compare with the brute force; a mismatch is an AssertionError."""
+    small = {"edge_index": graph(7, 7, 34), "num_src": 7, "num_dst": 7, "channels": 3}
+    for edge in EDGES:
+        Inputs("softmax", 1.5, edge, **small).compare("triton")
+        Inputs("power", 1.5, edge, **small).compare("triton")
+    for exponent in (-20.0, 0.0, math.inf, -math.inf):
+        Inputs("softmax", exponent, "dense", **small).compare("triton")
+    for exponent in (-3.0, 0.0, 1e-3, 8.0):
+        Inputs("power", exponent, **small).compare("triton")
+    Inputs("softmax", 20.0, scale=1e2, relu=False, **small).compare("triton", 1e-4)
+    Inputs("softmax", 1.5, "linear", dtype=torch.float64, **small).compare("triton")
+    Inputs("power", 1e-3, "table", dtype=torch.float64, **small).compare("triton")
+    # More channels than a program has, and two sets of nodes.
+    Inputs("softmax", 1.5, edge_index=graph(5, 9, 20), num_src=5, num_dst=9, channels=130).compare("triton")
+    case = Inputs("softmax", 1.5, **small)
+    case.x = case.x.bfloat16().float()
+    half = Inputs("softmax", 1.5, **small)
+    half.x, half.dtype = case.x.bfloat16(), torch.bfloat16
+    error = (half.found("triton")["x"].double() - case.expected()["x"]).abs().max()
+    assert error < 2e-2, error
+    print("every kernel agrees")
+
+
+if __name__ == "__main__":
+    main()

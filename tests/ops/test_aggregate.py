@@ -1,0 +1,296 @@
+"""Softmax and power-mean aggregation against a brute force in double precision, for every path a CPU has."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.ops.aggregation import EDGES, Inputs, graph
+
+from normplace import UsageError
+from normplace.ops import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
+from normplace.ops.aggregate import factorised, op, reference
+
+TEMPERATURES = (-20.0, -1.0, 0.0, 1e-3, 1.0, 20.0, math.inf, -math.inf)
+POWERS = (-3.0, -1.0, 0.0, 1e-3, 0.3, 1.0, 2.4, 8.0)
+EXPONENTS = [("softmax", t) for t in TEMPERATURES] + [("power", p) for p in POWERS]
+
+
+def backends(edge, exponent=1.0):
+    """What can compute it, where numba is installed."""
+    found = ["reference", "factorised"] if edge == "none" and 0.5 <= abs(exponent) < math.inf else ["reference"]
+    return [*found, "numba"] if op._installed("numba") else found
+
+
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize(("kind", "exponent"), EXPONENTS)
+def test_equals_brute_force(kind, exponent, edge):
+    for backend in backends(edge, exponent):
+        Inputs(kind, exponent, edge).compare(backend)
+        if abs(exponent) in (1.0, 1e-3):
+            Inputs(kind, exponent, edge, dtype=torch.float64).compare(backend)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1e2, 1e4])
+@pytest.mark.parametrize(
+    ("kind", "exponent"), [("softmax", -20.0), ("softmax", 1e-3), ("softmax", 20.0), ("power", -3.0), ("power", 8.0)]
+)
+def test_every_magnitude(kind, exponent, scale):
+    for edge in ("none", "dense"):
+        for backend in backends(edge, exponent):
+            # At t m of 200,000 the last digit of a float32 message turns weights by a percent; double has digits left.
+            steep = kind == "softmax" and abs(exponent) * scale > 1e3
+            dtype = torch.float64 if steep else torch.float32
+            Inputs(kind, exponent, edge, scale=scale, dtype=dtype).compare(backend, 1e-8 if steep else 1e-4)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "power"])
+def test_raw_messages_and_two_sets_of_nodes(kind):
+    for edge in EDGES:
+        case = Inputs(kind, 1.5, edge, num_src=9, num_dst=17, relu=kind == "power", eps=0.5)
+        for backend in backends(edge):
+            case.compare(backend)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "power"])
+def test_one_hub(kind):
+    """Every node sends to one, or one to every other."""
+    rest, hub = torch.arange(1, 20_000), torch.zeros(19_999, dtype=torch.long)
+    for ends in ((rest, hub), (hub, rest)):
+        case = Inputs(kind, 1.5, edge_index=torch.stack(ends), num_src=20_000, num_dst=20_000, channels=3)
+        truth = case.leaves(torch.float64, "cpu")
+        x, exponent = truth["x"], truth["exponent"]
+        m = x.relu() + case.eps
+        if ends[1] is hub:
+            row = (m[1:] * torch.softmax(exponent * m[1:], 0)).sum(0)
+            row = row if kind == "softmax" else m[1:].pow(exponent).mean(0).pow(1 / exponent)
+            y = torch.cat([row[None], torch.zeros(19_999, 3)])
+        else:
+            y = torch.cat([torch.zeros(1, 3), m[:1].expand(19_999, 3)])
+        expected = case._with_gradients(y.double(), truth)
+        for backend in backends("none"):
+            for name, found in case.found(backend).items():
+                want = torch.zeros(()) if expected[name] is None else expected[name]
+                # With one message a row the exponent's gradient is zero: count a thousandth of what it could be.
+                floor = 1e-3 * float(case.seed.sum()) if name == "exponent" else 1e-2
+                error = float((found.double() - want).abs().max() / (want.abs().max() + floor))
+                assert error <= (3e-4 if name == "exponent" else 2e-5), (backend, name)
+
+
+def test_a_row_the_factorised_form_loses_is_computed_again():
+    x = torch.tensor([[1.0], [2.0], [200.0]], requires_grad=True)
+    edges = torch.tensor([[0, 1, 2], [0, 0, 1]])
+    y = softmax_aggregate(x, edges, 1.0, backend="factorised")
+    assert y[0].item() == pytest.approx((1 + 2 * math.e) / (1 + math.e), rel=1e-6)
+    y.sum().backward()
+    assert x.grad is not None
+    weight = math.e / (1 + math.e)
+    slope = weight * (1 + (2 - y[0].item()))
+    assert x.grad[:, 0].tolist() == pytest.approx([1 - slope, slope, 1.0], rel=1e-5)
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["numba", "no-numba"])
+@pytest.mark.parametrize(("kind", "exponent"), [("softmax", 3.0), ("softmax", -3.0), ("power", 8.0), ("power", -3.0)])
+def test_lost_rows_among_others(kind, exponent, installed, monkeypatch):
+    """Half the sources are far below the rest, so some rows underflow and others do not."""
+    if not installed:
+        monkeypatch.setattr(op, "_installed", lambda name: False)
+    case = Inputs(kind, exponent, edge_index=graph(hub=False, num_edges=30), eps=1e-7)
+    case.x[::2] = (case.x[::2].abs() + 0.5) * (1e-6 if exponent > 0 else 1e2)
+    case.x[1::2] = (case.x[1::2].abs() + 0.5) * (1e2 if exponent > 0 else 1e-6)
+    lost = []
+    whole = factorised.exact_forward
+    monkeypatch.setattr(factorised, "exact_forward", lambda *given: lost.append(given) or whole(*given))
+    case.compare("factorised", 1e-4)
+    assert lost
+
+
+def test_equal_messages_keep_their_value_and_share_the_gradient():
+    """PyG's power mean returns 2.512 with a gradient of exactly zero here."""
+    x = torch.full((3, 1), 3.0, requires_grad=True)
+    y = powermean_aggregate(x, torch.tensor([[0, 1, 2], [0, 0, 0]]), 5.0)
+    y[0].backward()
+    assert y[0].item() == pytest.approx(3.0, rel=1e-6)
+    assert x.grad is not None
+    assert x.grad[:, 0].tolist() == pytest.approx([1 / 3] * 3, rel=1e-6)
+
+
+def test_ties_share_the_gradient_of_the_maximum():
+    x = torch.tensor([[2.0], [2.0], [1.0]], requires_grad=True)
+    softmax_aggregate(x, torch.tensor([[0, 1, 2], [0, 0, 0]]), math.inf).sum().backward()
+    assert x.grad is not None
+    assert x.grad[:, 0].tolist() == pytest.approx([0.5, 0.5, 0.0], abs=1e-30)
+
+
+@pytest.mark.parametrize("backend", ["reference", "factorised", "numba"])
+def test_semi_gradient(backend):
+    """The weights are constants: m = (1, 2, 3) at t = 1 has them as its gradient."""
+    if backend == "numba":
+        pytest.importorskip("numba")
+    x = torch.tensor([[1.0], [2.0], [3.0]], requires_grad=True)
+    edges = torch.tensor([[0, 1, 2], [0, 0, 0]])
+    softmax_aggregate(x, edges, 1.0, semi_gradient=True, backend=backend).sum().backward()
+    torch.testing.assert_close(x.grad, x.detach().softmax(0))
+
+
+def test_degree_power():
+    edges, power = graph(), torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(13, 4, dtype=torch.float64)
+    degree = torch.bincount(edges[1], minlength=13).double()
+    plain = softmax_aggregate(x, edges, 2.0)
+    scaled = softmax_aggregate(x, edges, 2.0, degree_power=power)
+    torch.testing.assert_close(scaled, plain * degree.pow(0.7)[:, None])
+    scaled.sum().backward()
+    slope = (plain * (degree.pow(0.7) * degree.clamp(min=1).log())[:, None]).sum()
+    torch.testing.assert_close(power.grad, slope)
+
+
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("kind", ["softmax", "power"])
+def test_gradcheck(kind, edge):
+    case = Inputs(kind, 1.3, edge, channels=2, dtype=torch.float64, edge_index=graph(5, 5, 12), num_src=5, num_dst=5)
+    given = {name: value.detach().requires_grad_() for name, value in case.leaves(torch.float64, "cpu").items()}
+    aggregate = softmax_aggregate if kind == "softmax" else powermean_aggregate
+    neighbours, scale = Neighbours(case.edge_index, 5), torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+
+    def run(x, exponent, scale, *rest):
+        terms = {"none": lambda: None, "dense": lambda: rest[0], "table": lambda: TableEdge(case.types, rest[0])}
+        terms["linear"] = lambda: LinearEdge(case.features, *rest)
+        return aggregate(x, neighbours, exponent, terms[edge](), degree_power=scale, relu=True, eps=0.1)
+
+    x, exponent, *rest = given.values()
+    assert torch.autograd.gradcheck(run, (x, exponent, scale, *rest))
+
+
+def test_gradients_of_edge_features():
+    edges, features = graph(), torch.randn(70, 3, dtype=torch.float64, requires_grad=True)
+    x, weight = torch.randn(13, 4, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    softmax_aggregate(x, edges, 1.0, LinearEdge(features, weight)).sum().backward()
+    dense = (features.detach() @ weight.T).requires_grad_()
+    softmax_aggregate(x, edges, 1.0, dense).sum().backward()
+    assert dense.grad is not None
+    torch.testing.assert_close(features.grad, dense.grad @ weight)
+
+
+@pytest.mark.parametrize("edge", ["none", "linear"])
+def test_opcheck(edge):
+    case = Inputs("softmax", 1.3, edge, edge_index=graph(5, 5, 12), num_src=5, num_dst=5)
+    given = case.leaves(torch.float32, "cpu")
+    tensors = list(Neighbours(case.edge_index, 5).tensors)
+    terms = (case.features, given["weight"].detach().T.contiguous()) if edge == "linear" else (None, None)
+    rule = (tensors, 256, "softmax", edge, True, 1e-7, False, "auto")
+    torch.library.opcheck(op.aggregate, (given["x"], given["exponent"], *terms, *rule))
+
+
+@pytest.mark.parametrize("raw", [False, True], ids=["neighbours", "edge_index"])
+def test_compiled_equals_eager(raw):
+    torch.compiler.reset()
+    edges, x = graph(), torch.randn(13, 4)
+    built = edges if raw else Neighbours(edges, 13)
+
+    def run(x, t):
+        return softmax_aggregate(torch.tanh(x), built, t, relu=True, eps=1e-7).square().sum()
+
+    found = []
+    for call in (run, torch.compile(run, fullgraph=True, backend="aot_eager")):
+        inputs = x.clone().requires_grad_(), torch.tensor(1.5, requires_grad=True)
+        value = call(*inputs)
+        found.append([value, *torch.autograd.grad(value, inputs)])
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, eager)
+
+
+def test_the_number_of_threads_changes_no_bit():
+    pytest.importorskip("numba")
+    case = Inputs("softmax", 1.5, "linear", edge_index=graph(200, 200, 3000), num_src=200, num_dst=200)
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            found.append(case.found("numba"))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_long_rows_are_taken_in_channels(monkeypatch):
+    monkeypatch.setattr(reference, "BUDGET", 40)  # the hub has 23 edges: one channel at a time
+    Inputs("softmax", 1.5, "linear").compare("reference")
+    Inputs("power", 1.5, "dense").compare("reference")
+
+
+def test_half_precision_strides_and_no_edges():
+    edges, x = graph(), torch.randn(13, 4)
+    wide = softmax_aggregate(x.bfloat16().float(), edges, 2.0)
+    narrow = softmax_aggregate(x.bfloat16(), edges, 2.0)
+    assert narrow.dtype == torch.bfloat16
+    torch.testing.assert_close(narrow, wide.bfloat16())
+    strided = torch.randn(4, 26).T[::2]
+    torch.testing.assert_close(softmax_aggregate(strided, edges), softmax_aggregate(strided.contiguous(), edges))
+    lonely = x.clone().requires_grad_()
+    nothing = softmax_aggregate(lonely, torch.empty(2, 0, dtype=torch.long), 1.0, torch.empty(0, 4))
+    nothing.sum().backward()
+    assert lonely.grad is not None
+    assert not nothing.any()
+    assert not lonely.grad.any()
+
+
+def test_one_bad_row_stays_its_neighbours_alone():
+    x = torch.randn(13, 4)
+    x[2] = math.inf
+    edges = graph(hub=False)
+    hit = torch.zeros(13, dtype=torch.bool).index_fill_(0, edges[1][edges[0] == 2], True)
+    y = softmax_aggregate(x, edges, 1.0)
+    assert torch.isfinite(y[~hit]).all()
+    assert not torch.isfinite(y[hit]).any()
+
+
+X, E = torch.randn(13, 4), graph()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: softmax_aggregate(X, E + 5), "source nodes 5 to 17, but there are only 13"),
+        (lambda: softmax_aggregate(X, E - 1), "source nodes -1 to"),
+        (lambda: softmax_aggregate(X, E, num_dst=2), "target nodes 0 to 12, but there are only 2"),
+        (lambda: softmax_aggregate(X, E.float()), "whole numbers"),
+        (lambda: softmax_aggregate(X, E.T), "2 × E"),
+        (lambda: softmax_aggregate(X, [[0], [1]]), "2 × E"),  # pyright: ignore[reportArgumentType]
+        (lambda: softmax_aggregate(X[:5], Neighbours(E, 13)), "13 sources"),
+        (lambda: softmax_aggregate(X[0], E), "nodes × channels"),
+        (lambda: softmax_aggregate(X.long(), E), "floating point"),
+        (lambda: softmax_aggregate(X, E, math.nan), "temperature must be a number"),
+        (lambda: softmax_aggregate(X, E, torch.tensor(math.nan)), "is nan"),
+        (lambda: softmax_aggregate(X, E, torch.ones(3)), "temperature must be one"),
+        (lambda: powermean_aggregate(X, E, math.inf), "infinite temperature"),
+        (lambda: softmax_aggregate(X, E, 1.0, torch.zeros(3, 4)), "must be 70 × 4"),
+        (lambda: softmax_aggregate(X, E, 1.0, torch.zeros(70, 4).double()), "convert with"),
+        (lambda: softmax_aggregate(X, E, 1.0, LinearEdge(torch.zeros(70, 2), torch.zeros(2, 4))), "must be 4 × 2"),
+        (lambda: softmax_aggregate(X, E, 1.0, TableEdge(torch.full((70,), 13), X)), "rows 13 to 13 of a table of 13"),
+        (lambda: softmax_aggregate(X, E, backend="cuda"), "unknown backend"),
+        (lambda: softmax_aggregate(X, E, math.inf, backend="factorised"), "finite temperature"),
+        (lambda: softmax_aggregate(X, E, torch.tensor(1.0, requires_grad=True), semi_gradient=True), "semi-gradient"),
+    ],
+)
+def test_mistakes_are_one_sentence(call, words):
+    with pytest.raises(UsageError) as error:
+        call()
+    assert words in str(error.value)
+    assert str(error.value).endswith(".")
+
+
+def test_the_fastest_way_is_chosen():
+    one, soft, dense = torch.tensor(1.0), reference.Rule(), reference.Rule(edge="dense")
+    walks = "numba" if op._installed("numba") else "reference"
+    crowded, sparse, tiny = (10_000, 100, 64), (10_000, 1_000, 64), (100, 50, 4)
+    assert op.choose("cpu", one, soft, crowded, "auto") == "factorised"
+    assert op.choose("cpu", one, soft, sparse, "auto") == ("numba" if walks == "numba" else "factorised")
+    assert op.choose("cpu", one, soft, tiny, "auto") == "factorised"
+    assert op.choose("cpu", one, dense, tiny, "auto") == "reference"
+    assert op.choose("cpu", one, dense, crowded, "auto") == walks
+    assert op.choose("cpu", torch.tensor(math.inf), soft, crowded, "auto") == walks
+    assert op.choose("cpu", torch.tensor(0.1), reference.Rule("power"), crowded, "auto") == walks
+    assert op.choose("mps", one, soft, crowded, "auto") == "reference"

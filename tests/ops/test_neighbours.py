@@ -1,0 +1,68 @@
+"""The rows of a graph in both directions, their pieces, and when they are built."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.ops.aggregation import graph
+
+from normplace.ops import Neighbours, softmax_aggregate
+from normplace.ops.aggregate import neighbours
+from normplace.ops.aggregate.neighbours import Half, as_neighbours
+
+
+@pytest.mark.parametrize("piece", [1, 4, 256])
+def test_rows_and_pieces(piece):
+    edges = graph(9, 17)
+    built = Neighbours(edges, 9, 17, piece=piece)
+    assert built.tensors[0].dtype == torch.int32
+    for half, near, far in ((Half(*built.tensors[:5]), edges[1], edges[0]), (Half(*built.tensors[5:]), *edges)):
+        rows = len(half.indptr) - 1
+        for row in range(rows):
+            span = slice(half.indptr[row], half.indptr[row + 1])
+            assert sorted(half.edges[span].tolist()) == (near == row).nonzero()[:, 0].tolist()
+            assert half.indices[span].tolist() == far[half.edges[span].long()].tolist()
+        covered, slots = [], []
+        for row, start, stop, slot in half.pieces.T.tolist():
+            if row >= 0:
+                assert stop - start <= piece
+                assert half.indptr[row] <= start <= stop <= half.indptr[row + 1]
+                assert (slot >= 0) == (half.indptr[row + 1] - half.indptr[row] > piece)
+                covered += range(start, stop)
+                slots += [slot] if slot >= 0 else []
+        assert sorted(covered) == list(range(70))
+        assert set(half.pieces[0].tolist()) - {-1} == set(range(rows))
+        lengths = half.pieces[2] - half.pieces[1]
+        assert bool((lengths.diff() <= 0).all())
+        # The slots of a hub follow each other in the order of its edges, as the merge expects.
+        named = []
+        for row, first, count in half.hubs.T.tolist():
+            if row >= 0:
+                own = {slot: start for r, start, _, slot in half.pieces.T.tolist() if r == row}
+                expected = [int(half.indptr[row]) + n * piece for n in range(count)]
+                assert [own[first + n] for n in range(count)] == expected
+                named += range(first, first + count)
+        assert sorted(named) == sorted(slots)
+        assert len(slots) <= 2 * 70 // piece
+
+
+def test_an_edge_index_is_built_once_while_it_does_not_change(monkeypatch):
+    edges, x = graph(), torch.randn(13, 4)
+    first = as_neighbours(edges, 13, None)
+    assert as_neighbours(edges, 13, None) is first
+    assert as_neighbours(edges, 14, None) is not first
+    before = softmax_aggregate(x, edges)
+    edges[:, 0] = torch.tensor([0, 7])
+    after = softmax_aggregate(x, edges)
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after, softmax_aggregate(x, edges.clone()))
+    kept = len(neighbours._built)
+    del edges, first
+    assert len(neighbours._built) < kept
+
+
+def test_nothing_at_all():
+    empty = Neighbours(torch.empty(2, 0, dtype=torch.long), 0)
+    assert softmax_aggregate(torch.empty(0, 3), empty).shape == (0, 3)
+    assert repr(empty) == "Neighbours(0 edges, 0 sources, 0 targets, cpu)"
+    assert empty.to("cpu").degree.tolist() == []

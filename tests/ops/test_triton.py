@@ -1,0 +1,46 @@
+"""The GPU kernels: interpreted on a CPU in a process of their own, and for real where there is a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.ops.aggregation import EDGES, Inputs, graph
+from tests.ops.test_aggregate import EXPONENTS
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_kernel_in_the_interpreter():
+    pytest.importorskip("triton", reason="needs Triton, whose interpreter runs on a CPU")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.ops.interpreted"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "every kernel agrees" in done.stdout
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+
+@needs_gpu
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize(("kind", "exponent"), EXPONENTS)
+def test_equals_brute_force_on_a_gpu(kind, exponent, edge):
+    Inputs(kind, exponent, edge, device="cuda").compare("triton", 1e-4)
+    Inputs(kind, exponent, edge, channels=200, device="cuda").compare("triton", 1e-4)
+    Inputs(kind, exponent, edge, dtype=torch.float64, device="cuda").compare("triton", 1e-8)
+
+
+@needs_gpu
+def test_a_gpu_gives_the_same_bits_twice():
+    edges = graph(300, 300, 20_000)
+    case = Inputs("softmax", 1.5, "linear", edge_index=edges, num_src=300, num_dst=300, channels=64, device="cuda")
+    first, second = case.found(), case.found()
+    assert all(torch.equal(first[name], second[name]) for name in first)
