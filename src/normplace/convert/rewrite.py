@@ -126,8 +126,18 @@ def _compiled(tree: ast.FunctionDef, code: CodeType) -> CodeType:
 
 
 def _check_current(code: CodeType, made: CodeType) -> None:
-    if code.co_code != made.co_code:
-        raise UsageError(f"the source of {code.co_qualname} is not what was imported: start Python again.")
+    """Refuse a file that was changed since it was imported; instructions may differ where a name was an import."""
+    for one, other in (
+        (code.co_names, made.co_names),
+        (code.co_varnames, made.co_varnames),
+        (_plain(code), _plain(made)),
+    ):
+        if one != other:
+            raise UsageError(f"the source of {code.co_qualname} is not what was imported: start Python again.")
+
+
+def _plain(code: CodeType) -> list[object]:
+    return [held for held in code.co_consts if not isinstance(held, CodeType)]
 
 
 def _definition(tree: ast.Module, code: CodeType) -> ast.FunctionDef:
