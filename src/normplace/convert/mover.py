@@ -334,6 +334,13 @@ class Mover:
         Raises:
             UsageError: If a block is not.
         """
+        used = {site.name for site in after.sites}
+        for change in self.surgeon.record:
+            if change.slot in (*SLOTS, "final") and change.done != "removed" and change.name not in used:
+                raise UsageError(
+                    f"after the move {change.name!r} is not called as it should be: the code around it does not let "
+                    "its norms be moved so."
+                )
         if len(after.blocks) != len(self.found.blocks):
             raise UsageError(
                 f"the moved model has {len(after.blocks)} residual blocks where {len(self.found.blocks)} were: its "

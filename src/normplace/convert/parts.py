@@ -141,10 +141,13 @@ class OnResult(_Hook):
 
 
 def put(owner: nn.Module, name: str, part: nn.Module) -> str:
-    """Make a part a child of a module, under the name or one with a number after it, and return that name."""
+    """Make a part a child of a module, under the name or one with a number after it, and return its name there."""
     if not hasattr(owner, PLACED):
         owner.add_module(PLACED, nn.ModuleDict())
     placed = getattr(owner, PLACED)
+    for known, held in placed.items():
+        if held is part:
+            return known
     chosen, number = name, 1
     while chosen in placed:
         number += 1

@@ -1,0 +1,131 @@
+"""Methods whose sums are wrapped mean what they meant, in every other respect."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import normplace as npl
+
+OFFSET = 0.25  # a global of the module
+
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def __private(self, x):
+        return x
+
+    def branch(self, x):
+        return self.up(x)
+
+    def forward(self, x, *, gain: float = 1.0):
+        """Read the stream."""
+        return self.__private(x) + gain * self.branch(self.norm(x)) + OFFSET
+
+
+class Derived(Base):
+    def branch(self, x):
+        return super().branch(x).tanh()
+
+
+def closed_over(factor):
+    class Inner(Base):
+        def forward(self, x):
+            def scaled(value):
+                return factor * value
+
+            return x + scaled(super().branch(self.norm(x)))
+
+    return Inner()
+
+
+class Method(Base):
+    """The sum is in a helper, and the norm is called by name."""
+
+    def step(self, x):
+        hidden = self.up(self.norm(input=x))
+        return torch.add(x, hidden)
+
+    def forward(self, x):
+        return self.step(self.step(x))
+
+
+def expected(model, x, branch):
+    return F.layer_norm(x + branch(x), (8,), model.norm.weight, model.norm.bias)
+
+
+@torch.no_grad()
+def test_names_mean_what_they_meant():
+    x = torch.randn(5, 8)
+    model = Derived()
+    moved = npl.move(model, x, to="post")
+    torch.testing.assert_close(moved(x), expected(model, x, lambda h: model.up(h).tanh()) + OFFSET)
+    half = expected(model, x, lambda h: 0.5 * model.up(h).tanh()) + OFFSET
+    torch.testing.assert_close(moved(x, gain=0.5), half)
+    assert inspect.signature(moved.forward) == inspect.signature(model.forward)
+    assert moved.forward.function.__doc__ == "Read the stream."
+
+
+@torch.no_grad()
+def test_closures_keep_their_values():
+    x, model = torch.randn(5, 8), closed_over(3.0)
+    moved = npl.move(model, x, to="post")
+    torch.testing.assert_close(moved(x), expected(model, x, lambda h: 3 * model.up(h)))
+
+
+@torch.no_grad()
+def test_a_sum_in_a_helper_that_is_called_twice():
+    x, model = torch.randn(5, 8), Method()
+    moved = npl.move(model, x, to="post", norm="layer")
+    once = expected(model, x, model.up)
+    torch.testing.assert_close(moved(x), expected(model, once, model.up))
+
+
+def test_a_helper_that_adds_for_several_blocks_is_refused():
+    class Helped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
+            self.maps = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+        def step(self, x, at):
+            return x + self.maps[at](self.norms[at](x))
+
+        def forward(self, x):
+            return self.step(self.step(x, 0), 1)
+
+    with pytest.raises(npl.UsageError, match="maps_1_stream' is not called as it should be"):
+        npl.move(Helped(), torch.randn(5, 8), to="post")
+
+
+def test_a_decorated_method_is_refused():
+    def decorated(function):
+        @functools.wraps(function)
+        def call(*args):
+            return function(*args)
+
+        return call
+
+    class Decorated(Base):
+        @decorated
+        def forward(self, x):
+            return x + self.up(self.norm(x))
+
+    with pytest.raises(npl.UsageError, match="outside the undecorated methods of 'the model'"):
+        npl.move(Decorated(), torch.randn(5, 8), to="post")
+    npl.move(Decorated(), torch.randn(5, 8), to="peri")  # which needs no sum
+
+
+def test_a_class_without_source_is_refused():
+    scope = {"nn": nn, "Base": Base}
+    exec("class Typed(Base):\n    def forward(self, x):\n        return x + self.up(self.norm(x))\n", scope)
+    with pytest.raises(npl.UsageError, match="define the class in a file"):
+        npl.move(scope["Typed"](), torch.randn(5, 8), to="post")
