@@ -23,6 +23,9 @@ from normplace.placement import Block, LearnedScale, Placement, Power
 from normplace.residual import Branch, Residual
 from normplace.scale import Gate, Scale
 
+# Last, because the function shares its name with its package, and an import inside that package would hide it again.
+from normplace.audit import audit  # isort: skip
+
 __all__ = [
     # Where norms stand
     "Placement",
@@ -46,7 +49,8 @@ __all__ = [
     "build_norm",
     # Networks
     "models",
-    # What survives the norms of an existing network
+    # Where the norms of an existing network stand, and what survives them
+    "audit",
     "survival",
     # Numerical kernels
     "ops",

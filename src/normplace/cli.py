@@ -1,6 +1,6 @@
 """The command line: few verbs, each a plain function.
 
-Exit codes: 0 all well, 1 some trials failed, 2 a mistake in what was asked, 130 interrupted.
+Exit codes: 0 all well, 1 some trials failed or an audit found an error, 2 a mistake in what was asked, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -112,6 +112,30 @@ def verify(arguments: argparse.Namespace) -> int:
         print(f"{run.study.name} at scale {run.scale}, {len(lines)} trials in {path}")
         _print_verdicts(run.study.claims, lines, every_check=True)
     return 0
+
+
+def audit(arguments: argparse.Namespace) -> int:
+    """Find every norm of a model, say where it stands, and warn of what is wrong with that.
+
+    Takes package.module:factory, a function without arguments that returns (model, input, ...), or a Hugging Face
+    configuration, for which no weights are needed. The exit code is 1 when a finding is an error.
+    """
+    from normplace.audit import audit as examine
+    from normplace.audit.load import from_config, from_factory
+
+    if (arguments.factory is None) == (arguments.hf is None):
+        raise UsageError("give either package.module:factory or --hf with a configuration.")
+    model, inputs, kwargs = from_factory(arguments.factory) if arguments.hf is None else from_config(arguments.hf)
+    found = examine(model, *inputs, **kwargs)
+    print(found.to_json() if arguments.json else found)
+    if arguments.html is not None:
+        try:
+            found.save_html(arguments.html)
+        except OSError as error:
+            raise UsageError(f"cannot write {arguments.html}: {error.strerror}.") from None
+        if not arguments.json:
+            print(f"The page is at {arguments.html.resolve()}")
+    return 1 if found.has_errors else 0
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -231,6 +255,11 @@ def build_parser() -> Parser:
             options.add_argument(
                 "--out", type=Path, default=Path("report.html"), help="the page to write (default: %(default)s)"
             )
+    options = verb(audit)
+    options.add_argument("factory", nargs="?", help="package.module:function that returns (model, input, ...)")
+    options.add_argument("--hf", type=Path, metavar="CONFIG", help="a config.json, or a folder that holds one")
+    options.add_argument("--json", action="store_true", help="print the findings for a program")
+    options.add_argument("--html", type=Path, metavar="FILE", help="write a page too")
     verb(doctor)
     return parser
 

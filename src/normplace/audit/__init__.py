@@ -1,16 +1,24 @@
-"""What the norms of an existing network do to what passes through them."""
+"""Where the norms of an existing network stand, and what they do to what passes through them."""
 
 from normplace.audit.effect import effect, law
+from normplace.audit.examine import audit
+from normplace.audit.result import Arm, Audit, Finding, ResidualBlock, Site
 from normplace.audit.smoothing import Smoothing, dirichlet_energy, mean_cosine, smoothing
 from normplace.audit.survival import SiteSurvival, Survival, survival
 from normplace.audit.table import SurvivalRow, SurvivalTable, survival_table
 
 __all__ = [
+    "Arm",
+    "Audit",
+    "Finding",
+    "ResidualBlock",
+    "Site",
     "SiteSurvival",
     "Smoothing",
     "Survival",
     "SurvivalRow",
     "SurvivalTable",
+    "audit",
     "dirichlet_energy",
     "effect",
     "law",

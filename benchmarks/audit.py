@@ -1,0 +1,106 @@
+"""Time of an audit beside one forward pass, and time and memory of auditing Llama 7B on the meta device.
+
+    python benchmarks/audit.py --out benchmarks/results/audit-cpu.json
+
+Each small model runs with one thread; the figures are the best of several runs. The 7B model runs in a process of its
+own, whose peak resident set, imports included, is its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import multiprocessing
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+import normplace as npl
+
+
+def models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
+    layer = nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
+    found: dict[str, tuple[nn.Module, torch.Tensor]] = {
+        "encoder, 6 layers of 256, 128 tokens": (
+            nn.TransformerEncoder(layer, 6, enable_nested_tensor=False), torch.randn(1, 128, 256)
+        ),
+        "MLP 8-64-64-64-1, peri, 32 rows": (npl.models.MLP((8, 64, 64, 64, 1), placement="peri"), torch.randn(32, 8)),
+    }  # fmt: skip
+    try:
+        import transformers
+    except ModuleNotFoundError:
+        return found
+    for layers, width, tokens in ((2, 32, 8), (4, 256, 128)):
+        config = transformers.LlamaConfig(
+            hidden_size=width, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=2 * width,
+            vocab_size=999,
+        )  # fmt: skip
+        name = f"Llama, {layers} layers of {width}, {tokens} tokens"
+        found[name] = transformers.LlamaModel(config), torch.zeros(1, tokens, dtype=torch.long)
+    return found
+
+
+def best(function: Callable[[], object], runs: int) -> float:
+    times = []
+    for _ in range(runs + 1):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
+
+
+def small(runs: int) -> list[dict[str, object]]:
+    torch.set_num_threads(1)
+    rows = []
+    for name, (model, x) in models().items():
+        model.eval()
+        with torch.no_grad():
+            forward = best(lambda model=model, x=x: model(x), runs)
+        audited = best(lambda model=model, x=x: npl.audit(model, x), runs)
+        rows.append({"model": name, "forward_s": forward, "audit_s": audited, "ratio": audited / forward})
+        print(f"{name}: forward {forward * 1e3:.2f} ms, audit {audited * 1e3:.2f} ms, {audited / forward:.1f} times")
+    return rows
+
+
+def large() -> dict[str, object]:
+    import transformers
+
+    start = time.perf_counter()
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig())
+    built = time.perf_counter() - start
+    found = npl.audit(model, torch.zeros(1, 16, dtype=torch.long))
+    total = time.perf_counter() - start
+    return {
+        "model": "Llama 7B on meta", "build_s": built, "total_s": total, "norms": len(found.sites),
+        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
+    parser.add_argument("--runs", type=int, default=10, help="of which the best counts (default: %(default)s)")
+    arguments = parser.parse_args()
+    rows: list[dict[str, object]] = small(arguments.runs)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        rows.append(pool.apply(large))
+    print(rows[-1])
+    if arguments.out is not None:
+        about = {
+            "date": datetime.date.today().isoformat(), "torch": torch.__version__, "python": platform.python_version(),
+            "machine": platform.processor() or platform.machine(),
+        }  # fmt: skip
+        arguments.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Residual blocks put together from adds and placed norms: their scales, their equations, their modules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from normplace.audit.attention import Cores
+from normplace.audit.norms import Norm
+from normplace.audit.operators import MOVES
+from normplace.audit.residuals import Reach, Residual
+from normplace.audit.result import Arm, ResidualBlock, in_order
+from normplace.audit.sites import Place
+from normplace.audit.trace import Graph, constant
+from normplace.placement import Block, LearnedScale
+
+Number = float | LearnedScale
+SCALING = MOVES | {"mul", "div"}
+
+
+@dataclass
+class Assembly:
+    """All that is known of a graph when its blocks are put together."""
+
+    graph: Graph
+    norms: Sequence[Norm]
+    places: Sequence[Place]
+    residuals: Sequence[Residual]
+    reach: Reach
+    cores: Cores
+
+    def __post_init__(self) -> None:
+        self._returned: dict[int, list[int]] = {}
+        for at, call in enumerate(self.graph.tape.calls):
+            for value in call.outputs:
+                self._returned.setdefault(value, []).append(at)
+
+    def blocks(self) -> tuple[list[ResidualBlock], list[int]]:
+        """The blocks, and for each residual add the block it belongs to."""
+        groups: list[list[int]] = []
+        block_of: list[int] = []
+        for at, residual in enumerate(self.residuals):
+            beside = self._parallel(residual)
+            if beside is not None:
+                groups[block_of[beside]].append(at)
+                block_of.append(block_of[beside])
+            else:
+                block_of.append(len(groups))
+                groups.append([at])
+        streams = self._streams()
+        return [self._block(group, streams[group[0]]) for group in groups], block_of
+
+    def _parallel(self, residual: Residual) -> int | None:
+        """The add just before on the same stream, if this branch does not read its result."""
+        before = self._before(residual)
+        if before is None or self.reach.comes_from(residual.branch, self.residuals[before].output):
+            return None
+        same = self.residuals[before].fork == residual.fork
+        return before if same else None
+
+    def _before(self, residual: Residual) -> int | None:
+        bits = self.reach.stream.get(residual.skip, 0)
+        for at in range(len(self.residuals) - 1, -1, -1):
+            other = self.residuals[at]
+            if other.node < residual.node and bits & self.reach.bit[other.output]:
+                return at
+        return None
+
+    def _streams(self) -> list[int]:
+        streams: list[int] = []
+        count = 0
+        for residual in self.residuals:
+            before = self._before(residual)
+            streams.append(count if before is None else streams[before])
+            count += before is None
+        return streams
+
+    def _block(self, group: Sequence[int], stream: int) -> ResidualBlock:
+        arms = [
+            self._arm(at, value, group) for at in group for value in self._summands(self.residuals[at])
+        ]  # fmt: skip
+        residual, layouts = self.residuals[group[0]], [arm.layout for arm in arms]
+        several = len(arms) > 1
+        equation = _sum(layouts, self._shares_norm(group, len(arms))) if several else layouts[0].equation()
+        if residual.projected:
+            skip = _skip(layouts[0])
+            equation = equation.replace(f"{skip} + ", f"P({skip}) + ", 1)
+        return ResidualBlock(equation, tuple(arms), stream, residual.projected)
+
+    def _shares_norm(self, group: Sequence[int], arms: int) -> bool:
+        inputs = [place for place in self.places if place.slot == "input" and place.residual in group]
+        return 0 < len(inputs) < arms
+
+    def _summands(self, residual: Residual) -> list[int]:
+        """The branches that are summed before the sum is added to the skip; one where there is just one."""
+        found: list[int] = []
+        queue = [residual.branch]
+        while queue:
+            value = queue.pop(0)
+            node = self.graph.maker(self.graph.origin(value))
+            parts = self.graph.data_inputs(node) if node is not None and node.name == "add" else []
+            own = [part for part in parts if self.reach.mixed.get(part, 0) & self.reach.bit[residual.fork]]
+            if len(own) >= 2 and len(own) == len(parts) and self._are_apart(own, residual):
+                queue += own
+            else:
+                found.append(value)
+        return found
+
+    def _are_apart(self, values: Sequence[int], residual: Residual) -> bool:
+        """Whether values come from different modules that share no product, so that a sum inside one is not split."""
+        modules = [self._module(value, residual.call) for value in values]
+        if None in modules or len(set(modules)) < len(modules):
+            return False
+        regions = [self.cores.between(replace(residual, branch=value), self.reach) for value in values]
+        common = set.intersection(*regions)
+        return not any(self.graph.is_barrier(self.graph.nodes[at]) for at in common)
+
+    def _arm(self, at: int, value: int, group: Sequence[int]) -> Arm:
+        residual = self.residuals[at]
+        sites = [(norm, place) for norm, place in zip(self.norms, self.places, strict=True) if place.residual == at]
+        layout = self._layout(residual, value, sites, group)
+        kind = self.cores.kind_of(self.cores.between(replace(residual, branch=value), self.reach))
+        summed = self.graph.values[residual.output]
+        peak = None if summed.extent is None else max(abs(summed.extent[0]), abs(summed.extent[1]))
+        path = self.graph.tape.calls[residual.call].path if residual.call >= 0 else ""
+        return Arm(
+            kind, self._module(value, residual.call), path, layout, str(summed.dtype).removeprefix("torch."), peak
+        )
+
+    def _layout(
+        self, residual: Residual, value: int, sites: Sequence[tuple[Norm, Place]], group: Sequence[int]
+    ) -> Block:
+        reach = self.reach
+        mine = [
+            (norm, place)
+            for norm, place in sites
+            if place.slot in ("stream", "skip", "output") or reach.comes_from(value, norm.output)
+        ]
+        slots = {place.slot for _, place in mine}
+        shared_input = any(place.slot == "input" for _, place in mine) or self._reads_normed(value, group)
+        inner = in_order(slot.removeprefix("inner.") for slot in slots if slot.startswith("inner."))
+        skip = self._scale(residual.skip, residual.fork)
+        branch = self._scale(value, None)
+        if not isinstance(branch, LearnedScale):
+            branch *= self._alpha(residual)
+        scale = next((self._input_scale(norm) for norm, place in mine if place.slot == "input"), 1.0)
+        return Block(
+            input=shared_input,
+            inner=inner,
+            output="output" in slots,
+            stream="stream" in slots,
+            skip=skip if isinstance(skip, float) and skip > 0 else 1.0,
+            input_scale=scale if shared_input and scale > 0 else 1.0,
+            branch=branch,
+            skip_normed=any(place.skip_normed for _, place in mine) and shared_input,
+        )
+
+    def _reads_normed(self, value: int, group: Sequence[int]) -> bool:
+        """Whether a parallel branch reads the input norm that another add of its block owns."""
+        return any(
+            place.slot == "input" and place.residual in group and self.reach.comes_from(value, norm.output)
+            for norm, place in zip(self.norms, self.places, strict=True)
+        )
+
+    def _alpha(self, residual: Residual) -> float:
+        """The factor that the add itself has for its second operand, where that is the branch."""
+        op = self.graph.nodes[residual.node].op
+        if op is None or op.inputs[-1] != residual.branch:
+            return 1.0
+        return float(op.kwargs.get("alpha", 1))
+
+    def _scale(self, value: int, stop: int | None) -> Number:
+        """What a value was multiplied by since it left a norm, a barrier or ``stop``."""
+        total, learned = 1.0, None
+        ends = {norm.output for norm in self.norms}
+        while value != stop and value not in ends:
+            node = self.graph.maker(value)
+            if node is None or not node.inputs:
+                break
+            held = self.graph.data_inputs(node)
+            if node.name in ("mul", "div") and len(held) == 1:
+                number = constant(node)
+                beside = [other for other in node.inputs if other != held[0]]
+                if number is not None and number != 0:
+                    total = total * number if node.name == "mul" else total / number
+                elif beside and self.graph.is_weight(beside[0]):
+                    learned = LearnedScale(per_channel=math.prod(self.graph.values[beside[0]].shape) > 1)
+                value = held[0]
+            elif node.name in MOVES and len(held) == 1:
+                value = held[0]
+            else:
+                break
+        return learned or total
+
+    def _input_scale(self, norm: Norm) -> float:
+        numbers = set()
+        for node in self.graph.readers(norm.output):
+            number = constant(node) if node.name in ("mul", "div") else None
+            numbers.add(None if number is None else number if node.name == "mul" else 1 / number)
+        return numbers.pop() or 1.0 if len(numbers) == 1 else 1.0
+
+    def _module(self, value: int, call: int) -> str | None:
+        """The outermost module below the adding one that returned a value, seen through a norm on its output."""
+        calls = self.graph.tape.calls
+        values = list(self.graph.unchanged(value, SCALING))
+        norm = next((norm for norm in self.norms if norm.output in values), None)
+        if norm is not None:
+            before = self._module(norm.input, call)
+            if before is not None:
+                return before
+        for at in sorted({at for number in values for at in self._returned.get(number, ())}):
+            above = calls[at].parent
+            while above >= 0 and above != call:
+                above = calls[above].parent
+            if above == call:
+                return calls[at].path
+        return None
+
+
+def _sum(layouts: Sequence[Block], shared: bool) -> str:
+    """The equation of parallel branches."""
+    terms = []
+    for at, layout in enumerate(layouts, 1):
+        plain = Block(
+            input=layout.input, inner=layout.inner, output=layout.output, branch=_fixed(layout.branch), skip=0.0,
+            input_scale=layout.input_scale,
+        ).equation()  # fmt: skip
+        learned = "g " if isinstance(layout.branch, LearnedScale) else ""
+        term = learned + plain.replace("F", f"F{at}", 1)
+        terms.append(term if shared or not layout.input else term.replace("N(x)", f"N{at}(x)"))
+    skip = _skip(layouts[0])
+    if layouts[0].skip != 1:
+        skip = f"{layouts[0].skip:.4g} {skip}"
+    total = " + ".join([skip, *terms])
+    return f"N({total})" if any(layout.stream for layout in layouts) else total
+
+
+def _skip(layout: Block) -> str:
+    return "N(x)" if layout.skip_normed else "x"
+
+
+def _fixed(number: object) -> float:
+    return number if isinstance(number, float) else 1.0

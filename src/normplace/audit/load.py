@@ -1,0 +1,128 @@
+"""Models to audit from the command line: a factory of one's own, or a Hugging Face configuration."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normplace.audit.record import said_by
+from normplace.errors import UsageError
+
+LENGTH = 16
+IMAGE = 224
+FRAMES, SAMPLES = 3000, 16000
+
+Loaded = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+
+
+def from_factory(reference: str) -> Loaded:
+    """Call ``package.module:factory``, which returns a model and what to call it with.
+
+    The factory takes no arguments. It returns ``(model, input, …)``, the last a dict for keyword arguments; or a model
+    alone, which must then say what it reads, as Hugging Face's do.
+
+    Raises:
+        UsageError: If there is no such factory, or it returns something else.
+    """
+    name, _, attribute = reference.partition(":")
+    if not name or not attribute:
+        raise UsageError(f"{reference!r} is no factory: write package.module:function.")
+    here = str(Path.cwd())  # a module of one's own lies beside one, as for python -m
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise UsageError(f"{name!r} names no module on the Python path: check the spelling and the folder.") from None
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise UsageError(f"{name} has no function {attribute!r}: write the factory's name after the colon.")
+    try:
+        made = factory()
+    except Exception as error:
+        raise UsageError(f"{reference} failed ({said_by(error)}): call it by itself to see where.") from error
+    model, *rest = made if isinstance(made, tuple | list) else (made,)
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"{reference} returned {type(model).__name__} where a model is wanted: return (model, inputs)."
+        )
+    kwargs = rest.pop() if rest and isinstance(rest[-1], dict) else {}
+    if not rest and not kwargs:
+        kwargs = dict(getattr(model, "dummy_inputs", None) or {})
+    return model, tuple(rest), kwargs
+
+
+def from_config(path: Path) -> Loaded:
+    """The model of a ``config.json`` on the meta device, with inputs that fit it. No weights are read or made.
+
+    Args:
+        path: The file, or a folder that holds it.
+
+    Raises:
+        UsageError: If transformers is missing, or there is no configuration it knows.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise UsageError("auditing a Hugging Face configuration needs transformers: pip install 'normplace[hf]'.")
+    import transformers
+
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise UsageError(f"there is no configuration at {path}: give a config.json, or a folder that holds one.")
+    try:
+        config = transformers.AutoConfig.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise UsageError(f"{file} is no configuration that transformers knows ({said_by(error)}).") from None
+    config._experts_implementation = "batched_mm"  # the one that does not ask for the router's values
+    names = [name for name in getattr(config, "architectures", None) or () if hasattr(transformers, name)]
+    build: Callable[[Any], nn.Module] = (
+        getattr(transformers, names[0])._from_config if names else transformers.AutoModel.from_config
+    )
+    try:
+        with torch.device("meta"):
+            model = build(config)
+    except Exception as error:
+        raise UsageError(f"transformers cannot build the model of {file} ({said_by(error)}).") from error
+    with torch.device("meta"):
+        return model, (), hf_inputs(model, config)
+
+
+def hf_inputs(model: nn.Module, config: Any) -> dict[str, Tensor]:
+    """Keyword arguments that fit a Hugging Face model: token ids, pixels or sound of the size its configuration says.
+
+    Raises:
+        UsageError: If the model reads something else.
+    """
+    parameters: Mapping[str, Any] = inspect.signature(model.forward).parameters
+    ids = torch.zeros(1, LENGTH, dtype=torch.long)
+    made: dict[str, Tensor] = {}
+    main = getattr(model, "main_input_name", "input_ids")
+    if "input_ids" in parameters and main in ("input_ids", "pixel_values"):
+        made["input_ids"] = ids
+    towers = hasattr(config, "text_config") and hasattr(config, "vision_config")
+    if main == "pixel_values" or (towers and not hasattr(config, "image_token_id") and "pixel_values" in parameters):
+        sizes = getattr(config, "vision_config", config)
+        size = getattr(sizes, "image_size", IMAGE)
+        high, wide = size if isinstance(size, list | tuple) else (size, size)
+        made["pixel_values"] = torch.zeros(1, getattr(sizes, "num_channels", 3), high, wide)
+    elif main == "input_features":
+        bands = getattr(config, "num_mel_bins", 80)
+        made["input_features"] = torch.zeros(1, bands, 2 * getattr(config, "max_source_positions", FRAMES // 2))
+    elif main == "input_values":
+        made["input_values"] = torch.zeros(1, SAMPLES)
+    elif main not in parameters or main not in made:
+        raise UsageError(
+            f"{type(model).__name__} reads {main!r}: write a factory that gives it inputs, and audit that."
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        made["decoder_input_ids"] = ids
+    return made

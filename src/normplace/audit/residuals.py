@@ -1,0 +1,290 @@
+"""Residual adds, found by what is added to what.
+
+An add is residual when one operand, the branch, was made from the other, the skip, by way of a mixing operator, while
+the skip itself came to the add unmixed. It may be written ``x + f(x)`` or ``x += f(x)``, be part of a fused product,
+be gated, or scatter experts back into the stream.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from normplace.audit.norms import Norm
+from normplace.audit.operators import ADDS, CONVOLUTIONS, MOVES, NORMS, POOLS, PRODUCTS
+from normplace.audit.trace import Graph, Node
+
+LINEAR = PRODUCTS | CONVOLUTIONS
+BESIDE_LINEAR = MOVES | POOLS | NORMS.keys() | {"mul", "add", "max", "amax", "mean"}
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One residual add.
+
+    Attributes:
+        node: The node that adds.
+        skip: The operand that carries the stream.
+        branch: The operand that was made from it.
+        fork: Where the two part.
+        output: The sum.
+        call: The module call that adds.
+        projected: Whether the skip passes one linear map, as where a stage changes its width.
+    """
+
+    node: int
+    skip: int
+    branch: int
+    fork: int
+    output: int
+    call: int
+    projected: bool = False
+
+
+@dataclass
+class Reach:
+    """For each value the landmarks upstream of it, as bit sets, along four kinds of path.
+
+    Attributes:
+        any: All paths.
+        mixed: Paths with a mixing operator.
+        plain: Paths without barrier or norm that follow the skip of residual adds.
+        stream: The same, norms allowed.
+        bit: The bit of each landmark, in the order of the pass.
+        landmarks: The landmark of each bit.
+        sums: The bits of the residual adds' results.
+    """
+
+    any: dict[int, int] = field(default_factory=dict)
+    mixed: dict[int, int] = field(default_factory=dict)
+    plain: dict[int, int] = field(default_factory=dict)
+    stream: dict[int, int] = field(default_factory=dict)
+    bit: dict[int, int] = field(default_factory=dict)
+    landmarks: list[int] = field(default_factory=list)
+    sums: int = 0
+
+    def add_landmark(self, value: int) -> None:
+        """Give a value its bit, and let it reach itself."""
+        if value not in self.bit:
+            self.bit[value] = 1 << len(self.landmarks)
+            self.landmarks.append(value)
+        for paths in (self.any, self.plain, self.stream):
+            paths[value] = paths.get(value, 0) | self.bit[value]
+
+    def latest(self, bits: int) -> int:
+        """The landmark of a set that the pass came to last."""
+        return self.landmarks[bits.bit_length() - 1]
+
+    def members(self, bits: int) -> Iterator[int]:
+        """The landmarks of a set, latest first."""
+        while bits:
+            top = bits.bit_length() - 1
+            yield self.landmarks[top]
+            bits &= ~(1 << top)
+
+    def comes_from(self, value: int, source: int) -> bool:
+        """Whether any path leads from ``source`` to ``value``."""
+        return bool(self.any.get(value, 0) & self.bit.get(source, 0))
+
+    def comes_plainly(self, value: int, source: int) -> bool:
+        """Whether one leads there without barrier or norm."""
+        return bool(self.plain.get(value, 0) & self.bit.get(source, 0))
+
+
+def find_residuals(graph: Graph, norms: Sequence[Norm], refused: Iterable[int] = ()) -> tuple[list[Residual], Reach]:
+    """Every residual add in the order of the pass, and the reachability that follows from them.
+
+    Args:
+        graph: The graph.
+        norms: Its norms.
+        refused: Nodes that are known to be no residual adds.
+    """
+    dropped = set(refused)
+    while True:
+        residuals, reach = _pass(graph, norms, dropped)
+        inner = {residual.node for residual, continued in nested(residuals, reach) if not continued}
+        if not inner:
+            return residuals, reach
+        dropped |= inner
+
+
+def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[Residual], Reach]:
+    reach, residuals = Reach(), []
+    inside = {at: norm for norm in norms for at in norm.nodes}
+    marked = {value for norm in norms for value in (norm.input, norm.output)}
+    for value, readers in graph.consumers.items():
+        if len(readers) > 1 and graph.is_features(value):
+            marked.add(value)
+    for value in marked:
+        if value not in graph.producer:
+            reach.add_landmark(value)
+    for at, node in enumerate(graph.nodes):
+        norm = inside.get(at)
+        residual = None
+        if norm is None and at not in refused:
+            residual = _residual(graph, reach, at, node)
+        if residual is not None:
+            residuals.append(residual)
+        _step(graph, reach, node, norm, residual)
+        for value in node.outputs:
+            if value in marked or (residual is not None and value == residual.output):
+                reach.add_landmark(value)
+        if residual is not None:
+            reach.sums |= reach.bit[residual.output]
+    return residuals, reach
+
+
+def _step(graph: Graph, reach: Reach, node: Node, norm: Norm | None, residual: Residual | None) -> None:
+    """Carry reachability over one node."""
+    inputs = [number for number in node.inputs if graph.is_data(number)]
+    if norm is not None and norm.output in node.outputs:
+        inputs = [norm.input]
+    anywhere = _union(reach.any, inputs)
+    mixed, plain, stream = _union(reach.mixed, inputs), _union(reach.plain, inputs), _union(reach.stream, inputs)
+    if residual is not None:
+        plain, stream = reach.plain.get(residual.skip, 0), reach.stream.get(residual.skip, 0)
+    if graph.is_mixing(node):
+        mixed = anywhere
+    if graph.is_barrier(node):
+        plain = stream = 0
+    elif node.name == "mul" and norm is None:
+        stream = _through_product(graph, reach, node)
+    if norm is not None:
+        plain = 0
+    for value in node.outputs:
+        reach.any[value], reach.mixed[value] = anywhere, mixed
+        reach.plain[value], reach.stream[value] = plain, stream
+
+
+def _through_product(graph: Graph, reach: Reach, node: Node) -> int:
+    """A stream may be scaled or gated and stay one; the product of two sets of features is a new one."""
+    factors = graph.data_inputs(node)
+    sizes = [math.prod(graph.values[value].shape) for value in factors]
+    whole = math.prod(graph.values[node.outputs[0]].shape)
+    if len(factors) < 2:
+        return _union(reach.stream, [value for value, size in zip(factors, sizes, strict=True) if size == whole])
+    carried = [
+        one
+        for one, other, size, beside in zip(factors, factors[::-1], sizes, sizes[::-1], strict=False)
+        if size == whole and (beside < whole or graph.is_gate(other))
+    ]
+    return _union(reach.stream, carried)
+
+
+def _union(paths: dict[int, int], values: Iterable[int]) -> int:
+    bits = 0
+    for value in values:
+        bits |= paths.get(value, 0)
+    return bits
+
+
+def operands(graph: Graph, node: Node) -> list[int]:
+    """What a node adds up: both operands of an add, or the parts of a stack that is summed."""
+    if node.name in ADDS:
+        return graph.data_inputs(node)
+    if node.name == "sub":
+        return graph.data_inputs(node) if graph.is_features(node.inputs[0]) else []
+    if node.name == "sum" and node.inputs:
+        stacked = graph.maker(node.inputs[0])
+        if stacked is not None and stacked.name == "stack":
+            return graph.data_inputs(stacked)
+    return []
+
+
+def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | None:
+    """The residual add that a node is, if it is one."""
+    values = operands(graph, node)
+    if len(values) < 2:
+        return None
+    output = node.outputs[0]
+    for skip in values[:1] if node.name == "sub" else values:
+        if not _is_whole(graph, skip, output):
+            continue
+        for branch in values:
+            common = reach.stream.get(skip, 0) & reach.mixed.get(branch, 0)
+            # Where both operands still share a later value unmixed, they part there, and no branch lies between.
+            shared = reach.stream.get(skip, 0) & reach.stream.get(branch, 0)
+            if branch == skip or common.bit_length() < max(shared.bit_length(), 1):
+                continue
+            # Where both operands hold an earlier value and something made of it, two streams meet.
+            meeting = shared and reach.bit[reach.latest(shared)]
+            if meeting & reach.mixed.get(skip, 0) & reach.mixed.get(branch, 0):
+                continue
+            fork = reach.latest(common)
+            # A learned embedding that is added to a stream again, as for queries in every layer, is not its skip.
+            if graph.is_weight(fork) and reach.stream.get(branch, 0) & reach.sums:
+                continue
+            return Residual(at, skip, branch, fork, output, node.call)
+    if node.name != "sub":
+        for skip, branch in (values[:2], values[1::-1]):
+            fork = _projection(graph, reach, skip) if _is_whole(graph, skip, output) else None
+            # The branch must mix the fork at least once before its own last mixing, or the two are merely summed.
+            if fork is not None and _depth(graph, reach, branch, fork) > 1:
+                return Residual(at, skip, branch, fork, output, node.call, projected=True)
+    return None
+
+
+def _is_whole(graph: Graph, value: int, output: int) -> bool:
+    """Whether a sum is as large as this operand, so that it was not merely spread over it."""
+    return math.prod(graph.values[value].shape) == math.prod(graph.values[output].shape)
+
+
+def _projection(graph: Graph, reach: Reach, value: int) -> int | None:
+    """The value of which this one is a linear map with learned weights, normalized or not."""
+    crossed = False
+    while True:
+        node = graph.maker(value)
+        if node is None:
+            return None
+        if graph.is_barrier(node):
+            if crossed or node.name not in LINEAR or all(map(graph.is_data, node.inputs)):
+                return None
+            crossed = True
+        elif node.name not in BESIDE_LINEAR:
+            return None
+        held = graph.factors(node)
+        if len(held) != 1:
+            return None
+        value = held[0]
+        if crossed and value in reach.bit and len(graph.consumers[value]) > 1:
+            return value
+
+
+def _depth(graph: Graph, reach: Reach, value: int, fork: int) -> int:
+    """How many barriers stand one behind the other on the way back to a fork; two are as good as more."""
+    queue, most, seen = [(value, 0)], 0, set()
+    while queue and most < 2:
+        value, depth = queue.pop()
+        if (value, depth) in seen or not reach.comes_from(value, fork):
+            continue
+        seen.add((value, depth))
+        if value == fork:
+            most = max(most, depth)
+            continue
+        node = graph.maker(value)
+        if node is not None:
+            queue += [(number, depth + graph.is_barrier(node)) for number in node.inputs]
+    return most
+
+
+def nested(residuals: Sequence[Residual], reach: Reach) -> Iterator[tuple[Residual, bool]]:
+    """Adds inside the branch of another whose skip was already mixed there, and whether other adds continue them.
+
+    One that nothing continues carries no stream: it is a mere shortcut, such as the direct term of a state-space layer.
+    """
+    continued: set[int] = set()
+    for residual in residuals:
+        before = reach.stream.get(residual.skip, 0) & reach.sums
+        if before:
+            continued |= {residual.output, reach.latest(before)}
+    for residual in residuals:
+        for outer in residuals:
+            if (
+                outer.node > residual.node
+                and reach.comes_from(outer.branch, residual.output)
+                and not reach.comes_from(outer.fork, residual.output)
+                and reach.mixed.get(residual.skip, 0) & reach.bit[outer.fork]
+            ):
+                yield residual, residual.output in continued
+                break

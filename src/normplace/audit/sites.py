@@ -1,0 +1,254 @@
+"""The slot of every norm, decided by where its input comes from and where its output goes.
+
+======================  =====================================================================================
+slot                    what it means
+======================  =====================================================================================
+``embedding``           on the trunk before the first residual add
+``input``               between the stream and the first mixing operator of a branch
+``inner.<name>``        between two mixing operators of a branch: q, k, v, pre-output, mid
+``output``              between the last mixing operator of a branch and its add
+``stream``              on the sum, so that everything after it reads the normalized stream
+``skip``                on the skip alone
+``final``               on a stream that no further add continues
+``transition``          on the trunk between two stacks of blocks
+``head``                behind a stack, after a further mixing operator
+``plain``               in a network, or a part of one, without residual adds
+======================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from normplace.audit.attention import Cores
+from normplace.audit.norms import Norm
+from normplace.audit.residuals import Reach, Residual
+from normplace.audit.result import pattern
+from normplace.audit.trace import Graph
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one norm stands.
+
+    Attributes:
+        slot: One of the slots above.
+        residual: The position of the add it belongs to among the residual adds, None for the network's ends.
+        skip_normed: The branch's input norm feeds the skip too.
+    """
+
+    slot: str
+    residual: int | None = None
+    skip_normed: bool = False
+
+
+class Placer:
+    """Places the norms of one graph."""
+
+    def __init__(self, graph: Graph, norms: Sequence[Norm], residuals: Sequence[Residual], reach: Reach) -> None:
+        self.graph, self.norms, self.residuals, self.reach = graph, norms, residuals, reach
+        self.cores = Cores(graph)
+        self.sums = {residual.output: at for at, residual in enumerate(residuals)}
+        self.trunk = self._trunk()
+
+    def places(self) -> list[Place]:
+        """The place of each norm, in the order given."""
+        found = [self._place(norm) for norm in self.norms]
+        found = self._entries(found)
+        if any(place.skip_normed for place in found):
+            # In such a stack a norm midway between two adds is the later one's, as its siblings are.
+            found = [self._tied(norm, place) for norm, place in zip(self.norms, found, strict=True)]
+        return [self._ending(norm, place, found) for norm, place in zip(self.norms, found, strict=True)]
+
+    def _trunk(self) -> set[int]:
+        """Values that lead to the skip of an add other than through the branch of one."""
+        seen: set[int] = set()
+        queue = [residual.skip for residual in self.residuals]
+        skips = {residual.node: residual.skip for residual in self.residuals}
+        while queue:
+            value = queue.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            at = self.graph.producer.get(value)
+            if at is not None:
+                queue += [skips[at]] if at in skips else self.graph.nodes[at].inputs
+        return seen
+
+    def _place(self, norm: Norm) -> Place:
+        reach, residuals = self.reach, self.residuals
+        carried = [at for at, residual in enumerate(residuals) if self._carries(residual, norm)]
+        within = [at for at, residual in enumerate(residuals) if self._is_within(norm, residual)]
+        within.sort(key=lambda at: (-reach.bit[residuals[at].fork].bit_length(), residuals[at].node))
+        if carried:
+            around = [at for at in within if self._opens(norm, residuals[at])]
+            return Place("input", around[0]) if around else self._carried(norm, carried[0])
+        for at in within:
+            if self._opens(norm, residuals[at]):
+                return Place("input", at)
+        inside = [at for at in within if reach.comes_from(norm.input, residuals[at].fork)]
+        if inside:
+            return self._inside(norm, inside[0])
+        # What a branch reads besides the stream, a memory, may be normalized for it alone.
+        alone = norm.output not in self.trunk and not reach.any.get(norm.input, 0) & self.reach.sums
+        for at in within:
+            if alone or self._nearer(norm, residuals[at].call):
+                return Place("input", at)
+        return self._outside(norm)
+
+    def _inside(self, norm: Norm, at: int) -> Place:
+        """A norm behind the beginning of branch ``at``, in which other adds may stand."""
+        reach, residual = self.reach, self.residuals[at]
+        since = reach.plain.get(norm.input, 0) & self.reach.sums
+        sums = [value for value in reach.members(since) if reach.bit[value] > reach.bit[residual.fork]]
+        if reach.comes_plainly(residual.branch, norm.output):
+            return Place("stream", self.sums[sums[0]]) if sums else Place("output", at)
+        direct = reach.comes_plainly(norm.input, residual.fork)
+        # Behind one add within the branch it reads the stream still; behind a stack of its own it ends that.
+        if len(sums) > 1 or (sums and not direct):
+            return Place("final")
+        if direct:
+            return Place("input", at)
+        region = self.cores.region(residual, reach)
+        return Place(f"inner.{self.cores.role(norm, region, residual, reach)}", at)
+
+    def _carries(self, residual: Residual, norm: Norm) -> bool:
+        """Whether an add's skip is what a norm returned, or a projection of it."""
+        start = residual.fork if residual.projected else residual.skip
+        return self.reach.comes_plainly(residual.skip, norm.output) or self.reach.comes_plainly(start, norm.output)
+
+    def _is_within(self, norm: Norm, residual: Residual) -> bool:
+        return self.reach.comes_from(residual.branch, norm.output) and not self.reach.comes_from(
+            residual.fork, norm.output
+        )
+
+    def _opens(self, norm: Norm, residual: Residual) -> bool:
+        """Whether a norm reads the fork of a branch with no other add between, whatever small stream it then begins."""
+        plain = self.reach.plain.get(norm.input, 0)
+        fork = self.reach.bit[residual.fork]
+        return bool(plain & fork) and (plain & self.reach.sums).bit_length() <= fork.bit_length()
+
+    def _carried(self, norm: Norm, at: int) -> Place:
+        """A norm whose output is the stream that add ``at`` reads."""
+        reach, residual = self.reach, self.residuals[at]
+        before = reach.any.get(norm.input, 0) & self.reach.sums
+        on_sum = reach.plain.get(norm.input, 0) & self.reach.sums
+        if not reach.comes_from(residual.branch, norm.output) and reach.comes_from(norm.input, residual.fork):
+            return Place("skip", at)
+        if self._nearer(norm, residual.call) and not self._normed_again(norm, residual):
+            return Place("input", at, skip_normed=True)
+        if on_sum:
+            return Place("stream", self.sums[reach.latest(on_sum)])
+        if not before:
+            return Place("embedding")
+        return Place("stream", self.sums[reach.latest(before)]) if self._follows_norm(norm) else Place("transition")
+
+    def _entries(self, found: list[Place]) -> list[Place]:
+        """A norm at the entry of a stack is no branch's own where the norms after it stand on the sums."""
+        entries = {
+            at
+            for at, (norm, place) in enumerate(zip(self.norms, found, strict=True))
+            if place.skip_normed and not self.reach.any.get(norm.input, 0) & self.reach.sums
+        }
+        later = any(place.skip_normed for at, place in enumerate(found) if at not in entries)
+        if later or not any(place.slot == "stream" for place in found):
+            return found
+        return [Place("embedding") if at in entries else place for at, place in enumerate(found)]
+
+    def _tied(self, norm: Norm, place: Place) -> Place:
+        """A norm on a sum that is as near to the add that reads it as to the one it follows, given to the former."""
+        if place.slot != "stream":
+            return place
+        carried = [at for at, other in enumerate(self.residuals) if self._carries(other, norm)]
+        if carried and self._nearer(norm, self.residuals[carried[0]].call, or_as_near=True):
+            return Place("input", carried[0], skip_normed=True)
+        return place
+
+    def _outside(self, norm: Norm) -> Place:
+        reach = self.reach
+        before = reach.any.get(norm.input, 0) & self.reach.sums
+        if norm.output in self.trunk:
+            return Place("transition" if before else "embedding")
+        if not before:
+            later = any(reach.comes_from(residual.output, norm.output) for residual in self.residuals)
+            return Place("embedding" if later else "plain")
+        directly = reach.stream.get(norm.input, 0) & self.reach.sums
+        return Place("final", self.sums[reach.latest(directly)]) if directly else Place("head")
+
+    def _ending(self, norm: Norm, place: Place, found: Sequence[Place]) -> Place:
+        """Tell the last block's own norm on the sum from a norm behind the stack, which look alike from the stream."""
+        if place.slot not in ("final", "transition"):
+            return place
+        on_sum = self.reach.plain.get(norm.input, 0) & self.reach.sums
+        behind = on_sum or self.reach.stream.get(norm.input, 0) & self.reach.sums
+        if not behind:
+            return Place(place.slot)
+        at = self.sums[self.reach.latest(behind)]
+        residual = self.residuals[at]
+        if not on_sum:  # another norm stands between
+            own = self._is_block(residual) and _within(self._path(norm.call), self._path(residual.call))
+            return Place("stream", at) if own else Place(place.slot)
+        previous = self.reach.stream.get(residual.skip, 0) & self.reach.sums
+        before = self.sums[self.reach.latest(previous)] if previous else None
+        likewise = [
+            other
+            for other, its in zip(self.norms, found, strict=True)
+            if (its.slot, its.residual) == ("stream", before)
+        ]
+        if self._is_block(residual):
+            own = _within(self._path(norm.call), self._path(residual.call))
+            # A norm beside the block is the block's if those of earlier blocks stand beside theirs too.
+            beside = before is not None and any(
+                not _within(self._path(other.call), self._path(self.residuals[before].call)) for other in likewise
+            )
+            stream = own or beside
+        elif before is not None:
+            stream = bool(likewise)
+        else:
+            has = {(its.slot, its.residual) for its in found}
+            stream = not {("input", at), ("output", at)} & has
+        return Place("stream", at) if stream else Place(place.slot)
+
+    def _is_block(self, residual: Residual) -> bool:
+        """Whether the module that adds is one block of several, rather than one that holds a whole stack."""
+        own = self._path(residual.call)
+        paths = [self._path(other.call) for other in self.residuals]
+        if own == "" or any(other != own and _within(other, own) for other in paths):
+            return False
+        alike = any(other != own and pattern(other) == pattern(own) for other in paths)
+        return alike or sum(other.call == residual.call for other in self.residuals) == 1
+
+    def _follows_norm(self, norm: Norm) -> bool:
+        return any(other is not norm and self.reach.comes_plainly(norm.input, other.output) for other in self.norms)
+
+    def _normed_again(self, norm: Norm, residual: Residual) -> bool:
+        """Whether the branch reads this norm through one of its own."""
+        return any(
+            self._is_within(other, residual) and self.reach.comes_plainly(other.input, norm.output)
+            for other in self.norms
+            if other is not norm
+        )
+
+    def _nearer(self, norm: Norm, call: int, or_as_near: bool = False) -> bool:
+        """Whether a norm is closer, in the tree of modules, to the add of ``call`` than to what made its input."""
+        maker = self.graph.maker(self.graph.origin(norm.input))
+        path = self._path(norm.call)
+        source = self._path(maker.call) if maker is not None else ""
+        return _shared_depth(path, self._path(call)) + or_as_near > _shared_depth(path, source)
+
+    def _path(self, call: int) -> str:
+        return self.graph.tape.calls[call].path if call >= 0 else ""
+
+
+def _shared_depth(one: str, other: str) -> int:
+    depth = 0
+    for first, second in zip(one.split(".") if one else (), other.split("."), strict=False):
+        if first != second:
+            break
+        depth += 1
+    return depth
+
+
+def _within(path: str, module: str) -> bool:
+    return path == module or path.startswith(f"{module}.")

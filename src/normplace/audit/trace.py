@@ -1,0 +1,214 @@
+"""The tape as a graph of operators and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from normplace.audit.operators import BARRIERS, BIASED_PRODUCTS, GATE_ARITHMETIC, GATES, MOVES, POOLS, PRODUCTS, SHAPED
+from normplace.audit.record import Op, Ref, Tape, Value
+
+
+@dataclass(slots=True)
+class Node:
+    """One operator of the graph, after fused adds were taken apart.
+
+    Attributes:
+        name: The operator.
+        inputs: Values read, in the order of the arguments.
+        outputs: Values returned.
+        call: The module call it ran in.
+        op: The operator as recorded; None for a part of one.
+        recombines: Whether it is a product that only weighs the copies of a stream against each other.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    call: int
+    op: Op | None = None
+    recombines: bool = False
+
+
+@dataclass
+class Graph:
+    """A tape with producers and consumers.
+
+    Args:
+        tape: What was recorded.
+    """
+
+    tape: Tape
+    nodes: list[Node] = field(init=False, default_factory=list)
+    producer: dict[int, int] = field(init=False, default_factory=dict)
+    consumers: dict[int, list[int]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._data = [value.origin == "input" for value in self.values]
+        for op in self.tape.ops:
+            for node in self._normal(op):
+                at = len(self.nodes)
+                self.nodes.append(node)
+                follows = any(self._data[number] for number in node.inputs) or self._is_latent(node)
+                for number in node.outputs:
+                    self.producer[number] = at
+                    self._data[number] = follows
+                for number in dict.fromkeys(node.inputs):
+                    self.consumers.setdefault(number, []).append(at)
+                node.recombines = node.name in PRODUCTS and self._recombines(node)
+
+    @property
+    def values(self) -> list[Value]:
+        """Every value, those that fused operators hid included."""
+        return self.tape.values
+
+    def _normal(self, op: Op) -> Iterator[Node]:
+        """The operator, its fused add or product taken apart where that could be a residual add."""
+        if op.name in SHAPED:
+            yield Node(op.name, (), op.outputs, op.call, op)
+            return
+        first = op.inputs[0] if op.inputs else -1
+        if op.name in BIASED_PRODUCTS and self._data[first]:
+            hidden = self._hidden(op.outputs[0])
+            yield Node("mm", op.inputs[1:], (hidden,), op.call)
+            yield Node("add", (first, hidden), op.outputs, op.call)
+        elif op.name == "addcmul" and len(op.inputs) == 3:
+            hidden = self._hidden(op.outputs[0])
+            yield Node("mul", op.inputs[1:], (hidden,), op.call)
+            yield Node("add", (first, hidden), op.outputs, op.call)
+        elif op.name == "lerp":
+            yield Node("add", op.inputs[:2], op.outputs, op.call)
+        else:
+            yield Node(op.name, op.inputs, op.outputs, op.call, op)
+
+    def _hidden(self, like: int) -> int:
+        value = self.values[like]
+        self.values.append(Value(value.shape, value.dtype, "op"))
+        self._data.append(False)
+        return len(self.values) - 1
+
+    def _is_latent(self, node: Node) -> bool:
+        """Whether a parameter is repeated for every example here, and so begins a stream as an input would."""
+        if node.name not in ("expand", "repeat") or len(self.values[node.outputs[0]].shape) < 3:
+            return False
+        return self.is_weight(node.inputs[0])
+
+    def _recombines(self, node: Node) -> bool:
+        """Whether a small square matrix of weights per row multiplies copies of the stream, as in hyper-connections.
+
+        Attention does the same to tokens; its weights are products of features themselves, which tells the two apart.
+        """
+        factors, shape = self.factors(node), self.values[node.outputs[0]].shape
+        for weights, copies in (factors, factors[::-1]) if len(factors) == 2 else ():
+            square = self.values[weights].shape[-2:]
+            small = square[-1:] < shape[-1:]
+            if len(square) == 2 and square[0] == square[1] and small and self.values[copies].shape == shape:
+                return all(len(self.factors(barrier)) < 2 for barrier in self._barriers_before(weights))
+        return False
+
+    def _barriers_before(self, value: int) -> Iterator[Node]:
+        """The first barriers on every way back from a value."""
+        queue, seen = [value], set()
+        while queue:
+            at = self.producer.get(queue.pop())
+            if at is None or at in seen:
+                continue
+            seen.add(at)
+            node = self.nodes[at]
+            if self.is_barrier(node):
+                yield node
+            else:
+                queue += self.data_inputs(node)
+
+    def is_data(self, value: int) -> bool:
+        """Whether the value depends on the model's inputs."""
+        return self._data[value]
+
+    def is_features(self, value: int) -> bool:
+        """Whether it depends on the inputs and holds real or complex numbers."""
+        dtype = self.values[value].dtype
+        return self._data[value] and (dtype.is_floating_point or dtype.is_complex)
+
+    def maker(self, value: int) -> Node | None:
+        """The operator that returned a value."""
+        at = self.producer.get(value)
+        return None if at is None else self.nodes[at]
+
+    def readers(self, value: int) -> list[Node]:
+        """The operators that read a value."""
+        return [self.nodes[at] for at in self.consumers.get(value, ())]
+
+    def path(self, node: Node) -> str:
+        """The module a node ran in."""
+        return self.tape.calls[node.call].path if node.call >= 0 else ""
+
+    def data_inputs(self, node: Node) -> list[int]:
+        """The inputs of a node that are features."""
+        return [number for number in node.inputs if self.is_features(number)]
+
+    def unchanged(self, value: int, through: Set[str] = MOVES) -> Iterator[int]:
+        """The value and what it was before moving operators, nearest first."""
+        while True:
+            yield value
+            node = self.maker(value)
+            if node is None or node.name not in through or not node.inputs:
+                return
+            value = next((number for number in node.inputs if self.is_features(number)), node.inputs[0])
+
+    def origin(self, value: int, through: Set[str] = MOVES) -> int:
+        """What a value was before all moving operators."""
+        for number in self.unchanged(value, through):
+            value = number
+        return value
+
+    def is_weight(self, value: int) -> bool:
+        """Whether it is a parameter, or a part of one that was picked, viewed or cast."""
+        return any(self.values[number].origin == "parameter" for number in self.unchanged(value))
+
+    def factors(self, node: Node) -> list[int]:
+        """The operands of a product that are features and no weights."""
+        return [number for number in self.data_inputs(node) if not self.is_weight(number)]
+
+    def is_gate(self, value: int) -> bool:
+        """Whether a value comes straight from a function with values between 0 and 1, or -1 and 1."""
+        makers = (self.maker(number) for number in self.unchanged(value, GATE_ARITHMETIC))
+        return any(node is not None and node.name in GATES for node in makers)
+
+    def is_barrier(self, node: Node) -> bool:
+        """Whether new features come out of a node: products, attention, convolutions, transforms, operators unknown."""
+        if node.name in BARRIERS:
+            return not node.recombines
+        return "::" in node.name and any(self.values[number].origin == "parameter" for number in node.inputs)
+
+    def is_mixing(self, node: Node) -> bool:
+        """Whether a path through this node makes a branch of what would otherwise be a mere rescaling."""
+        return node.name in POOLS or self.is_barrier(node)
+
+    @cached_property
+    def used(self) -> set[int]:
+        """The values that the model's outputs depend on."""
+        seen, queue = set(), list(self.tape.outputs)
+        while queue:
+            number = queue.pop()
+            if number not in seen:
+                seen.add(number)
+                node = self.maker(number)
+                queue += node.inputs if node is not None else ()
+        return seen
+
+
+def constant(node: Node) -> float | None:
+    """The number by which a node multiplies, divides or shifts its only tensor, if it is written in the code."""
+    for held in node.op.args[:2] if node.op is not None else ():
+        if isinstance(held, int | float) and not isinstance(held, bool | Ref):
+            return float(held)
+    return None
+
+
+def argument(node: Node, at: int, default: Any = None, key: str = "") -> Any:
+    """A positional argument of the recorded operator, or the keyword's."""
+    if node.op is None:
+        return default
+    return node.op.args[at] if at < len(node.op.args) else node.op.kwargs.get(key, default)
