@@ -229,7 +229,7 @@ def _result_files(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise UsageError(f"there is no {path}: run 'normplace study' first, or check the path.")
-        inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        inside = sorted([*path.glob("*.jsonl"), *path.glob("*.jsonl.gz")]) if path.is_dir() else [path]
         if not inside:
             raise UsageError(f"{path} holds no result files: run 'normplace study --out {path}' first.")
         found += inside

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
 import json
 
 import pytest
@@ -92,3 +94,17 @@ def test_numbers_json_cannot_write_become_none():
     assert finite(float("nan")) is None
     assert finite(float("inf")) is None
     assert finite(1 / 3) == 0.3333333
+
+
+def test_compressed_lines_are_read_and_a_broken_archive_has_a_sentence(tmp_path):
+    text = json.dumps(dataclasses.asdict(line(0))) + "\n"
+    plain, packed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.gz"
+    plain.write_text(text)
+    packed.write_bytes(gzip.compress(text.encode()))
+    assert read_lines(packed) == read_lines(plain)
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(UsageError, match="is not a whole gzip file"):
+        read_lines(packed)
+    packed.write_text(text)
+    with pytest.raises(UsageError, match="is not a whole gzip file"):
+        read_lines(packed)

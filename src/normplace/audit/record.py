@@ -381,7 +381,7 @@ class Recorder(TorchDispatchMode):
 def _key(tensor: Tensor) -> int:
     try:
         return tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):  # sparse and opaque tensors own no storage
+    except RuntimeError:  # sparse and opaque tensors own no storage
         return id(tensor)
 
 

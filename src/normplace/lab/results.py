@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import gzip
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,13 +102,15 @@ def parse_line(text: str, where: str) -> Line:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Every whole line of a result file; a torn last line is left out.
+    """Every whole line of a result file, compressed where its name ends in ``.gz``; a torn last line is left out.
 
     Raises:
         UsageError: If the file cannot be read, or holds something else.
     """
     try:
-        content = path.read_bytes()
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UsageError(f"{path} is not a whole gzip file: fetch or compress it again.") from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}.") from error
     whole, _ = _split_torn(content)

@@ -15,4 +15,4 @@ STUDIES = {
 
 def committed_results() -> Iterator[Path]:
     """The result files that come with the package."""
-    yield from sorted(Path(str(resources.files(__name__))).glob("*/results/*.jsonl"))
+    yield from sorted(Path(str(resources.files(__name__))).glob("*/results/*.jsonl*"))
