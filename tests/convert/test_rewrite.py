@@ -106,8 +106,35 @@ def test_a_helper_that_adds_for_several_blocks_is_refused():
         npl.move(Helped(), torch.randn(5, 8), to="post")
 
 
-def test_a_decorated_method_is_refused():
-    def decorated(function):
+def add(x, y):
+    """Somewhere else, as some libraries add."""
+    total = x + y
+    return total.clone()
+
+
+def shifted_add(x, y):
+    return x + y + 1.0
+
+
+@torch.no_grad()
+def test_a_function_that_adds():
+    class Helped(Base):
+        def forward(self, x):
+            return add(x, self.up(self.norm(x)))
+
+    x, model = torch.randn(5, 8), Helped()
+    torch.testing.assert_close(npl.move(model, x, to="post")(x), expected(model, x, model.up))
+
+
+def test_a_decorated_method():
+    def with_instance(function):
+        @functools.wraps(function)
+        def call(self, *args):
+            return function(self, *args)
+
+        return call
+
+    def without(function):
         @functools.wraps(function)
         def call(*args):
             return function(*args)
@@ -115,13 +142,20 @@ def test_a_decorated_method_is_refused():
         return call
 
     class Decorated(Base):
-        @decorated
+        @with_instance
         def forward(self, x):
             return x + self.up(self.norm(x))
 
-    with pytest.raises(npl.UsageError, match="outside the undecorated methods of 'the model'"):
-        npl.move(Decorated(), torch.randn(5, 8), to="post")
-    npl.move(Decorated(), torch.randn(5, 8), to="peri")  # which needs no sum
+    class Hidden(Base):
+        @without
+        def forward(self, x):
+            return x + self.up(self.norm(x))
+
+    x, model = torch.randn(5, 8), Decorated()
+    torch.testing.assert_close(npl.move(model, x, to="post")(x), expected(model, x, model.up))
+    with pytest.raises(npl.UsageError, match="take the decorator off"):
+        npl.move(Hidden(), x, to="post")
+    npl.move(Hidden(), x, to="peri")  # which needs no sum
 
 
 def test_a_class_without_source_is_refused():

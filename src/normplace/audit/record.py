@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from torch._library import custom_ops
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normplace.audit.source import caller
+from normplace.audit.source import Where, callers
 
 # What these read or return tells how large the statistics of a norm, and the stream, are.
 MEASURED_INPUT = {"rsqrt", "sqrt", "linalg_vector_norm"}
@@ -73,7 +72,7 @@ class Op:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     call: int
-    where: tuple[CodeType, int] | None = None
+    where: Where = ()
 
 
 @dataclass(slots=True)
@@ -284,7 +283,7 @@ class Recorder(TorchDispatchMode):
         if written and signature.name in OVERWRITING:
             inputs = [number for number in inputs if number != inputs[0]]
         outputs = self._results(signature, result, list(tensors_of(written)))
-        where = caller() if signature.name == "add" else None
+        where = callers() if signature.name == "add" else ()
         self.tape.ops.append(Op(signature.name, refs, named, tuple(inputs), outputs, self._call, where))
         return result
 

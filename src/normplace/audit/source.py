@@ -1,4 +1,4 @@
-"""Which line of a model's own code is running."""
+"""Which lines of a model's own code are running."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ BETWEEN = (
 )
 
 
-def caller() -> tuple[CodeType, int] | None:
-    """The code that asked for the operator being recorded, and the place in it."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.replace("\\", "/").endswith(BETWEEN):
+FRAMES = 3  # how far from a module's method a helper of it may add
+
+Where = tuple[tuple[CodeType, int], ...]
+
+
+def callers() -> Where:
+    """The code that asked for the operator being recorded and the place in it, and what called that, nearest first."""
+    frame, found = sys._getframe(1), []
+    while frame is not None and len(found) < FRAMES:
+        if not frame.f_code.co_filename.replace("\\", "/").endswith(BETWEEN):
+            found.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
-    return None if frame is None else (frame.f_code, frame.f_lasti)
+    return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -175,35 +176,36 @@ class Located:
         """
         residual = self.residuals(block)[-1]
         op, path = self.graph.nodes[residual.node].op, self.own_path(block)
-        where = op.where if op is not None else None
-        position = None if where is None else position_of(*where)
-        if op is None or where is None or position is None:
+        if op is None or not op.where:
             raise UsageError(
                 f"a norm cannot be put on the sum of block {self._label(block)}, which is part of a fused operator: "
                 "write it as a sum of its own."
             )
-        method = method_of(self.model.get_submodule(path), where[0])
-        if method is None:
+        methods = [method_of(self.model.get_submodule(path), code) for code, _ in op.where]
+        depth = next((depth for depth, method in enumerate(methods) if method is not None), None)
+        position = None if depth is None else position_of(*op.where[depth])
+        if depth is None or position is None:
             raise UsageError(
-                f"a norm cannot be put on the sum of block {self._label(block)}, which {where[0].co_qualname} computes "
-                f"outside the undecorated methods of {path or 'the model'!r}: write it there."
+                f"a norm cannot be put on the sum of block {self._label(block)}, which {op.where[0][0].co_qualname} "
+                f"computes outside the methods of {path or 'the model'!r}: write it there."
             )
-        # A method may be called more than once in a module's call, but then it adds once each time.
-        turns = [other for other in self.graph.tape.ops if other.call == op.call and other.where == where]
+        method = methods[depth]
+        assert method is not None
+        # The audit of the result notices where a method is called more than once, and adds once each time.
+        where = op.where[: depth + 1]
+        turns = [other for other in self.graph.tape.ops if other.call == op.call and other.where[: depth + 1] == where]
         at = next(turn for turn, other in enumerate(turns) if other is op)
         return Sum(path, method, position, at, len(turns))
 
     def returned(self, block: int) -> Hold | None:
-        """The outermost module below the model that returns the stream behind a block; None if only the model does."""
+        """The innermost module that is called once and returns the stream behind a block; None if only the model is."""
         residual = self.residuals(block)[-1]
-        values = self._behind(residual.output)
-        found = None
+        values, paths = self._behind(residual.output), Counter(call.path for call in self.calls)
         for call in self._upwards(residual.call):
             key = next((key for key, number in self.calls[call].results.items() if number in values), False)
-            if key is False or self.calls[call].path == "" or isinstance(key, str):
-                break
-            found = Hold(self.calls[call].path, (key,), self._width(residual.output))
-        return found
+            if key is not False and self.calls[call].path != "" and paths[self.calls[call].path] == 1:
+                return Hold(self.calls[call].path, (key,), self._width(residual.output))
+        return None
 
     def has_head(self, block: int) -> bool:
         """Whether features are made of the stream behind a block that is the last of its stream."""

@@ -73,7 +73,13 @@ def move(
     after = found
     if any(change.done != "kept" for change in mover.surgeon.record):
         mover.surgeon.disable_fast_paths()
-        after = mover.verified(audit(changed, *inputs, **kwargs))
+        try:
+            after = audit(changed, *inputs, **kwargs)
+        except UsageError as error:
+            raise UsageError(
+                f"its code does not let the norms of {found.model} be moved so, because {error}"
+            ) from error
+        mover.verify(after)
     report = Changes(found.placement, after.placement, after.equations, tuple(mover.surgeon.record), mover.bare_ends)
     setattr(changed, ATTRIBUTE, report)
     return changed

@@ -210,6 +210,11 @@ class Mover:
         return paths
 
     def _new(self, value: int) -> tuple[nn.Module, str]:
+        if len(self.located.graph.values[value].shape) > 3:
+            raise UsageError(
+                "a new norm would stand on maps of more than one dimension, where features need not be last: only "
+                "norms that are there can be moved in such a model."
+            )
         return self.maker.make(self.located.graph.values[value].shape[-1], self.sizes.get(value))
 
     def _branch_name(self, block: int, arm: int) -> str:
@@ -328,11 +333,11 @@ class Mover:
             if path is not None:
                 self.surgeon.note("added", f"inner.{letter}", path, note=note)
 
-    def verified(self, after: Audit) -> Audit:
-        """The audit of the moved model, if it is what was asked for.
+    def verify(self, after: Audit) -> None:
+        """Compare the audit of the moved model with what was asked for.
 
         Raises:
-            UsageError: If a block is not.
+            UsageError: If a block is not so.
         """
         used = {site.name for site in after.sites}
         for change in self.surgeon.record:
@@ -357,7 +362,6 @@ class Mover:
                     f"after the move block {label(block, at)} reads {block.equation} instead of "
                     f"{wanted.equation()}: its code does not let its norms be moved so."
                 )
-        return after
 
 
 def _is_as(wanted: Block, layouts: Sequence[Block]) -> bool:

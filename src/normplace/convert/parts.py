@@ -18,12 +18,15 @@ class Vacant(nn.Module):
 
     Args:
         slot: The slot the norm had.
-        block: The block it belonged to, counted as an audit does; None for one at an end of the network.
+        block: The block it belonged to, or ended the stream of, counted as an audit does.
+        like: The norm's gain, whose dtype the code around may ask for.
     """
 
-    def __init__(self, slot: str, block: int | None) -> None:
+    def __init__(self, slot: str, block: int | None, like: Tensor | None = None) -> None:
         super().__init__()
         self.slot, self.block = slot, block
+        if like is not None:
+            self.register_buffer("weight", like.new_empty(0, requires_grad=False), persistent=False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The first argument."""

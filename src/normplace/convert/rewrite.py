@@ -146,6 +146,11 @@ def _definition(tree: ast.Module, code: CodeType) -> ast.FunctionDef:
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first == code.co_firstlineno and node.args.args:
                 return node
+            if first == code.co_firstlineno:
+                raise UsageError(
+                    f"{code.co_qualname} stands around the sum and has no argument of its own for the module: take the "
+                    "decorator off."
+                )
     raise UsageError(f"{code.co_qualname} is not a method in the file it says it is from: reload the module.")
 
 

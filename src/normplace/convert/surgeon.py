@@ -51,7 +51,7 @@ class Surgeon:
             )
         norm = self.model.get_submodule(site.name)
         if not take_out(self.model, site.name):
-            self.model.set_submodule(site.name, Vacant(site.slot, block))
+            self.model.set_submodule(site.name, Vacant(site.slot, block, getattr(norm, "weight", None)))
         self.taken[site.name] = norm
         return norm
 
