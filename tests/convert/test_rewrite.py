@@ -112,10 +112,6 @@ def add(x, y):
     return total.clone()
 
 
-def shifted_add(x, y):
-    return x + y + 1.0
-
-
 @torch.no_grad()
 def test_a_function_that_adds():
     class Helped(Base):

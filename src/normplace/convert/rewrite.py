@@ -111,7 +111,8 @@ def rewritten(function: FunctionType, sums: Mapping[Position, Keys]) -> Function
 def _compiled(tree: ast.FunctionDef, code: CodeType) -> CodeType:
     """The code of a method, compiled in a class and a scope of the same names, so that names mean what they did."""
     free = [name for name in code.co_freevars if name != "__class__"]
-    owner = code.co_qualname.split(".")[-2]
+    around = code.co_qualname.split(".")[-2:-1]
+    owner = around[0] if around and around[0].isidentifier() else "Scope"
     scope = ast.parse(f"def scope({', '.join(free)}):\n class {owner}:\n  pass").body[0]
     assert isinstance(scope, ast.FunctionDef)
     assert isinstance(scope.body[0], ast.ClassDef)
