@@ -286,6 +286,27 @@ class Functional(nn.Module):
         return x + self.up(F.layer_norm(x, (8,)))
 
 
+class Captured(nn.Module):
+    """A function in it holds a module of this very object, also in a copy."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(8), nn.Linear(8, 8)
+        self.branch = lambda x: self.up(x)
+
+    def forward(self, x):
+        return x + self.branch(self.norm(x))
+
+
+class Maps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up = nn.BatchNorm2d(2), nn.Conv2d(2, 2, 1)
+
+    def forward(self, x):
+        return x + self.up(self.norm(x))
+
+
 class Fused(nn.Module):
     def __init__(self):
         super().__init__()
@@ -307,6 +328,8 @@ class Fused(nn.Module):
         (nn.Linear(WIDTH, 2), 3, {"to": "pre"}, "Linear has no residual add"),
         (Functional(), 2, {"to": "post"}, "':layer' is written into the code of 'the model'"),
         (Fused(), 2, {"to": "post"}, "part of a fused operator"),
+        (Captured(), 2, {"to": "peri"}, "a copy of Captured does not call its own modules"),
+        (Maps(), 4, {"to": "peri"}, "maps of more than one dimension"),
         (Fused(), 2, {"to": "peri"}, "no module returns what it adds"),
         (Fused(), 2, {"qk": "rms"}, "the model has no attention"),
         (Block(), None, {"to": "pre"}, "cannot be called so"),
@@ -314,7 +337,8 @@ class Fused(nn.Module):
     ],
 )  # fmt: skip
 def test_refusals_are_one_sentence(model, inputs, options, sentence):
-    given = () if inputs is None else (torch.randn(2, 3, WIDTH) if inputs == 3 else torch.randn(5, 8),)
+    shapes = {2: (5, 8), 3: (2, 3, WIDTH), 4: (2, 2, 3, 3)}
+    given = () if inputs is None else (torch.randn(shapes[inputs]),)
     with pytest.raises(npl.UsageError, match=sentence) as error:
         npl.move(model, *given, **options)
     assert "\n" not in str(error.value)

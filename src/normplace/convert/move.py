@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from normplace.audit.examine import audit
 from normplace.convert.changes import ATTRIBUTE, Changes
@@ -68,7 +69,18 @@ def move(
     if not found.blocks:
         raise UsageError(f"{found.model} has no residual add, around which norms could be placed.")
     changed = copy.deepcopy(model)
-    mover = Mover(changed, found, Located(changed, inputs, kwargs), target, scale, qk, norm)
+    originals, called = set(model.modules()), []
+    watch = register_module_forward_pre_hook(lambda module, _: called.append(module) if module in originals else None)
+    try:
+        located = Located(changed, inputs, kwargs)
+    finally:
+        watch.remove()
+    if called or located.names != [site.name for site in found.sites]:
+        raise UsageError(
+            f"a copy of {found.model} does not call its own modules, but those of the original, which functions or "
+            "objects in it hold: keep modules in the tree of modules only."
+        )
+    mover = Mover(changed, found, located, target, scale, qk, norm)
     mover.move()
     after = found
     if any(change.done != "kept" for change in mover.surgeon.record):
@@ -76,8 +88,9 @@ def move(
         try:
             after = audit(changed, *inputs, **kwargs)
         except UsageError as error:
+            said = str(error).removesuffix(": call the model itself first to see where.")
             raise UsageError(
-                f"its code does not let the norms of {found.model} be moved so, because {error}"
+                f"the code of {found.model} does not let its norms be moved so: in the copy {said}."
             ) from error
         mover.verify(after)
     report = Changes(found.placement, after.placement, after.equations, tuple(mover.surgeon.record), mover.bare_ends)

@@ -60,6 +60,7 @@ class Mover:
     def _templates(self, model: nn.Module) -> list[nn.Module]:
         ranked = sorted(self.found.sites, key=lambda site: site.slot not in SLOTS)
         names = [site.name for site in ranked if site.own_module and not site.slot.startswith("inner")]
+        names = [name for name in names if "<" not in name]  # those are made in the pass
         return [model.get_submodule(name) for name in names if self.located.arguments_of(name) == 1]
 
     def _wanted(self, block: int) -> Block | None:
@@ -73,6 +74,8 @@ class Mover:
         stream = any(arm.layout.stream for arm in self.found.blocks[block].arms)
         kept = replace(own, inner=(), stream=stream, branch=1.0)
         wanted = kept if self.target is None else self.target.at(layer, depth)
+        if self.found.blocks[block].projected and own.skip_normed and wanted.input:
+            wanted = replace(wanted, skip_normed=True)  # what a skip projects is no matter of the target
         if self.scale == "layerscale":
             wanted = replace(wanted, branch=LearnedScale(per_channel=True, init=1.0))
         if self.scale == "lns":
