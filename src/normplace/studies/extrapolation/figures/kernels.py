@@ -12,6 +12,9 @@ from normplace.lab.study import Figure
 from normplace.studies.extrapolation.kernels import PART, POINTS, grid
 from normplace.studies.extrapolation.network import NAMES, VARIANTS
 
+SHOWN = frozenset(round(step * (POINTS - 1) / 7) for step in range(8))
+"""The points that are drawn, both edges among them: a quarter of the cells shows the same shape."""
+
 
 def _mean_kernel(lines: Sequence[Line], series: str) -> list[float]:
     columns = zip(*(line.series[series] for line in lines), strict=True)
@@ -30,6 +33,8 @@ def figures(lines: Sequence[Line]) -> list[Figure]:
         rows = []
         for kind, series in (("networks", "kernel"), ("infinite width", "infinite")):
             for i, j, value in zip(first, second, _mean_kernel(chosen, series), strict=True):
+                if not {i, j} <= SHOWN:
+                    continue
                 rows += [{"network": kind, "x": x[a], "other": x[b], "kernel": value} for a, b in {(i, j), (j, i)}]
         drawn.append(
             Figure(
