@@ -78,9 +78,14 @@ class Located:
 
     def residuals(self, block: int) -> list[Residual]:
         """The adds of a block."""
-        return [
-            residual for residual, at in zip(self.assembly.residuals, self.block_of, strict=True) if at == block
-        ]  # fmt: skip
+        return self._adds[block]
+
+    @cached_property
+    def _adds(self) -> dict[int, list[Residual]]:
+        found: dict[int, list[Residual]] = {}
+        for residual, block in zip(self.assembly.residuals, self.block_of, strict=True):
+            found.setdefault(block, []).append(residual)
+        return found
 
     def branches(self, block: int) -> list[tuple[Residual, int]]:
         """The value of each of its arms, with the add it goes to."""
@@ -90,11 +95,18 @@ class Located:
         """The module that adds."""
         return self.blocks[block].module
 
-    def is_same_code(self, block: int, other: int) -> bool:
-        """Whether two blocks are the same modules, called again."""
-        calls = [residual.call for at in (block, other) for residual in self.residuals(at)[:1]]
-        made = [[(arm.add, arm.module) for arm in self.blocks[at].arms] for at in (block, other)]
-        return calls[0] != calls[1] and made[0] == made[1] and all(module is not None for _, module in made[0])
+    @cached_property
+    def repeats(self) -> dict[int, int]:
+        """Blocks that are the same modules as an earlier block, called again, with that block."""
+        first: dict[object, tuple[int, int]] = {}
+        found: dict[int, int] = {}
+        for at, block in enumerate(self.blocks):
+            made, call = tuple((arm.add, arm.module) for arm in block.arms), self.residuals(at)[0].call
+            if all(module is not None for _, module in made):
+                earlier, there = first.setdefault(made, (at, call))
+                if there != call:
+                    found[at] = earlier
+        return found
 
     def entries(self, block: int, arm: int) -> list[Hold]:
         """What reads the stream at the beginning of a branch.

@@ -144,15 +144,13 @@ class Mover:
 
     def _is_called_again(self, block: int) -> bool:
         """Whether a block is an earlier one once more, the same modules called again."""
-        for other in range(block):
-            if self.located.is_same_code(block, other):
-                if self.wanted[other] != self.wanted[block]:
-                    raise UsageError(
-                        f"block {label(self.found.blocks[block], block)} is block {other} called again, which the "
-                        "target wants otherwise: give each layer its own modules."
-                    )
-                return True
-        return False
+        other = self.located.repeats.get(block)
+        if other is not None and self.wanted[other] != self.wanted[block]:
+            raise UsageError(
+                f"block {label(self.found.blocks[block], block)} is block {other} called again, which the target wants "
+                "otherwise: give each layer its own modules."
+            )
+        return other is not None
 
     def _check_shared(self, gone: set[str], freed: Collection[tuple[int, str]]) -> None:
         """A module that several places share cannot leave some of them only."""

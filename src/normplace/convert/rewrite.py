@@ -13,6 +13,7 @@ import copy
 import inspect
 import linecache
 from collections.abc import Mapping
+from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -64,7 +65,7 @@ class Rewritten:
     def __init__(self, module: nn.Module, method: str, sums: Mapping[Position, Keys]) -> None:
         self.module, self.method, self.sums = module, method, dict(sums)
         original = getattr(type(module), method)
-        self.function = rewritten(original, self.sums)
+        self.function = rewritten(original, tuple(self.sums.items()))
         bound = list(inspect.signature(original).parameters.values())[1:]
         self.__signature__ = inspect.signature(original).replace(parameters=bound)
 
@@ -76,8 +77,13 @@ class Rewritten:
         return Rewritten, (self.module, self.method, self.sums)
 
 
-def rewritten(function: FunctionType, sums: Mapping[Position, Keys]) -> FunctionType:
+@lru_cache(maxsize=256)  # the layers of a stack have one and the same
+def rewritten(function: FunctionType, sums: tuple[tuple[Position, Keys], ...]) -> FunctionType:
     """The function with the values of the expressions at these places passed on.
+
+    Args:
+        function: A method of a class.
+        sums: The places, with the keys of what the values pass through.
 
     Raises:
         UsageError: If its source cannot be read, or something else stands there.
