@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normplace as npl
+from normplace.convert.parts import LearnedFactor
+from normplace.placement import Placement
 
 PLACEMENTS = ("none", "pre", "post", "peri", "output", "pre-post", "lns", "layerscale")
 ADDS_PER_LAYER = {"graph": 1, "deep-gcn": 1, "decoder": 3}
@@ -173,6 +175,28 @@ def test_scales_and_query_key_norms_change_little():
     assert factors == pytest.approx([1.0, 1.0, 1 / math.sqrt(2), 1 / math.sqrt(2)])
 
 
+@torch.no_grad()
+def test_scales_come_and_go():
+    family = build("written")
+    model, (x,) = family.model, family.inputs
+    scaled = npl.move(model, x, to="peri", scale="lns")
+    halved = [
+        Placement.uniform(npl.Block(input=True, output=True, input_scale=scale), final=True) for scale in (0.5, 0.25)
+    ]
+    for target in halved:
+        scaled = npl.move(scaled, x, to=target)
+        factors = {arm.layout.input_scale for block in npl.audit(scaled, x).blocks for arm in block.arms}
+        assert factors == {target.segments[0][1].input_scale}
+    for scale, shape in (("layerscale", (WIDTH,)), ("rezero", ())):
+        learned = npl.Placement.named(scale).at(1, 1).branch
+        placement = Placement.uniform(npl.Block(input=True, branch=learned), final=True)
+        scaled = npl.move(scaled, x, to=placement)
+        parts = [part for part in scaled.modules() if isinstance(part, LearnedFactor)]
+        assert [tuple(part.weight.shape) for part in parts] == [shape] * 4
+        assert all(torch.equal(part.weight, torch.full(shape, learned.init)) for part in parts)
+    torch.testing.assert_close(npl.move(scaled, x, to="pre")(x), model(x), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("to", ["peri", "post"])
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_generation_with_a_cache_is_that_without(name, to):
@@ -323,7 +347,7 @@ class Fused(nn.Module):
         (Block(), 3, {"to": "peri", "scale": "half"}, "unknown scale 'half'"),
         (Block(), 3, {}, "say where the norms shall stand"),
         (Block(), 3, {"to": 2}, "the name of a placement or a Placement, not a int"),
-        (Block(), 3, {"to": "deepnorm"}, "deepnorm changes the skip or the initial weights"),
+        (Block(), 3, {"to": "deepnorm"}, "deepnorm scales the skip, the branch or its weights"),
         (Block(), 3, {"to": "none", "scale": "lns"}, "stands behind an input norm"),
         (nn.Linear(WIDTH, 2), 3, {"to": "pre"}, "Linear has no residual add"),
         (Functional(), 2, {"to": "post"}, "':layer' is written into the code of 'the model'"),

@@ -74,6 +74,7 @@ class Located:
         self.blocks, self.block_of = self.assembly.blocks()
         self.calls = self.graph.tape.calls
         self.names = [name for name, _ in names_of(self.graph, self.norms, self.assembly.residuals)]
+        self._factors = {path for path, part in model.named_modules() if isinstance(part, FixedFactor | LearnedFactor)}
         self.gone: set[str] = set()  # names of norms that were taken out since
 
     def residuals(self, block: int) -> list[Residual]:
@@ -170,15 +171,12 @@ class Located:
                 key = next((key for key, result in call.results.items() if result == number), False)
                 if at in above or key is False or self._width(number) != width:
                     continue
-                if not (unscaled and self._is_factor(call.path)):
+                if not (unscaled and call.path in self._factors):
                     return Hold(call.path, (key,), width)
         raise UsageError(
             f"nothing can be put behind the branch of block {self._label(block)}, because no module returns what it "
             "adds: put the branch into a module of its own."
         )
-
-    def _is_factor(self, path: str) -> bool:
-        return "<" not in path and isinstance(self.model.get_submodule(path), LearnedFactor | FixedFactor)
 
     def sum(self, block: int) -> Sum:
         """The sum at the end of a block.

@@ -110,10 +110,11 @@ def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Pl
         return None
     target = Placement.named(to) if isinstance(to, str) else to
     for _, block in target.segments:
-        if block.skip != 1 or block.init_gain != 1:
+        fixed = not isinstance(block.branch, LearnedScale) and block.branch != 1
+        if block.skip != 1 or block.init_gain != 1 or fixed:
             raise UsageError(
-                f"{target.name or 'this placement'} changes the skip or the initial weights, which move leaves alone: "
-                "build the network with normplace.Residual."
+                f"{target.name or 'this placement'} scales the skip, the branch or its weights, which move leaves "
+                "alone: build the network with normplace.Residual."
             )
         if block.inner or block.skip_normed:
             raise UsageError("move places norms around branches: leave inner norms and skip_normed out of the target.")

@@ -53,6 +53,7 @@ class Mover:
         self.maker = Maker(norm, self._templates(model), self.like)
         self.wanted = [self._wanted(block) for block in range(len(found.blocks))]
         self.sizes: dict[int, float] = {}
+        self.unscaled: set[type[nn.Module]] = set()  # kinds of factors that were taken out
         self.bare_ends = changes(model).bare_ends or tuple(
             block for block in self._last_blocks() if self._is_bare(block)
         )
@@ -226,21 +227,27 @@ class Mover:
         return held.module.removeprefix(own).replace(".", "_")
 
     def _take_factors(self) -> None:
-        """Take out what an earlier move scaled by, unless the target scales likewise."""
+        """Take out what an earlier move scaled by, unless the target scales all blocks likewise."""
         if self.target is None and self.scale is None:
             return
-        learned = any(isinstance(wanted.branch, LearnedScale) for wanted in self.wanted if wanted is not None)
-        fixed = [
-            wanted is None or block.arms[0].layout.input_scale == wanted.input_scale
+        pairs = [
+            (arm.layout, wanted)
             for block, wanted in zip(self.found.blocks, self.wanted, strict=True)
+            for arm in block.arms
+            if wanted is not None
         ]
-        kinds = () if learned else (LearnedFactor,)
-        for path in self.surgeon.take_factors(kinds if all(fixed) else (*kinds, FixedFactor)):
-            self.surgeon.note("removed", "scale", path)
+        stay = {
+            FixedFactor: all(layout.input_scale == wanted.input_scale for layout, wanted in pairs),
+            LearnedFactor: all(_is_learned_alike(layout, wanted) for layout, wanted in pairs),
+        }
+        for kind, stays in stay.items():
+            for path in () if stays else self.surgeon.take_factors(kind):
+                self.surgeon.note("removed", "scale", path)
+                self.unscaled.add(kind)
 
     def _scale_input(self, block: int, wanted: Block, names: Sequence[str]) -> None:
         """Put the target's factor behind the input norms of a block."""
-        has = self.found.blocks[block].arms[0].layout.input_scale
+        has = 1.0 if FixedFactor in self.unscaled else self.found.blocks[block].arms[0].layout.input_scale
         if wanted.input_scale == 1 or has == wanted.input_scale:
             return
         number, owner = resolved(wanted.input_scale), self.located.own_path(block)
@@ -254,22 +261,18 @@ class Mover:
             self.surgeon.note("added", "scale", path, note=f"{number:.4g}")
 
     def _scale_branch(self, block: int, wanted: Block) -> None:
-        """Put the target's learned scale, or a fixed factor, on the branches of a block."""
+        """Put the target's learned scale on the branches of a block."""
         for arm, held in enumerate(self.found.blocks[block].arms):
-            learned = wanted.branch if isinstance(wanted.branch, LearnedScale) else None
-            if wanted.branch == 1 or (learned and isinstance(held.layout.branch, LearnedScale)):
+            scaled = isinstance(held.layout.branch, LearnedScale) and LearnedFactor not in self.unscaled
+            if not isinstance(wanted.branch, LearnedScale) or scaled:
                 continue
-            hold = self.located.exit(block, arm)
-            if learned is None:
-                part, note = FixedFactor(resolved(wanted.branch)), f"{wanted.branch:.4g}"  # pyright: ignore
-            else:
-                shape = (hold.width,) if learned.per_channel else ()
-                part = LearnedFactor(shape, learned.init, self.like.device, self.like.dtype)
-                note = f"starts at {learned.init:g}"
+            hold = self.located.exit(block, arm, unscaled=LearnedFactor in self.unscaled)
+            shape = (hold.width,) if wanted.branch.per_channel else ()
+            part = LearnedFactor(shape, wanted.branch.init, self.like.device, self.like.dtype)
             name = f"{self._branch_name(block, arm)}_scale"
             path = self.surgeon.behind(hold, self.located.own_path(block), name, part)
             if path is not None:
-                self.surgeon.note("added", "scale", path, note=note)
+                self.surgeon.note("added", "scale", path, note=f"starts at {wanted.branch.init:g}")
 
     def _last_blocks(self) -> list[int]:
         return [
@@ -376,9 +379,17 @@ def _is_as(wanted: Block, layouts: Sequence[Block]) -> bool:
             resolved(layout.input_scale), resolved(wanted.input_scale), rel_tol=1e-3
         ):
             return False
-        if isinstance(wanted.branch, LearnedScale) and not isinstance(layout.branch, LearnedScale):
+        if isinstance(wanted.branch, LearnedScale) and not _is_learned_alike(layout, wanted):
             return False
     return True
+
+
+def _is_learned_alike(one: Block, other: Block) -> bool:
+    """Whether two blocks have learned scales of the same form, or neither has one."""
+    first, second = one.branch, other.branch
+    if isinstance(first, LearnedScale) and isinstance(second, LearnedScale):
+        return first.per_channel == second.per_channel
+    return isinstance(first, LearnedScale) == isinstance(second, LearnedScale)
 
 
 def _running(norm: nn.Module) -> str:

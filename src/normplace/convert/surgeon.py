@@ -55,12 +55,12 @@ class Surgeon:
         self.taken[site.name] = norm
         return norm
 
-    def take_factors(self, kinds: tuple[type[nn.Module], ...]) -> list[str]:
+    def take_factors(self, kind: type[nn.Module]) -> list[str]:
         """Take out the factors that an earlier move put in, and return their names."""
         paths = [
             path
             for path, module in self.model.named_modules()
-            if isinstance(module, kinds) and path.split(".")[-2:-1] == [PLACED]
+            if isinstance(module, kind) and path.split(".")[-2:-1] == [PLACED]
         ]
         for path in paths:
             take_out(self.model, path)
