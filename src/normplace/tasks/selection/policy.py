@@ -103,7 +103,8 @@ class Policy(nn.Module):
         x = torch.cat([make(one.graph, generator) for one in graphs]).to(self.stack.head.weight)
         edge_index = torch.cat([one.edge_index + int(start) for one, start in zip(graphs, starts, strict=False)], 1)
         batch = torch.repeat_interleave(torch.tensor(sizes)).to(self.device)
-        values = None if self.stack.scale is None else torch.cat([one.values for one in graphs])  # pyright: ignore
+        known = [one.values for one in graphs if one.values is not None]
+        values = torch.cat(known) if known else None
         return self.stack(x, edge_index, batch=batch, values=values).squeeze(-1)
 
     @torch.no_grad()
