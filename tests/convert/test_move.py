@@ -284,6 +284,42 @@ def test_layers_that_share_their_modules():
         npl.move(model, x, to="lns")
 
 
+@torch.no_grad()
+def test_a_model_that_writes_into_its_input():
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.up = nn.LayerNorm(8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            x += self.up(self.norm(x))
+            return x
+
+    model, x = InPlace(), torch.randn(5, 8)
+    before, branch = x.clone(), model.up(model.norm(x))
+    moved = npl.move(model, x, to="peri")
+    assert torch.equal(x, before)
+    gain = branch.square().mean().sqrt()
+    torch.testing.assert_close(moved(x.clone()), x + gain * F.layer_norm(branch, (8,)), rtol=1e-3, atol=1e-3)
+
+
+def test_new_norms_are_in_the_mode_of_the_model():
+    class Batched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.up = nn.BatchNorm1d(8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return x + self.up(self.norm(x))
+
+    x = torch.randn(5, 8)
+    for training in (True, False):
+        for kind in (None, "batch"):
+            moved = npl.move(Batched().train(training), x, to="peri", norm=kind)
+            assert {module.training for module in moved.modules()} == {training}
+            assert "running statistics are to be trained" in str(npl.convert.changes(moved))
+
+
 def test_timm():
     timm = pytest.importorskip("timm", reason="timm needs torchvision, which is no part of the test environment")
     model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, pretrained=False).eval()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -21,6 +22,8 @@ from normplace.audit.trace import Graph, Node
 from normplace.convert.parts import FixedFactor, Key, LearnedFactor
 from normplace.convert.rewrite import Position, method_of, position_of
 from normplace.errors import UsageError
+
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,14 @@ class Sum:
     turns: int
 
 
+def fresh(given: Given) -> Given:
+    """Inputs for one pass, which may write into them or, as into a cache, append to them."""
+    try:
+        return copy.deepcopy(given)
+    except RuntimeError:  # a tensor that was computed from others
+        return given
+
+
 class Located:
     """One recorded pass of a model, asked where its blocks begin and end.
 
@@ -68,7 +79,7 @@ class Located:
 
     def __init__(self, model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.model, self.inputs, self.kwargs = model, inputs, kwargs
-        self.graph = Graph(run(model, inputs, kwargs))
+        self.graph = Graph(run(model, *fresh((inputs, kwargs))))
         self.norms = find_norms(self.graph)
         self.assembly: Assembly = placed(self.graph, self.norms)
         self.blocks, self.block_of = self.assembly.blocks()
@@ -117,7 +128,7 @@ class Located:
         """
         residual, value = self.branches(block)[arm]
         region = self.assembly.cores.between(replace(residual, branch=value), self.assembly.reach)
-        stream, queue, found = {residual.fork}, [residual.fork], {}
+        stream, queue, found = {residual.fork}, [residual.fork], set()
         above = set(self._upwards(residual.call))
         while queue:
             read = queue.pop()
@@ -127,7 +138,7 @@ class Located:
                     continue
                 if node.call not in above:
                     call = next(call for call in self._upwards(node.call) if self.calls[call].parent in above)
-                    found.setdefault(call, set()).add(read)
+                    found.add(call)
                 elif node.name in MOVES:
                     stream.update(node.outputs)
                     queue += [number for number in node.outputs if number not in queue]
@@ -309,7 +320,7 @@ class Located:
     def root_mean_squares(self, values: Sequence[int]) -> dict[int, float]:
         """The size of each value, in a second pass; none of a model that has no numbers."""
         recorder = _Measuring(self.model, values)
-        run(self.model, self.inputs, self.kwargs, recorder)
+        run(self.model, *fresh((self.inputs, self.kwargs)), recorder)
         return recorder.sizes
 
     def _upwards(self, call: int) -> Iterator[int]:

@@ -11,7 +11,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from normplace.audit.examine import audit
 from normplace.convert.changes import ATTRIBUTE, Changes
-from normplace.convert.locate import Located
+from normplace.convert.locate import Located, fresh
 from normplace.convert.mover import Mover
 from normplace.errors import UsageError, unknown
 from normplace.placement import Block, LearnedScale, Placement
@@ -65,7 +65,7 @@ def move(
         raise UsageError(f"move takes an nn.Module, got {type(model).__name__}: build the model first.")
     target = _target(to, scale, qk)
     model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
-    found = audit(model, *inputs, **kwargs)
+    found = audit(model, *fresh(inputs), **fresh(kwargs))
     if not found.blocks:
         raise UsageError(f"{found.model} has no residual add, around which norms could be placed.")
     changed = copy.deepcopy(model)
@@ -86,7 +86,7 @@ def move(
     if any(change.done != "kept" for change in mover.surgeon.record):
         mover.surgeon.disable_fast_paths()
         try:
-            after = audit(changed, *inputs, **kwargs)
+            after = audit(changed, *fresh(inputs), **fresh(kwargs))
         except UsageError as error:
             said = str(error).removesuffix(": call the model itself first to see where.")
             raise UsageError(

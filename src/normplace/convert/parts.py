@@ -146,7 +146,7 @@ class OnResult(_Hook):
 def put(owner: nn.Module, name: str, part: nn.Module) -> str:
     """Make a part a child of a module, under the name or one with a number after it, and return its name there."""
     if not hasattr(owner, PLACED):
-        owner.add_module(PLACED, nn.ModuleDict())
+        owner.add_module(PLACED, nn.ModuleDict().train(owner.training))
     placed = getattr(owner, PLACED)
     for known, held in placed.items():
         if held is part:

@@ -51,7 +51,8 @@ class Surgeon:
             )
         norm = self.model.get_submodule(site.name)
         if not take_out(self.model, site.name):
-            self.model.set_submodule(site.name, Vacant(site.slot, block, getattr(norm, "weight", None)))
+            vacant = Vacant(site.slot, block, getattr(norm, "weight", None))
+            self.model.set_submodule(site.name, vacant.train(norm.training))
         self.taken[site.name] = norm
         return norm
 
@@ -71,7 +72,7 @@ class Surgeon:
         paths = self.vacancies.get((slot, block))
         if not paths:
             return None
-        self.model.set_submodule(paths[0], norm)
+        self.model.set_submodule(paths[0], norm.train(self.model.training))
         return paths.pop(0)
 
     def before_branch(self, holds: Iterable[Hold], owner: str, name: str, part: nn.Module) -> str | None:
@@ -135,7 +136,7 @@ class Surgeon:
         for name, step in steps.items():
             self.model._modules[name] = step
             if name == key:
-                self.model.add_module("final", part)
+                self.model.add_module("final", part.train(self.model.training))
         return "final"
 
     def disable_fast_paths(self) -> None:
@@ -155,4 +156,4 @@ class Surgeon:
                 f"{owner or 'the model'!r} is a {type(module).__name__}, which would run a norm put into it as a "
                 "further step: derive it from nn.Module."
             )
-        return f"{owner}.{PLACED}.{put(module, name, part)}".lstrip(".")
+        return f"{owner}.{PLACED}.{put(module, name, part.train(module.training))}".lstrip(".")
