@@ -48,7 +48,8 @@ def examine() -> Iterator[Finding]:
     yield _package("trees", "xgboost-cpu", "trees", "the XGBoost baseline", module="xgboost")
     yield _package("graphs", "torch-geometric", "graphs", "graph convolutions", module="torch_geometric")
     yield _package("numba", "numba", "graphs", "node selection")
-    yield _package("hf", "transformers", "hf", "auditing Hugging Face configurations")
+    yield _package("hf", "transformers", "hf", "auditing and moving Hugging Face models")
+    yield _package("weights", "safetensors", "move", "files of moved models")
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     detail = browser or f"none of {', '.join(BROWSERS)} is on the PATH; the report opens in any browser"
     yield Finding("browser", browser is not None, detail, "the report's browser tests")

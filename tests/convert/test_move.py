@@ -385,7 +385,7 @@ class Fused(nn.Module):
         (Block(), 3, {"to": 2}, "the name of a placement or a Placement, not a int"),
         (Block(), 3, {"to": "deepnorm"}, "deepnorm scales the skip, the branch or its weights"),
         (Block(), 3, {"to": "none", "scale": "lns"}, "stands behind an input norm"),
-        (nn.Linear(WIDTH, 2), 3, {"to": "pre"}, "Linear has no residual add"),
+        (nn.Linear(WIDTH, 2), 3, {"to": "pre"}, "Linear has no residual add: "),
         (Functional(), 2, {"to": "post"}, "':layer' is written into the code of 'the model'"),
         (Fused(), 2, {"to": "post"}, "part of a fused operator"),
         (Captured(), 2, {"to": "peri"}, "a copy of Captured does not call its own modules"),

@@ -34,8 +34,8 @@ def move(
     What stands in a slot of the target already is kept. A norm before the branch that the target wants on the sum, or
     the reverse, is moved with its weights. Other norms are taken out, weights and all, or added: of the kind the model
     has, with one gain for which the result has the size, on the given inputs, that the value had before. Inner norms
-    and a norm on the embedding stay; a final norm is added where the target has one and a head reads the stream, and
-    taken out where the last block then ends with a norm. :func:`normplace.convert.changes` says what was done.
+    and a norm on the embedding stay. A final norm is taken out where the target has none, and added where it has one,
+    the stream ended with a norm and a head reads it. :func:`normplace.convert.changes` says what was done.
 
     The copy is audited before it is returned: its blocks are those of the target, or there is an error.
 
@@ -56,6 +56,7 @@ def move(
         UsageError: If the target is unknown or cannot be reached, with the reason.
 
     Example:
+        >>> import torch
         >>> layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
         >>> x = torch.randn(1, 3, 8)
         >>> audit(move(layer, x, to="peri"), x).equations
@@ -67,7 +68,7 @@ def move(
     model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
     found = audit(model, *fresh(inputs), **fresh(kwargs))
     if not found.blocks:
-        raise UsageError(f"{found.model} has no residual add, around which norms could be placed.")
+        raise UsageError(f"{found.model} has no residual add: move places norms around residual branches only.")
     changed = copy.deepcopy(model)
     originals, called = set(model.modules()), []
     watch = register_module_forward_pre_hook(lambda module, _: called.append(module) if module in originals else None)
