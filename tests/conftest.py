@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -12,3 +13,12 @@ def nothing_from_outside(tmp_path_factory):
         patch.setenv("NORMPLACE_OFFLINE", "1")
         patch.setenv("NORMPLACE_CACHE", str(tmp_path_factory.mktemp("cache") / "never-made"))
         yield
+
+
+@pytest.fixture
+def one_thread():
+    """As the runner trains: networks this small run fastest on one thread, more would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 pytest.importorskip("numba", reason="node selection needs numba")
 pytest.importorskip("torch_geometric", reason="the study's convolutions are PyG's")
@@ -27,12 +26,7 @@ from normplace.tasks.selection import barabasi_albert
 QUICK = {"steps": 2, "train_graphs": 4, "test_graphs": 2}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def line(part, config, metrics) -> Line:

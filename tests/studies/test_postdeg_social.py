@@ -22,14 +22,7 @@ from normplace.studies.postdeg.selection import AGGREGATIONS
 from normplace.studies.postdeg.social import PART, SLOTS, SocialTrial, thinned
 from normplace.tasks.labelled import load_labelled
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As the runner does it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

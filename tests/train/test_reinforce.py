@@ -18,14 +18,7 @@ from normplace.tasks.selection import mixed_graphs, ranking
 from normplace.tasks.selection.rewards import REWARDS
 from normplace.train.reinforce import ABSENT, order_log_probability, sample_orders, train_policy
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """These networks are so small that threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def brute_force(scores, order, length):
