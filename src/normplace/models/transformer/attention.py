@@ -55,6 +55,8 @@ class Attention(Branch):
         torch.Size([2, 5, 32])
     """
 
+    kind = "attention"
+
     def __init__(
         self,
         dim: int,
