@@ -255,7 +255,7 @@ class Placement:
         Raises:
             UsageError: If a key is unknown.
         """
-        fields = _checked(cls, data)
+        fields = known_fields(cls, data)
         fields["segments"] = _segments_from(data["segments"])
         fields["kinds"] = tuple((kind, _segments_from(segments)) for kind, segments in data.get("kinds", ()))
         return cls(**fields)
@@ -283,7 +283,12 @@ def _equations(segments: Segments, also: str) -> str:
     return "; ".join(parts)
 
 
-def _checked(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+def known_fields(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping whose keys are fields of a dataclass.
+
+    Raises:
+        UsageError: If one is not.
+    """
     known = [field.name for field in dataclasses.fields(cls)]
     for key in data:
         if key not in known:
@@ -293,17 +298,17 @@ def _checked(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _segments_from(data: Any) -> Segments:
     return tuple(
-        (First(**_checked(First, end)) if isinstance(end, Mapping) else float(end), _block_from(block))
+        (First(**known_fields(First, end)) if isinstance(end, Mapping) else float(end), _block_from(block))
         for end, block in data
     )
 
 
 def _block_from(data: Mapping[str, Any]) -> Block:
-    fields = _checked(Block, data)
+    fields = known_fields(Block, data)
     for name, value in fields.items():
         if isinstance(value, Mapping):
             kind = LearnedScale if "per_channel" in value else Power
-            fields[name] = kind(**_checked(kind, value))
+            fields[name] = kind(**known_fields(kind, value))
         elif isinstance(value, list | tuple):
             fields[name] = tuple(value)
     return Block(**fields)

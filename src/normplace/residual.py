@@ -119,17 +119,17 @@ class Residual(nn.Module):
             self.branch_scale = parameter(dim) if learned.per_channel else parameter()
         self.damping = parameter() if self.block.damped else None
         for name in self.block.inner_scale:
-            places = self._offered("scale_places", name, "learned multiplier")
-            self.branch.scales[name] = parameter(places[name])
+            holder = self._branch_offering("scale_places", name, "learned multiplier")
+            holder.scales[name] = parameter(holder.scale_places[name])
         self._start_scales()
 
     def _fill_inner(self, norm: NormChoice) -> None:
         for name in self.block.inner:
-            places = self._offered("places", name, "norm")
-            self.branch.norms[name] = build_slot_norm(norm, f"inner.{name}", places[name])
+            holder = self._branch_offering("places", name, "norm")
+            holder.norms[name] = build_slot_norm(norm, f"inner.{name}", holder.places[name])
 
-    def _offered(self, attribute: str, name: str, what: str) -> Mapping[str, int]:
-        """The places of the branch, one of which must be ``name``."""
+    def _branch_offering(self, attribute: str, name: str, what: str) -> Branch:
+        """The branch, one of whose places must be ``name``."""
         kind = type(self.branch).__name__
         if not isinstance(self.branch, Branch):
             raise UsageError(
@@ -139,7 +139,7 @@ class Residual(nn.Module):
         places = getattr(self.branch, attribute)
         if name not in places:
             raise unknown(f"place inside {kind}:", name, places)
-        return places
+        return self.branch
 
     def _start_scales(self) -> None:
         if self.branch_scale is not None:
@@ -147,8 +147,9 @@ class Residual(nn.Module):
             nn.init.constant_(self.branch_scale, self.block.branch.init)
         if self.damping is not None:
             nn.init.zeros_(self.damping)
-        for name in self.block.inner_scale:
-            nn.init.ones_(self.branch.scales[name])
+        if isinstance(self.branch, Branch):
+            for scale in self.branch.scales.values():
+                nn.init.ones_(scale)
         if self.block.input_gain != 1:
             if (weight := getattr(self.input_norm, "weight", None)) is None:
                 raise UsageError(
@@ -174,7 +175,13 @@ class Residual(nn.Module):
         self._start_scales()
 
     def forward(
-        self, x: Tensor, *args: Any, factor: Tensor | None = None, batch: Tensor | None = None, **kwargs: Any
+        self,
+        x: Tensor,
+        *args: Any,
+        factor: Tensor | None = None,
+        batch: Tensor | None = None,
+        also: Tensor | None = None,
+        **kwargs: Any,
     ) -> Tensor:
         """The next value of the stream.
 
@@ -183,6 +190,7 @@ class Residual(nn.Module):
             *args: Passed to the branch.
             factor: What :meth:`Scale.factor` returned, when the block has a scale.
             batch: The graph each row belongs to, for norms that ask.
+            also: What a stack adds beside the skip, such as the input of a whole layer.
             **kwargs: Passed to the branch.
 
         Raises:
@@ -191,7 +199,7 @@ class Residual(nn.Module):
         factor = self._gated(factor)
         normed = self._norm("input", self.input_norm, x, x, factor, batch)
         out = self._added(normed, x, args, kwargs, factor, batch)
-        return self._joined(normed if self.block.skip_normed else x, out, None, factor, batch)
+        return self._joined(normed if self.block.skip_normed else x, out, also, factor, batch)
 
     def added(
         self, x: Tensor, *args: Any, factor: Tensor | None = None, batch: Tensor | None = None, **kwargs: Any
@@ -209,15 +217,14 @@ class Residual(nn.Module):
         normed = self._norm("input", self.input_norm, x, x, factor, batch)
         return self._added(normed, x, args, kwargs, factor, batch)
 
-    def joined(self, skip: Tensor, out: Tensor, also: Tensor | None = None) -> Tensor:
+    def joined(self, skip: Tensor, out: Tensor) -> Tensor:
         """What the block makes of a skip and of what :meth:`added` returned, for networks that carry more streams.
 
         Args:
             skip: The stream.
             out: What is added to it.
-            also: What else is, as it is.
         """
-        return self._joined(skip, out, also, None, None)
+        return self._joined(skip, out, None, None, None)
 
     def _joined(
         self, skip: Tensor, out: Tensor, also: Tensor | None, factor: Tensor | None, batch: Tensor | None

@@ -37,8 +37,9 @@ class Rotary:
         """
         if head_dim % 2:
             raise UsageError(f"rotary positions turn pairs of features, so heads cannot be {head_dim} wide: use even.")
-        exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
-        position = torch.arange(start, start + length, dtype=torch.float64, device=device)
+        dtype = torch.float32 if device is not None and device.type == "mps" else torch.float64  # which MPS has not
+        exponent = torch.arange(0, head_dim, 2, dtype=dtype, device=device) / head_dim
+        position = torch.arange(start, start + length, dtype=dtype, device=device)
         angle = torch.outer(position, self.theta**-exponent).repeat(1, 2)
         return angle.cos(), angle.sin()
 
