@@ -10,6 +10,8 @@ from normplace.models.transformer.config import (
     TransformerConfig,
 )
 from normplace.models.transformer.feedforward import FeedForward
+from normplace.models.transformer.files import load, save
+from normplace.models.transformer.huggingface import from_huggingface, to_huggingface
 from normplace.models.transformer.model import Transformer
 from normplace.models.transformer.positions import ALiBi, Rotary
 from normplace.models.transformer.starts import Start
@@ -28,4 +30,8 @@ __all__ = [
     "Start",
     "Transformer",
     "TransformerConfig",
+    "from_huggingface",
+    "load",
+    "save",
+    "to_huggingface",
 ]

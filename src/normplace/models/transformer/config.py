@@ -176,6 +176,11 @@ class TransformerConfig:
         assert isinstance(self.placement, Placement)
         return self.placement
 
+    @property
+    def head_dim(self) -> int:
+        """Width of a head of attention."""
+        return self.attention.head_dim or self.dim // self.attention.heads
+
     def starts(self) -> Start:
         """Where the weights start."""
         blocks, kind = self.rule.every_block, self.start

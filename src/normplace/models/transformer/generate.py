@@ -116,6 +116,6 @@ def _check(
     # The last token is written and not read, so it needs no position.
     if limit is not None and ids.shape[1] + new - 1 > limit:
         raise UsageError(
-            f"the network has learned {limit} positions, so from {ids.shape[1]} tokens it can add {limit - ids.shape[1] + 1}"
-            f" at most, not {new}."
+            f"the network has learned {limit} positions, so after {ids.shape[1]} tokens it can add at most "
+            f"{max(0, limit - ids.shape[1] + 1)}, not {new}."
         )

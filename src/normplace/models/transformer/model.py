@@ -184,14 +184,16 @@ class Transformer(nn.Module):
         length = ids.shape[1]
         streams = self.streams.begin(self._embedded(ids, types, before))
         table = None
-        if self.rotary is not None:
-            attention = self.layers[0].attention.branch  # pyright: ignore[reportAttributeAccessIssue]
-            table = self.rotary.table(before, length, attention.head_dim, ids.device)
+        if self.rotary is not None:  # once for all layers
+            table = self.rotary.table(before, length, self.config.head_dim, ids.device, streams[0].dtype)
         for number, layer in enumerate(self.layers, start=1):
             assert isinstance(layer, Layer)
             read = {"mask": mask, "table": table, "cache": None if cache is None else cache.layers[number - 1]}
             streams = self.streams.layer(streams, number, [(layer.attention, read), (layer.mlp, {})])
-        return self.streams.end(streams, nn.Identity() if self.final_norm is None else self.final_norm)
+        return self.streams.end(streams, self._finished)
+
+    def _finished(self, x: Tensor) -> Tensor:
+        return x if self.final_norm is None else self.final_norm(x)
 
     def _embedded(self, ids: Tensor, types: Tensor | None, before: int) -> Tensor:
         x = self.embed(ids)
@@ -235,7 +237,7 @@ class Transformer(nn.Module):
         stop: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The tokens with up to ``new`` more behind them; see :func:`normplace.models.transformer.generate.generate`."""
+        """The tokens with up to ``new`` more behind them, as :mod:`normplace.models.transformer.generate` says."""
         options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop, "generator": generator}
         return generate(self, ids, new, **options)
 

@@ -1,6 +1,7 @@
 """What a stack carries from block to block: one stream, or the two that some placements need.
 
-A rule begins with the embedding, passes its streams through the blocks of each layer, and ends with what the head reads.
+A rule begins with the embedding, passes its streams through the blocks of each layer, and ends with what the head
+reads.
 """
 
 from __future__ import annotations
