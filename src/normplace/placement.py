@@ -202,8 +202,14 @@ class Placement:
             kind: Which kind of branch, where the placement tells them apart.
 
         Raises:
-            UsageError: If the layer is outside the network, or the placement does not know the kind.
+            UsageError: If the layer is outside the network, the placement does not know the kind, or no block alone
+                can state it.
         """
+        if self.streams != "one":
+            raise UsageError(
+                f"{self.name or 'this placement'} spans several blocks: build a stack that carries its streams, such "
+                "as normplace.models.Transformer."
+            )
         if not 1 <= layer <= depth:
             raise UsageError(f"layer must lie between 1 and the depth {depth}, got {layer}.")
         rules = dict(self.kinds)
@@ -237,7 +243,7 @@ class Placement:
         for kind, segments in self._rules():
             also = "x0" if self.streams == "b2t" and (kind, segments) == self._rules()[-1] else ""
             if layer is not None and depth is not None:
-                said = self.at(layer, depth, kind).equation(also=also)
+                said = self.of_one_block().at(layer, depth, kind).equation(also=also)
             else:
                 said = _equations(segments, also)
             parts.append(said if kind is None else f"{kind}: {said}")

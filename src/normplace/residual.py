@@ -91,11 +91,6 @@ class Residual(nn.Module):
         if gate is not None and scale is None:
             raise UsageError("a gate maps the factor of a scale, but the block has none: pass scale=Scale(...).")
         rule = Placement.named(placement) if isinstance(placement, str) else placement
-        if rule.streams != "one":
-            raise UsageError(
-                f"{rule.name or 'this placement'} spans several blocks: build a stack that carries its streams, such "
-                "as normplace.models.Transformer."
-            )
         self.block: Block = rule.at(layer, depth, getattr(branch, "kind", None))
         self.dim, self.layer, self.depth = dim, layer, depth
         self._skip = resolved(self.block.skip)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from normplace.errors import UsageError
 from normplace.models.transformer.config import TransformerConfig
 from normplace.models.transformer.model import Transformer
 from normplace.models.weights import safetensors
+from normplace.placement import Placement
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = "normplace.Transformer"
@@ -34,17 +36,15 @@ def save(model: Transformer, folder: str | Path) -> None:
         "format": FORMAT,
         "placement": rule.name,
         "equation": rule.equation(),
-        "dtype": str(model.embed.weight.dtype).removeprefix("torch."),
         "config": model.config.to_dict(),
     }
+    weights = {name: value.contiguous() for name, value in model.state_dict().items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        part = folder / f"{WEIGHTS}.part"
-        tensors.save_file({name: value.contiguous() for name, value in model.state_dict().items()}, part)
-        os.replace(part, folder / WEIGHTS)
-        part = folder / f"{CONFIG}.part"
-        part.write_text(json.dumps(said, indent=1), encoding="utf-8")
-        os.replace(part, folder / CONFIG)
+        for name, content in ((WEIGHTS, tensors.save(weights)), (CONFIG, json.dumps(said, indent=1).encode())):
+            part = folder / f"{name}.part"
+            part.write_bytes(content)
+            part.replace(folder / name)
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error.strerror or error}.") from None
 
@@ -75,8 +75,8 @@ def load(folder: str | Path, into: Transformer | None = None) -> Transformer:
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             raise UsageError(
-                f"{WEIGHTS} and {CONFIG} in {folder} are not of one network: {name!r} is {_shape(found.get(name))} in the "
-                f"one and {_shape(expected.get(name))} by the other."
+                f"{WEIGHTS} and {CONFIG} in {folder} are not of one network: {name!r} is {_shape(found.get(name))} in "
+                f"the one and {_shape(expected.get(name))} by the other."
             )
     model.load_state_dict(state, strict=True, assign=into is None)
     return model
@@ -102,12 +102,23 @@ def _config(folder: Path) -> TransformerConfig:
 
 
 def _compare(folder: Path, saved: TransformerConfig, own: TransformerConfig) -> None:
-    for name in TransformerConfig.__dataclass_fields__:
-        theirs, ours = getattr(saved, name), getattr(own, name)
-        if theirs == ours or name in ("start", "std"):  # which leave no trace in trained weights
+    """Refuse weights of another network by the first thing in which it differs."""
+    for name, theirs, ours in _differences(saved, own):
+        if name in ("start", "std"):  # which leave no trace in trained weights
             continue
         if name == "placement":
-            theirs, ours = (f"{rule.name or 'of its own'}, {rule.equation()}" for rule in (saved.rule, own.rule))
+            theirs, ours = (f"{rule.name or 'its own'}, {rule.equation()}" for rule in (theirs, ours))
         raise UsageError(
-            f"the {name} of the network in {folder} is {theirs}, but that of this one is {ours}: build it with the same."
+            f"the {name} of the network in {folder} is {theirs}, but here it is {ours}: build this one with the same."
         )
+
+
+def _differences(saved: Any, own: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for field in dataclasses.fields(saved):
+        theirs, ours = getattr(saved, field.name), getattr(own, field.name)
+        if theirs == ours:
+            continue
+        if dataclasses.is_dataclass(theirs) and not isinstance(theirs, Placement):
+            yield from _differences(theirs, ours, f"{field.name}.")
+        else:
+            yield prefix + field.name, theirs, ours
