@@ -117,7 +117,7 @@ class Placement:
                     f"{self.streams} norms one stream after every add and the other at the end: set stream=True in "
                     "every block, and final=True."
                 )
-            if any(block.skip != 1 or block.damped or block.skip_normed for block in self.every_block):
+            if not all(block.keeps_skip for block in self.every_block):
                 raise UsageError(f"{self.streams} adds the branch to two streams as they are: leave the skip alone.")
         if self.streams == "siamese" and not all(block.input for block in self.every_block):
             raise UsageError("siamese norms the sum of both streams before each branch: set input=True in every block.")

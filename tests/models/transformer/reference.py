@@ -180,7 +180,8 @@ def layerscale(m, x):
 def normformer(m, x):  # head scales and the MLP's inner norm are in the branches above
     for layer in m.layers:
         x = x + N(layer.attention.output_norm, attention(layer.attention.branch, N(layer.attention.input_norm, x)))
-        x = x + mlp(layer.mlp.branch, N(layer.mlp.input_norm, x))
+        skip = x if layer.mlp.skip_scale is None else layer.mlp.skip_scale * x
+        x = skip + mlp(layer.mlp.branch, N(layer.mlp.input_norm, x))
     return N(m.final_norm, x)
 
 

@@ -15,6 +15,7 @@ from normplace.presets import EVERY
 OLMO2 = Placement.named("qk", base="output", over="projection")
 VARIANTS = {
     "olmo2": (OLMO2, EQUATIONS["output"]),
+    "normformer-skip": (Placement.named("normformer", scale_skip=True), EQUATIONS["normformer"]),
     "gpas-deepnorm": (Placement.named("gpas", base="deepnorm"), gpas_deepnorm),
     "qk-siamese": (Placement.named("qk", base="siamese"), EQUATIONS["siamese"]),
     "hybrid-projection": (Placement.named("hybrid", over="projection"), EQUATIONS["hybrid"]),

@@ -151,15 +151,15 @@ class Attention(Branch):
                 q, k, v, is_causal=not alone, scale=self.score_scale, enable_gqa=grouped
             )
         bias = self._bias(q, k, mask, before)
-        if self.softcap is None:
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.score_scale, enable_gqa=grouped)
-        if grouped:
+        if grouped:  # with a bias, the fast kernels of a GPU ask for as many keys as queries
             k, v = (side.repeat_interleave(self.heads // self.key_value_heads, 1) for side in (k, v))
+        if self.softcap is None:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.score_scale)
         scores = self.softcap * torch.tanh(self.score_scale / self.softcap * (q @ k.transpose(-1, -2)))
-        scores = scores if bias is None else scores + bias
-        return scores.float().softmax(-1).to(v.dtype) @ v if v.dtype != torch.float64 else scores.softmax(-1) @ v
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        return (scores + bias).softmax(-1, dtype=wide).to(v.dtype) @ v
 
-    def _bias(self, q: Tensor, k: Tensor, mask: Tensor | None, before: int) -> Tensor | None:
+    def _bias(self, q: Tensor, k: Tensor, mask: Tensor | None, before: int) -> Tensor:
         """What is added to the scores: minus infinity where a token may not be read, and ALiBi's slope."""
         queries = torch.arange(before, before + q.shape[2], device=q.device)
         keys = torch.arange(k.shape[2], device=q.device)

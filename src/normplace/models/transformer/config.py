@@ -50,7 +50,7 @@ class MLPConfig:
     """The MLP branches; as in :class:`normplace.models.transformer.FeedForward`.
 
     Args:
-        hidden: Width between; None for four times the stream's, or 8/3 where the MLP is gated.
+        hidden: Width between; None for four times the stream's, or 8/3 where the MLP is gated, in multiples of 8.
         kind: ``swiglu``, ``geglu``, ``gelu``, ``gelu-tanh`` or ``relu``.
         bias: Whether the projections have one.
     """
