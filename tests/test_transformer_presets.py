@@ -23,7 +23,7 @@ EQUATIONS = {
         f"mlp: {PRE} for 0 < l <= 1; N(x) + F(N(x)) for 1 < l <= L"
     ),
     "b2t": "attention: N(x + F(x)); mlp: N(x0 + x + F(x)), x0 the layer's input",
-    "residual-dual": "x' = N(x + F(x)), r' = r + F(x), out = x + N(r)",
+    "residual-dual": "z = F(x), x' = N(x + z), r' = r + z, out = x + N(r)",
     "siamese": "z = F(N(x + N(y))), x' = N(x + (k+1)^(-1/2) z), y' = y + z, out = x + N(y), k the branch from 1",
     "keel": "N((2L) x + F(N(x)))",
     "lns-init": "x + F(N(x)), gain of N from l^(-1/2)",
@@ -55,6 +55,10 @@ def test_what_is_added_can_stand_on_any_base():
     olmo2 = Placement.named("qk", base="output", over="projection")
     assert olmo2.equation() == "attention: x + N(F[N: q_full, k_full](x)); mlp: x + N(F(x))"
     assert Placement.named("qk", base=Placement.named("sub")).at(1, 1, "attention").inner == ("pre_output", "q", "k")
+    assert Placement.named("qk", base="siamese").equation() == (
+        "attention: z = F[N: q, k](N(x + N(y))); mlp: z = F(N(x + N(y))), x' = N(x + (k+1)^(-1/2) z), y' = y + z, "
+        "out = x + N(y), k the branch from 1"
+    )
     assert Placement.named("embedding-norm", base="post").embedding
     with pytest.raises(UsageError, match="leave the skip alone"):
         Placement.named("gpas", base="siamese")
