@@ -87,6 +87,8 @@ def _their_config(family: Family, config: TransformerConfig, fields: dict[str, A
     import transformers
 
     wanted = resolved(config)
+    if not hasattr(transformers, family.model):
+        return None, f"family, which transformers {transformers.__version__} lacks"
     theirs = getattr(transformers, family.model).config_class
     try:
         made = theirs(**{**TOKENS, **family.write(wanted), **fields})
