@@ -5,7 +5,7 @@ Build networks with any placement, find and measure the norms of existing ones, 
 
 from normplace import convert, models, ntk, ops
 from normplace._version import __version__
-from normplace.audit import survival
+from normplace.audit import SignalsCallback, signals, survival
 from normplace.convert import insert, move
 from normplace.errors import UsageError
 from normplace.norms import (
@@ -50,9 +50,11 @@ __all__ = [
     "build_norm",
     # Networks
     "models",
-    # Where the norms of an existing network stand, and what survives them
+    # Where the norms of an existing network stand, what survives them, and what they do at every depth
     "audit",
     "survival",
+    "signals",
+    "SignalsCallback",
     # Numerical kernels
     "ops",
     # An existing network, changed

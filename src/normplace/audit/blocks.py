@@ -53,13 +53,14 @@ class Assembly:
 
     def _parallel(self, residual: Residual) -> int | None:
         """The add just before on the same stream, if this branch does not read its result."""
-        before = self._before(residual)
+        before = self.before(residual)
         if before is None or self.reach.comes_from(residual.branch, self.residuals[before].output):
             return None
         same = self.residuals[before].fork == residual.fork
         return before if same else None
 
-    def _before(self, residual: Residual) -> int | None:
+    def before(self, residual: Residual) -> int | None:
+        """The add just before on the same stream."""
         bits = self.reach.stream.get(residual.skip, 0)
         for at in range(len(self.residuals) - 1, -1, -1):
             other = self.residuals[at]
@@ -71,7 +72,7 @@ class Assembly:
         streams: list[int] = []
         count = 0
         for residual in self.residuals:
-            before = self._before(residual)
+            before = self.before(residual)
             streams.append(count if before is None else streams[before])
             count += before is None
         return streams

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,15 +119,7 @@ def record(
         kwargs: The same by name.
         recorder: One that does more than write down; by default a plain one.
     """
-    training = {module: module.training for module in model.modules()}
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        # The fused encoder layer is one operator, in which no norm can be seen.
-        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-        torch.backends.mha.set_fastpath_enabled(False)
-        stack.callback(_restore, training)
-        model.eval()
+    with evaluating(model), torch.no_grad(), ExitStack() as stack:
         recorder = recorder or Recorder(model)
         stack.enter_context(recorder.hooks())
         stack.enter_context(recorder)
@@ -137,15 +129,27 @@ def record(
     return recorder.tape
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run a model in evaluation mode; training flags and the global random state are put back afterwards."""
+    training = {module: module.training for module in model.modules()}
+    # The fused encoder layer is one operator, in which no norm can be seen.
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            torch.backends.mha.set_fastpath_enabled(False)
+            model.eval()
+            yield
+        finally:
+            for module, flag in training.items():
+                module.training = flag
+            torch.backends.mha.set_fastpath_enabled(fast)
+
+
 def said_by(error: Exception) -> str:
     """The first line of an error, for a sentence about it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0].rstrip('.:')}" if lines else type(error).__name__
-
-
-def _restore(training: Mapping[nn.Module, bool]) -> None:
-    for module, flag in training.items():
-        module.training = flag
 
 
 def tensors_of(structure: Any, seen: set[int] | None = None) -> Iterator[Tensor]:

@@ -164,7 +164,7 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form."""
-        return _finite({**dataclasses.asdict(self), "equations": list(self.equations)})
+        return finite({**dataclasses.asdict(self), "equations": list(self.equations)})
 
     def to_json(self) -> str:
         """The same as text."""
@@ -186,10 +186,10 @@ class Audit:
         return report(self)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The same with words for the numbers that JSON does not have."""
     if isinstance(value, dict):
-        return {key: _finite(held) for key, held in value.items()}
+        return {key: finite(held) for key, held in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(held) for held in value]
+        return [finite(held) for held in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -105,10 +105,10 @@ class Graph:
             square = self.values[weights].shape[-2:]
             small = square[-1:] < shape[-1:]
             if len(square) == 2 and square[0] == square[1] and small and self.values[copies].shape == shape:
-                return all(len(self.factors(barrier)) < 2 for barrier in self._barriers_before(weights))
+                return all(len(self.factors(barrier)) < 2 for barrier in self.barriers_before(weights))
         return False
 
-    def _barriers_before(self, value: int) -> Iterator[Node]:
+    def barriers_before(self, value: int) -> Iterator[Node]:
         """The first barriers on every way back from a value."""
         queue, seen = [value], set()
         while queue:

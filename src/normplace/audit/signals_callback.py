@@ -1,0 +1,59 @@
+"""Signals of a model while it trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from normplace.audit.signals import Loss, Probe, Signals
+from normplace.errors import UsageError
+
+
+@dataclass
+class SignalsCallback:
+    """Measures a model on one fixed batch now and then; call it once in every step of any training loop.
+
+    The residual adds are looked for once. A measurement then costs one forward pass that is watched and, with a loss,
+    one that is differentiated, so that its share of the time is about two steps in ``every``.
+
+    Args:
+        batch: What the model is called with, as in :func:`normplace.signals`.
+        loss: From the model's output to a scalar, for gradients.
+        every: Steps between two measurements.
+
+    Raises:
+        UsageError: If ``every`` is no positive number.
+
+    Example:
+        >>> import torch
+        >>> model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        >>> watch = SignalsCallback(torch.randn(2, 5, 8), every=10)
+        >>> for step in range(21):
+        ...     measured = watch(model, step)
+        >>> [step for step, _ in watch.history]
+        [0, 10, 20]
+    """
+
+    batch: Any
+    loss: Loss | None = None
+    every: int = 200
+    history: list[tuple[int, Signals]] = field(default_factory=list, init=False)
+    _probe: Probe = field(default_factory=Probe, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise UsageError(f"every must be at least 1 step, got {self.every}.")
+
+    def __call__(self, model: nn.Module, step: int) -> Signals | None:
+        """Measure, and keep what was measured in ``history``, where ``step`` is a multiple of ``every``."""
+        if step % self.every:
+            return None
+        found = self._probe.measure(model, self.batch, self.loss)
+        self.history.append((step, found))
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready form of the history."""
+        return {"history": [{"step": step, **found.to_dict()} for step, found in self.history]}
