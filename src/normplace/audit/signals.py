@@ -197,8 +197,9 @@ class Probe:
         numbers = iter(fetched(flat))
         depths = []
         for words, readings in wanted:
-            measured: dict[str, Any] = {key: next(numbers) for key in readings}
-            depths.append(Depth(**words, **measured | {"massive": int(measured["massive"])}))
+            measured: dict[str, Any] = {**words, **{key: next(numbers) for key in readings}}
+            measured["massive"] = int(measured["massive"])
+            depths.append(Depth(**measured))
         return Signals(name, tuple(depths), next(numbers), next(numbers))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 STUDIES = {
     "deepergcn": "normplace.studies.deepergcn:STUDY",
     "extrapolation": "normplace.studies.extrapolation:STUDY",
+    "peri-ln": "normplace.studies.periln:STUDY",
     "postdeg": "normplace.studies.postdeg:STUDY",
 }
 

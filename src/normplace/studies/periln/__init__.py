@@ -1,0 +1,26 @@
+"""Peri-LN: Revisiting Normalization Layer in the Transformer Architecture (arXiv 2502.02732)."""
+
+from normplace.lab.study import Study
+from normplace.studies.periln import bound, training
+from normplace.studies.periln.claims import CLAIMS
+from normplace.studies.periln.figures import figures
+
+STUDY = Study(
+    name="peri-ln",
+    title="Norms around each sublayer keep variance and gradients even",
+    paper="Kim et al., Peri-LN: Revisiting Normalization Layer in the Transformer Architecture, arXiv 2502.02732",
+    summary=(
+        "Training: Transformers that differ in placement alone learn to predict bytes of Python's standard library, "
+        "which every machine has. Every placement is trained at every learning rate with every seed and then judged at "
+        "the rate that is best for it. Variance, gradients, outliers and headroom are measured before, a quarter "
+        "through and after training.\n\n"
+        "Bound: the gradient in the last matrix of one MLP sublayer beside the bound of Proposition 3.1.\n\n"
+        "The paper's full text was not available to us: its sizes begin at 400 million parameters and 30 billion "
+        "tokens, its learning rates and initial weights are not known to us. Sizes, rates, steps, initial weights "
+        "(Xavier's for every placement) and thresholds are ours."
+    ),
+    reference="normplace.studies.periln:STUDY",
+    parts=(bound.PART, training.PART),
+    claims=CLAIMS,
+    figures=figures,
+)
