@@ -85,8 +85,9 @@ def test_exponentials_are_told_from_lines():
     # The best line by brute force, for values that neither curve meets.
     values = np.array([1.0, 2.5, 2.0, 5.0])
     along = np.arange(4)
-    errors = [np.log(values / (1 + r * along)).std() for r in np.logspace(-3, 3, 200_001)]
-    assert linear_error(np.log(values)) == pytest.approx(min(errors), rel=1e-6)
+    slopes = np.logspace(-3, 3, 200_001)[:, None]
+    errors = np.log(values / (1 + slopes * along)).std(axis=1)
+    assert linear_error(np.log(values)) == pytest.approx(errors.min(), rel=1e-6)
 
 
 def test_a_trial_is_a_pure_function_of_its_configuration(text):
@@ -108,9 +109,8 @@ def test_what_is_measured_are_the_models_signals(text):
     rows = training.load_text("words", text.context).exam(text.exam)
     loss = torch.nn.functional.cross_entropy
     model = training.build(text, torch.device("cpu"))
-    found = npl.signals(
-        model, rows.inputs[:3], lambda logits: loss(logits.flatten(0, 1), rows.targets[:3].flatten())
-    )  # fmt: skip
+    targets = rows.targets[:3].flatten()
+    found = npl.signals(model, rows.inputs[:3], lambda logits: loss(logits.flatten(0, 1), targets))
     outcome = training.run(text)
     assert outcome.series["variance_start"] == pytest.approx([depth.variance for depth in found.depths])
     assert outcome.metrics["gradient_start"] == pytest.approx(found.gradient)
@@ -197,19 +197,14 @@ def verdict(name: str, lines: list[Line]) -> Verdict:
 
 def swept(bits: dict[str, tuple[float, float]], **metrics: dict[str, float]) -> list[Line]:
     """Two rates and five seeds; ``bits`` at each rate, other metrics by placement and the same at both."""
-    return [
-        line(
-            name,
-            rate,
-            seed,
-            bits_per_byte=value + seed / 1e3,
-            choosing_bits=value + seed / 1e3,
-            **{key: values[name] for key, values in metrics.items()},
-        )  # fmt: skip
-        for name, values in bits.items()
-        for rate, value in zip((1e-3, 1e-2), values, strict=True)
-        for seed in range(5)
-    ]
+    found = []
+    for name, values in bits.items():
+        own = {key: value[name] for key, value in metrics.items()}
+        for rate, value in zip((1e-3, 1e-2), values, strict=True):
+            for seed in range(5):
+                loss = value + seed / 1e3
+                found.append(line(name, rate, seed, bits_per_byte=loss, choosing_bits=loss, **own))
+    return found
 
 
 def test_claims_compare_each_placement_at_its_own_best_rate():

@@ -12,6 +12,11 @@ FLOOR = 1e-3
 ROUNDS, CANDIDATES = 4, 801
 
 
+def log_ratio(above: float, below: float, base: float) -> float:
+    """The logarithm of a ratio of positive numbers; NaN where it has none."""
+    return math.log(above / below, base) if 0 < below < math.inf and 0 < above < math.inf else math.nan
+
+
 def linear_advantage(values: Sequence[float]) -> float:
     """Decades by which the error of the best exponential exceeds that of the best line; negative where it is smaller.
 
@@ -28,7 +33,7 @@ def linear_advantage(values: Sequence[float]) -> float:
     if not all(math.isfinite(value) and value > 0 for value in values):
         return math.nan
     logs = np.log(np.asarray(values, dtype=np.float64))
-    return math.log10(max(exponential_error(logs), FLOOR) / max(linear_error(logs), FLOOR))
+    return log_ratio(max(exponential_error(logs), FLOOR), max(linear_error(logs), FLOOR), 10)
 
 
 def exponential_error(logs: np.ndarray) -> float:

@@ -8,6 +8,7 @@ from statistics import fmean, median
 
 from normplace.lab.claims import Values, by_seed, pick
 from normplace.lab.results import Line
+from normplace.studies.periln import growth
 from normplace.studies.periln.training import UNIFORM
 
 
@@ -55,7 +56,7 @@ def less(lines: Sequence[Line], size: str, name: str, ours: str, theirs: str) ->
 def log_ratio(lines: Sequence[Line], size: str, name: str, ours: str, theirs: str, base: float) -> Values:
     """The logarithm of the ratio of a metric of two placements, each at its own best rate, by seed."""
     one, other = (best(lines, size, placement, name) for placement in (ours, theirs))
-    return {seed: math.log(one[seed] / other[seed], base) for seed in one if seed in other}
+    return {seed: growth.log_ratio(one[seed], other[seed], base) for seed in one if seed in other}
 
 
 def magnitude(lines: Sequence[Line], size: str, placement: str, name: str) -> Values:

@@ -16,7 +16,7 @@ from normplace.errors import UsageError
 from normplace.lab.study import Outcome, Part
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
 from normplace.placement import Placement
-from normplace.studies.periln.growth import linear_advantage
+from normplace.studies.periln.growth import linear_advantage, log_ratio
 from normplace.tasks.sequences import load_text
 from normplace.tasks.sequences.text import STANDARD_LIBRARY
 from normplace.tasks.sequences.text import obstacle as text_obstacle
@@ -35,9 +35,9 @@ LOOKS = 8
 RISEN = 1.0
 """Bits per byte by which a loss above its lowest counts as diverged."""
 
-RATES = (2e-3, 1e-2, 5e-2)
+RATES = (5e-3, 2e-2, 8e-2)
 SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {"dim": 32, "depth": 6, "heads": 2, "context": 32, "batch_size": 8, "steps": 120, "warm_up": 10},
+    "tiny": {"dim": 32, "depth": 6, "heads": 2, "context": 48, "batch_size": 16, "steps": 96, "warm_up": 8},
     "10M": {"dim": 384, "depth": 6, "heads": 6},
     "40M": {"dim": 640, "depth": 8, "heads": 10},
     "120M": {"dim": 896, "depth": 12, "heads": 14},
@@ -216,9 +216,9 @@ def summary(depths: Sequence[Depth]) -> tuple[dict[str, float], dict[str, list[f
     gradient = [math.hypot(one.gradient or 0.0, other.gradient or 0.0) for one, other in pairs]
     numbers = {
         "linear": linear_advantage(variance),
-        "grown": _log(2, variance[-1], variance[0]),
-        "uneven": _log(10, max(gradient), min(gradient)),
-        "tilt": _log(10, gradient[-1], gradient[0]),
+        "grown": log_ratio(variance[-1], variance[0], 2),
+        "uneven": log_ratio(max(gradient), min(gradient), 10),
+        "tilt": log_ratio(gradient[-1], gradient[0], 10),
         "peak": max(depth.peak for depth in depths),
         "ratio": max(depth.ratio for depth in depths),
         "massive": float(sum(depth.massive for depth in depths)),
@@ -227,11 +227,6 @@ def summary(depths: Sequence[Depth]) -> tuple[dict[str, float], dict[str, list[f
         "turn": sum(depth.turn or 0.0 for depth in depths) / (len(depths) - 1),
     }
     return numbers, {"variance": [depth.variance for depth in depths], "gradient": gradient}
-
-
-def _log(base: float, above: float, below: float) -> float:
-    """The logarithm of a ratio; NaN where it has none."""
-    return math.log(above / below, base) if 0 < below < math.inf and 0 < above < math.inf else math.nan
 
 
 PART = Part(
