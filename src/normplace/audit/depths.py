@@ -46,7 +46,7 @@ class Step:
 
 
 def find_steps(tape: Tape) -> list[Step]:
-    """Every step of every stream, in the order of the pass."""
+    """Every step of every stream of real numbers, in the order of the pass."""
     recorded = len(tape.values)
     graph = Graph(tape)
     assembly = placed(graph, find_norms(graph))
@@ -78,14 +78,21 @@ def find_steps(tape: Tape) -> list[Step]:
                 parameters=tuple(value for value in region if graph.values[value].origin == "parameter"),
             )
         )
-    return steps
+    return [step for step in steps if not any(_is_complex(graph, value) for value in (step.before, step.after))]
+
+
+def _is_complex(graph: Graph, value: int) -> bool:
+    return graph.values[value].dtype.is_complex
 
 
 def _after(assembly: Assembly, at: int, befores: Sequence[int | None]) -> int:
     """The stream behind an add: what the next one parts from, if that is made of the sum; else the sum, or its norm."""
-    total = assembly.residuals[at].output
+    values, total = assembly.graph.values, assembly.residuals[at].output
     for later, before in enumerate(befores):
-        if before == at and assembly.reach.comes_from(fork := assembly.residuals[later].fork, total):
+        fork = assembly.residuals[later].fork
+        # Where the next part of a network works on complex numbers, its stream is another.
+        alike = values[fork].dtype.is_complex == values[total].dtype.is_complex
+        if before == at and alike and assembly.reach.comes_from(fork, total):
             return fork
     for norm, place in zip(assembly.norms, assembly.places, strict=True):
         if place.slot == "stream" and place.residual == at:

@@ -37,7 +37,8 @@ RISEN = 1.0
 
 RATES = (5e-3, 2e-2, 8e-2)
 SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {"dim": 32, "depth": 6, "heads": 2, "context": 48, "batch_size": 16, "steps": 96, "warm_up": 8},
+    "tiny": {"dim": 32, "depth": 6, "heads": 2, "context": 32, "batch_size": 16, "steps": 88, "warm_up": 8}
+    | {"norm": "layer"},
     "10M": {"dim": 384, "depth": 6, "heads": 6},
     "40M": {"dim": 640, "depth": 8, "heads": 10},
     "120M": {"dim": 896, "depth": 12, "heads": 14},
