@@ -21,6 +21,7 @@ from normplace.lab.report.charts import render_chart
 from normplace.lab.results import Line
 from normplace.lab.runner import Run
 from normplace.lab.study import SCALES
+from normplace.models.transformer import Transformer
 from normplace.studies.periln import STUDY, bound, measures, training
 from normplace.studies.periln.bound import BoundTrial
 from normplace.studies.periln.claims import CLAIMS
@@ -61,12 +62,7 @@ def test_every_placement_meets_every_rate_and_seed():
 @pytest.mark.parametrize(("size", "millions"), [("10M", 10.7), ("40M", 39.5), ("120M", 115.9)])
 def test_the_ladder_has_the_sizes_it_is_named_after(size, millions):
     trial = next(trial for trial in training.plan("full") if (trial.size, trial.placement) == (size, "peri"))
-    with torch.device("meta"):
-        model = npl.models.Transformer(
-            npl.models.TransformerConfig(
-                256, trial.dim, trial.depth, attention=npl.models.transformer.AttentionConfig(heads=trial.heads)
-            )
-        )
+    model = Transformer(training.config_of(trial), device="meta")
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.02)
 
 
@@ -108,7 +104,7 @@ def test_a_trial_is_a_pure_function_of_its_configuration(text):
 def test_what_is_measured_are_the_models_signals(text):
     rows = training.load_text("words", text.context).exam(text.exam)
     loss = torch.nn.functional.cross_entropy
-    model = training.build(text, torch.device("cpu"))
+    model = Transformer(training.config_of(text), generator=torch.Generator().manual_seed(text.seed))
     targets = rows.targets[:3].flatten()
     found = npl.signals(model, rows.inputs[:3], lambda logits: loss(logits.flatten(0, 1), targets))
     outcome = training.run(text)

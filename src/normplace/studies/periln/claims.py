@@ -18,8 +18,8 @@ OURS = "a question of ours"
 _RATE = "Each placement at the rate that is best for it on the choosing half of the validation text, over all seeds."
 _UNKNOWN = "The paper's full text was not available to us, so setting and threshold are ours, set before any run."
 _PILOT = (
-    "Single-seed pilots of Post-LN, Pre-LN, Peri-LN and output norms, which showed these measures too, then chose the "
-    "rates, rows and steps of this size; the thresholds stayed."
+    "Pilots of one or two seeds with Post-LN, Pre-LN, Peri-LN and output norms, which showed these measures too, then "
+    "chose the embedding's size, and the rates, rows and steps of this size; the thresholds stayed."
 )
 
 

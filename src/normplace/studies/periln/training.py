@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from normplace.audit.signals import Depth, Probe, Signals
 from normplace.errors import UsageError
 from normplace.lab.study import Outcome, Part
-from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
+from normplace.models.transformer import AttentionConfig, HeadConfig, Transformer, TransformerConfig
 from normplace.placement import Placement
 from normplace.studies.periln.growth import linear_advantage, log_ratio
 from normplace.tasks.sequences import load_text
@@ -35,7 +35,7 @@ LOOKS = 8
 RISEN = 1.0
 """Bits per byte by which a loss above its lowest counts as diverged."""
 
-RATES = (5e-3, 2e-2, 8e-2)
+RATES = (3e-3, 1.5e-2, 7.5e-2)
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"dim": 32, "depth": 6, "heads": 2, "context": 32, "batch_size": 16, "steps": 88, "warm_up": 8}
     | {"norm": "layer"},
@@ -125,25 +125,26 @@ def _trials(
                 yield TrainingTrial(size=size, placement=placement, learning_rate=rate, seed=seed, **shape)
 
 
-def build(trial: TrainingTrial, device: torch.device) -> Transformer:
-    """The trial's network; every placement starts from the same kind of weights."""
-    config = TransformerConfig(
+def config_of(trial: TrainingTrial) -> TransformerConfig:
+    """The trial's network; every placement starts from the same kind of weights, and embeddings from unit variance."""
+    return TransformerConfig(
         BYTES,
         trial.dim,
         trial.depth,
         placement=trial.placement,
         norm=trial.norm,
         attention=AttentionConfig(heads=trial.heads),
+        head=HeadConfig(tied=False),
         start="xavier",
+        std=1.0,
     )
-    return Transformer(config, generator=torch.Generator().manual_seed(trial.seed)).to(device)
 
 
 def run(trial: TrainingTrial) -> Outcome:
     """Train, look at the signals at the start, a quarter of the way and the end, and judge by the validation part."""
     device = pick_device(trial.device)
     text = load_text(trial.text, trial.context).to(device)
-    model = build(trial, device)
+    model = Transformer(config_of(trial), generator=torch.Generator().manual_seed(trial.seed)).to(device)
     inputs, targets = (part[: trial.probe] for part in text.exam(trial.exam))
 
     def loss(logits: Tensor) -> Tensor:
