@@ -179,7 +179,7 @@ def test_trials_without_their_text_are_left_out():
 
 
 def line(placement: str, rate: float, seed: int, **metrics: float) -> Line:
-    config = {"size": "10M", "placement": placement, "learning_rate": rate}
+    config = {"size": "tiny", "placement": placement, "learning_rate": rate}
     return Line(
         study="peri-ln", part="training", scale="full", hash=f"{placement}{rate}{seed}", config=config, seed=seed,
         status="ok", overrides={}, seconds=1.0, finished="", versions={}, hardware={}, metrics=metrics, series={},
@@ -206,16 +206,16 @@ def swept(bits: dict[str, tuple[float, float]], **metrics: dict[str, float]) -> 
 def test_claims_compare_each_placement_at_its_own_best_rate():
     # At the shared rate 1e-2 pre would win; at their own best rates peri does.
     lines = swept({"post": (3.0, math.nan), "pre": (2.6, 2.4), "peri": (2.2, 2.5), "output": (2.5, 2.5)})
-    assert measures.best_rate(lines, "10M", "pre") == 1e-2
-    assert measures.best_rate(lines, "10M", "post") == measures.best_rate(lines, "10M", "peri") == 1e-3
+    assert measures.best_rate(lines, "tiny", "pre") == 1e-2
+    assert measures.best_rate(lines, "tiny", "post") == measures.best_rate(lines, "tiny", "peri") == 1e-3
     assert measures.best_rate(lines, "40M", "peri") is None
-    assert verdict("loss-10m", lines) == Verdict.REPRODUCED
-    assert verdict("own-rate-10m", lines) == Verdict.REPRODUCED
-    assert measures.sensitivity(lines, "10M", "post") == pytest.approx(
+    assert verdict("loss-tiny", lines) == Verdict.REPRODUCED
+    assert verdict("own-rate-tiny", lines) == Verdict.REPRODUCED
+    assert measures.sensitivity(lines, "tiny", "post") == pytest.approx(
         {seed: (8 - 3.0 - seed / 1e3) / 2 for seed in range(5)}
     )
-    assert verdict("rates-10m", lines) == Verdict.PARTLY  # less sensitive than post, more than pre
-    assert verdict("loss-40m", lines) == verdict("loss-tiny", lines) == Verdict.NOT_TESTED
+    assert verdict("rates-tiny", lines) == Verdict.PARTLY  # less sensitive than post, more than pre
+    assert verdict("loss-ladder", lines) == Verdict.NOT_TESTED
 
 
 def test_growth_gradients_and_outliers_are_judged():
@@ -231,11 +231,11 @@ def test_growth_gradients_and_outliers_are_judged():
         gradient_start={"post": 30, "pre": 3, "peri": 0.3},
         gradient_end={"post": 30, "pre": 3, "peri": 0.3},
     )
-    assert verdict("peri-linear-10m", lines) == Verdict.REPRODUCED
-    assert verdict("pre-exponential-10m", lines) == Verdict.REPRODUCED
-    assert verdict("post-constant-10m", lines) == Verdict.PARTLY  # it shrinks in training
-    assert verdict("massive-10m", lines) == Verdict.PARTLY
-    assert verdict("gradient-order-10m", lines) == Verdict.REPRODUCED
+    assert verdict("peri-linear-tiny", lines) == Verdict.REPRODUCED
+    assert verdict("pre-exponential-tiny", lines) == Verdict.REPRODUCED
+    assert verdict("post-constant-tiny", lines) == Verdict.PARTLY  # it shrinks in training
+    assert verdict("massive-tiny", lines) == Verdict.PARTLY
+    assert verdict("gradient-order-tiny", lines) == Verdict.REPRODUCED
 
 
 def test_the_spread_of_seeds_is_judged_by_deviations_from_the_median():
@@ -245,10 +245,10 @@ def test_the_spread_of_seeds_is_judged_by_deviations_from_the_median():
         for name, values in (("pre", wide), ("peri", narrow))
         for seed, value in enumerate(values)
     ]
-    found = measures.spread_beyond_twice(lines, "10M", "pre", "peri")
+    found = measures.spread_beyond_twice(lines, "tiny", "pre", "peri")
     assert found == pytest.approx({0: 0.0, 1: 0.08, 2: 0.08, 3: 0.08, 4: 0.08})
-    assert verdict("spread-10m", lines) == Verdict.REPRODUCED
-    assert measures.spread_beyond_twice([], "10M", "pre", "peri") == {}
+    assert verdict("spread-tiny", lines) == Verdict.REPRODUCED
+    assert measures.spread_beyond_twice([], "tiny", "pre", "peri") == {}
 
 
 def test_figures_of_every_part_can_be_drawn(tmp_path):

@@ -5,7 +5,9 @@ Every threshold was set before any trial was run.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from normplace.lab.claims import Check, Claim
 from normplace.lab.measures import metric
@@ -23,195 +25,195 @@ _PILOT = (
 )
 
 
-def _claims_at(size: str, words: str, seeds: int) -> tuple[Claim, ...]:
-    """The claims on Transformers of one size.
+def _each(sizes: Sequence[str], label: str, measure: Callable[..., Any], **fields: Any) -> Iterator[Check]:
+    """The same check at each of some sizes; ``fields`` are the threshold and what else the measure takes."""
+    sides = {key: fields.pop(key) for key in ("at_least", "at_most") if key in fields}
+    for size in sizes:
+        words = label if len(sizes) == 1 else f"{label}, {size}"
+        yield Check(words, partial(measure, size=size, **fields), **sides)
+
+
+def _claims_on(name: str, sizes: Sequence[str], words: str, seeds: int, setting: str) -> tuple[Claim, ...]:
+    """The claims on Transformers of some sizes.
 
     Args:
-        size: Which.
+        name: What tells their ids from others.
+        sizes: Which.
         words: How a sentence begins.
         seeds: How many each check needs.
+        setting: What the notes say of how it was chosen.
     """
-    key = size.lower()
-    setting = f"{_UNKNOWN} {_PILOT}" if size == "tiny" else _UNKNOWN
+    each = partial(_each, sizes)
 
-    def best(placement: str, name: str) -> partial:
-        return partial(measures.best, size=size, placement=placement, name=name)
+    def claim(key: str, paper: str, statement: str, note: str, *checks: Iterable[Check]) -> Claim:
+        every = tuple(check for group in checks for check in group)
+        return Claim(f"{key}-{name}", paper, f"{words} {statement}", every, seeds, f"{note} {setting}".strip())
 
-    def less(name: str, ours: str, theirs: str) -> partial:
-        return partial(measures.less, size=size, name=name, ours=ours, theirs=theirs)
-
-    def ratio(name: str, ours: str, theirs: str, base: float) -> partial:
-        return partial(measures.log_ratio, size=size, name=name, ours=ours, theirs=theirs, base=base)
-
+    fit = "decades of error, exponential over line"
     return (
-        Claim(
-            id=f"peri-linear-{key}",
-            paper=PAPER,
-            statement=f"{words} the variance of a Peri-LN stream grows like a line along the layers, from the start "
-            "of training to its end.",
-            checks=tuple(
-                Check(f"decades of error, exponential over line, {when}", best("peri", f"linear_{when}"), at_least=0)
+        claim(
+            "peri-linear",
+            PAPER,
+            "the variance of a Peri-LN stream grows like a line along the layers, before training and after it.",
+            f"{_RATE} Both curves have two parameters and are fitted to the log-variance behind each layer.",
+            *(
+                each(f"{fit}, {when}", measures.best, placement="peri", name=f"linear_{when}", at_least=0)
                 for when in ("start", "end")
             ),
-            seeds=seeds,
-            note=f"{_RATE} Both curves have two parameters and are fitted to the logarithm of the variance behind each "
-            f"layer. {setting}",
         ),
-        Claim(
-            id=f"pre-exponential-{key}",
-            paper=PAPER,
-            statement=f"{words} the variance of a Pre-LN stream grows like a line at first, like an exponential when "
-            "trained.",
-            checks=(
-                Check("decades of error, exponential over line, start", best("pre", "linear_start"), at_least=0),
-                Check("decades of error, exponential over line, end", best("pre", "linear_end"), at_most=0),
-            ),
-            seeds=seeds,
-            note=f"{_RATE} {setting}",
+        claim(
+            "pre-exponential",
+            PAPER,
+            "the variance of a Pre-LN stream grows like a line at first, like an exponential when trained.",
+            _RATE,
+            each(f"{fit}, start", measures.best, placement="pre", name="linear_start", at_least=0),
+            each(f"{fit}, end", measures.best, placement="pre", name="linear_end", at_most=0),
         ),
-        Claim(
-            id=f"post-constant-{key}",
-            paper=PAPER,
-            statement=f"{words} the variance of a Post-LN stream stays the same along the layers.",
-            checks=tuple(
-                Check(
+        claim(
+            "post-constant",
+            PAPER,
+            "the variance of a Post-LN stream stays the same along the layers.",
+            f"{_RATE} A quarter of a doubling is 19%.",
+            *(
+                each(
                     f"doublings from the first layer to the last, either way, {when}",
-                    partial(measures.magnitude, size=size, placement="post", name=f"grown_{when}"),
+                    measures.magnitude,
+                    placement="post",
+                    name=f"grown_{when}",
                     at_most=0.25,
                 )
                 for when in ("start", "end")
             ),
-            seeds=seeds,
-            note=f"{_RATE} A quarter of a doubling is 19%. {setting}",
         ),
-        Claim(
-            id=f"post-vanishing-{key}",
-            paper=PAPER,
-            statement=f"{words} the gradients of a Post-LN network shrink from its last layers to its first.",
-            checks=(
-                Check("decades from the first layer's to the last's, start", best("post", "tilt_start"), at_least=0.3),
+        claim(
+            "post-vanishing",
+            PAPER,
+            "the gradients of a Post-LN network shrink from its last layers to its first.",
+            "Norms of the gradient in all parameters of a layer's branches.",
+            each(
+                "decades from the first layer's to the last's, start",
+                measures.best,
+                placement="post",
+                name="tilt_start",
+                at_least=0.3,
             ),
-            seeds=seeds,
-            note=f"Norms of the gradient in all parameters of a layer's branches. {setting}",
         ),
-        Claim(
-            id=f"even-{key}",
-            paper=SECOND_HAND,
-            statement=f"{words} Peri-LN's gradients are the most even over layers, at the start and at the end.",
-            checks=tuple(
-                Check(
+        claim(
+            "even",
+            SECOND_HAND,
+            "Peri-LN's gradients are the most even over layers, at the start and at the end.",
+            _RATE,
+            *(
+                each(
                     f"decades between largest and smallest layer, peri less {other}, {when}",
-                    less(f"uneven_{when}", "peri", other),
+                    measures.less,
+                    name=f"uneven_{when}",
+                    ours="peri",
+                    theirs=other,
                     at_most=0,
                 )
                 for when in ("start", "end")
                 for other in ("pre", "post")
             ),
-            seeds=seeds,
-            note=f"{_RATE} {setting}",
         ),
-        Claim(
-            id=f"gradient-order-{key}",
-            paper=SECOND_HAND,
-            statement=f"{words} Post-LN has the largest gradients, Pre-LN smaller ones, Peri-LN the smallest.",
-            checks=tuple(
-                Check(
+        claim(
+            "gradient-order",
+            SECOND_HAND,
+            "Post-LN has the largest gradients, Pre-LN smaller ones, Peri-LN the smallest.",
+            _RATE,
+            *(
+                each(
                     f"decades of the whole gradient's norm, {large} over {small}, {when}",
-                    ratio(f"gradient_{when}", large, small, 10),
+                    measures.log_ratio,
+                    name=f"gradient_{when}",
+                    ours=large,
+                    theirs=small,
+                    base=10,
                     at_least=0,
                 )
                 for when in ("start", "end")
                 for large, small in (("post", "pre"), ("pre", "peri"))
             ),
-            seeds=seeds,
-            note=f"{_RATE} {setting}",
         ),
-        Claim(
-            id=f"massive-{key}",
-            paper=PAPER,
-            statement=f"{words} training drives activations of a Pre-LN stream far above those of a Peri-LN stream.",
-            checks=(
-                Check(
-                    "doublings of the largest magnitude, pre over peri, end",
-                    ratio("peak_end", "pre", "peri", 2),
+        claim(
+            "massive",
+            PAPER,
+            "training drives activations of a Pre-LN stream far above those of a Peri-LN stream.",
+            _RATE,
+            *(
+                each(
+                    f"doublings of {what}, pre over peri, end",
+                    measures.log_ratio,
+                    name=f"{key}_end",
+                    ours="pre",
+                    theirs="peri",
+                    base=2,
                     at_least=1,
-                ),
-                Check(
-                    "doublings of its ratio to the median, pre over peri, end",
-                    ratio("ratio_end", "pre", "peri", 2),
-                    at_least=1,
-                ),
+                )
+                for key, what in (("peak", "the largest magnitude"), ("ratio", "its ratio to the median"))
             ),
-            seeds=seeds,
-            note=f"{_RATE} {setting}",
         ),
-        Claim(
-            id=f"range-{key}",
-            paper=SECOND_HAND,
-            statement=f"{words} a Peri-LN stream stays within the range of fp16, a Pre-LN stream leaves it.",
-            checks=(
-                Check("doublings left in fp16, peri, end", best("peri", "headroom_end"), at_least=1),
-                Check("doublings left in fp16, pre, end", best("pre", "headroom_end"), at_most=0),
-            ),
-            seeds=seeds,
-            note=f"{_RATE} Reported after half a billion tokens, more than any trial here reads. {setting}",
+        claim(
+            "range",
+            SECOND_HAND,
+            "a Peri-LN stream stays within the range of fp16, a Pre-LN stream leaves it.",
+            f"{_RATE} Reported after half a billion tokens, more than any trial here reads.",
+            each("doublings left in fp16, peri, end", measures.best, placement="peri", name="headroom_end", at_least=1),
+            each("doublings left in fp16, pre, end", measures.best, placement="pre", name="headroom_end", at_most=0),
         ),
-        Claim(
-            id=f"loss-{key}",
-            paper=PAPER,
-            statement=f"{words} Peri-LN reaches a lower loss than Pre-LN and Post-LN.",
-            checks=tuple(
-                Check(f"bits per byte, {other} less peri", less("bits_per_byte", other, "peri"), at_least=0)
+        claim(
+            "loss",
+            PAPER,
+            "Peri-LN reaches a lower loss than Pre-LN and Post-LN.",
+            f"{_RATE} Judged on the other half.",
+            *(
+                each(
+                    f"bits per byte, {other} less peri",
+                    measures.less,
+                    name="bits_per_byte",
+                    ours=other,
+                    theirs="peri",
+                    at_least=0,
+                )
                 for other in ("pre", "post")
             ),
-            seeds=seeds,
-            note=f"{_RATE} Judged on the other half. {setting}",
         ),
-        Claim(
-            id=f"spread-{key}",
-            paper=PAPER,
-            statement=f"{words} seeds differ less than half as much with Peri-LN as with Pre-LN.",
-            checks=(
-                Check(
-                    "bits per byte from the median, pre less twice peri",
-                    partial(measures.spread_beyond_twice, size=size, wide="pre", narrow="peri"),
-                    at_least=0,
-                ),
+        claim(
+            "spread",
+            PAPER,
+            "seeds differ less than half as much with Peri-LN as with Pre-LN.",
+            f"{_RATE} The paper says it of benchmark scores, we of the loss; so few seeds measure a spread roughly.",
+            each(
+                "bits per byte from the median, pre less twice peri",
+                measures.spread_beyond_twice,
+                wide="pre",
+                narrow="peri",
+                at_least=0,
             ),
-            seeds=seeds,
-            note=f"{_RATE} The paper says it of benchmark scores, we of the loss; a handful of seeds measures a spread "
-            f"roughly. {setting}",
         ),
-        Claim(
-            id=f"rates-{key}",
-            paper=PAPER,
-            statement=f"{words} Peri-LN depends less on the learning rate than Pre-LN and Post-LN.",
-            checks=tuple(
-                Check(
+        claim(
+            "rates",
+            PAPER,
+            "Peri-LN depends less on the learning rate than Pre-LN and Post-LN.",
+            "Over all rates tried; a trial counts as a blind guess, 8 bits, at most. The paper speaks of stability.",
+            *(
+                each(
                     f"mean bits per byte above the best rate's, peri less {other}",
-                    partial(measures.sensitivity_less, size=size, ours="peri", theirs=other),
+                    measures.sensitivity_less,
+                    ours="peri",
+                    theirs=other,
                     at_most=0,
                 )
                 for other in ("pre", "post")
             ),
-            seeds=seeds,
-            note="Over all rates tried; a diverged trial counts as a blind guess, 8 bits, at most. The paper speaks of "
-            f"stability. {setting}",
         ),
-        Claim(
-            id=f"own-rate-{key}",
-            paper=OURS,
-            statement=f"{words} no one learning rate is the best for Post-LN, Pre-LN, Peri-LN and output norms alike.",
-            checks=(
-                Check(
-                    "different best rates",
-                    partial(measures.best_rates, size=size, placements=NAMED),
-                    at_least=2,
-                ),
-            ),
-            seeds=seeds,
-            note="On the choosing half, seed by seed. Where it holds, a comparison at one shared rate favours the "
-            "placement whose rate it is.",
+        claim(
+            "own-rate",
+            OURS,
+            "no one learning rate is the best for Post-LN, Pre-LN, Peri-LN and output norms alike.",
+            "On the choosing half, seed by seed. Where it holds, a comparison at one shared rate favours the placement "
+            "whose rate it is.",
+            each("different best rates", measures.best_rates, placements=NAMED, at_least=2),
         ),
     )
 
@@ -256,8 +258,12 @@ def _bound_claims() -> tuple[Claim, ...]:
 
 CLAIMS = (
     *_bound_claims(),
-    *_claims_at("tiny", "In a six-layer byte model of width 32,", SEEDS),
-    *_claims_at("10M", "In a byte model of 10 million parameters,", SEEDS),
-    *_claims_at("40M", "In a byte model of 40 million parameters,", FEWER_SEEDS),
-    *_claims_at("120M", "In a byte model of 120 million parameters,", FEWER_SEEDS),
+    *_claims_on("tiny", ("tiny",), "In six-layer byte models of width 32,", SEEDS, f"{_UNKNOWN} {_PILOT}"),
+    *_claims_on(
+        "ladder",
+        ("10M", "40M", "120M"),
+        "In byte models of 10, 40 and 120 million parameters,",
+        FEWER_SEEDS,
+        _UNKNOWN,
+    ),
 )
