@@ -136,6 +136,15 @@ def test_divergence_is_marked(text):
     assert training.run(replace(text, placement="post", learning_rate=1e4)).metrics["diverged"] == 1
 
 
+def test_a_network_that_knows_frequencies_alone_is_stuck(text):
+    train, targets = torch.tensor([0] * 6 + [1] * 2, dtype=torch.uint8), torch.tensor([[0, 0], [1, 0]])
+    total = 8 + 256  # every byte is counted once more than it was seen
+    expected = -(3 * math.log2(7 / total) + math.log2(3 / total)) / 4
+    assert training.frequency_bits(train, targets) == pytest.approx(expected, rel=1e-6)
+    assert training.run(replace(text, learning_rate=1e-9)).metrics["stuck"] == 1
+    assert training.run(replace(text, steps=96, batch_size=16, learning_rate=2e-2)).metrics["stuck"] == 0
+
+
 @pytest.mark.parametrize("norm", bound.NORMS)
 def test_gradients_of_the_sublayer_are_the_chain_rules(norm):
     trial = BoundTrial(norm=norm, seed=3, dim=6, hidden=10, rows=4, gain=1.5)

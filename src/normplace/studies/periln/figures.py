@@ -93,7 +93,7 @@ def _over_training(
 
 
 def _map(lines: Sequence[Line], size: str, shown: Sequence[str]) -> Figure:
-    """Bits per byte of every placement at every rate, with how many seeds diverged."""
+    """Bits per byte of every placement at every rate, with how many seeds diverged or learned next to nothing."""
     tried = rates(lines, size)
     rows = []
     for name in shown:
@@ -102,14 +102,17 @@ def _map(lines: Sequence[Line], size: str, shown: Sequence[str]) -> Figure:
                 continue
             bits = fmean(cost(line) for line in found)
             lost = sum(bool(line.metrics.get("diverged")) for line in found)
-            text = f"{bits:.2f}" + (f", {lost} of {len(found)} diverged" if lost else "")
-            rows.append({"placement": name, "rate": f"{rate:g}", "bits": bits, "diverged": lost, "shown": text})
+            stuck = sum(line.metrics.get("stuck") == 1 and not line.metrics.get("diverged") for line in found)
+            words = [f"{n} of {len(found)} {word}" for n, word in ((lost, "diverged"), (stuck, "stuck")) if n]
+            row = {"placement": name, "rate": f"{rate:g}", "bits": bits, "diverged": lost, "stuck": stuck}
+            rows.append({**row, "shown": ", ".join([f"{bits:.2f}", *words])})
     values = sorted(row["bits"] for row in rows)
     middle = values[len(values) // 2]
     return Figure(
         title=f"Bits per byte by placement and learning rate, {size}",
         caption="Mean over seeds on the validation text; a trial worse than a blind guess counts as one, 8 bits. "
-        "Diverged: not finite, no better than that guess, or risen by more than 1 bit above its lowest.",
+        "Diverged: not finite, no better than that guess, or risen by more than 1 bit above its lowest. Stuck: within "
+        "0.05 bits of what the frequencies of bytes alone give.",
         rows=rows,
         spec=cells(
             x="rate",
@@ -122,9 +125,9 @@ def _map(lines: Sequence[Line], size: str, shown: Sequence[str]) -> Figure:
             middle=middle,
             reach=max(middle - values[0], 0.05),
             good="low",
-            step=150,
+            step=190,
         ),
-        alt="A table of placements by learning rates, each cell with its bits per byte and its diverged seeds.",
+        alt="A table of placements by learning rates, each cell with its bits per byte and its lost seeds.",
     )
 
 

@@ -34,6 +34,8 @@ LOOKS = 8
 """How often training is looked at; a quarter of it is one of the looks."""
 RISEN = 1.0
 """Bits per byte by which a loss above its lowest counts as diverged."""
+NEAR = 0.05
+"""Bits per byte by which a network must beat the frequencies of bytes, or it is stuck at them."""
 
 RATES = (3e-3, 1.5e-2, 7.5e-2)
 SIZES: dict[str, dict[str, Any]] = {
@@ -177,6 +179,7 @@ def run(trial: TrainingTrial) -> Outcome:
         "bits_per_byte": judged,
         "choosing_bits": chosen,
         "diverged": float(diverged(bits, judged)),
+        "stuck": float(judged > frequency_bits(text.train, exam.targets.tensor_split(2)[1]) - NEAR),
         "parameters": float(sum(parameter.numel() for parameter in model.parameters())),
         "digest": float(int(text.digest[:12], 16)),
     }
@@ -204,6 +207,12 @@ def diverged(course: Sequence[float], judged: float) -> bool:
     if not all(map(math.isfinite, (*course, judged))) or judged >= UNIFORM:
         return True
     return course[-1] > min(course) + RISEN
+
+
+def frequency_bits(train: Tensor, targets: Tensor) -> float:
+    """Bits per byte of a guess that knows how often each byte is, and nothing else."""
+    counts = torch.bincount(train, minlength=BYTES) + 1
+    return -float((counts / counts.sum()).log2()[targets].mean())
 
 
 def summary(depths: Sequence[Depth]) -> tuple[dict[str, float], dict[str, list[float]]]:
