@@ -227,7 +227,7 @@ def _bound_claims() -> tuple[Claim, ...]:
             id="bound",
             paper=f"{PAPER}, Proposition 3.1",
             statement="An output norm bounds the gradient in each weight of an MLP's last matrix by "
-            "4 γ sqrt(D) |h| / |a|.",
+            "4 γ sqrt(D) ‖h‖ / ‖a‖.",
             checks=tuple(
                 Check(f"largest gradient over its bound, {norm}", of(norm, "worst"), at_most=1) for norm in bound.NORMS
             ),
