@@ -35,11 +35,11 @@ class Tile:
     """Keys or queries whose loads are issued together; of a matrix product, the summed axis of a step."""
 
 
-SCALES = Tile(rows=64, cols=32, warps=4)
-FORWARD = Tile(rows=8, cols=64, warps=4, unroll=8)
-QUERIES = Tile(rows=8, cols=64, warps=4, unroll=4)
-KEYS = Tile(rows=8, cols=64, warps=4, unroll=4)
-THROUGH_SCALE = Tile(rows=64, cols=64, warps=4, unroll=32)
+SCALES = Tile(rows=64, cols=32, warps=8)
+FORWARD = Tile(rows=16, cols=64, warps=4, unroll=8)
+QUERIES = Tile(rows=16, cols=64, warps=4, unroll=8)
+KEYS = Tile(rows=16, cols=64, warps=4, unroll=8)
+THROUGH_SCALE = Tile(rows=64, cols=64, warps=8, unroll=32)
 # Elements of the rows whose mean is taken by one program.
 STATISTICS = 4096
 # Numbers kept for pairs at a time, 1 GiB; at least those of one sequence.
@@ -195,7 +195,7 @@ def _gradients(given: Problem, grad: Tensor, da: Tensor, db: Tensor, first: int,
     grid = (triton.cdiv(rows, tile.rows), triton.cdiv(given.sizes[3], tile.cols), count)
     for keys, own, other, out in ((False, given.a, given.b, da), (True, given.b, given.a, db)):
         kernels.add_through_scale[grid](
-            own, other, *(means[::-1] if keys else means), inner, given.weight, out, first, *given.sizes, given.stride,
-            *(strides[::-1] if keys else strides), MASKED=given.masked, CAUSAL=given.rule.causal, KEYS=keys,
+            own, other, *(means[::-1] if keys else means), scale, inner, given.weight, out, first, *given.sizes,
+            given.stride, *(strides[::-1] if keys else strides), MASKED=given.masked, CAUSAL=given.rule.causal, KEYS=keys,
             ROWS=tile.rows, COLS=tile.cols, STEP=tile.unroll, num_warps=tile.warps,
         )  # fmt: skip
