@@ -255,7 +255,9 @@ def fla_logcumsumexp(b: Tensor) -> Callable[[], Any]:
     def run():
         from fla.ops.utils import logcumsumexp
 
-        return logcumsumexp.logcumsumexp(b[:, None]) if hasattr(logcumsumexp, "logcumsumexp") else logcumsumexp(b[:, None])
+        return (
+            logcumsumexp.logcumsumexp(b[:, None]) if hasattr(logcumsumexp, "logcumsumexp") else logcumsumexp(b[:, None])
+        )
 
     return run
 
