@@ -11,7 +11,9 @@ the product has lost its digits, and the scale is taken from the pair itself.
 Backward, the part through s is ``c_ij x~_ij`` with ``c_ij = -s_ij² mean(p_ij n_ij)``: two matrix products more.
 """
 # Triton compiles these functions by its own rules, in which constant conditions decide what exists.
-# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false, reportOptionalMemberAccess=false
+# pyright: reportGeneralTypeIssues=false, reportAssignmentType=false
 
 import triton
 import triton.language as tl
@@ -378,8 +380,8 @@ def key_gradients(
 
 @triton.jit
 def add_through_scale(
-    own, other, mean_own, mean_other, scale, inner, weight, out, first, T, D, heads, width, stride, inner_own, inner_other,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    own, other, mean_own, mean_other, scale, inner, weight, out, first, T, D, heads, width, stride, inner_own,
+    inner_other, MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
     STEP: tl.constexpr,
 ):  # fmt: skip
     """Add the sum of c x~ over the keys of a few queries, or over the queries of a few keys."""

@@ -195,6 +195,6 @@ def _gradients(given: Problem, grad: Tensor, da: Tensor, db: Tensor, first: int,
     for keys, own, other, out in ((False, given.a, given.b, da), (True, given.b, given.a, db)):
         kernels.add_through_scale[grid](
             own, other, *(means[::-1] if keys else means), scale, inner, given.weight, out, first, *given.sizes,
-            given.stride, *(strides[::-1] if keys else strides), MASKED=given.masked, CAUSAL=given.rule.causal, KEYS=keys,
-            ROWS=tile.rows, COLS=tile.cols, STEP=tile.unroll, num_warps=tile.warps,
+            given.stride, *(strides[::-1] if keys else strides), MASKED=given.masked, CAUSAL=given.rule.causal,
+            KEYS=keys, ROWS=tile.rows, COLS=tile.cols, STEP=tile.unroll, num_warps=tile.warps,
         )  # fmt: skip
