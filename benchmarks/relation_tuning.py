@@ -19,29 +19,30 @@ def tune(seconds: float) -> None:
     a, b, grad = pairs[0], pairs[1], pairs[2].float()
     tile, wide = triton_scan.Tile, triton_pairs.Tile
     runs: list[tuple[Any, str, list[Any], Callable[[], Any]]] = [
+        (triton_scan, "FORWARD", [tile(e, w, c) for e, w, c in (
+            (1024, 1, 16), (1024, 1, 32), (1024, 1, 8), (1024, 2, 16), (2048, 2, 16), (2048, 1, 16), (512, 1, 16),
+        )], lambda: op.scan(scans[0], scans[1], None, *SCAN_OPTIONS)),
+        (triton_scan, "SUMS", [tile(e, w) for e, w in (
+            (1024, 1), (2048, 2), (4096, 4),
+        )], lambda: op.scan(scans[0], scans[1], None, *SCAN_OPTIONS)),
         (triton_pairs, "FORWARD", [wide(r, c, w, u) for r, c, w, u in (
-            (8, 64, 4, 8), (16, 64, 4, 8), (16, 64, 4, 4), (32, 64, 4, 4), (32, 64, 8, 8), (16, 32, 2, 8),
-            (16, 64, 2, 8),
+            (16, 64, 4, 8), (32, 64, 4, 4), (32, 64, 4, 8), (16, 64, 4, 16),
         )], lambda: op.pairs(a, b, None, *PAIR_OPTIONS)),
-        (triton_scan, "FORWARD", [tile(e, w, c, s) for e, w, c, s in (
-            (4096, 4, 32, 1), (4096, 4, 16, 1), (4096, 4, 64, 1), (8192, 8, 32, 1), (8192, 8, 16, 1), (2048, 4, 32, 1),
-            (4096, 4, 32, 2), (2048, 2, 16, 1), (4096, 8, 32, 1),
-        )], lambda: op.scan(scans[0], scans[1], None, *SCAN_OPTIONS)),
-        (triton_scan, "SUMS", [tile(e, w, 1, s) for e, w, s in (
-            (4096, 4, 1), (8192, 4, 1), (8192, 8, 1), (2048, 4, 1), (4096, 4, 2),
-        )], lambda: op.scan(scans[0], scans[1], None, *SCAN_OPTIONS)),
+        (triton_pairs, "SCALES", [wide(r, c, w) for r, c, w in (
+            (64, 32, 4), (128, 32, 8),
+        )], lambda: op.pairs(a, b, None, *PAIR_OPTIONS)),
         (triton_pairs, "QUERIES", [wide(r, c, w, u) for r, c, w, u in (
-            (16, 64, 4, 8), (16, 64, 4, 4), (32, 64, 4, 4), (8, 64, 4, 8), (32, 64, 8, 8),
+            (16, 64, 4, 8), (16, 64, 4, 4), (32, 64, 4, 4),
         )], lambda: op.pairs_backward(grad, a, b, None, *PAIR_OPTIONS)),
         (triton_pairs, "KEYS", [wide(r, c, w, u) for r, c, w, u in (
-            (16, 64, 4, 8), (16, 64, 4, 4), (32, 64, 4, 4), (32, 64, 8, 4), (8, 64, 4, 4),
+            (16, 64, 4, 8), (32, 64, 4, 4),
+        )], lambda: op.pairs_backward(grad, a, b, None, *PAIR_OPTIONS)),
+        (triton_pairs, "THROUGH_SCALE", [wide(r, c, w, u) for r, c, w, u in (
+            (64, 64, 4, 32), (64, 64, 4, 64), (128, 64, 8, 32),
         )], lambda: op.pairs_backward(grad, a, b, None, *PAIR_OPTIONS)),
         (triton_scan, "BACKWARD", [tile(e, w) for e, w in (
-            (8192, 8), (4096, 4), (4096, 8), (8192, 16), (16384, 16),
+            (4096, 4), (2048, 2), (1024, 1),
         )], lambda: op.scan_backward(scans[2], scans[0], scans[1], None, *SCAN_OPTIONS)),
-        (triton_pairs, "SCALES", [wide(r, c, w) for r, c, w in (
-            (64, 32, 8), (64, 32, 4), (128, 32, 8), (64, 64, 8),
-        )], lambda: op.pairs(a, b, None, *PAIR_OPTIONS)),
     ]  # fmt: skip
     for module, name, layouts, run in runs:
         found, start = [], getattr(module, name)

@@ -111,8 +111,10 @@ def cancelling(**options: Any) -> Case:
 def kinked(**options: Any) -> Case:
     """A rectifier whose kink some pairs hit in every channel: those that add up to one number, and two constant rows."""
     case = Case(activation="relu", **options)
-    half = case.shape[1] // 2
-    case.a[:, half : 2 * half] = (1024 * case.a[:, half : 2 * half]).round() / 1024
-    case.b[:, :half] = 1 / 1024 - case.a[:, half : 2 * half]
-    case.a[:, -1], case.b[:, -1] = 2.0, 0.3
+    half, step = case.shape[1] // 2, 1 / 1024
+    rows = case.a[:, half : 2 * half]
+    # Their means lie on both sides of 1, where they are rounded differently.
+    rows = ((rows - rows.mean(-1, keepdim=True) + 1 + step / 2) / step).round() * step
+    case.a[:, half : 2 * half], case.b[:, :half] = rows, step - rows
+    case.a[:, 0], case.b[:, 0] = 2.0, 0.3
     return case
