@@ -109,7 +109,7 @@ def cancelling(**options: Any) -> Case:
 
 
 def kinked(**options: Any) -> Case:
-    """A rectifier whose kink some pairs hit in every channel: those that add up to one number, and two constant rows."""
+    """A rectifier whose kink some pairs hit in every channel: those with one sum throughout, and two constant rows."""
     case = Case(activation="relu", **options)
     half, step = case.shape[1] // 2, 1 / 1024
     rows = case.a[:, half : 2 * half]
