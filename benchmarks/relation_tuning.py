@@ -20,7 +20,7 @@ def tune(seconds: float) -> None:
     tile, wide = triton_scan.Tile, triton_pairs.Tile
     runs: list[tuple[Any, str, list[Any], Callable[[], Any]]] = [
         (triton_scan, "FORWARD", [tile(e, w, c) for e, w, c in (
-            (1024, 1, 16), (1024, 1, 32), (1024, 1, 8), (1024, 2, 16), (2048, 2, 16), (2048, 1, 16), (512, 1, 16),
+            (1024, 1, 16), (1024, 1, 32), (1024, 1, 8), (1024, 2, 16), (2048, 2, 16), (2048, 1, 16), (1024, 4, 16),
         )], lambda: op.scan(scans[0], scans[1], None, *SCAN_OPTIONS)),
         (triton_scan, "SUMS", [tile(e, w) for e, w in (
             (1024, 1), (2048, 2), (4096, 4),
