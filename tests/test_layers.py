@@ -23,6 +23,7 @@ LAYERS = [
     {"train"},
     {"lab"},
     {"studies"},
+    {"bench"},
     {"doctor"},
     {"cli"},
     {"__main__"},
