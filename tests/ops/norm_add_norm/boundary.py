@@ -109,7 +109,11 @@ class Boundary:
 
     def _define(self, x: Tensor, f: Tensor, **tensors: Tensor) -> tuple[Tensor, Tensor]:
         def normed(v: Tensor, side: str, eps: float) -> Tensor:
-            kind, weight, bias = getattr(self, f"{side}_norm"), tensors.get(f"{side}_weight"), tensors.get(f"{side}_bias")
+            kind, weight, bias = (
+                getattr(self, f"{side}_norm"),
+                tensors.get(f"{side}_weight"),
+                tensors.get(f"{side}_bias"),
+            )
             if weight is not None and self.unit_offset:
                 weight = weight + 1
             if kind == "layer":
@@ -131,7 +135,7 @@ class Boundary:
         """What rounding explains, relative to the largest entry of each result, or to one: inputs are of that order.
 
         A result is rounded once, and depends on the stream, rounded once, by a derivative of order one: 2 units in the
-        last place, and as much again for the sums of gradients. float32 sums of up to 16384 terms lose some digits more.
+        last place, and as much again for the sums of gradients. Sums of 16384 terms lose some digits more.
         """
         coarsest = max((t.dtype for t in self.tensors.values()), key=lambda dtype: torch.finfo(dtype).eps)
         eps = torch.finfo(coarsest).eps

@@ -42,6 +42,9 @@ def main() -> None:
             Boundary(*kinds, shape=(9, 40), dtype=dtype).compare("triton")
             options = {"stream_dtype": torch.float32, "parameter_dtype": torch.float32}
             Boundary(*kinds, shape=(9, 40), dtype=dtype, **options).compare("triton")
+    for options in ({}, {"shifts": True, "scales": True, "branch": "scalar", "dropout": 0.2}):
+        whole = Boundary("layer", "rms", **options)
+        whole.compare("triton", wrap=lambda call: torch.compile(call, backend="aot_eager", fullgraph=True))
     print("every kernel agrees")
 
 

@@ -150,7 +150,9 @@ def _seed(seed: int | Tensor | None, dropout: float, x: Tensor) -> Tensor | None
     if not dropout:
         return None
     if seed is None:
-        raise UsageError("dropout needs a seed: pass seed=torch.randint(2**62, (), generator=...), a new one each step.")
+        raise UsageError(
+            "dropout needs a seed: pass seed=torch.randint(2**62, (), generator=...), a new one each step."
+        )
     if isinstance(seed, int):
         return torch.full((), seed, dtype=torch.int64, device=x.device)
     if seed.numel() != 1 or seed.dtype != torch.int64:

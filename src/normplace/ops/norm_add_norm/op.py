@@ -6,7 +6,6 @@ straight through an autograd function otherwise, which spares a small tensor the
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 from typing import NamedTuple
@@ -22,6 +21,8 @@ from normplace.ops.norm_add_norm.reference import Given, Grads, Needs, Rule
 BACKENDS = ("auto", "reference", "triton")
 # Wider rows do not fit the registers of one program.
 WIDEST = 16384
+TRITON = importlib.util.find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HALVES_AND_SINGLE = (torch.bfloat16, torch.float16, torch.float32)
 _GIVEN = ", ".join(f"Tensor? {name}" for name in Given._fields)
 _RULE = (
@@ -35,11 +36,6 @@ class Choice(NamedTuple):
 
     backend: str
     reason: str
-
-
-@functools.cache
-def _installed() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def choose(device: str, dtypes: tuple[torch.dtype, ...], width: int, asked: str = "auto") -> Choice:
@@ -56,11 +52,10 @@ def choose(device: str, dtypes: tuple[torch.dtype, ...], width: int, asked: str 
     """
     if asked == "reference":
         return Choice("reference", "the reference was asked for")
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     why_not = None
-    if not _installed():
+    if not TRITON:
         why_not = "Triton is not installed (pip install triton)"
-    elif device != "cuda" and not (asked == "triton" and interpreted):
+    elif device != "cuda" and not (asked == "triton" and INTERPRETED):
         why_not = f"the kernels need a CUDA GPU and the rows are on {device}"
     elif any(dtype not in HALVES_AND_SINGLE for dtype in dtypes):
         why_not = "the kernels compute in float32 and a tensor is float64"
@@ -148,7 +143,7 @@ def _(d_stream, d_y, stream, f, stats, *rest):
 
 
 def _save(ctx, inputs, output):
-    x, f, *rest = inputs
+    _, f, *rest = inputs
     given, rule = Given(*rest[:8]), Rule(*rest[8:])
     stream, _, stats = output
     ctx.mark_non_differentiable(stats)
@@ -191,7 +186,7 @@ def _differentiate(ctx, d_stream, d_y, _, *, as_operator=True):
             found = Grads(*(value if need else None for value, need in zip(values, asked, strict=True)))
         else:
             found = compute_backward(*saved, given, rule, asked)
-    dx = d_stream.to(rule.x_dtype) if passes else found.x
+    dx = d_stream.to(rule.x_dtype) if passes and d_stream is not None else found.x
     df = dx if shares else found.f
     return dx if needs.x else None, df, *found[2:], None, *[None] * len(rule)
 
@@ -222,11 +217,10 @@ def transformed() -> bool:
 
 def apply(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
     """The boundary by the shortest way that whoever watches permits."""
-    if torch.compiler.is_compiling():
-        return boundary(x, f, *given, *rule)
-    if transformed():
-        return reference.forward(x, f, given, rule)
-    if torch._C._len_torch_dispatch_stack():
+    compiling = torch.compiler.is_compiling()
+    if (compiling and rule.backend == "reference") or (not compiling and transformed()):
+        return reference.forward(x, f, given, rule)  # whose parts a compiler fuses and a transform knows
+    if compiling or torch._C._len_torch_dispatch_stack():
         return boundary(x, f, *given, *rule)
     learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, f, *given))
     return _Boundary.apply(x, f, *given, *rule) if learns else compute(x, f, *given, *rule)

@@ -107,11 +107,9 @@ def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Ten
     stream = rule.skip * x.reshape(-1, width).to(wide) + _branch(given, rule, wide) * _dropped(u, given.seed, rule)
     stream = stream.to(rule.stream_dtype)
     x_hat = _standardise(stream.to(wide), rule.in_norm, rule.in_eps)
-    stats = torch.zeros(len(stream), rule.num_statistics, dtype=wide, device=x.device)
-    with torch.no_grad():
-        for place, rows in enumerate((f_hat.rstd, x_hat.rstd, f_hat.mean, x_hat.mean)):
-            if rows is not None:
-                stats[:, place] = rows[:, 0]
+    none = stream.new_zeros(len(stream), 1, dtype=wide)
+    columns = (f_hat.rstd, x_hat.rstd, f_hat.mean, x_hat.mean)[: rule.num_statistics]
+    stats = torch.cat([none if column is None else column.detach() for column in columns], 1)
     if rule.in_norm == "none":
         return stream.reshape(x.shape), f.new_empty(0), stats
     y = _scaled(_affine(x_hat.value, given.in_weight, given.in_bias, rule), given.in_scale)

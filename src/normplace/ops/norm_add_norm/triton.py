@@ -1,8 +1,8 @@
 """The boundary on a GPU: one pass forward and one backward, each row in registers from its read to its write.
 
 Forward reads f and x and writes the stream and y; backward reads their gradients, the stream and f, and writes two
-gradients. Gradients of gains are summed by each program over its rows, then over programs by a small kernel: no atomics,
-the same bits every time.
+gradients. Gradients of gains are summed by each program over its rows, then over programs by a small kernel: no
+atomics, the same bits every time.
 
 Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
 """
@@ -154,9 +154,8 @@ def backward(
     )  # fmt: skip
     if not any(asked):
         return Grads(dx, df, None, None, None, None, None, d_out_scale, d_in_scale)
-    learned = [
-        alike(tensor, needed) for tensor, needed in zip(given[:4], needs[2:6], strict=True)
-    ]  # outer gain and shift, inner gain and shift
+    # Gain and shift of the outer norm, then of the inner.
+    learned = [alike(tensor, needed) for tensor, needed in zip(given[:4], needs[2:6], strict=True)]
     d_branch = torch.empty(width, dtype=torch.float32, device=device) if needs.branch else None
     kernels.finish[(triton.cdiv(width, SPAN),)](
         *parts, given.out_weight, given.out_bias, given.branch, *learned, d_branch, programs, rule.branch,
@@ -165,4 +164,4 @@ def backward(
     if d_branch is not None and given.branch is not None:
         d_branch = d_branch if constants["PER_CHANNEL"] else d_branch.sum()
         d_branch = d_branch.reshape(given.branch.shape).to(given.branch.dtype)
-    return Grads(dx, df, *learned, d_branch, d_out_scale, d_in_scale)
+    return Grads(*(dx, df, *learned, d_branch, d_out_scale, d_in_scale))

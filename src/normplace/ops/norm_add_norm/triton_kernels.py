@@ -5,7 +5,8 @@ padded to a power of two and held in registers, so that the variance is taken of
 again. A program walks over tiles; the backward pass adds up its gains' gradients on the way.
 """
 # Triton compiles these functions by its own rules, in which constant conditions decide what exists.
-# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
+# pyright: reportGeneralTypeIssues=false
 
 import triton
 import triton.language as tl
@@ -184,10 +185,7 @@ def backward(
             through = _through(_gained(g, in_weight, cols, inside, OFFSET), hat, rstd, D, IN)
             if IN == 2:
                 through = tl.where(mask, through, 0.0)  # the mean is taken from padding too
-            if d_stream is not None:
-                total = total.to(tl.float32) + through
-            else:
-                total = through
+            total = through if d_stream is None else total.to(tl.float32) + through
         else:
             total = total.to(tl.float32)
         place = row.to(tl.int64)[:, None] * D + cols[None, :]
