@@ -1,6 +1,7 @@
 """Numerical kernels: each has a reference in plain PyTorch beside the fast paths that must equal it."""
 
 from normplace.ops.aggregate import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
+from normplace.ops.norm_add_norm import boundary_backend, norm_add_norm
 
 __all__ = [
     # Aggregation over the neighbours of a node
@@ -9,4 +10,7 @@ __all__ = [
     "Neighbours",
     "LinearEdge",
     "TableEdge",
+    # The boundary between two residual blocks
+    "norm_add_norm",
+    "boundary_backend",
 ]
