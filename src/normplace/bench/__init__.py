@@ -11,7 +11,7 @@ from normplace.errors import unknown
 if TYPE_CHECKING:
     from normplace.bench.case import Op
 
-OPS = ("aggregate", "ntk")
+OPS = ("aggregate", "norm_add_norm", "relation", "ntk")
 """The ops that are measured, each by the module of its name."""
 
 

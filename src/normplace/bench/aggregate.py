@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
-import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from normplace.bench import peers
 from normplace.bench.case import FORWARD, TRAINING, Case, Floor, Method, Op, Problem
 from normplace.bench.tune import Setting, fastest
 from normplace.models import GENConv
@@ -119,7 +118,7 @@ class Inputs:
 
     def peer(self, rule: str) -> Method:
         """As PyG's GENConv computes it."""
-        aggregations = _pyg("nn.aggr")
+        aggregations = peers.imported("torch_geometric.nn.aggr")
         module = aggregations.SoftmaxAggregation if rule == "softmax" else aggregations.PowerMeanAggregation
         module = module(learn=True).to(self.x.device)
         exponent = torch.nn.Parameter(self.exponent.detach())
@@ -150,19 +149,6 @@ class Inputs:
         return {FORWARD: Floor("copy", forward), TRAINING: Floor("copy", forward + backward)}
 
 
-def _pyg(module: str):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*torch.jit", DeprecationWarning)  # PyG's own, on import
-        return importlib.import_module(f"torch_geometric.{module}")
-
-
-def _has_pyg() -> bool:
-    return importlib.util.find_spec("torch_geometric") is not None
-
-
-NO_PYG = "PyG is not installed: pip install 'normplace[graphs]' to have it beside the aggregation"
-
-
 def problem(device: str, graph: str, rule: str, edge: str, dtype: torch.dtype = torch.float32) -> Problem:
     """The aggregation of one layer's messages."""
     inputs = Inputs(graph, edge, device, dtype)
@@ -172,7 +158,7 @@ def problem(device: str, graph: str, rule: str, edge: str, dtype: torch.dtype = 
     counted = torch.arange(inputs.channels, device=device) % every == 0
     return Problem(
         ours=inputs.method(rule),
-        peers=[inputs.peer(rule)] if _has_pyg() else [],
+        peers=[] if peers.missing("torch_geometric") else [inputs.peer(rule)],
         truth=exact.method(rule, "float64", "reference"),
         tolerance=TOLERANCE[dtype],
         seeds=[inputs.seed],
@@ -180,7 +166,7 @@ def problem(device: str, graph: str, rule: str, edge: str, dtype: torch.dtype = 
         part=_channels_of,
         check_seeds=[inputs.seed * counted],
         truth_seeds=[exact.seed],
-        notes=[] if _has_pyg() else [NO_PYG],
+        notes=peers.missing("torch_geometric"),
     )
 
 
@@ -196,18 +182,18 @@ def layer(device: str, graph: str) -> Problem:
         ours = GENConv(inputs.channels, inputs.channels, learn_t=True).to(device)
     exact, double = inputs.in_double(1), GENConv(inputs.channels, inputs.channels, learn_t=True).to(device).double()
     double.load_state_dict(ours.state_dict())
-    peers = []
-    if _has_pyg():
-        peer = _pyg("nn").GENConv(inputs.channels, inputs.channels, learn_t=True).to(device)
+    others = []
+    if not peers.missing("torch_geometric"):
+        peer = peers.imported("torch_geometric.nn").GENConv(inputs.channels, inputs.channels, learn_t=True).to(device)
         peer.load_state_dict(ours.state_dict())
-        peers = [Method("PyG", lambda: peer(inputs.x, inputs.edges), _with_weights(inputs.x, peer))]
+        others = [Method("PyG", lambda: peer(inputs.x, inputs.edges), _with_weights(inputs.x, peer))]
     return Problem(
         ours=Method("normplace", lambda: ours(inputs.x, inputs.graph), _with_weights(inputs.x, ours)),
-        peers=peers,
+        peers=others,
         truth=Method("float64", lambda: double(exact.x, exact.graph), _with_weights(exact.x, double)),
         tolerance=1e-3,  # batch statistics over all nodes between two products
         seeds=[inputs.seed],
-        notes=[] if peers else [NO_PYG],
+        notes=peers.missing("torch_geometric"),
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 
 import torch
 from torch import Tensor, nn
 
+from normplace.bench import peers
 from normplace.bench.case import FORWARD, Case, Floor, Method, Op, Problem
 from normplace.ntk import empirical
 
@@ -23,7 +23,6 @@ SIZES = {
         (8192, 20_000, True),
     ),
 }  # fmt: skip
-NO_NNGEOMETRY = "nngeometry is not installed: it would stand beside the tangent kernel without norms"
 
 
 def network(width: int, norms: bool) -> nn.Sequential:
@@ -55,11 +54,11 @@ def jacobian_contraction(model: nn.Module, x: Tensor) -> Tensor:
 
 def nngeometry_gram(model: nn.Module, x: Tensor) -> Tensor:
     """As nngeometry computes it."""
-    from nngeometry.gram import GramMatrix  # pyright: ignore[reportMissingImports]
     from torch.utils.data import DataLoader, TensorDataset
 
     loader = DataLoader(TensorDataset(x), batch_size=len(x))
-    return GramMatrix(model=model, loader=loader, function=model).to_torch().flatten(0, 1).flatten(1)
+    gram = peers.imported("nngeometry.gram").GramMatrix
+    return gram(model=model, loader=loader, function=model).to_torch().flatten(0, 1).flatten(1)
 
 
 def problem(device: str, width: int, samples: int, norms: bool) -> Problem:
@@ -67,21 +66,20 @@ def problem(device: str, width: int, samples: int, norms: bool) -> Problem:
     model, exact = network(width, norms).to(device), network(width, norms).to(device).double()
     x = torch.linspace(-3, 3, samples, device=device)[:, None]
     places = torch.linspace(0, samples - 1, CORNER).long().to(device)
-    peers, notes = [], []
+    others, notes = [], []
     # The Jacobian and its products need about three copies of samples × parameters.
     if device == "cpu" or 12 * samples * width**2 < 0.5 * torch.cuda.get_device_properties(0).total_memory:
-        peers.append(Method("torch.func", lambda: jacobian_contraction(model, x)))
+        others.append(Method("torch.func", lambda: jacobian_contraction(model, x)))
     else:
         notes.append(f"torch.func at width {width} and {samples:,} samples: its Jacobian does not fit the GPU")
-    if not norms and importlib.util.find_spec("nngeometry") is not None:
-        peers.append(Method("nngeometry", lambda: nngeometry_gram(model, x)))
-    elif not norms:
-        notes.append(NO_NNGEOMETRY)
+    if not norms:
+        notes += peers.missing("nngeometry")
+        others += [] if peers.missing("nngeometry") else [Method("nngeometry", lambda: nngeometry_gram(model, x))]
     # The W × W layer forward and backward, and half of four symmetric Gram matrices.
     flops = 4 * samples * width**2 + 4 * samples**2 * width
     return Problem(
         ours=Method("normplace", lambda: empirical(model, x)),
-        peers=peers,
+        peers=others,
         truth=Method("float64", lambda: jacobian_contraction(exact, x[places].double())),
         tolerance=1e-4,  # three layers of float32 sums of W terms
         floors={FORWARD: Floor("gemm", flops)},

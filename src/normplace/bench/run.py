@@ -133,11 +133,13 @@ def measure(case: Case, device: str, quick: bool) -> Outcome:
         quick: Whether to take few times only.
     """
     return_freed()
-    problem = case.build(device)
     try:
+        problem = case.build(device)
         errors, failed = check(case, problem)
     except WrongKernel as error:
         return Outcome(refused=[str(error)])
+    except torch.OutOfMemoryError:
+        return Outcome(notes=[f"{case}: the GPU's memory is too small to check it"])
     outcome = Outcome(notes=[*problem.notes, *(f"{case}: {name} fails: {why}" for name, why in failed.items())])
     methods = {method.name: method for method in problem.methods if method.name not in failed}
     calls: dict[str, dict[str, Callable[[], object]]] = {}

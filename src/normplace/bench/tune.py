@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from normplace.bench.timing import median_seconds
 
@@ -12,19 +13,30 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Setting:
-    """An attribute that decides how a kernel runs.
+    """What decides how a kernel runs.
 
     Args:
-        owner: The module or object that has it.
-        name: Its name.
+        owner: The module or object that has it as an attribute, or the dictionary that holds it.
+        name: Its name, or key.
         values: What to try.
         names: What the values are called; themselves by default.
     """
 
     owner: object
-    name: str
+    name: Any
     values: Sequence[object]
     names: Sequence[str] = ()
+
+    def get(self) -> object:
+        """Its value now."""
+        return self.owner[self.name] if isinstance(self.owner, dict) else getattr(self.owner, self.name)
+
+    def put(self, value: object) -> None:
+        """Give it another value."""
+        if isinstance(self.owner, dict):
+            self.owner[self.name] = value
+        else:
+            setattr(self.owner, self.name, value)
 
 
 def fastest(title: str, setting: Setting, call: Callable[[], object]) -> Iterator[str]:
@@ -38,14 +50,18 @@ def fastest(title: str, setting: Setting, call: Callable[[], object]) -> Iterato
     Yields:
         A heading, then a line for each of the fastest.
     """
-    before = getattr(setting.owner, setting.name)
+    before = setting.get()
     found = []
     try:
         for place, value in enumerate(setting.values):
-            setattr(setting.owner, setting.name, value)
-            found.append((median_seconds(call, "cuda", 10), setting.names[place] if setting.names else str(value)))
+            named = setting.names[place] if setting.names else str(value)
+            setting.put(value)
+            try:
+                found.append((median_seconds(call, "cuda", 10), named))
+            except Exception as error:  # Triton has no one class for a layout that does not fit the machine
+                yield f"  {named} fails: {type(error).__name__}"
     finally:
-        setattr(setting.owner, setting.name, before)
+        setting.put(before)
     yield f"{title}, {setting.name}, now {before}"
     for seconds, value in sorted(found)[:SHOWN]:
         yield f"  {seconds * 1e3:.3f} ms  {value}"

@@ -1,0 +1,194 @@
+"""The relations beside their plain forms, compiled and not, with attention and linear attention as yardsticks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normplace.bench import peers
+from normplace.bench.case import FORWARD, TRAINING, Case, Floor, Method, Op, Problem
+from normplace.ops import relation_pairwise, relation_scan
+
+EPS = 1e-5
+HEAD = 64  # channels of a head of the yardsticks
+# Batch, length, width, precision.
+Shape = tuple[int, int, int, torch.dtype]
+SCANS: dict[tuple[str, bool], list[Shape]] = {
+    ("cpu", True): [(2, 512, 256, torch.float32)],
+    ("cpu", False): [(2, 512, 256, torch.float32), (4, 2048, 512, torch.float32)],
+    ("cuda", True): [(4, 2048, 1024, torch.bfloat16)],
+    ("cuda", False): [(4, 2048, 1024, torch.bfloat16), (4, 8192, 1024, torch.bfloat16)],
+}
+PAIRS: dict[tuple[str, bool], list[Shape]] = {
+    ("cpu", True): [(1, 128, 64, torch.float32)],
+    ("cpu", False): [(1, 128, 64, torch.float32), (2, 512, 64, torch.float32)],
+    ("cuda", True): [(4, 512, 256, torch.float32)],
+    ("cuda", False): [
+        (4, 512, 256, torch.float32),
+        (64, 602, 192, torch.float32),
+        (64, 602, 192, torch.bfloat16),
+        (1, 8192, 768, torch.float32),
+    ],
+}
+# Relative to the largest entry; an exponential magnifies the rounding of its argument, at most sqrt(D).
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 4 * torch.finfo(torch.bfloat16).eps}
+# Tensors of every pair and channel that the plain form has at a time, forward and backward.
+PAIR_TENSORS = 6
+
+
+def _counts(x: Tensor) -> Tensor:
+    return torch.arange(1, x.shape[1] + 1, device=x.device, dtype=torch.float32)[:, None]
+
+
+def _normed(x: Tensor) -> Tensor:
+    return F.layer_norm(x.float(), x.shape[-1:], eps=EPS)
+
+
+def cumsum_form(a: Tensor, b: Tensor) -> Tensor:
+    """The factorised relation with a running sum, in float32."""
+    return (_normed(a).exp() * _normed(b).exp().cumsum(1) / _counts(a)).to(a.dtype)
+
+
+def logcumsumexp_form(a: Tensor, b: Tensor) -> Tensor:
+    """The same in logarithms, as published."""
+    return (_normed(a) + _normed(b).logcumsumexp(1) - _counts(a).log()).exp().to(a.dtype)
+
+
+def pair_form(a: Tensor, b: Tensor) -> Tensor:
+    """Every pair at once."""
+    pairs = _normed(a[:, :, None] + b[:, None]).exp()
+    length = a.shape[1]
+    seen = torch.ones(length, length, dtype=torch.bool, device=a.device).tril()[:, :, None]
+    return (pairs.where(seen, 0.0).sum(2) / _counts(a)).to(a.dtype)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal softmax attention of the same length and width."""
+    q, k, v = (tensor.unflatten(2, (-1, HEAD)).transpose(1, 2) for tensor in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Simple gated linear attention of flash-linear-attention, of the same length and width."""
+    q, k, v = (tensor.unflatten(2, (-1, HEAD)) for tensor in (q, k, v))
+    decay = q.new_full(q.shape[:3], -0.01, dtype=torch.float32)
+    return peers.imported("fla.ops.simple_gla").chunk_simple_gla(q, k, v, decay)[0]
+
+
+class Inputs:
+    """The rows of a case, and the methods on them.
+
+    Args:
+        shape: Batch, length, width and precision.
+        device: Where.
+    """
+
+    def __init__(self, shape: Shape, device: str) -> None:
+        *size, dtype = shape
+        generator = torch.Generator().manual_seed(0)
+        drawn = [torch.randn(*size, generator=generator).to(device, dtype) for _ in range(3)]
+        self.a, self.b, self.seed = drawn[0].requires_grad_(), drawn[1].requires_grad_(), drawn[2]
+        self.device, self.size = device, self.a.nbytes
+        self.tolerance = TOLERANCE[self.a.dtype]
+
+    def method(self, name: str, function: Callable[[Tensor, Tensor], Tensor]) -> Method:
+        """A form of the relation."""
+        return Method(name, lambda: function(self.a, self.b), {"a": self.a, "b": self.b})
+
+    def truth(self, function: Callable[..., Tensor]) -> Method:
+        """The plain reference in double precision."""
+        a, b = (tensor.detach().double().requires_grad_() for tensor in (self.a, self.b))
+        return Method("float64", lambda: function(a, b, eps=EPS, backend="reference"), {"a": a, "b": b})
+
+    def yardsticks(self) -> tuple[list[Method], list[str]]:
+        """Other ways to mix a sequence, and what is not installed."""
+        found = [_yardstick("SDPA", attention, self.a, "causal attention")]
+        if self.device != "cuda":
+            return found, []
+        if not peers.missing("fla"):
+            found.append(_yardstick("fla", linear_attention, self.a, "simple gated linear attention"))
+        return found, peers.missing("fla")
+
+
+def _yardstick(name: str, function: Callable[..., Tensor], like: Tensor, instead: str) -> Method:
+    q, k, v = (like.detach().clone() for _ in range(3))
+    return Method(name, lambda: function(q, k, v), instead=instead)
+
+
+def scan(device: str, shape: Shape, quick: bool) -> Problem:
+    """The relation that factorises."""
+    inputs = Inputs(shape, device)
+    yardsticks, notes = inputs.yardsticks()
+    forms = [inputs.method("logcumsumexp", logcumsumexp_form), inputs.method("cumsum", cumsum_form)]
+    if quick:
+        notes.append(peers.NOT_QUICK)
+    else:
+        forms.append(inputs.method("torch.compile", peers.compiled(cumsum_form)))
+    return Problem(
+        ours=inputs.method("normplace", functools.partial(relation_scan, eps=EPS)),
+        peers=[*forms, *yardsticks],
+        truth=inputs.truth(relation_scan),
+        tolerance=inputs.tolerance,
+        seeds=[inputs.seed],
+        # Forward reads a and b and writes y; backward reads a, b and a gradient and writes two.
+        floors={FORWARD: Floor("copy", 3 * inputs.size), TRAINING: Floor("copy", 8 * inputs.size)},
+        notes=notes,
+    )
+
+
+def pairs(device: str, shape: Shape, quick: bool) -> Problem:
+    """The relation that normalizes every pair."""
+    inputs = Inputs(shape, device)
+    batch, length, width, _ = shape
+    yardsticks, notes = inputs.yardsticks()
+    forms = []
+    if device == "cuda" and PAIR_TENSORS * 4 * batch * length**2 * width > torch.cuda.mem_get_info()[0]:
+        notes.append(
+            f"the plain form of pairwise, {_said(shape)}: tensors of every pair and channel do not fit the GPU"
+        )
+    else:
+        forms.append(inputs.method("PyTorch", pair_form))
+        if not quick:
+            forms.append(inputs.method("torch.compile", peers.compiled(pair_form)))
+    notes += [peers.NOT_QUICK] if quick else []
+    exponentials = batch * length * (length + 1) / 2 * width
+    return Problem(
+        ours=inputs.method("normplace", functools.partial(relation_pairwise, eps=EPS)),
+        peers=[*forms, *yardsticks],
+        truth=inputs.truth(relation_pairwise),
+        tolerance=inputs.tolerance,
+        seeds=[inputs.seed],
+        # Nothing of every pair is kept, so the backward pass needs each exponential again.
+        floors={FORWARD: Floor("exp", exponentials), TRAINING: Floor("exp", 2 * exponentials)},
+        notes=notes,
+    )
+
+
+def cases(device: str, quick: bool) -> list[Case]:
+    """Scans, then pairs."""
+    return [
+        Case("relation", f"{name}, {_said(shape)}", functools.partial(build, shape=shape, quick=quick))
+        for name, build, shapes in (("scan", scan, SCANS), ("pairwise", pairs, PAIRS))
+        for shape in shapes[device, quick]
+    ]
+
+
+def _said(shape: Shape) -> str:
+    *size, dtype = shape
+    return " × ".join(map(str, size)) + (", bfloat16" if dtype == torch.bfloat16 else "")
+
+
+OP = Op(
+    name="relation",
+    summary=(
+        "scan: the causal mean of exp(LN(a_i) + LN(b_j)), whose floor is a and b read and y written, and five tensors "
+        "more with the backward pass. pairwise: the causal mean of exp(LN(a_i + b_j)), whose floor is one exponential "
+        "for each pair and channel, and one more with the backward pass. Sizes are batch × length × width. SDPA and "
+        "fla mix a sequence of the same size otherwise, in heads of 64 channels, and are yardsticks."
+    ),
+    cases=cases,
+)
