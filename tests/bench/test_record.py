@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from normplace.bench.chart import figure, render
 from normplace.bench.record import Record, Row, changes
 from normplace.bench.table import as_markdown, as_text, report, table
 from normplace.bench.timing import Spread
@@ -31,7 +32,7 @@ def record(device: str = "cuda", **more) -> Record:
         "versions": {"torch": "2.13"},
         "hardware": {"cpu": "EPYC", "cores": 2, "memory_gb": 8.0, "threads": 2}
         | ({"gpu": "H200"} if device == "cuda" else {}),
-        "load": [0.1, 2.0],
+        "load": 0.1,
         "ceilings": {"copy": 4e12, "exp": 3.2e12} if device == "cuda" else {},
         "rows": [row("normplace", 2.0), row("PyG", 60.0, error=None, instead="something else")],
         "notes": ["Liger is not installed"],
@@ -121,13 +122,15 @@ def test_runs_that_cannot_be_compared():
         changes(record(rows=other), record())
 
 
+def test_the_chart_has_ours_at_one():
+    ours, peer = figure(record(), "aggregate").rows
+    assert (ours["times our time"], ours["low"], ours["high"]) == pytest.approx((1.0, 0.9, 1.1))
+    assert (peer["times our time"], peer["low"], peer["high"]) == (30.0, 0.5, 9.0)
+
+
 def test_the_page_of_a_run_draws_every_op():
     pytest.importorskip("vl_convert", reason="needs vl-convert: pip install 'normplace[charts]'")
-    from normplace.bench.chart import render
-
     page = render(record(refused=["wave <b>: wrong"]))
     assert page.count("<svg") >= 2
     assert "times our time" in page
     assert "wave &lt;b&gt;: wrong" in page
-    alone = render(record(rows=[row("normplace", 2.0)]))
-    assert "It has no peer here." in alone

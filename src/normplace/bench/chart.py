@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from normplace.bench import load_ops
 from normplace.bench.record import Record
+from normplace.bench.timing import Spread
 from normplace.lab.environment import describe
 from normplace.lab.report.markup import Html, tag
 from normplace.lab.report.page import document
@@ -19,21 +20,22 @@ def figure(record: Record, op: str) -> Figure:
         record: The run.
         op: The op.
     """
-    rows = [row for row in record.rows if row.op == op and row.slower is not None]
-    shown = [
-        {
-            "case": row.case,
-            "pass": row.step,
-            "method": row.method,
-            "times our time": row.slower.median,
-            "low": row.slower.low,
-            "high": row.slower.high,
-            "milliseconds": row.seconds.median * 1e3,
-            "error": row.error,
-        }
-        for row in rows
-        if row.slower is not None
-    ]
+    shown = []
+    for row in (row for row in record.rows if row.op == op):
+        ours = row.seconds.median  # its own spread stands around 1
+        beside = row.slower or Spread(1.0, row.seconds.low / ours, row.seconds.high / ours, row.seconds.runs)
+        shown.append(
+            {
+                "case": row.case,
+                "pass": row.step,
+                "method": row.method,
+                "times our time": beside.median,
+                "low": beside.low,
+                "high": beside.high,
+                "milliseconds": row.seconds.median * 1e3,
+                "error": row.error,
+            }
+        )
     named = {column: list(dict.fromkeys(str(row[column]) for row in shown)) for column in ("case", "pass", "method")}
     spec = dots(
         x={"field": "times our time", "title": "times our time", "scale": {"type": "log"}},
@@ -49,7 +51,7 @@ def figure(record: Record, op: str) -> Figure:
     return Figure(
         title=f"{op}: time beside that of normplace",
         alt=f"For each case of {op}, the time of each peer as a multiple of ours.",
-        caption="Medians over rounds in which every method ran once, with quartiles; right of 1 the peer is slower.",
+        caption="Medians over rounds in which every method ran once, with quartiles; right of 1 a peer is slower.",
         spec=spec,
         rows=shown,
     )
@@ -84,7 +86,7 @@ def _section(record: Record, op: str, summary: str, anchor: str) -> Html:
         "section",
         tag("h2", op, id=f"{anchor}-title"),
         tag("p", summary, class_="summary"),
-        figure_section(drawn, f"{anchor}-figure", "the record") if drawn.rows else tag("p", "It has no peer here."),
+        figure_section(drawn, f"{anchor}-figure", "the record"),
         class_="study",
         aria_labelledby=f"{anchor}-title",
     )

@@ -17,8 +17,8 @@ HOW = """\
 Every op of the project beside named peers, measured in one run by `normplace bench`; this page is written from the
 committed records by `scripts/write_benchmarks.py`.
 
-**Correctness first.** Results and gradients of every method are compared with the op's plain reference in double
-precision, from the same inputs. Where the project's kernel is further from it than rounding explains, the case is
+**Correctness first.** Results and gradients of every method are compared with a plain form in double precision,
+from the same inputs. Where the project's kernel is further from it than rounding explains, the case is
 refused: nothing is reported of it, and the exit code is 1. A peer's error is a column of the table. Errors are
 relative to the largest entry.
 
@@ -66,7 +66,7 @@ def _run(record: Record) -> str:
     facts = [
         f"- Hardware: {describe(dict(record.hardware))}; {record.hardware['threads']} threads",
         f"- Versions: {', '.join(f'{name} {version}' for name, version in record.versions.items())}",
-        f"- Date: {date:%-d %B %Y}; load average before and after: {', '.join(f'{load:.1f}' for load in record.load)}",
+        f"- Date: {date:%-d %B %Y}, at a load average of {record.load:.1f}",
         f"- Command: `{record.command}`",
     ]
     if record.ceilings:

@@ -6,10 +6,14 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from normplace.bench.timing import Spread
 from normplace.errors import UsageError
@@ -25,7 +29,9 @@ PEERS = {
     "flash-linear-attention": "fla",
     "nngeometry": "nngeometry",
 }
-"""Distributions the figures depend on, where they are installed, and what each is imported as."""
+"""Distributions of peers, and what each is imported as."""
+OWN = ("normplace", "python", "torch", "numpy")
+"""What all figures depend on."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +77,10 @@ class Record:
     Args:
         device: ``cpu`` or ``cuda``.
         command: What was typed.
-        date: When it ended.
+        date: When it began.
         versions: Of everything the figures depend on.
         hardware: The machine.
-        load: Its load averages before and after, since other work on it spoils a CPU's figures.
+        load: Its load average before the run, since other work on it spoils a CPU's figures.
         ceilings: What it can do, by name.
         rows: What was measured.
         notes: What was left out, and why.
@@ -86,7 +92,7 @@ class Record:
     date: str
     versions: Mapping[str, str]
     hardware: Mapping[str, Any]
-    load: Sequence[float]
+    load: float
     ceilings: Mapping[str, float]
     rows: Sequence[Row]
     notes: Sequence[str]
@@ -124,13 +130,23 @@ def _row(held: dict[str, Any]) -> Row:
     return Row(seconds=Spread(**held.pop("seconds")), slower=None if slower is None else Spread(**slower), **held)
 
 
-def versions() -> dict[str, str]:
-    """Versions of the project, of what it stands on, and of the peers that are here."""
-    found = dict(environment.versions())
-    for peer, module in PEERS.items():
+def surroundings(packages: Mapping[str, str] = PEERS) -> dict[str, Any]:
+    """When, with what and on what: the date, the versions, the machine and how busy it is.
+
+    Args:
+        packages: Distributions the figures depend on, where they are installed, and what each is imported as.
+    """
+    found = {name: version for name, version in environment.versions().items() if name in OWN}
+    for package, module in packages.items():
         if importlib.util.find_spec(module) is not None:
-            found[peer] = next((d.version for d in importlib.metadata.distributions(name=peer)), "of unknown version")
-    return found
+            distributions = importlib.metadata.distributions(name=package)
+            found[package] = next((one.version for one in distributions), "of unknown version")
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": found,
+        "hardware": environment.hardware() | {"threads": torch.get_num_threads()},
+        "load": os.getloadavg()[0],
+    }
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Protocol
 
 import torch
@@ -17,10 +15,9 @@ from normplace.bench.case import Case, Op
 from normplace.bench.ceilings import ceilings
 from normplace.bench.check import WrongKernel, check
 from normplace.bench.memory import peak_bytes
-from normplace.bench.record import Record, Row, versions
+from normplace.bench.record import Record, Row, surroundings
 from normplace.bench.timing import Effort, Spread, interleaved
 from normplace.errors import UsageError, unknown
-from normplace.lab.environment import hardware
 
 DEVICES = ("auto", "cpu", "cuda")
 # For one pass of one case, all methods together.
@@ -85,8 +82,7 @@ def run(cases: Sequence[Case], device: str, quick: bool, watcher: Watcher, comma
         watcher: Is told how far it is.
         command: What was typed, for the record.
     """
-    before = os.getloadavg()[0]
-    limits = ceilings(device)
+    here, limits = surroundings(), ceilings(device)
     whole = Outcome()
     measured = functools.partial(measure, device=device, quick=quick)
     for index, outcome in enumerate(_outcomes(measured, cases, device, watcher)):
@@ -94,18 +90,7 @@ def run(cases: Sequence[Case], device: str, quick: bool, watcher: Watcher, comma
         whole.notes += [note for note in outcome.notes if note not in whole.notes]
         whole.refused += outcome.refused
         watcher.finished(index, not outcome.refused)
-    return Record(
-        device=device,
-        command=command,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions=versions(),
-        hardware=hardware() | {"threads": torch.get_num_threads()},
-        load=(before, os.getloadavg()[0]),
-        ceilings=limits,
-        rows=whole.rows,
-        notes=whole.notes,
-        refused=whole.refused,
-    )
+    return Record(device=device, command=command, ceilings=limits, **here, **vars(whole))
 
 
 def _outcomes(

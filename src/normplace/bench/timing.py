@@ -108,6 +108,11 @@ def _cuda_round() -> Callable[[Mapping[str, Callable[[], object]]], dict[str, fl
     return turn
 
 
+def seconds(call: Callable[[], object], device: str, rounds: int) -> list[float]:
+    """The times of one call alone, which has been warmed up."""
+    return interleaved({"": call}, device, Effort(0.0, rounds, rounds))[""]
+
+
 def median_seconds(call: Callable[[], object], device: str, rounds: int = 20) -> float:
     """The median time of one call alone."""
-    return statistics.median(interleaved({"": call}, device, Effort(0.0, rounds, rounds))[""])
+    return statistics.median(seconds(call, device, rounds))
