@@ -274,10 +274,9 @@ def tune(args: argparse.Namespace) -> None:
     for width, kind in itertools.product(args.widths, args.kinds):
         case = Case(kind, max(4096, 2**26 // width), width)
         block = 1 << (width - 1).bit_length()
-        for name, table, part in (
-            ("FORWARD", kernels.FORWARD, FORWARD),
-            ("BACKWARD", kernels.BACKWARD, STEP - FORWARD),
-        ):
+        backward = "BACKWARD_SHIFTS" if kind == "layer" else "BACKWARD"
+        for name, part in (("FORWARD", FORWARD), (backward, STEP - FORWARD)):
+            table = getattr(kernels, name)
             start, found = table[block], []
             for tile in layouts(kernels.Tile, block, name):
                 table[block] = tile

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from normplace.ops.norm_add_norm import triton_kernels
@@ -49,17 +48,26 @@ FORWARD = {
     16384: Tile(rows=1, warps=32),
 }
 BACKWARD = {
-    256: Tile(rows=8, warps=4, per_sm=4),
-    512: Tile(rows=4, warps=4, per_sm=4),
-    1024: Tile(rows=4, warps=4, per_sm=4),
-    2048: Tile(rows=2, warps=8, per_sm=2),
-    4096: Tile(rows=1, warps=8, per_sm=2),
-    8192: Tile(rows=1, warps=16, per_sm=1),
+    256: Tile(rows=8, warps=4, per_sm=4, stages=2),
+    512: Tile(rows=4, warps=4, per_sm=4, stages=2),
+    1024: Tile(rows=2, warps=4, per_sm=4, stages=2),
+    2048: Tile(rows=1, warps=4, per_sm=4, stages=2),
+    4096: Tile(rows=1, warps=8, per_sm=2, stages=2),
+    8192: Tile(rows=1, warps=16, per_sm=1, stages=2),
     16384: Tile(rows=1, warps=32, per_sm=1),
 }
-WIDEST = max(FORWARD)
+# With gradients of shifts a program keeps twice as many sums.
+BACKWARD_SHIFTS = {
+    256: Tile(rows=4, warps=4, per_sm=5, stages=2),
+    512: Tile(rows=2, warps=4, per_sm=5, stages=2),
+    1024: Tile(rows=1, warps=4, per_sm=5, stages=2),
+    2048: Tile(rows=1, warps=8, per_sm=2, stages=2),
+    4096: Tile(rows=1, warps=16, per_sm=1, stages=2),
+    8192: Tile(rows=1, warps=32, per_sm=1, stages=2),
+    16384: Tile(rows=1, warps=32, per_sm=1),
+}
 # Programs' parts added at a time, and channels of each program that adds them.
-CHUNK, SPAN = 32, 64
+CHUNK, SPAN = 128, 32
 
 
 @functools.cache
@@ -69,11 +77,11 @@ def _multiprocessors(device: torch.device) -> int:
 
 def _layout(table: dict[int, Tile], rows: int, width: int, device: torch.device) -> tuple[int, dict[str, Any]]:
     """How many programs there are, and the options of the kernel."""
-    block = triton.next_power_of_2(width)
+    block = 1 << (width - 1).bit_length()
     narrowest = min(table)
     tile = table[max(block, narrowest)]
     tall = tile.rows * max(1, narrowest // block)
-    programs = triton.cdiv(rows, tall)
+    programs = -(-rows // tall)
     if tile.per_sm:
         programs = min(programs, tile.per_sm * _multiprocessors(device))
     return programs, {"ROWS": tall, "BLOCK": block, "STAGES": tile.stages, "num_warps": tile.warps}
@@ -126,7 +134,6 @@ def backward(
     assert like is not None
     shape, width, device = like.shape, like.shape[-1], like.device
     rows = like.numel() // width
-    programs, layout = _layout(BACKWARD, rows, width, device)
     f_rows = None if f is None else _rows(f, width)
     dx = torch.empty(shape, dtype=rule.x_dtype, device=device) if needs.x else None
     df = torch.empty(shape, dtype=rule.f_dtype, device=device) if needs.f else None
@@ -141,6 +148,8 @@ def backward(
         needs.in_weight,
         needs.in_bias,
     )
+    table = BACKWARD_SHIFTS if asked[1] or asked[3] else BACKWARD
+    programs, layout = _layout(table, rows, width, device)
     parts: list[Tensor | None] = [None] * 4
     if any(asked):
         free = iter(torch.empty(sum(asked), programs, width, dtype=torch.float32, device=device))
@@ -157,9 +166,9 @@ def backward(
     # Gain and shift of the outer norm, then of the inner.
     learned = [alike(tensor, needed) for tensor, needed in zip(given[:4], needs[2:6], strict=True)]
     d_branch = torch.empty(width, dtype=torch.float32, device=device) if needs.branch else None
-    kernels.finish[(triton.cdiv(width, SPAN),)](
+    kernels.finish[(-(-width // SPAN), 2)](
         *parts, given.out_weight, given.out_bias, given.branch, *learned, d_branch, programs, rule.branch,
-        CHUNK=CHUNK, SPAN=SPAN, **constants,
+        CHUNK=CHUNK, SPAN=SPAN, num_warps=8, **constants,
     )  # fmt: skip
     if d_branch is not None and given.branch is not None:
         d_branch = d_branch if constants["PER_CHANNEL"] else d_branch.sum()
