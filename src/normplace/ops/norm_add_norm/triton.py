@@ -163,14 +163,15 @@ def backward(
     )  # fmt: skip
     if not any(asked):
         return Grads(dx, df, None, None, None, None, None, d_out_scale, d_in_scale)
-    # Gain and shift of the outer norm, then of the inner.
-    learned = [alike(tensor, needed) for tensor, needed in zip(given[:4], needs[2:6], strict=True)]
+    d_out_weight, d_out_bias = alike(given.out_weight, needs.out_weight), alike(given.out_bias, needs.out_bias)
+    d_in_weight, d_in_bias = alike(given.in_weight, needs.in_weight), alike(given.in_bias, needs.in_bias)
     d_branch = torch.empty(width, dtype=torch.float32, device=device) if needs.branch else None
     kernels.finish[(-(-width // SPAN), 2)](
-        *parts, given.out_weight, given.out_bias, given.branch, *learned, d_branch, programs, rule.branch,
+        *parts, given.out_weight, given.out_bias, given.branch,
+        d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, programs, rule.branch,
         CHUNK=CHUNK, SPAN=SPAN, num_warps=8, **constants,
     )  # fmt: skip
     if d_branch is not None and given.branch is not None:
         d_branch = d_branch if constants["PER_CHANNEL"] else d_branch.sum()
         d_branch = d_branch.reshape(given.branch.shape).to(given.branch.dtype)
-    return Grads(*(dx, df, *learned, d_branch, d_out_scale, d_in_scale))
+    return Grads(dx, df, d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, d_out_scale, d_in_scale)
