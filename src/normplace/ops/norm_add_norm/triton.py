@@ -68,23 +68,40 @@ BACKWARD_SHIFTS = {
 }
 # Programs' parts added at a time, and channels of each program that adds them.
 CHUNK, SPAN = 128, 32
+# Bytes of shared memory left for sums across warps.
+SCRATCH = 32 * 1024
 
 
 @functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+def _machine(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and bytes of shared memory that one program may fill with rows in flight."""
+    if device.type != "cuda":
+        return 2, 0
+    properties: Any = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.shared_memory_per_block_optin - SCRATCH
 
 
-def _layout(table: dict[int, Tile], rows: int, width: int, device: torch.device) -> tuple[int, dict[str, Any]]:
-    """How many programs there are, and the options of the kernel."""
+def _layout(
+    table: dict[int, Tile],
+    rows: int,
+    width: int,
+    device: torch.device,
+    streamed: tuple[Tensor | None, ...],
+    channels: tuple[Tensor | None, ...],
+) -> tuple[int, dict[str, Any]]:
+    """How many programs there are, and the options of the kernel, given the tensors it reads by rows and by channels."""
     block = 1 << (width - 1).bit_length()
     narrowest = min(table)
     tile = table[max(block, narrowest)]
     tall = tile.rows * max(1, narrowest // block)
     programs = -(-rows // tall)
+    multiprocessors, shared = _machine(device)
     if tile.per_sm:
-        programs = min(programs, tile.per_sm * _multiprocessors(device))
-    return programs, {"ROWS": tall, "BLOCK": block, "STAGES": tile.stages, "num_warps": tile.warps}
+        programs = min(programs, tile.per_sm * multiprocessors)
+    sizes = tall * sum(t.element_size() for t in streamed if t is not None)
+    sizes += sum(t.element_size() for t in channels if t is not None)
+    stages = tile.stages if (tile.stages - 1) * block * sizes <= shared else 1
+    return programs, {"ROWS": tall, "BLOCK": block, "STAGES": stages, "num_warps": tile.warps}
 
 
 def _rows(tensor: Tensor, width: int) -> Tensor:
@@ -109,7 +126,7 @@ def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Ten
     stream = torch.empty(x.shape, dtype=rule.stream_dtype, device=x.device)
     y = torch.empty(x.shape if rule.in_norm != "none" else 0, dtype=rule.f_dtype, device=x.device)
     stats = torch.empty(rows, rule.num_statistics, dtype=torch.float32, device=x.device)
-    programs, layout = _layout(FORWARD, rows, width, x.device)
+    programs, layout = _layout(FORWARD, rows, width, x.device, (x, f), given[:5])
     kernels.forward[(programs,)](
         x_rows, f_rows, x_rows.stride(0), f_rows.stride(0), *given, stream, y, stats, rows,
         rule.out_eps, rule.in_eps, rule.skip, rule.branch, rule.dropout,
@@ -149,7 +166,9 @@ def backward(
         needs.in_bias,
     )
     table = BACKWARD_SHIFTS if asked[1] or asked[3] else BACKWARD
-    programs, layout = _layout(table, rows, width, device)
+    # Gradients of the rows' scales read gains and shifts once more.
+    channels = given[:5] * 2 if needs.out_scale or needs.in_scale else (given.out_weight, given.in_weight, given.branch)
+    programs, layout = _layout(table, rows, width, device, (d_stream, d_y, stream, f), channels)
     parts: list[Tensor | None] = [None] * 4
     if any(asked):
         free = iter(torch.empty(sum(asked), programs, width, dtype=torch.float32, device=device))
