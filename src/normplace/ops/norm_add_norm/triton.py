@@ -89,7 +89,7 @@ def _layout(
     streamed: tuple[Tensor | None, ...],
     channels: tuple[Tensor | None, ...],
 ) -> tuple[int, dict[str, Any]]:
-    """How many programs there are, and the options of the kernel, given the tensors it reads by rows and by channels."""
+    """How many programs there are, and the options of a kernel that reads these tensors by rows and by channels."""
     block = 1 << (width - 1).bit_length()
     narrowest = min(table)
     tile = table[max(block, narrowest)]
