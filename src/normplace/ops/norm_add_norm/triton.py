@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 from normplace.ops.norm_add_norm import triton_kernels
@@ -77,8 +78,9 @@ def _machine(device: torch.device) -> tuple[int, int]:
     """Multiprocessors, and bytes of shared memory that one program may fill with rows in flight."""
     if device.type != "cuda":
         return 2, 0
-    properties: Any = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, properties.shared_memory_per_block_optin - SCRATCH
+    driver: Any = triton.runtime.driver
+    properties = driver.active.utils.get_device_properties(device.index)
+    return properties["multiprocessor_count"], properties["max_shared_mem"] - SCRATCH
 
 
 def _layout(
