@@ -5,5 +5,6 @@ from normplace.models.graph import GraphStack
 from normplace.models.graph_parts import Dropout
 from normplace.models.mlp import MLP, Dense
 from normplace.models.topology import topology
+from normplace.models.transformer import Transformer, TransformerConfig
 
-__all__ = ["MLP", "Dense", "Dropout", "GENConv", "GraphStack", "topology"]
+__all__ = ["MLP", "Dense", "Dropout", "GENConv", "GraphStack", "Transformer", "TransformerConfig", "topology"]

@@ -195,19 +195,19 @@ boundary.register_autograd(_differentiate, setup_context=_save)
 
 
 class _Boundary(torch.autograd.Function):
-    """The same without the dispatcher."""
+    """The same without the dispatcher; a ``setup_context`` of its own would have the arguments bound by inspection."""
 
     @staticmethod
-    def forward(*inputs):
-        return compute(*inputs)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
+    def forward(ctx, x, f, *rest):
+        *given, rule = rest
+        inputs = (x, f, *given, *rule)
+        output = compute(*inputs)
         _save(ctx, inputs, output)
+        return output
 
     @staticmethod
     def backward(ctx, *grads):
-        return _differentiate(ctx, *grads, as_operator=False)
+        return _differentiate(ctx, *grads, as_operator=False)[: 3 + len(Given._fields)]
 
 
 def transformed() -> bool:
@@ -223,4 +223,4 @@ def apply(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tenso
     if compiling or torch._C._len_torch_dispatch_stack():
         return boundary(x, f, *given, *rule)
     learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, f, *given))
-    return _Boundary.apply(x, f, *given, *rule) if learns else compute(x, f, *given, *rule)
+    return _Boundary.apply(x, f, *given, rule) if learns else compute(x, f, *given, *rule)

@@ -199,7 +199,8 @@ def _dropped(value: Tensor, seed: Tensor | None, rule: Rule) -> Tensor:
     if not rule.dropout:
         return value
     assert seed is not None
-    return value * (keeps(seed, *value.shape, rule.dropout).to(value.dtype) / (1 - rule.dropout))
+    kept = keeps(seed, len(value), value.shape[1], rule.dropout)
+    return value * (kept.to(value.dtype) / (1 - rule.dropout))
 
 
 def _standardise(v: Tensor, kind: str, eps: float, stats: Tensor | None = None, which: int = 0) -> Standardised:

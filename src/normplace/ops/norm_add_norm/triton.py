@@ -49,34 +49,61 @@ FORWARD = {
     16384: Tile(rows=1, warps=32),
 }
 BACKWARD = {
-    256: Tile(rows=8, warps=4, per_sm=4),
-    512: Tile(rows=4, warps=4, per_sm=4),
-    1024: Tile(rows=4, warps=4, per_sm=4),
-    2048: Tile(rows=2, warps=8, per_sm=2),
-    4096: Tile(rows=1, warps=8, per_sm=2),
-    8192: Tile(rows=1, warps=16, per_sm=1),
+    256: Tile(rows=8, warps=4, per_sm=4, stages=2),
+    512: Tile(rows=4, warps=4, per_sm=4, stages=2),
+    1024: Tile(rows=2, warps=4, per_sm=4, stages=2),
+    2048: Tile(rows=1, warps=4, per_sm=4, stages=2),
+    4096: Tile(rows=1, warps=8, per_sm=2, stages=2),
+    8192: Tile(rows=1, warps=16, per_sm=1, stages=2),
     16384: Tile(rows=1, warps=32, per_sm=1),
 }
-WIDEST = max(FORWARD)
+# With gradients of shifts a program keeps twice as many sums.
+BACKWARD_SHIFTS = {
+    256: Tile(rows=4, warps=4, per_sm=5, stages=2),
+    512: Tile(rows=2, warps=4, per_sm=5, stages=2),
+    1024: Tile(rows=1, warps=4, per_sm=5, stages=2),
+    2048: Tile(rows=1, warps=8, per_sm=2, stages=2),
+    4096: Tile(rows=1, warps=16, per_sm=1, stages=2),
+    8192: Tile(rows=1, warps=32, per_sm=1, stages=2),
+    16384: Tile(rows=1, warps=32, per_sm=1),
+}
 # Programs' parts added at a time, and channels of each program that adds them.
-CHUNK, SPAN = 32, 64
+CHUNK, SPAN = 128, 32
+# Bytes of shared memory left for sums across warps.
+SCRATCH = 32 * 1024
 
 
 @functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+def _machine(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and bytes of shared memory that one program may fill with rows in flight."""
+    if device.type != "cuda":
+        return 2, 0
+    driver: Any = triton.runtime.driver
+    properties = driver.active.utils.get_device_properties(device.index)
+    return properties["multiprocessor_count"], properties["max_shared_mem"] - SCRATCH
 
 
-def _layout(table: dict[int, Tile], rows: int, width: int, device: torch.device) -> tuple[int, dict[str, Any]]:
-    """How many programs there are, and the options of the kernel."""
-    block = triton.next_power_of_2(width)
+def _layout(
+    table: dict[int, Tile],
+    rows: int,
+    width: int,
+    device: torch.device,
+    streamed: tuple[Tensor | None, ...],
+    channels: tuple[Tensor | None, ...],
+) -> tuple[int, dict[str, Any]]:
+    """How many programs there are, and the options of a kernel that reads these tensors by rows and by channels."""
+    block = 1 << (width - 1).bit_length()
     narrowest = min(table)
     tile = table[max(block, narrowest)]
     tall = tile.rows * max(1, narrowest // block)
-    programs = triton.cdiv(rows, tall)
+    programs = -(-rows // tall)
+    multiprocessors, shared = _machine(device)
     if tile.per_sm:
-        programs = min(programs, tile.per_sm * _multiprocessors(device))
-    return programs, {"ROWS": tall, "BLOCK": block, "STAGES": tile.stages, "num_warps": tile.warps}
+        programs = min(programs, tile.per_sm * multiprocessors)
+    sizes = tall * sum(t.element_size() for t in streamed if t is not None)
+    sizes += sum(t.element_size() for t in channels if t is not None)
+    stages = tile.stages if (tile.stages - 1) * block * sizes <= shared else 1
+    return programs, {"ROWS": tall, "BLOCK": block, "STAGES": stages, "num_warps": tile.warps}
 
 
 def _rows(tensor: Tensor, width: int) -> Tensor:
@@ -101,7 +128,7 @@ def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Ten
     stream = torch.empty(x.shape, dtype=rule.stream_dtype, device=x.device)
     y = torch.empty(x.shape if rule.in_norm != "none" else 0, dtype=rule.f_dtype, device=x.device)
     stats = torch.empty(rows, rule.num_statistics, dtype=torch.float32, device=x.device)
-    programs, layout = _layout(FORWARD, rows, width, x.device)
+    programs, layout = _layout(FORWARD, rows, width, x.device, (x, f), given[:5])
     kernels.forward[(programs,)](
         x_rows, f_rows, x_rows.stride(0), f_rows.stride(0), *given, stream, y, stats, rows,
         rule.out_eps, rule.in_eps, rule.skip, rule.branch, rule.dropout,
@@ -126,7 +153,6 @@ def backward(
     assert like is not None
     shape, width, device = like.shape, like.shape[-1], like.device
     rows = like.numel() // width
-    programs, layout = _layout(BACKWARD, rows, width, device)
     f_rows = None if f is None else _rows(f, width)
     dx = torch.empty(shape, dtype=rule.x_dtype, device=device) if needs.x else None
     df = torch.empty(shape, dtype=rule.f_dtype, device=device) if needs.f else None
@@ -141,6 +167,10 @@ def backward(
         needs.in_weight,
         needs.in_bias,
     )
+    table = BACKWARD_SHIFTS if asked[1] or asked[3] else BACKWARD
+    # Gradients of the rows' scales read gains and shifts once more.
+    channels = given[:5] * 2 if needs.out_scale or needs.in_scale else (given.out_weight, given.in_weight, given.branch)
+    programs, layout = _layout(table, rows, width, device, (d_stream, d_y, stream, f), channels)
     parts: list[Tensor | None] = [None] * 4
     if any(asked):
         free = iter(torch.empty(sum(asked), programs, width, dtype=torch.float32, device=device))
@@ -154,14 +184,15 @@ def backward(
     )  # fmt: skip
     if not any(asked):
         return Grads(dx, df, None, None, None, None, None, d_out_scale, d_in_scale)
-    # Gain and shift of the outer norm, then of the inner.
-    learned = [alike(tensor, needed) for tensor, needed in zip(given[:4], needs[2:6], strict=True)]
+    d_out_weight, d_out_bias = alike(given.out_weight, needs.out_weight), alike(given.out_bias, needs.out_bias)
+    d_in_weight, d_in_bias = alike(given.in_weight, needs.in_weight), alike(given.in_bias, needs.in_bias)
     d_branch = torch.empty(width, dtype=torch.float32, device=device) if needs.branch else None
-    kernels.finish[(triton.cdiv(width, SPAN),)](
-        *parts, given.out_weight, given.out_bias, given.branch, *learned, d_branch, programs, rule.branch,
-        CHUNK=CHUNK, SPAN=SPAN, **constants,
+    kernels.finish[(-(-width // SPAN), 2)](
+        *parts, given.out_weight, given.out_bias, given.branch,
+        d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, programs, rule.branch,
+        CHUNK=CHUNK, SPAN=SPAN, num_warps=8, **constants,
     )  # fmt: skip
     if d_branch is not None and given.branch is not None:
         d_branch = d_branch if constants["PER_CHANNEL"] else d_branch.sum()
         d_branch = d_branch.reshape(given.branch.shape).to(given.branch.dtype)
-    return Grads(*(dx, df, *learned, d_branch, d_out_scale, d_in_scale))
+    return Grads(dx, df, d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, d_out_scale, d_in_scale)

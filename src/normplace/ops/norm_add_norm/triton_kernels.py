@@ -39,24 +39,24 @@ def _read(pointer, row, stride, cols, mask):
 
 @triton.jit
 def _channels(pointer, cols, inside):
-    return tl.load(pointer + cols, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
-
-
-@triton.jit
-def _affine(v, weight, bias, cols, inside, OFFSET: tl.constexpr):
-    v = _gained(v, weight, cols, inside, OFFSET)
-    if bias is not None:
-        v += _channels(bias, cols, inside)[None, :]
-    return v
+    # Read for every tile, from a cache: held in registers they would leave room for fewer programs.
+    place = pointer + cols[None, :]
+    return tl.load(place, mask=inside[None, :], other=0.0, eviction_policy="evict_last").to(tl.float32)
 
 
 @triton.jit
 def _gained(v, weight, cols, inside, OFFSET: tl.constexpr):
     if weight is not None:
         gain = _channels(weight, cols, inside)
-        if OFFSET:
-            gain += 1.0
-        v *= gain[None, :]
+        v *= gain + 1.0 if OFFSET else gain
+    return v
+
+
+@triton.jit
+def _affine(v, weight, bias, cols, inside, OFFSET: tl.constexpr):
+    v = _gained(v, weight, cols, inside, OFFSET)
+    if bias is not None:
+        v += _channels(bias, cols, inside)
     return v
 
 
@@ -65,7 +65,7 @@ def _branched(v, branch, branch_value, cols, inside, PER_CHANNEL: tl.constexpr):
     if branch is None:
         v *= branch_value
     elif PER_CHANNEL:
-        v *= _channels(branch, cols, inside)[None, :]
+        v *= _channels(branch, cols, inside)
     else:
         v *= tl.load(branch).to(tl.float32)
     return v
@@ -232,7 +232,7 @@ def _summed(part, programs, cols, inside, D: tl.constexpr, CHUNK: tl.constexpr, 
         number = first + tl.arange(0, CHUNK)
         mask = (number < programs)[:, None] & inside[None, :]
         total += tl.load(part + number[:, None] * D + cols[None, :], mask=mask, other=0.0)
-    return tl.sum(total, 0)
+    return tl.sum(total, 0)[None, :]
 
 
 @triton.jit
@@ -241,26 +241,33 @@ def finish(
     d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, programs, branch_value,
     D: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
-    """Add the programs' parts: the gradients of gains, shifts and, channel by channel, of the branch's multiplier."""
+    """Add the programs' parts: the gradients of gains, shifts and, channel by channel, of the branch's multiplier.
+
+    The outer norm is the work of some programs and the inner norm of others.
+    """
     cols = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
     inside = cols < D
-    product = tl.zeros([SPAN], tl.float32)
-    if out_gain is not None:
-        part = _summed(out_gain, programs, cols, inside, D, CHUNK, SPAN)
-        product += _gained(part[None, :], out_weight, cols, inside, OFFSET).reshape(SPAN)
-        if d_out_weight is not None:
-            part = _branched(part[None, :], branch, branch_value, cols, inside, PER_CHANNEL).reshape(SPAN)
-            tl.store(d_out_weight + cols, part, mask=inside)
-    if out_shift is not None:
-        part = _summed(out_shift, programs, cols, inside, D, CHUNK, SPAN)
-        if out_bias is not None:
-            product += part * _channels(out_bias, cols, inside)
-        if d_out_bias is not None:
-            part = _branched(part[None, :], branch, branch_value, cols, inside, PER_CHANNEL).reshape(SPAN)
-            tl.store(d_out_bias + cols, part, mask=inside)
-    if d_branch is not None:
-        tl.store(d_branch + cols, product, mask=inside)
-    if in_gain is not None:
-        tl.store(d_in_weight + cols, _summed(in_gain, programs, cols, inside, D, CHUNK, SPAN), mask=inside)
-    if in_shift is not None:
-        tl.store(d_in_bias + cols, _summed(in_shift, programs, cols, inside, D, CHUNK, SPAN), mask=inside)
+    place = cols[None, :]
+    mask = inside[None, :]
+    if tl.program_id(1) == 0:
+        product = tl.zeros([1, SPAN], tl.float32)
+        if out_gain is not None:
+            part = _summed(out_gain, programs, cols, inside, D, CHUNK, SPAN)
+            product += _gained(part, out_weight, cols, inside, OFFSET)
+            if d_out_weight is not None:
+                part = _branched(part, branch, branch_value, cols, inside, PER_CHANNEL)
+                tl.store(d_out_weight + place, part, mask=mask)
+        if out_shift is not None:
+            part = _summed(out_shift, programs, cols, inside, D, CHUNK, SPAN)
+            if out_bias is not None:
+                product += part * _channels(out_bias, cols, inside)
+            if d_out_bias is not None:
+                part = _branched(part, branch, branch_value, cols, inside, PER_CHANNEL)
+                tl.store(d_out_bias + place, part, mask=mask)
+        if d_branch is not None:
+            tl.store(d_branch + place, product, mask=mask)
+    else:
+        if in_gain is not None:
+            tl.store(d_in_weight + place, _summed(in_gain, programs, cols, inside, D, CHUNK, SPAN), mask=mask)
+        if in_shift is not None:
+            tl.store(d_in_bias + place, _summed(in_shift, programs, cols, inside, D, CHUNK, SPAN), mask=mask)
