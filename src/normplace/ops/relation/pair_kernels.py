@@ -130,7 +130,8 @@ def _read(place, other, T, keep, CHECK: tl.constexpr):
     """The number that belongs to ``other``, which is within the sequence unless it is to be checked."""
     if CHECK:
         return tl.load(place + other + keep.to(tl.int32) * 0, mask=_inside(other, T, keep), other=0.0)
-    return tl.load(place + other)
+    else:  # noqa: RET505  (the two differ in shape, so only one may exist)
+        return tl.load(place + other)
 
 
 @triton.jit
@@ -184,7 +185,7 @@ def _add_keys(
 
 @triton.jit
 def relate(
-    a, b, mean_a, mean_b, scale, weight, y, first, count, T, D, heads, width, stride,
+    a, b, mean_a, mean_b, scale, weight, y, first, count, T, D: tl.constexpr, heads, width, stride,
     ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
@@ -196,13 +197,13 @@ def relate(
     sequence, head = n // heads, n % heads
     i = (tile * ROWS + tl.arange(0, ROWS))[:, None]
     cols = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
-    keep, in_width = i < T, (cols < width) & (i >= 0)
+    keep, in_width = i < T, cols < width
     place = (sequence * T + i) * D + head * width + cols
     rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
     mean = i.to(tl.float32)
     if NORM:
         mean = tl.load(mean_a + n * T + i, mask=keep, other=0.0)
-    of_b = b + sequence * T * D + head * width + cols + i * 0
+    of_b = b + sequence * T * D + head * width + cols
     of_scale, of_mean, of_weight = scale + (local * T + i) * stride, mean_b + n * T, weight + sequence * T
     acc = tl.zeros([ROWS, COLS], tl.float32)
     whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
@@ -223,11 +224,13 @@ def relate(
 
 @triton.jit
 def _add_key_slopes(
-    acc, rows, g, mean, of_b, of_mean, of_scale, of_inner, of_weight, i, j, begin, D, T, width, step, in_width, keep,
+    acc, rows, g, mean, of_b, of_mean, of_scale, of_inner, of_weight, i, j, begin, D, T, step, in_width, keep,
     ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
-    COUNT: tl.constexpr, COLS: tl.constexpr,
+    COUNT: tl.constexpr,
 ):  # fmt: skip
     """Add s p of ``COUNT`` keys from ``j`` on, and the sum of p n over these channels to what is kept of each pair."""
+    number = tl.arange(0, COUNT)[None, :]
+    kept = tl.zeros([acc.shape[0], COUNT], tl.float32)
     for k in tl.static_range(COUNT):
         key = j + k
         counts = keep
@@ -239,28 +242,32 @@ def _add_key_slopes(
             x = _normalised(x, s, mean + _read(of_mean, key, T, keep, CHECK), ACT)
             p = g * _slope(x, ACT)
             acc += s * p
-            inner = tl.sum(p * x, 1)[:, None]
-            if ACT == "exp":
-                inner *= LN2
-            slot = of_inner + key * step
-            if begin > 0:
-                inner += tl.load(slot, mask=counts, other=0.0)
-            if begin + COLS >= width:
-                inner *= -s * s / width
-            tl.store(slot, inner, mask=counts)
+            kept = tl.where(number == k, tl.sum(p * x, 1)[:, None], kept)
         else:
             p = g * _slope(x, ACT)
             acc += tl.where(counts, p, 0.0) if CHECK or MASKED else p
+    if NORM:
+        if ACT == "exp":
+            kept *= LN2
+        mask = keep & (number >= 0)
+        if CHECK:
+            mask = mask & (j + number < T)
+            if CAUSAL:
+                mask = mask & (j + number <= i)
+        slot = of_inner + (j + number) * step
+        if begin > 0:
+            kept += tl.load(slot, mask=mask, other=0.0)
+        tl.store(slot, kept, mask=mask)
     return acc
 
 
 @triton.jit
 def query_gradients(
-    grad, a, b, mean_a, mean_b, scale, inner, weight, da, first, count, T, D, heads, width, stride, inner_i, inner_j,
-    ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+    grad, a, b, mean_a, mean_b, scale, inner, weight, da, first, count, T, D: tl.constexpr, heads, width, stride,
+    inner_i, inner_j, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """The sum of s p over the keys of a few queries, and c of each of their pairs."""
+    """The sum of s p over the keys of a few queries, and that of p n over the channels of each pair."""
     tile = tl.num_programs(0) // count - 1 - tl.program_id(0) // count
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
@@ -277,21 +284,21 @@ def query_gradients(
     end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
     for begin in range(0, width, COLS):
         cols = (begin + tl.arange(0, COLS))[None, :]
-        in_width = (cols < width) & (i >= 0)
+        in_width = cols < width
         place = (sequence * T + i) * D + head * width + cols
         rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
         g = tl.load(grad + place, mask=keep & in_width & (w > 0.0), other=0.0) * w
-        of_b = b + sequence * T * D + head * width + cols + i * 0
+        of_b = b + sequence * T * D + head * width + cols
         acc = tl.zeros([ROWS, COLS], tl.float32)
         for j in range(0, whole, UNROLL):
             acc = _add_key_slopes(
-                acc, rows, g, mean, of_b, of_mean, of_scale, of_inner, of_weight, i, j, begin, D, T, width, step,
-                in_width, keep, ACT, NORM, MASKED, CAUSAL, False, UNROLL, COLS,
+                acc, rows, g, mean, of_b, of_mean, of_scale, of_inner, of_weight, i, j, begin, D, T, step,
+                in_width, keep, ACT, NORM, MASKED, CAUSAL, False, UNROLL,
             )  # fmt: skip
         for j in range(whole, end, UNROLL):
             acc = _add_key_slopes(
-                acc, rows, g, mean, of_b, of_mean, of_scale, of_inner, of_weight, i, j, begin, D, T, width, step,
-                in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL, COLS,
+                acc, rows, g, mean, of_b, of_mean, of_scale, of_inner, of_weight, i, j, begin, D, T, step,
+                in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
             )  # fmt: skip
         tl.store(da + place, acc, mask=keep & in_width)
         # What one thread has left of a pair, another takes up for the next channels.
@@ -324,7 +331,7 @@ def _add_query_slopes(
 
 @triton.jit
 def key_gradients(
-    grad, a, b, mean_a, mean_b, scale, weight, db, first, count, T, D, heads, width, stride,
+    grad, a, b, mean_a, mean_b, scale, weight, db, first, count, T, D: tl.constexpr, heads, width, stride,
     ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
@@ -334,13 +341,13 @@ def key_gradients(
     sequence, head = n // heads, n % heads
     j = (tile * ROWS + tl.arange(0, ROWS))[:, None]
     cols = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
-    keep, in_width = j < T, (cols < width) & (j >= 0)
+    keep, in_width = j < T, cols < width
     place = (sequence * T + j) * D + head * width + cols
     keys = tl.load(b + place, mask=keep & in_width, other=0.0).to(tl.float32)
     mean = j.to(tl.float32)
     if NORM:
         mean = tl.load(mean_b + n * T + j, mask=keep, other=0.0)
-    start = sequence * T * D + head * width + cols + j * 0
+    start = sequence * T * D + head * width + cols
     of_scale, of_mean, of_weight = scale + local * T * stride + j, mean_a + n * T, weight + sequence * T
     if MASKED:
         keep = keep & (tl.load(of_weight + j, mask=keep, other=0.0) > 0.0)
@@ -371,11 +378,11 @@ def key_gradients(
 
 @triton.jit
 def add_through_scale(
-    own, other, mean_own, mean_other, inner, weight, out, first, T, D, heads, width, stride, inner_own, inner_other,
+    own, other, mean_own, mean_other, scale, inner, weight, out, first, T, D, heads, width, stride, inner_own, inner_other,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
     STEP: tl.constexpr,
 ):  # fmt: skip
-    """Add the sum of c x~ over the others of a few queries, or of a few keys."""
+    """Add the sum of c x~ over the keys of a few queries, or over the queries of a few keys."""
     local = tl.program_id(2).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
@@ -400,8 +407,11 @@ def add_through_scale(
         pair = here[:, None] & there[None, :]
         if CAUSAL:
             pair = pair & (c[None, :] >= r[:, None] if KEYS else c[None, :] <= r[:, None])
-        slot = inner + local * T * stride + r.to(tl.int64)[:, None] * inner_own + c.to(tl.int64)[None, :] * inner_other
-        factor = tl.load(slot, mask=pair, other=0.0)
+        mine, theirs = r.to(tl.int64)[:, None], c.to(tl.int64)[None, :]
+        of_scale = scale + local * T * stride + (theirs * stride + mine if KEYS else mine * stride + theirs)
+        s = tl.load(of_scale, mask=pair, other=0.0)
+        slot = inner + local * T * stride + mine * inner_own + theirs * inner_other
+        factor = tl.load(slot, mask=pair, other=0.0) * (-s * s / width)
         rows = _centred(other, mean_other, sequence, head, n, c, cols, T, D, width)
         product = tl.dot(factor, rows, product, input_precision="tf32x3")
         total += tl.sum(factor, 1)
