@@ -128,9 +128,12 @@ def tune() -> Iterator[str]:
     """The fastest layouts of the kernels for each class of widths."""
     from normplace.ops.norm_add_norm import triton as kernels
 
-    for width in WIDTHS:
+    walking = {"FORWARD": (0, 4, 8, 16), "BACKWARD": (1, 2, 3, 4, 6, 8), "BACKWARD_SHIFTS": (1, 2, 3, 4, 6, 8)}
+    for width, (norm, names) in itertools.product(
+        WIDTHS, (("rms", ("FORWARD", "BACKWARD")), ("layer", ("BACKWARD_SHIFTS",)))
+    ):
         rows = max(4096, 2**26 // width)
-        learned, seeds = inputs("rms", rows, width, "cuda")
+        learned, seeds = inputs(norm, rows, width, "cuda")
         results = ours(*learned.values())
 
         def forward(learned=learned) -> object:
@@ -140,12 +143,10 @@ def tune() -> Iterator[str]:
         def backward(results=results, learned=learned, seeds=seeds) -> object:
             return torch.autograd.grad(results, list(learned.values()), seeds, retain_graph=True)
 
-        for name, table, call, programs in (
-            ("FORWARD", kernels.FORWARD, forward, (0, 4, 8, 16)),
-            ("BACKWARD", kernels.BACKWARD, backward, (1, 2, 3, 4, 6, 8)),
-        ):
-            tiles = list(layouts(kernels.Tile, width, programs))
-            yield from fastest(f"rms, {rows} × {width}, {name}", Setting(table, width, tiles), call)
+        for name in names:
+            setting = Setting(getattr(kernels, name), width, list(layouts(kernels.Tile, width, walking[name])))
+            call = forward if name == "FORWARD" else backward
+            yield from fastest(f"{norm}, {rows} × {width}, {name}", setting, call)
 
 
 def layouts(tile: Callable[..., object], block: int, programs: tuple[int, ...]) -> Iterator[object]:
@@ -170,8 +171,7 @@ OP = Op(
     summary=(
         "The boundary x' = x + N_out(f), y = N_in(x') with learned gains, and with layer learned shifts too, and all "
         "gradients. The floor is 4 tensors of the stream's size moved forward and 6 backward. Of Liger there are two "
-        "kernels, a norm and an add with the next norm. Calls on end are timed together and divided: where there are "
-        "few rows, that is what launching takes."
+        "kernels, a norm and an add with the next norm."
     ),
     cases=cases,
     tune=tune,
