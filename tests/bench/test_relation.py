@@ -20,6 +20,19 @@ def test_every_form_computes_the_same(build):
     assert max(errors.values()) < 1e-5
 
 
+def test_pieces_give_what_the_whole_gives(monkeypatch):
+    drawn = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(2, 13, 8, generator=drawn, dtype=torch.float64).requires_grad_() for _ in range(2))
+    whole = relation.pair_form(a, b)
+    monkeypatch.setattr(relation, "PIECE", 5 * 2 * 13 * 8)
+    pieces = relation.pair_form_in_pieces(a, b)
+    expected = [torch.nn.functional.layer_norm(a[0, 3] + b[0, j], (8,), eps=relation.EPS).exp() for j in range(4)]
+    torch.testing.assert_close(whole[0, 3], sum(expected) / 4)
+    torch.testing.assert_close(pieces, whole)
+    for one, other in zip(*(torch.autograd.grad(y.sin().sum(), (a, b)) for y in (whole, pieces)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_floors():
     shape = (2, 13, 64, torch.float32)
     scan, pairs = (build("cpu", shape, quick=True).floors for build in (relation.scan, relation.pairs))

@@ -67,14 +67,14 @@ class Inputs:
         self.nodes, self.count, self.channels, _ = GRAPHS[graph]
         self.edges, self.edge = edge_index(graph).to(device), edge
         self.graph = Neighbours(self.edges, self.nodes)
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator(device).manual_seed(0)
 
         def drawn(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=generator).to(device, dtype)
+            return torch.randn(shape, generator=generator, device=device).to(dtype)
 
         self.x, self.seed = drawn(self.nodes, self.channels).requires_grad_(), drawn(self.nodes, self.channels)
         self.exponent = torch.tensor([1.5], device=device, requires_grad=True)
-        self.types = torch.randint(0, KINDS, (self.count,), generator=generator).to(device)
+        self.types = torch.randint(0, KINDS, (self.count,), generator=generator, device=device)
         self.features = drawn(self.count, KINDS) if edge == "linear" else None
         shapes = {
             "dense": (self.count, self.channels),

@@ -71,10 +71,10 @@ def liger(x: Tensor, f: Tensor, w_out: Tensor, w_in: Tensor) -> tuple[Tensor, Te
 
 def inputs(norm: str, rows: int, width: int, device: str) -> tuple[dict[str, Tensor], list[Tensor]]:
     """What gets a gradient, by name, and the gradients of the two results."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
 
     def drawn(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).to(device, DTYPES[device])
+        return torch.randn(shape, generator=generator, device=device).to(DTYPES[device])
 
     gains = [1 + drawn(width) / 8 for _ in range(2)]
     shifts = [drawn(width) / 8 for _ in range(2)] if norm == "layer" else []

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from normplace.bench import peers
 from normplace.bench.case import FORWARD, TRAINING, Case, Floor, Method, Op, Problem
@@ -46,32 +47,47 @@ PAIRS: dict[tuple[str, bool], list[Shape]] = {
 TOLERANCE = {torch.float32: 3e-5, torch.bfloat16: 2 * torch.finfo(torch.bfloat16).eps}
 # Tensors of every pair and channel that the plain form has at a time, forward and backward.
 PAIR_TENSORS = 6
+# Numbers of pairs and channels that are taken at a time to know the truth.
+PIECE = 1 << 27
 
 
 def _counts(x: Tensor) -> Tensor:
-    return torch.arange(1, x.shape[1] + 1, device=x.device, dtype=torch.float32)[:, None]
+    return torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
 
 
 def _normed(x: Tensor) -> Tensor:
-    return F.layer_norm(x.float(), x.shape[-1:], eps=EPS)
+    wide = x if x.dtype == torch.float64 else x.float()
+    return F.layer_norm(wide, x.shape[-1:], eps=EPS)
 
 
 def cumsum_form(a: Tensor, b: Tensor) -> Tensor:
-    """The factorised relation with a running sum, in float32."""
+    """The factorised relation with a running sum, in float32 or more."""
     return _normed(_normed(a).exp() * _normed(b).exp().cumsum(1) / _counts(a)).to(a.dtype)
 
 
 def logcumsumexp_form(a: Tensor, b: Tensor) -> Tensor:
     """The same in logarithms, as published."""
-    return _normed((_normed(a) + _normed(b).logcumsumexp(1) - _counts(a).log()).exp()).to(a.dtype)
+    return _normed((_normed(a) + _normed(b).logcumsumexp(1)).exp() / _counts(a)).to(a.dtype)
 
 
 def pair_form(a: Tensor, b: Tensor) -> Tensor:
-    """Every pair at once."""
-    pairs = _normed(a[:, :, None] + b[:, None]).exp()
-    length = a.shape[1]
-    seen = torch.ones(length, length, dtype=torch.bool, device=a.device).tril()[:, :, None]
-    return (pairs.where(seen, 0.0).sum(2) / _counts(a)).to(a.dtype)
+    """Every pair of the last rows of ``b`` that ``a`` stands for with the rows so far, at once."""
+    first, last = b.shape[1] - a.shape[1], b.shape[1]
+    places = torch.arange(last, device=a.device)
+    seen = (places <= places[first:, None])[:, :, None]
+    pairs = _normed(a[:, :, None] + b[:, None]).exp().where(seen, 0.0)
+    return (pairs.sum(2) / (places[first:, None] + 1)).to(a.dtype)
+
+
+def pair_form_in_pieces(a: Tensor, b: Tensor) -> Tensor:
+    """The same, of few rows at a time, computed again for the backward pass."""
+    batch, length, width = a.shape
+    rows = max(1, PIECE // (batch * length * width))
+    pieces = [
+        checkpoint(pair_form, a[:, first : first + rows], b[:, : first + rows], use_reentrant=False)
+        for first in range(0, length, rows)
+    ]
+    return torch.cat(pieces, dim=1)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -97,8 +113,8 @@ class Inputs:
 
     def __init__(self, shape: Shape, device: str) -> None:
         *size, dtype = shape
-        generator = torch.Generator().manual_seed(0)
-        drawn = [torch.randn(*size, generator=generator).to(device, dtype) for _ in range(3)]
+        generator = torch.Generator(device).manual_seed(0)
+        drawn = [torch.randn(size, generator=generator, device=device).to(dtype) for _ in range(3)]
         self.a, self.b, self.seed = drawn[0].requires_grad_(), drawn[1].requires_grad_(), drawn[2]
         self.device, self.size = device, self.a.nbytes
         self.tolerance = TOLERANCE[self.a.dtype]
@@ -107,10 +123,10 @@ class Inputs:
         """A form of the relation."""
         return Method(name, lambda: function(self.a, self.b), {"a": self.a, "b": self.b})
 
-    def truth(self, function: Callable[..., Tensor]) -> Method:
-        """The plain reference in double precision."""
+    def truth(self, function: Callable[[Tensor, Tensor], Tensor]) -> Method:
+        """A plain form in double precision."""
         a, b = (tensor.detach().double().requires_grad_() for tensor in (self.a, self.b))
-        return Method("float64", lambda: function(a, b, backend="reference"), {"a": a, "b": b})
+        return Method("float64", lambda: function(a, b), {"a": a, "b": b})
 
     def yardsticks(self) -> tuple[list[Method], list[str]]:
         """Other ways to mix a sequence, and what is not installed."""
@@ -130,7 +146,6 @@ def _yardstick(name: str, function: Callable[..., Tensor], like: Tensor, instead
 def scan(device: str, shape: Shape, quick: bool) -> Problem:
     """The relation that factorises, with the norm that follows it in the published block."""
     inputs = Inputs(shape, device)
-    ours = functools.partial(relation_scan, post_norm=True, eps=EPS)
     yardsticks, notes = inputs.yardsticks()
     forms = [inputs.method("logcumsumexp", logcumsumexp_form), inputs.method("cumsum", cumsum_form)]
     if quick:
@@ -138,9 +153,9 @@ def scan(device: str, shape: Shape, quick: bool) -> Problem:
     else:
         forms.append(inputs.method("torch.compile", peers.compiled(cumsum_form)))
     return Problem(
-        ours=inputs.method("normplace", ours),
+        ours=inputs.method("normplace", functools.partial(relation_scan, post_norm=True, eps=EPS)),
         peers=[*forms, *yardsticks],
-        truth=inputs.truth(ours),
+        truth=inputs.truth(cumsum_form),
         tolerance=inputs.tolerance,
         seeds=[inputs.seed],
         # Forward reads a and b and writes y; backward reads a, b and a gradient and writes two.
@@ -152,7 +167,6 @@ def scan(device: str, shape: Shape, quick: bool) -> Problem:
 def pairs(device: str, shape: Shape, quick: bool) -> Problem:
     """The relation that normalizes every pair."""
     inputs = Inputs(shape, device)
-    ours = functools.partial(relation_pairwise, eps=EPS)
     batch, length, width, _ = shape
     yardsticks, notes = inputs.yardsticks()
     forms = []
@@ -167,9 +181,9 @@ def pairs(device: str, shape: Shape, quick: bool) -> Problem:
     notes += [peers.NOT_QUICK] if quick else []
     exponentials = batch * length * (length + 1) / 2 * width
     return Problem(
-        ours=inputs.method("normplace", ours),
+        ours=inputs.method("normplace", functools.partial(relation_pairwise, eps=EPS)),
         peers=[*forms, *yardsticks],
-        truth=inputs.truth(ours),
+        truth=inputs.truth(pair_form_in_pieces),
         tolerance=inputs.tolerance,
         seeds=[inputs.seed],
         # Nothing of every pair is kept, so the backward pass needs each exponential again.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -101,6 +102,7 @@ def _outcomes(
         watcher.started(index)
         if device == "cuda":
             yield measured(case)
+            gc.collect()
             torch.cuda.empty_cache()
             continue
         try:
