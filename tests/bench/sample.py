@@ -47,6 +47,7 @@ def problem(device: str, kernel: str = "right", size: int = 1000) -> Problem:
         "right": lambda: Wave.apply(x, 1.0),
         "wrong": lambda: Wave.apply(x, 1.0) + 0.01,
         "wrong gradient": lambda: Wave.apply(x, 0.5),
+        "wrong inference": lambda: Wave.apply(x, 1.0) + (0.0 if torch.is_grad_enabled() else 0.01),
         "nan": lambda: Wave.apply(x, 1.0) / 0,
         "shape": lambda: Wave.apply(x, 1.0)[:-1],
         "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),

@@ -31,6 +31,7 @@ class Watcher:
             "wave, wrong kernel: the result is wrong by 1.2e-02 of its largest entry, where rounding explains 1e-06",
         ),
         ("wrong gradient", "wave, wrong gradient kernel: the gradient of x is wrong by 5.0e-01"),
+        ("wrong inference", "wave, wrong inference kernel: the result without gradients is wrong by 1.2e-02"),
         ("nan", "wave, nan kernel: the result is wrong by inf"),
     ],
 )

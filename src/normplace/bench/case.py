@@ -39,11 +39,15 @@ class Method:
         passed = [seed.to(output.dtype) for seed, output in zip(seeds, outputs, strict=True)]
         return outputs, torch.autograd.grad(outputs, list(self.learned.values()), passed)
 
+    def results(self) -> dict[str, Tensor]:
+        """What the forward pass gives where no gradients are wanted, by name."""
+        with torch.no_grad():
+            return _numbered(self.outputs())
+
     def values(self, seeds: Sequence[Tensor]) -> dict[str, Tensor]:
         """Everything it computes, by name."""
         if not self.learned:
-            with torch.no_grad():
-                return _numbered(self.outputs())
+            return self.results()
         outputs, gradients = self.step(seeds)
         named = {f"the gradient of {name}": found for name, found in zip(self.learned, gradients, strict=True)}
         return _numbered([output.detach() for output in outputs]) | named

@@ -46,8 +46,12 @@ def check(case: Case, problem: Problem) -> tuple[dict[str, float], dict[str, str
 
 
 def _worst(problem: Problem, method: Method, truth: dict[str, Tensor]) -> tuple[str, float]:
-    values = method.values(problem.check_seeds or problem.seeds)
-    apart = {name: _apart(problem.part(value, truth[name]), truth[name]) for name, value in values.items()}
+    apart = {}
+    for name, value in method.values(problem.check_seeds or problem.seeds).items():
+        apart[name] = _apart(problem.part(value, truth[name]), truth[name])
+    if method.learned:  # what is timed without gradients may be computed otherwise
+        for name, value in method.results().items():
+            apart[f"{name} without gradients"] = _apart(problem.part(value, truth[name]), truth[name])
     what = max(apart, key=lambda name: apart[name])
     return what, apart[what]
 

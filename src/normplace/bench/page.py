@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from normplace.bench import OPS, load_ops
+from normplace.bench import load_ops
 from normplace.bench.ceilings import UNITS
 from normplace.bench.record import Record
 from normplace.bench.table import as_markdown, table
@@ -57,7 +57,9 @@ def page(records: Sequence[Record]) -> str:
     Args:
         records: The committed runs.
     """
-    parts = [HOW, *(_run(record) for record in records), _not_measured(records)]
+    measured = dict.fromkeys(row.op for record in records for row in record.rows)
+    ops = "\n".join(f"- `{op.name}`: {op.summary}" for op in load_ops(measured))
+    parts = [HOW, f"## What is measured\n\n{ops}\n", *(_run(record) for record in records), _not_measured(records)]
     return "\n".join(parts)
 
 
@@ -74,9 +76,8 @@ def _run(record: Record) -> str:
         limits = (f"{name} {rate / UNITS[name][1]:.3g} {UNITS[name][0]}" for name, rate in record.ceilings.items())
         facts.append(f"- Ceilings: {', '.join(limits)}")
     parts = [f"## {machine}\n", "\n".join(facts), ""]
-    summaries = {op.name: op.summary for op in load_ops(OPS)}
     for op in dict.fromkeys(row.op for row in record.rows):
-        parts += [f"### `{op}`\n", f"{summaries[op]}\n", as_markdown(*table(record, op)), ""]
+        parts += [f"### `{op}`\n", as_markdown(*table(record, op)), ""]
     return "\n".join(parts)
 
 
