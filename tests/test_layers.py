@@ -15,6 +15,7 @@ LAYERS = [
     {"norms"},
     {"block", "placement", "presets", "transformer_presets", "scale"},
     {"residual"},
+    {"stack"},
     {"models"},
     {"ntk"},
     {"audit"},
