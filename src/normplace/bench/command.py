@@ -61,7 +61,8 @@ def execute(request: Request) -> int:
     try:
         record = Record.read(request.show) if request.show else _measure(ops, device, request)
     except KeyboardInterrupt:
-        print("normplace: stopped; nothing is recorded.", file=sys.stderr)
+        kept = f"what was measured is in {request.out}" if request.out else "without --out nothing is recorded"
+        print(f"normplace: stopped; {kept}.", file=sys.stderr)
         return 130
     print(report(record))
     if request.html is not None:
@@ -90,10 +91,14 @@ def _measure(ops: Sequence[Op], device: str, request: Request) -> Record:
     cases = plan(ops, device, request.quick)
     words = ["normplace", "bench", *request.op, *(["--quick"] if request.quick else []), "--device", device]
     progress = Progress(unit="cases")
+    record = None
     with progress.watch(f"bench on {device}", [str(case) for case in cases], skipped=0):
-        record = run(cases, device, request.quick, progress, shlex.join(words))
-    if request.out is not None:
-        record.write(request.out)
+        for case, record in zip(cases, run(cases, device, request.quick, progress, shlex.join(words)), strict=True):
+            if request.out is not None:
+                record.write(request.out)
+            if not progress.console.is_terminal:
+                progress.note(f"measured {case}")
+    assert record is not None  # every op has cases
     return record
 
 

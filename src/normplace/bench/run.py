@@ -73,7 +73,7 @@ def plan(ops: Sequence[Op], device: str, quick: bool) -> list[Case]:
     return [case for op in ops for case in op.cases(device, quick)]
 
 
-def run(cases: Sequence[Case], device: str, quick: bool, watcher: Watcher, command: str) -> Record:
+def run(cases: Sequence[Case], device: str, quick: bool, watcher: Watcher, command: str) -> Iterator[Record]:
     """Measure the cases.
 
     Args:
@@ -82,6 +82,9 @@ def run(cases: Sequence[Case], device: str, quick: bool, watcher: Watcher, comma
         quick: Whether to take few times only.
         watcher: Is told how far it is.
         command: What was typed, for the record.
+
+    Yields:
+        After each case, the record of all so far.
     """
     here, limits = surroundings(), ceilings(device)
     whole = Outcome()
@@ -91,7 +94,8 @@ def run(cases: Sequence[Case], device: str, quick: bool, watcher: Watcher, comma
         whole.notes += [note for note in outcome.notes if note not in whole.notes]
         whole.refused += outcome.refused
         watcher.finished(index, not outcome.refused)
-    return Record(device=device, command=command, ceilings=limits, **here, **vars(whole))
+        kept = {"rows": [*whole.rows], "notes": [*whole.notes], "refused": [*whole.refused]}
+        yield Record(**{"device": device, "command": command, "ceilings": limits} | here | kept)
 
 
 def _outcomes(
