@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from tests.bench import sample
 from tests.bench.test_record import record, row
 
@@ -84,6 +85,12 @@ def test_a_mistake_gets_one_sentence_and_code_2(words, sentence, capsys, tmp_pat
     assert captured.out == ""
     assert sentence in captured.err
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_is_said_in_one_sentence(capsys):
+    assert main(["bench", "wave", "--device", "cuda"]) == 2
+    assert capsys.readouterr().err == "normplace: no CUDA device answers here: set device=auto or device=cpu.\n"
 
 
 def test_an_interrupted_run_keeps_what_was_measured(capsys, monkeypatch, tmp_path):

@@ -8,7 +8,7 @@ from tests.bench import sample
 
 from normplace.bench import OPS, load_ops
 from normplace.bench.case import FORWARD, TRAINING
-from normplace.bench.run import measure, pick_device, plan, run
+from normplace.bench.run import measure, plan, run
 from normplace.errors import UsageError
 
 
@@ -80,16 +80,6 @@ def test_a_run_on_a_cpu_goes_on_after_a_wrong_kernel_and_after_a_process_that_di
 def test_a_mistake_in_a_case_is_not_hidden():
     with pytest.raises(ZeroDivisionError):
         next(run([sample.case("broken")], "cpu", True, Watcher(), ""))
-
-
-def test_devices():
-    assert pick_device("cpu") == "cpu"
-    with pytest.raises(UsageError, match="unknown device 'gpu'"):
-        pick_device("gpu")
-    if not torch.cuda.is_available():
-        assert pick_device("auto") == "cpu"
-        with pytest.raises(UsageError, match="there is no GPU here that PyTorch can use"):
-            pick_device("cuda")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

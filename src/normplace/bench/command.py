@@ -11,11 +11,13 @@ from pathlib import Path
 from normplace.bench import load_ops
 from normplace.bench.case import Op
 from normplace.bench.record import Record, changes
-from normplace.bench.run import pick_device, plan, run
+from normplace.bench.run import plan, run
 from normplace.bench.table import report
-from normplace.errors import UsageError
+from normplace.errors import UsageError, unknown
 from normplace.lab.writing import expect_writable, write_whole
+from normplace.train.fit import pick_device
 
+DEVICES = ("auto", "cpu", "cuda")
 NEAR = 0.1
 """How far figures may be from recorded ones of the same machine."""
 
@@ -51,7 +53,7 @@ def execute(request: Request) -> int:
     Raises:
         UsageError: If it cannot be done.
     """
-    ops, device = load_ops(request.op), pick_device(request.device)
+    ops, device = load_ops(request.op), _device(request.device)
     if request.tune:
         return _tune(ops, device)
     for path in (request.out, request.html):
@@ -74,6 +76,12 @@ def execute(request: Request) -> int:
     for sentence in record.refused:
         print(f"normplace: refused: {sentence}", file=sys.stderr)
     return 1 if record.refused or not near else 0
+
+
+def _device(name: str) -> str:
+    if name not in DEVICES:
+        raise unknown("device", name, DEVICES)
+    return pick_device(name).type
 
 
 def _tune(ops: Sequence[Op], device: str) -> int:

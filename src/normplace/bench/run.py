@@ -18,9 +18,7 @@ from normplace.bench.check import WrongKernel, check
 from normplace.bench.memory import peak_bytes
 from normplace.bench.record import Record, Row, surroundings
 from normplace.bench.timing import Effort, Spread, interleaved
-from normplace.errors import UsageError, unknown
 
-DEVICES = ("auto", "cpu", "cuda")
 # For one pass of one case, all methods together.
 EFFORTS = {
     ("cpu", False): Effort(seconds=5.0, least=5, most=50),
@@ -47,25 +45,6 @@ class Outcome:
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-
-
-def pick_device(name: str) -> str:
-    """``cpu`` or ``cuda``.
-
-    Args:
-        name: One of :data:`DEVICES`; ``auto`` is the GPU where there is one.
-
-    Raises:
-        UsageError: If it is unknown, or not here.
-    """
-    if name not in DEVICES:
-        raise unknown("device", name, DEVICES)
-    usable = torch.cuda.is_available()
-    if name == "cuda" and not usable:
-        raise UsageError(
-            "there is no GPU here that PyTorch can use: see 'normplace doctor', or measure with --device cpu."
-        )
-    return ("cuda" if usable else "cpu") if name == "auto" else name
 
 
 def plan(ops: Sequence[Op], device: str, quick: bool) -> list[Case]:
