@@ -173,7 +173,6 @@ def bench(arguments: argparse.Namespace) -> int:
     is refused: nothing is reported of it and the exit code is 1. So it is when a figure differs by more than a tenth
     from the record it is held against.
     """
-    _need("lab", "rich")
     if arguments.html is not None:
         _need("charts", "vl_convert")
     from normplace.bench.command import Request, execute

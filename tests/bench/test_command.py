@@ -46,7 +46,7 @@ def test_a_wrong_kernel_turns_the_exit_code_to_1(capsys):
     *notes, sentence = captured.err.splitlines()
     assert sentence.startswith("normplace: refused: wave, wrong kernel: the result")
     assert "is wrong by 1.2e-02" in sentence
-    assert notes == ["note: measured wave, right kernel", "note: measured wave, wrong kernel"]
+    assert notes == ["1 of 2: wave, right kernel", "2 of 2: wave, wrong kernel"]
 
 
 def test_a_run_far_from_the_record_turns_the_exit_code_to_1(capsys, tmp_path):

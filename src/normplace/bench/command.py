@@ -10,6 +10,7 @@ from pathlib import Path
 
 from normplace.bench import load_ops
 from normplace.bench.case import Op
+from normplace.bench.progress import watch
 from normplace.bench.record import Record, changes
 from normplace.bench.run import plan, run
 from normplace.bench.table import report
@@ -94,18 +95,13 @@ def _tune(ops: Sequence[Op], device: str) -> int:
 
 
 def _measure(ops: Sequence[Op], device: str, request: Request) -> Record:
-    from normplace.lab.progress import Progress
-
     cases = plan(ops, device, request.quick)
     words = ["normplace", "bench", *request.op, *(["--quick"] if request.quick else []), "--device", device]
-    progress = Progress(unit="cases")
     record = None
-    with progress.watch(f"bench on {device}", [str(case) for case in cases], skipped=0):
-        for case, record in zip(cases, run(cases, device, request.quick, progress, shlex.join(words)), strict=True):
+    with watch(f"bench on {device}", [str(case) for case in cases]) as progress:
+        for record in run(cases, device, request.quick, progress, shlex.join(words)):
             if request.out is not None:
                 record.write(request.out)
-            if not progress.console.is_terminal:
-                progress.note(f"measured {case}")
     assert record is not None  # every op has cases
     return record
 

@@ -6,7 +6,6 @@ import functools
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
@@ -16,6 +15,7 @@ from normplace.bench.case import Case, Op
 from normplace.bench.ceilings import ceilings
 from normplace.bench.check import WrongKernel, check
 from normplace.bench.memory import peak_bytes
+from normplace.bench.progress import Progress
 from normplace.bench.record import Record, Row, surroundings
 from normplace.bench.timing import Effort, Spread, interleaved
 
@@ -26,16 +26,6 @@ EFFORTS = {
     ("cuda", False): Effort(seconds=0.5, least=10, most=100),
     ("cuda", True): Effort(seconds=0.1, least=5, most=30),
 }
-
-
-class Watcher(Protocol):
-    """What is told how far a run is."""
-
-    def started(self, index: int) -> None:
-        """Case ``index`` is being measured."""
-
-    def finished(self, index: int, ok: bool) -> None:
-        """Case ``index`` is done."""
 
 
 @dataclass
@@ -52,14 +42,14 @@ def plan(ops: Sequence[Op], device: str, quick: bool) -> list[Case]:
     return [case for op in ops for case in op.cases(device, quick)]
 
 
-def run(cases: Sequence[Case], device: str, quick: bool, watcher: Watcher, command: str) -> Iterator[Record]:
+def run(cases: Sequence[Case], device: str, quick: bool, progress: Progress, command: str) -> Iterator[Record]:
     """Measure the cases.
 
     Args:
         cases: What to measure.
         device: ``cpu`` or ``cuda``.
         quick: Whether to take few times only.
-        watcher: Is told how far it is.
+        progress: Is told how far it is.
         command: What was typed, for the record.
 
     Yields:
@@ -68,21 +58,21 @@ def run(cases: Sequence[Case], device: str, quick: bool, watcher: Watcher, comma
     here, limits = surroundings(), ceilings(device)
     whole = Outcome()
     measured = functools.partial(measure, device=device, quick=quick)
-    for index, outcome in enumerate(_outcomes(measured, cases, device, watcher)):
+    for index, outcome in enumerate(_outcomes(measured, cases, device, progress)):
         whole.rows += outcome.rows
         whole.notes += [note for note in outcome.notes if note not in whole.notes]
         whole.refused += outcome.refused
-        watcher.finished(index, not outcome.refused)
+        progress.finished(index, not outcome.refused)
         kept = {"rows": [*whole.rows], "notes": [*whole.notes], "refused": [*whole.refused]}
         yield Record(**{"device": device, "command": command, "ceilings": limits} | here | kept)
 
 
 def _outcomes(
-    measured: Callable[[Case], Outcome], cases: Sequence[Case], device: str, watcher: Watcher
+    measured: Callable[[Case], Outcome], cases: Sequence[Case], device: str, progress: Progress
 ) -> Iterator[Outcome]:
     """Each case's outcome: on a GPU from here, on a CPU from a process of its own."""
     for index, case in enumerate(cases):
-        watcher.started(index)
+        progress.started(index)
         if device == "cuda":
             yield measured(case)
             gc.collect()
