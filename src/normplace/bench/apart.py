@@ -7,6 +7,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
+PATIENCE = 30.0
+"""Seconds a process may take to end after its work."""
+
 In = TypeVar("In")
 Out = TypeVar("Out")
 
@@ -27,11 +30,12 @@ def apart(function: Callable[[In], Out], argument: In) -> Out:
     """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(sender, function, argument), daemon=True)
+    process = context.Process(target=_work, args=(sender, function, argument))
     process.start()
     sender.close()
     try:
         raised, value = receiver.recv()
+        process.join(timeout=PATIENCE)  # its own helpers, such as torch.compile's, end in order
     except EOFError:
         process.join()
         raise Died(f"its process ended with code {process.exitcode}") from None
