@@ -227,8 +227,8 @@ def tune() -> Iterator[str]:
 
     tiles = [
         kernels.Tile(elements, unroll, warps)
-        for elements, unroll, warps in itertools.product((128, 256, 512, 1024), (1, 2, 4, 8), (1, 2, 4, 8))
-        if 1 <= elements // (32 * warps) <= 16
+        for elements, unroll, warps in itertools.product((128, 256, 512), (1, 2, 4, 8), (1, 2, 4))
+        if 2 <= elements // (32 * warps) <= 4
     ]
     single = [kernels.Tile(1, unroll, warps) for unroll, warps in itertools.product((1, 2, 4), (1, 2, 4))]
     for graph, edge in itertools.product(("arxiv-like", "arxiv-like, power law"), ("none", "dense", "linear")):

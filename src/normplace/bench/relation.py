@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator
 
 import torch
@@ -55,9 +54,12 @@ def _counts(x: Tensor) -> Tensor:
     return torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
 
 
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def _normed(x: Tensor) -> Tensor:
-    wide = x if x.dtype == torch.float64 else x.float()
-    return F.layer_norm(wide, x.shape[-1:], eps=EPS)
+    return F.layer_norm(_wide(x), x.shape[-1:], eps=EPS)
 
 
 def cumsum_form(a: Tensor, b: Tensor) -> Tensor:
@@ -75,7 +77,7 @@ def pair_form(a: Tensor, b: Tensor) -> Tensor:
     first, last = b.shape[1] - a.shape[1], b.shape[1]
     places = torch.arange(last, device=a.device)
     seen = (places <= places[first:, None])[:, :, None]
-    pairs = _normed(a[:, :, None] + b[:, None]).exp().where(seen, 0.0)
+    pairs = _normed(_wide(a)[:, :, None] + _wide(b)[:, None]).exp().where(seen, 0.0)
     return (pairs.sum(2) / (places[first:, None] + 1)).to(a.dtype)
 
 
@@ -101,6 +103,15 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (tensor.unflatten(2, (-1, HEAD)) for tensor in (q, k, v))
     decay = q.new_full(q.shape[:3], -0.01, dtype=torch.float32)
     return peers.imported("fla.ops.simple_gla").chunk_simple_gla(q, k, v, decay)[0]
+
+
+def running_logsumexp(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The logarithm of the running sum alone, by the kernel of flash-linear-attention."""
+    heads = k.float().unflatten(2, (-1, HEAD)).transpose(1, 2).contiguous()
+    out, (batch, count, length, _) = torch.empty_like(heads), heads.shape
+    kernel = peers.imported("fla.ops.utils.logcumsumexp").logcumsumexp_fwd_kernel
+    kernel[(batch * count,)](heads, out, T=length, S=HEAD)
+    return out
 
 
 class Inputs:
@@ -134,7 +145,8 @@ class Inputs:
         if self.device != "cuda":
             return found, []
         if not peers.missing("fla"):
-            found.append(_yardstick("fla", linear_attention, self.a, "simple gated linear attention"))
+            found.append(_yardstick("fla gla", linear_attention, self.a, "simple gated linear attention"))
+            found.append(_yardstick("fla logcumsumexp", running_logsumexp, self.a, "the running sum alone"))
         return found, peers.missing("fla")
 
 
@@ -213,22 +225,28 @@ def tune() -> Iterator[str]:
     long, many = (4, 8192, 1024, torch.bfloat16), (64, 602, 192, torch.bfloat16)
     scans, products = (build("cuda", shape, quick=True) for build, shape in ((scan, long), (pairs, many)))
     walks = [
-        triton_scan.Tile(elements, warps, chunk, stages)
-        for elements, warps, chunk, stages in itertools.product((2048, 4096, 8192), (2, 4, 8), (16, 32, 64), (1, 2))
-        if 256 <= elements // warps <= 1024
+        triton_scan.Tile(*layout)
+        for layout in (
+            (4096, 4, 32), (4096, 4, 16), (4096, 4, 64), (8192, 8, 32), (8192, 8, 16), (2048, 4, 32), (4096, 4, 32, 2),
+            (2048, 2, 16), (4096, 8, 32),
+        )
+    ]  # fmt: skip
+    sums = [
+        triton_scan.Tile(elements, warps, stages=stages)
+        for elements, warps, stages in ((4096, 4, 1), (8192, 4, 1), (8192, 8, 1), (2048, 4, 1), (4096, 4, 2))
     ]
-    sums = [tile for tile in walks if tile.chunk == 16]
-    backward = [triton_scan.Tile(elements, warps) for elements, warps in itertools.product((4096, 8192), (4, 8, 16))]
+    back = [triton_scan.Tile(*layout) for layout in ((8192, 8), (4096, 4), (4096, 8), (8192, 16), (16384, 16))]
     tiles = [
-        triton_pairs.Tile(rows, cols, warps, unroll)
-        for rows, cols, warps, unroll in itertools.product((8, 16, 32), (32, 64), (2, 4, 8), (4, 8))
-        if 2 <= rows * cols // (32 * warps) <= 16
-    ]
-    scales = [triton_pairs.Tile(*layout) for layout in itertools.product((64, 128), (32, 64), (4, 8))]
+        triton_pairs.Tile(*layout)
+        for layout in (
+            (8, 64, 4, 8), (16, 64, 4, 8), (16, 64, 4, 4), (32, 64, 4, 4), (32, 64, 8, 8), (16, 32, 2, 8), (16, 64, 2, 8),
+        )
+    ]  # fmt: skip
+    scales = [triton_pairs.Tile(*layout) for layout in ((64, 32, 8), (64, 32, 4), (128, 32, 8), (64, 64, 8))]
     for problem, module, name, layouts, step in (
         (scans, triton_scan, "SUMS", sums, FORWARD),
         (scans, triton_scan, "FORWARD", walks, FORWARD),
-        (scans, triton_scan, "BACKWARD", backward, TRAINING),
+        (scans, triton_scan, "BACKWARD", back, TRAINING),
         (products, triton_pairs, "SCALES", scales, FORWARD),
         (products, triton_pairs, "FORWARD", tiles, FORWARD),
         (products, triton_pairs, "QUERIES", tiles, TRAINING),
@@ -244,7 +262,7 @@ OP = Op(
         "scan: the norm of the causal mean of exp(LN(a_i) + LN(b_j)), whose floor is a and b read and y written, and "
         "five tensors more with the backward pass. pairwise: the causal mean of exp(LN(a_i + b_j)), whose floor is one "
         "exponential for each pair and channel, and one more with the backward pass. Sizes are batch × length × width. "
-        "SDPA and fla mix a sequence of the same size otherwise, in heads of 64 channels, and are yardsticks."
+        "SDPA and fla compute something else of the same size, in heads of 64 channels, and are yardsticks."
     ),
     cases=cases,
     tune=tune,
