@@ -75,7 +75,7 @@ def run_blocks(blocks: Iterable[nn.Module | BlockCall], x: Tensor, final_norm: n
         True
     """
     calls = _calls(blocks)
-    if not _fuses(x.device.type, (x.dtype,), x.shape[-1]) or type(x) is not Tensor or watched_everywhere():
+    if not calls or not _fuses(x.device.type, (x.dtype,), x.shape[-1]) or type(x) is not Tensor or watched_everywhere():
         for block, args, kwargs in calls:
             x = block(x, *args, **kwargs)
         return x if final_norm is None else final_norm(x)
@@ -110,7 +110,8 @@ def fusion(
     """
     calls = _calls(blocks)
     if x is None:
-        x = next((parameter for block, _, _ in calls for parameter in block.parameters()), torch.empty(1))
+        like = next((parameter for block, _, _ in calls for parameter in block.parameters()), torch.empty(1))
+        x = like.new_empty(max((block.dim for block, _, _ in calls if isinstance(block, Residual)), default=1))
     ends: list[BlockCall | nn.Module | None] = [*calls[1:], final_norm]
     said = [_whole(call) or plan_boundary(call.block, end).said for call, end in zip(calls, ends, strict=True)]
     return "\n".join([fused_here(x.device.type, x.dtype, x.shape[-1]).reason, *_grouped(said)])

@@ -132,7 +132,7 @@ class Boundary:
         return stream, normed(stream, "in", 1e-5)
 
     def tolerance(self) -> float:
-        """What rounding explains, relative to the largest entry of each result, or to one: inputs are of that order.
+        """What rounding explains, relative to the largest entry of each result.
 
         A result is rounded once, and depends on the stream, rounded once, by a derivative of order one: 2 units in the
         last place, and as much again for the sums of gradients. Sums of 16384 terms lose some digits more.
@@ -146,7 +146,10 @@ class Boundary:
         found, expected = self.found(backend, wrap), self.expected()
         assert found["stream"].dtype == (self.stream_dtype or self.dtype) and found["y"].shape == self.shape
         for name, value in expected.items():
-            error = (found[name].double() - value).abs().max() / value.abs().max().clamp(min=1)
+            # A norm over one feature, or LayerNorm over two, returns a sign, whose gradient vanishes, and the gradient
+            # of one number for all is a sum whose terms cancel: rounding leaves what it leaves of one.
+            least = 1 if self.shape[-1] <= 2 or not value.dim() else 1e-2
+            error = (found[name].double() - value).abs().max() / value.abs().max().clamp(min=least)
             assert error <= self.tolerance(), f"{name} of {self} is off by {error:.1e}, allowed {self.tolerance():.1e}"
 
 
