@@ -102,6 +102,12 @@ def test_the_report_says_what_was_left_out():
     assert "left out:\n  Liger is not installed" in text
 
 
+def test_the_report_warns_of_a_busy_machine():
+    assert "other work kept this machine busy (load 1.5 on 2 cores)" in report(record("cpu", load=1.5))
+    assert "busy" not in report(record("cpu", load=0.5))
+    assert "busy" not in report(record("cuda", load=1.5))
+
+
 @pytest.mark.parametrize(("device", "factor"), [("cuda", 1.25), ("cpu", 1.25)])
 def test_changes_are_of_times_on_a_gpu_and_of_ratios_on_a_cpu(device, factor):
     old = record(device)

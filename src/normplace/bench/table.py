@@ -9,6 +9,8 @@ from normplace.bench.record import Record, Row
 
 Table = tuple[Sequence[str], list[list[str]]]
 
+BUSY = 0.5
+"""Load for each core above which a CPU's figures are not to be trusted."""
 TEXT_COLUMNS = 3
 """Columns of words, which come first; the others are of numbers."""
 
@@ -128,6 +130,11 @@ def report(record: Record) -> str:
     parts = [f"{name}: {_figure(rate / UNITS[name][1])} {UNITS[name][0]}" for name, rate in record.ceilings.items()]
     blocks = ["ceilings of this machine, measured in this run: " + ", ".join(parts)] if parts else []
     blocks += [f"{op}\n{as_text(*table(record, op))}" for op in dict.fromkeys(row.op for row in record.rows)]
+    if record.device == "cpu" and record.load > BUSY * record.hardware["cores"]:
+        blocks.append(
+            f"other work kept this machine busy (load {record.load:.1f} on {record.hardware['cores']} cores): "
+            "measure again when it is idle."
+        )
     if record.notes:
         blocks.append("left out:\n" + "\n".join(f"  {note}" for note in record.notes))
     return "\n\n".join(blocks)
