@@ -93,10 +93,11 @@ class Inputs:
         copy = object.__new__(Inputs)
         for name, value in vars(self).items():
             if isinstance(value, Tensor) and value.is_floating_point():
-                along = 0 if value is self.term and self.edge == "linear" else -1
-                kept = slice(None, None, every if value.shape[along] == self.channels else 1)
-                kept = value[kept] if along == 0 else value[..., kept]
-                value = kept.detach().double().requires_grad_(value.requires_grad)
+                if value is self.term and self.edge == "linear":
+                    part = value[::every]
+                else:
+                    part = value[..., ::every] if value.shape[-1] == self.channels else value
+                value = part.detach().double().requires_grad_(value.requires_grad)
             setattr(copy, name, value)
         return copy
 
