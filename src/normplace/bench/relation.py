@@ -47,7 +47,7 @@ TOLERANCE = {torch.float32: 3e-5, torch.bfloat16: 2 * torch.finfo(torch.bfloat16
 # Tensors of every pair and channel that the plain form has at a time, forward and backward.
 PAIR_TENSORS = 6
 # Numbers of pairs and channels that are taken at a time to know the truth.
-PIECE = 1 << 27
+PIECE = 1 << 25
 
 
 def _counts(x: Tensor) -> Tensor:
@@ -102,15 +102,14 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Simple gated linear attention of flash-linear-attention, of the same length and width."""
     q, k, v = (tensor.unflatten(2, (-1, HEAD)) for tensor in (q, k, v))
     decay = q.new_full(q.shape[:3], -0.01, dtype=torch.float32)
-    return peers.imported("fla.ops.simple_gla").chunk_simple_gla(q, k, v, decay)[0]
+    return peers.imported("fla.ops.simple_gla").chunk_simple_gla(q, k, v, g=decay)[0]
 
 
-def running_logsumexp(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The logarithm of the running sum alone, by the kernel of flash-linear-attention."""
-    heads = k.float().unflatten(2, (-1, HEAD)).transpose(1, 2).contiguous()
-    out, (batch, count, length, _) = torch.empty_like(heads), heads.shape
+def running_logsumexp(rows: Tensor, out: Tensor) -> Tensor:
+    """The logarithm of the running sum of the rows of each head, by the kernel of flash-linear-attention."""
+    batch, heads, length, width = rows.shape
     kernel = peers.imported("fla.ops.utils.logcumsumexp").logcumsumexp_fwd_kernel
-    kernel[(batch * count,)](heads, out, T=length, S=HEAD)
+    kernel[(batch * heads,)](rows, out, T=length, S=width)
     return out
 
 
@@ -141,18 +140,18 @@ class Inputs:
 
     def yardsticks(self) -> tuple[list[Method], list[str]]:
         """Other ways to mix a sequence, and what is not installed."""
-        found = [_yardstick("SDPA", attention, self.a, "causal attention")]
+        q, k, v = (self.a.detach().clone() for _ in range(3))
+        found = [Method("SDPA", lambda: attention(q, k, v), instead="causal attention")]
         if self.device != "cuda":
             return found, []
         if not peers.missing("fla"):
-            found.append(_yardstick("fla gla", linear_attention, self.a, "simple gated linear attention"))
-            found.append(_yardstick("fla logcumsumexp", running_logsumexp, self.a, "the running sum alone"))
+            rows = k.float().unflatten(2, (-1, HEAD)).transpose(1, 2).contiguous()
+            out = torch.empty_like(rows)
+            found += [
+                Method("fla gla", lambda: linear_attention(q, k, v), instead="simple gated linear attention"),
+                Method("fla logcumsumexp", lambda: running_logsumexp(rows, out), instead="the running sum alone"),
+            ]
         return found, peers.missing("fla")
-
-
-def _yardstick(name: str, function: Callable[..., Tensor], like: Tensor, instead: str) -> Method:
-    q, k, v = (like.detach().clone() for _ in range(3))
-    return Method(name, lambda: function(q, k, v), instead=instead)
 
 
 def scan(device: str, shape: Shape, quick: bool) -> Problem:
@@ -224,18 +223,10 @@ def tune() -> Iterator[str]:
 
     long, many = (4, 8192, 1024, torch.bfloat16), (64, 602, 192, torch.bfloat16)
     scans, products = (build("cuda", shape, quick=True) for build, shape in ((scan, long), (pairs, many)))
-    walks = [
-        triton_scan.Tile(*layout)
-        for layout in (
-            (4096, 4, 32), (4096, 4, 16), (4096, 4, 64), (8192, 8, 32), (8192, 8, 16), (2048, 4, 32), (4096, 4, 32, 2),
-            (2048, 2, 16), (4096, 8, 32),
-        )
-    ]  # fmt: skip
-    sums = [
-        triton_scan.Tile(elements, warps, stages=stages)
-        for elements, warps, stages in ((4096, 4, 1), (8192, 4, 1), (8192, 8, 1), (2048, 4, 1), (4096, 4, 2))
-    ]
-    back = [triton_scan.Tile(*layout) for layout in ((8192, 8), (4096, 4), (4096, 8), (8192, 16), (16384, 16))]
+    sizes = ((1024, 1), (2048, 1), (2048, 2), (4096, 4), (8192, 8))  # elements and warps
+    sums = [triton_scan.Tile(*size) for size in sizes]
+    walks = [triton_scan.Tile(*size, chunk) for size in sizes for chunk in (16, 32, 64)]
+    back = [triton_scan.Tile(*size) for size in (*sizes[2:], (4096, 8), (8192, 16))]
     tiles = [
         triton_pairs.Tile(*layout)
         for layout in (
