@@ -10,6 +10,7 @@ from normplace.bench.ceilings import UNITS
 from normplace.bench.record import Record
 from normplace.bench.table import as_markdown, table
 from normplace.lab.environment import describe
+from normplace.lab.report.markup import count
 
 HOW = """\
 # Benchmarks
@@ -67,7 +68,7 @@ def _run(record: Record) -> str:
     machine = record.hardware.get("gpu") if record.device == "cuda" else record.hardware["cpu"]
     date = datetime.fromisoformat(record.date)
     facts = [
-        f"- Hardware: {describe(dict(record.hardware))}; {record.hardware['threads']} threads",
+        f"- Hardware: {describe(dict(record.hardware))}; {count(record.hardware['threads'], 'thread')}",
         f"- Versions: {', '.join(f'{name} {version}' for name, version in record.versions.items())}",
         f"- Date: {date:%-d %B %Y}, at a load average of {record.load:.1f}",
         f"- Command: `{record.command}`",

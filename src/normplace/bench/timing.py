@@ -100,6 +100,8 @@ def _cuda_round(flushes: int) -> Callable[[Mapping[str, Callable[[], object]]], 
         events = {}
         for name, call in calls.items():
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            if not flushes:
+                torch.cuda.synchronize()  # what is still queued would hide the launches
             for _ in range(flushes):
                 flushed.zero_()
             start.record()
