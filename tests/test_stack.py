@@ -292,7 +292,7 @@ def test_calls_carry_what_each_branch_asks_for(passes):
             return times * self.linear(x + by)
 
     made = nn.ModuleList(Residual(Shifted(), DIM, "peri", "layer") for _ in range(2)).double()
-    calls = [BlockCall(made[0], (1.0,)), BlockCall(made[1], (2.0,), {"times": 3.0})]
+    calls = [BlockCall(made[0], (1.0,)), BlockCall(made[1], (2.0,), {"times": 3.0, "also": None})]
     final = npl.LayerNorm(DIM).double()
     compare(made, lambda: run_blocks(calls, stream(), final))
     x = made[1](made[0](stream(), 1.0), 2.0, times=3.0)

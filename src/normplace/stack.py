@@ -210,7 +210,7 @@ class _Step:
 
     def __init__(self, call: BlockCall) -> None:
         assert isinstance(call.block, Residual)
-        kwargs = dict(call.kwargs)
+        kwargs = {name: value for name, value in call.kwargs.items() if name != "also"}
         self.block, self.args, self.kwargs = call.block, call.args, kwargs
         self.batch = kwargs.pop("batch", None)
         self.factor = call.block._gated(kwargs.pop("factor", None))
