@@ -142,7 +142,7 @@ EDGES = torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 0, 2]])
         ({"placement": "post", "scale": Scale("degree", power=-1, where="before")}, 0),
         ({"placement": "peri", "scale": Scale("degree", slot="input"), "gate": "learned"}, 3),
         ({"placement": "peri", "scale": Scale("degree", slot="output"), "gate": "mlp"}, 3),
-        ({"placement": "peri", "scale": Scale("degree", slot="output", where="before")}, 0),
+        ({"placement": "peri", "scale": Scale("degree", slot="output", where="before")}, 2),
         ({"placement": "peri", "scale": Scale("degree", slot="input", where="before")}, 3),
         ({"placement": "peri", "virtual_node": True}, 3),
         ({"placement": "peri", "norm": "graph"}, 0),
@@ -244,6 +244,19 @@ def test_hooks_on_every_module_see_every_norm(passes):
     assert names.count("RMSNorm") == 6 and not passes
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_transforms_and_traces_see_every_norm(passes):
+    made, x = blocks(), stream()
+    expected = torch.autograd.functional.jacobian(lambda x: run_blocks(made, x), x[0])
+    with fusing("always"):
+        each = torch.func.vmap(torch.func.jacrev(lambda x: run_blocks(made, x)))(x)
+        forward = torch.func.jacfwd(lambda x: run_blocks(made, x))(x[0])
+        traced = torch.jit.trace(lambda x: run_blocks(made.requires_grad_(False), x), x, check_trace=False)
+    torch.testing.assert_close([each[0], forward], [expected] * 2)
+    torch.testing.assert_close(traced(2 * x), run_blocks(made, 2 * x))
+    assert not passes
+
+
 def test_an_audit_sees_the_same_network():
     model, ids = build("peri", dtype=torch.float32), tokens()
     with fusing("never"):
@@ -279,7 +292,7 @@ def test_calls_carry_what_each_branch_asks_for(passes):
             return times * self.linear(x + by)
 
     made = nn.ModuleList(Residual(Shifted(), DIM, "peri", "layer") for _ in range(2)).double()
-    calls = [BlockCall(made[0], (1.0,)), BlockCall(made[1], (2.0,), {"times": 3.0})]
+    calls = [BlockCall(made[0], (1.0,)), BlockCall(made[1], (2.0,), {"times": 3.0, "also": None})]
     final = npl.LayerNorm(DIM).double()
     compare(made, lambda: run_blocks(calls, stream(), final))
     x = made[1](made[0](stream(), 1.0), 2.0, times=3.0)
@@ -340,10 +353,10 @@ def test_it_says_what_is_fused_and_why_not():
     made[4] = Own(nn.Linear(DIM, DIM), DIM)
     assert said(made) == [
         "block 1: output norm, add, input norm",
-        "block 2: the output norm has hooks",
+        "block 2: add, input norm (the output norm has hooks)",
         "block 3: output norm, add (the input norm has hooks)",
-        "block 4: output norm, add (next, Own is no plain Residual)",
-        "block 5: Own is no plain Residual",
+        "block 4: output norm, add (next, Own is called as it is)",
+        "block 5: Own is called as it is",
     ]
     assert said(blocks("post")) == ["blocks 1 to 3: add, stream norm"]
     assert said(blocks("post", norm="pair")) == ["blocks 1 to 3: the stream norm is normplace's PairNorm"]

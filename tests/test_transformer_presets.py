@@ -24,7 +24,7 @@ EQUATIONS = {
     ),
     "b2t": "attention: N(x + F(x)); mlp: N(x0 + x + F(x)), x0 the layer's input",
     "residual-dual": "z = F(x), x' = N(x + z), r' = r + z, out = x + N(r)",
-    "siamese": "z = F(N(x + N(y))), x' = N(x + (k+1)^(-1/2) z), y' = y + z, out = x + N(y), k the branch from 1",
+    "siamese": "z = F(N(x + N(y))), x' = N(x + (2l)^(-1/2) z), y' = y + z, out = x + N(y)",
     "keel": "N((2L) x + F(N(x)))",
     "lns-init": "x + F(N(x)), gain of N from l^(-1/2)",
     "gpas": "D(x + F(N(x)))",
@@ -56,8 +56,8 @@ def test_what_is_added_can_stand_on_any_base():
     assert olmo2.equation() == "attention: x + N(F[N: q_full, k_full](x)); mlp: x + N(F(x))"
     assert Placement.named("qk", base=Placement.named("sub")).at(1, 1, "attention").inner == ("pre_output", "q", "k")
     assert Placement.named("qk", base="siamese").equation() == (
-        "attention: z = F[N: q, k](N(x + N(y))); mlp: z = F(N(x + N(y))), x' = N(x + (k+1)^(-1/2) z), y' = y + z, "
-        "out = x + N(y), k the branch from 1"
+        "attention: z = F[N: q, k](N(x + N(y))); mlp: z = F(N(x + N(y))), x' = N(x + (2l)^(-1/2) z), y' = y + z, "
+        "out = x + N(y)"
     )
     assert Placement.named("embedding-norm", base="post").embedding
     with pytest.raises(UsageError, match="leave the skip alone"):

@@ -40,7 +40,7 @@ STREAMS = {
     "one": "",
     "b2t": "x0 the layer's input",
     "dual": "x' = N(x + z), r' = r + z, out = x + N(r)",
-    "siamese": "x' = N(x + (k+1)^(-1/2) z), y' = y + z, out = x + N(y), k the branch from 1",
+    "siamese": "x' = N(x + (2l)^(-1/2) z), y' = y + z, out = x + N(y)",
 }
 """What a stack carries from block to block, and what its equation says beside that of a block, or of its branch z."""
 

@@ -19,11 +19,12 @@ from torch.nn.modules import module as module_hooks
 from normplace.errors import unknown
 from normplace.norms import LayerNorm, RMSNorm
 from normplace.ops.norm_add_norm import norm_add_norm
-from normplace.ops.norm_add_norm.op import Choice, choose
+from normplace.ops.norm_add_norm.op import Choice, choose, transformed
 from normplace.residual import Branch, Residual
 
 MODES = ("auto", "always", "never")
 KINDS: dict[type, str] = {LayerNorm: "layer", RMSNorm: "rms"}
+OUT, IN = ([f"{side}_{name}" for name in ("norm", "weight", "bias", "eps")] for side in ("out", "in"))
 # One for the process and not for the thread: a checkpointed block is run again in a thread of the backward pass.
 _mode = "auto"
 
@@ -75,7 +76,8 @@ def run_blocks(blocks: Iterable[nn.Module | BlockCall], x: Tensor, final_norm: n
         True
     """
     calls = _calls(blocks)
-    if not calls or not _fuses(x.device.type, (x.dtype,), x.shape[-1]) or type(x) is not Tensor or watched_everywhere():
+    fuses = type(x) is Tensor and _fuses(x.device.type, (x.dtype,), x.shape[-1])
+    if not calls or not fuses or _observed() is not None:
         for block, args, kwargs in calls:
             x = block(x, *args, **kwargs)
         return x if final_norm is None else final_norm(x)
@@ -113,7 +115,7 @@ def fusion(
         like = next((parameter for block, _, _ in calls for parameter in block.parameters()), torch.empty(1))
         x = like.new_empty(max((block.dim for block, _, _ in calls if isinstance(block, Residual)), default=1))
     ends: list[BlockCall | nn.Module | None] = [*calls[1:], final_norm]
-    said = [_whole(call) or plan_boundary(call.block, end).said for call, end in zip(calls, ends, strict=True)]
+    said = [_whole(call) or str(plan_boundary(call.block, end)) for call, end in zip(calls, ends, strict=True)]
     return "\n".join([fused_here(x.device.type, x.dtype, x.shape[-1]).reason, *_grouped(said)])
 
 
@@ -125,8 +127,8 @@ def fused_here(device: str, dtype: torch.dtype, width: int = 1) -> Choice:
         dtype: Of the stream and of what the branches return.
         width: Of the stream.
     """
-    if watched_everywhere():
-        return Choice("separate", "not fused here: hooks watch every module")
+    if (why := _observed()) is not None:
+        return Choice("separate", f"not fused here: {why}")
     choice = choose(device, (dtype,), width)
     if _fuses(device, (dtype,), width):
         how = choice.reason if choice.backend == "triton" else f"by plain PyTorch as asked, since {choice.reason}"
@@ -138,11 +140,21 @@ class Plan(NamedTuple):
     """What one pass computes of the end of a block."""
 
     fused: bool
-    inner: nn.Module | None
-    """The norm behind the add, if the pass computes it."""
-    slot: str
-    """Where that stands: ``stream``, ``input`` of the next block, or ``final``."""
-    said: str
+    output: nn.Module | None = None
+    """The norm before the add, if the pass computes that."""
+    inner: nn.Module | None = None
+    """The norm behind it, likewise."""
+    slot: str = ""
+    """Where the norm behind it stands: ``stream``, ``input`` of the next block, or ``final``."""
+    why: str | None = None
+    """Why it computes no more, where there is more."""
+
+    def __str__(self) -> str:
+        if not self.fused:
+            return self.why or "an add without norms"
+        before = "" if self.output is None else "output norm, "
+        behind = "" if self.inner is None else f", {self.slot} norm"
+        return f"{before}add{behind}" + ("" if self.why is None else f" ({self.why})")
 
 
 def plan_boundary(block: nn.Module, end: BlockCall | nn.Module | None) -> Plan:
@@ -153,23 +165,22 @@ def plan_boundary(block: nn.Module, end: BlockCall | nn.Module | None) -> Plan:
         end: What follows: the next call, the final norm, or nothing.
     """
     assert isinstance(block, Residual)
-    why = _add_unfit(block)
-    if why is None and block.output_norm is not None:
-        why = _unfit(block.output_norm, "output", block.dim, block)
-    if why is not None:
-        return Plan(False, None, "", why)
-    inner, slot, why = _norm_behind(block, end)
-    if inner is not None and why is None:
-        why = _unfit(
-            inner, slot, block.dim, block if slot == "stream" else end.block if isinstance(end, BlockCall) else None
-        )
-    if why is not None:
+    if (why := _add_unfit(block)) is not None:
+        return Plan(False, why=why)
+    output, why_output, why = block.output_norm, None, None
+    if output is not None and (why_output := _unfit(output, "output", block.dim, block)) is not None:
+        output = None
+    owner, inner, slot = block, block.stream_norm, "stream"
+    if inner is None and not isinstance(end, BlockCall):
+        owner, inner, slot = None, end, "final"
+    elif inner is None and isinstance(end, BlockCall):
+        owner, slot, why = end.block, "input", _whole(end)
+        inner = owner.input_norm if why is None and isinstance(owner, Residual) else None
+        why = None if why is None else f"next, {why}"
+    if inner is not None and (why := _unfit(inner, slot, block.dim, owner)) is not None:
         inner = None
-    if inner is None and block.output_norm is None:
-        return Plan(False, None, "", why or "an add without norms")
-    parts = ["output norm"] if block.output_norm is not None else []
-    parts += ["add", *([f"{slot} norm"] if inner is not None else [])]
-    return Plan(True, inner, slot, ", ".join(parts) + (f" ({why})" if why else ""))
+    reasons = "; ".join(reason for reason in (why_output, why) if reason is not None)
+    return Plan(output is not None or inner is not None, output, inner, slot, reasons or None)
 
 
 def watched(module: nn.Module) -> bool:
@@ -199,7 +210,7 @@ class _Step:
 
     def __init__(self, call: BlockCall) -> None:
         assert isinstance(call.block, Residual)
-        kwargs = dict(call.kwargs)
+        kwargs = {name: value for name, value in call.kwargs.items() if name != "also"}
         self.block, self.args, self.kwargs = call.block, call.args, kwargs
         self.batch = kwargs.pop("batch", None)
         self.factor = call.block._gated(kwargs.pop("factor", None))
@@ -220,20 +231,23 @@ class _Step:
         skip = normed if block.block.skip_normed else x
         inner = plan.inner if self._keeps_precision(skip, f, plan, after) else None
         owner = self if plan.slot == "stream" else after
-        out_scale = self._row_scale("output", f)
-        in_scale = None if owner is None or inner is None else owner._row_scale(plan.slot, f)
-        nothing = block.output_norm is None and inner is None
-        if not plan.fused or nothing or not self._fits(skip, f, out_scale, in_scale):
+        wide = torch.promote_types(skip.dtype, f.dtype)
+        out_scale = None if plan.output is None else self._row_scale("output", f.dtype)
+        in_scale = None if owner is None or inner is None else owner._row_scale(plan.slot, wide)
+        norms = plan.output is not None or inner is not None
+        if not plan.fused or not norms or not self._fits(skip, f, out_scale, in_scale):
             out = block._weighed(f, x, self.factor, self.batch)
             return block._joined(skip, out, None, self.factor, self.batch), None
+        if plan.output is None:
+            f = block._norm("output", block.output_norm, f, x, self.factor, self.batch)
         stream, y = norm_add_norm(
             skip,
             f,
             skip_scale=block._skip,
             branch_scale=block._fixed_scale if block.branch_scale is None else block.branch_scale,
-            stream_dtype=torch.promote_types(skip.dtype, f.dtype),
-            **_norm_arguments("out", block.output_norm),
-            **_norm_arguments("in", inner),
+            stream_dtype=wide,
+            **_norm_arguments(OUT, plan.output),
+            **_norm_arguments(IN, inner),
             out_scale=out_scale,
             in_scale=in_scale,
         )
@@ -243,10 +257,8 @@ class _Step:
             return y, None
         return block._norm("stream", block.stream_norm, stream, None, self.factor, self.batch), None
 
-    def _row_scale(self, slot: str, like: Tensor) -> Tensor | None:
-        if self.factor is None or self.block._scale_slot != slot:
-            return None
-        return self.factor.to(like.dtype)
+    def _row_scale(self, slot: str, dtype: torch.dtype) -> Tensor | None:
+        return None if self.factor is None or self.block._scale_slot != slot else self.factor.to(dtype)
 
     def _keeps_precision(self, skip: Tensor, f: Tensor, plan: Plan, after: _Step | None) -> bool:
         """Whether the norm behind the add may be returned in the dtype of the branch, as the pass does."""
@@ -277,10 +289,21 @@ def _fuses(device: str, dtypes: tuple[torch.dtype, ...], width: int) -> bool:
     return _mode == "always" or (_mode == "auto" and choose(device, dtypes, width).backend == "triton")
 
 
+def _observed() -> str | None:
+    """Why nothing is fused now: someone wants to see the single operations."""
+    if watched_everywhere():
+        return "hooks watch every module"
+    if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+        return "operations are being traced"
+    if not torch.compiler.is_compiling() and transformed():
+        return "a transform of torch.func is under way"
+    return None
+
+
 def _whole(call: BlockCall) -> str | None:
     """Why a block must be called as it is; None where it can be taken apart."""
     if type(call.block) is not Residual:
-        return f"{type(call.block).__name__} is no plain Residual"
+        return f"{type(call.block).__name__} is called as it is"
     if watched(call.block):
         return "the block has hooks"
     return None if call.kwargs.get("also") is None else "the stack adds more than the skip"
@@ -294,18 +317,6 @@ def _add_unfit(block: Residual) -> str | None:
     return None if block.damping is None else "the sum is damped"
 
 
-def _norm_behind(block: Residual, end: BlockCall | nn.Module | None) -> tuple[nn.Module | None, str, str | None]:
-    """The norm behind the add, its slot, and why it cannot be reached."""
-    if block.stream_norm is not None:
-        return block.stream_norm, "stream", None
-    if not isinstance(end, BlockCall):
-        return end, "final", None
-    why = _whole(end)
-    if why is not None or not isinstance(end.block, Residual):
-        return None, "input", why if why is None else f"next, {why}"
-    return end.block.input_norm, "input", None
-
-
 def _unfit(norm: nn.Module, slot: str, width: int, block: nn.Module | None) -> str | None:
     """Why the pass cannot compute a norm."""
     if type(norm) not in KINDS:
@@ -315,7 +326,7 @@ def _unfit(norm: nn.Module, slot: str, width: int, block: nn.Module | None) -> s
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
     if tuple(norm.normalized_shape) != (width,):
         return f"the {slot} norm spans {tuple(norm.normalized_shape)}"
-    for tensor in (norm.weight, getattr(norm, "bias", None)):
+    for tensor in norm._parameters.values():
         if tensor is not None and type(tensor) not in (Tensor, nn.Parameter):
             return f"the {slot} norm holds a {type(tensor).__name__}"
     if isinstance(block, Residual) and block.scale is not None and block._scale_slot == slot:
@@ -323,11 +334,11 @@ def _unfit(norm: nn.Module, slot: str, width: int, block: nn.Module | None) -> s
     return None
 
 
-def _norm_arguments(side: str, norm: nn.Module | None) -> dict[str, Any]:
+def _norm_arguments(names: Sequence[str], norm: nn.Module | None) -> dict[str, Any]:
     if norm is None:
-        return {f"{side}_norm": None}
-    given = {"norm": KINDS[type(norm)], "weight": norm.weight, "bias": getattr(norm, "bias", None), "eps": norm.eps}
-    return {f"{side}_{name}": value for name, value in given.items()}
+        return {names[0]: None}
+    given = norm._parameters
+    return dict(zip(names, (KINDS[type(norm)], given["weight"], given.get("bias"), norm.eps), strict=True))
 
 
 def _grouped(said: Sequence[str]) -> Iterator[str]:

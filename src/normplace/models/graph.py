@@ -16,7 +16,7 @@ from normplace.norms import apply_norm
 from normplace.placement import Block, Placement
 from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
 from normplace.scale import Gate, Scale
-from normplace.stack import BlockCall, run_blocks
+from normplace.stack import BlockCall, run_blocks, watched
 
 NAMED: dict[str, dict[str, Any]] = {
     "res+": {"placement": "pre", "order": "activation-conv"},
@@ -249,7 +249,8 @@ class GraphStack(nn.Module):
             edges = (call.edge_index, call.edge_attr)
             given = {"factor": call.factor, "batch": call.graph, "graph": call.graph}
             calls = [BlockCall(self.blocks[number], edges, given) for number in numbers]
-            if self.virtual is None and not self.stream_dropout.p:
+            drops = self.stream_dropout.p or watched(self.stream_dropout)
+            if self.virtual is None and not drops:
                 return run_blocks(calls, x), state
             for number, block in zip(numbers, calls, strict=True):
                 if self.virtual is not None:

@@ -151,7 +151,6 @@ def test_half_precision_is_kept_and_close(placement):
 def test_a_gpu_computes_the_same(shape, dtype):
     exact, model, ids = build("qk", **SHAPES[shape]), build("qk", dtype, **SHAPES[shape]).cuda(), tokens()
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    torch.backends.cuda.matmul.allow_tf32 = False
     with torch.no_grad():
         for given in ((), (mask,)):
             wanted, got = exact(ids, *given), model(ids.cuda(), *(part.cuda() for part in given)).cpu()
@@ -160,7 +159,10 @@ def test_a_gpu_computes_the_same(shape, dtype):
             assert torch.equal(build("qk").cuda().generate(ids.cuda(), 4).cpu(), build("qk").generate(ids, 4))
 
 
-@pytest.mark.parametrize("name", ["post", "pre", "peri", "output", "pre-post", "deepnorm", "lns", "mix", "layerscale"])
+AUDITED = ["post", "pre", "peri", "output", "pre-post", "deepnorm", "lns", "mix", "layerscale", "keel", "bert-residual"]
+
+
+@pytest.mark.parametrize("name", AUDITED)
 def test_the_audit_names_the_placement(name):
     assert npl.audit(build(name, torch.float32), tokens()).placement == name
 

@@ -93,8 +93,8 @@ class DualStream(OneStream):
 class SiameseStreams(DualStream):
     """SiameseNorm (Li et al. 2026, arXiv 2602.08064): branches read a post-norm stream x and a pre-norm stream y.
 
-    With k the branch counted from 1 through the whole stack, ``z = F(N(x + N(y)))``, ``x' = N(x + z / sqrt(k + 1))``,
-    ``y' = y + z``, and the head reads ``x + N(y)``.
+    In layer l, ``z = F(N(x + N(y)))``, ``x' = N(x + z / sqrt(2 l))`` and ``y' = y + z``; the head reads ``x + N(y)``.
+    The factor is that of the authors' code.
 
     Args:
         norm: Builds the norms of y.
@@ -110,7 +110,7 @@ class SiameseStreams(DualStream):
         """Both streams after a block, as in :class:`DualStream`."""
         block = residual_of(call)
         z = block.added(x + self.norms[number - 1](r), **call.kwargs)
-        return block.joined(x, z / math.sqrt(number + 1)), r + z
+        return block.joined(x, z / math.sqrt(2 * block.layer)), r + z
 
 
 def blocks_of(layer: nn.Module, read: Mapping[str, Any]) -> list[BlockCall]:
