@@ -128,7 +128,7 @@ def tune() -> Iterator[str]:
     """The fastest layouts of the kernels for each class of widths."""
     from normplace.ops.norm_add_norm import triton as kernels
 
-    walking = {"FORWARD": (0, 4, 8, 16), "BACKWARD": (1, 2, 3, 4, 6, 8), "BACKWARD_SHIFTS": (1, 2, 3, 4, 6, 8)}
+    walking = {"FORWARD": (0, 4, 8), "BACKWARD": (1, 2, 4, 5), "BACKWARD_SHIFTS": (1, 2, 4, 5)}
     for width, (norm, names) in itertools.product(
         WIDTHS, (("rms", ("FORWARD", "BACKWARD")), ("layer", ("BACKWARD_SHIFTS",)))
     ):
@@ -150,7 +150,7 @@ def tune() -> Iterator[str]:
 
 
 def layouts(tile: Callable[..., object], block: int, programs: tuple[int, ...]) -> Iterator[object]:
-    """What is worth trying of a width, 8 to 64 elements of a tile for each thread.
+    """What is worth trying of a width, 8 to 32 elements of a tile for each thread.
 
     Args:
         tile: Makes a layout.
@@ -161,8 +161,8 @@ def layouts(tile: Callable[..., object], block: int, programs: tuple[int, ...]) 
         Layouts.
     """
     for rows, warps, stages, per_sm in itertools.product((1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2), programs):
-        fits = 8 <= rows * block // (32 * warps) <= 64 and rows * block <= 16384
-        if fits and (stages == 1 or per_sm) and (per_sm == 0 or 4 <= warps * per_sm <= 64):
+        fits = 8 <= rows * block // (32 * warps) <= 32 and rows * block <= 16384
+        if fits and (stages == 1 or per_sm) and (per_sm == 0 or 8 <= warps * per_sm <= 32):
             yield tile(rows=rows, warps=warps, per_sm=per_sm, stages=stages)
 
 
