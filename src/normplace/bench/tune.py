@@ -52,9 +52,11 @@ def fastest(title: str, setting: Setting, call: Callable[[], object]) -> Iterato
     """
     before = setting.get()
     found = []
+    tried = dict(zip(setting.names or map(str, setting.values), setting.values, strict=True))
+    if not setting.names:
+        tried |= {str(before): before}  # what is there now must be beaten
     try:
-        for place, value in enumerate(setting.values):
-            named = setting.names[place] if setting.names else str(value)
+        for named, value in tried.items():
             setting.put(value)
             try:
                 found.append((median_seconds(call, "cuda", 10), named))
