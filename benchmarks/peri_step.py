@@ -2,11 +2,11 @@
 
     python benchmarks/peri_step.py --out benchmarks/results/peri_step-cuda.json
 
-A decoder of about 400 million parameters (width 1024, 24 layers, SwiGLU, RMSNorm, 32,768 tokens) trains in bfloat16
+A decoder of about 400 million parameters (width 1024, 28 layers, SwiGLU, RMSNorm, 32,768 tokens) trains in bfloat16
 autocast with AdamW: ``pre`` and ``peri``, each with the norm, add and norm between branches in one pass and with
-separate ones, turn by turn. Model FLOPs are, for each token, 6 for each parameter, the embedding's counting once, as the
-head's, and 6 T L d for causal attention; they are held against the rate of a large bfloat16 product measured in the same
-run. The second part trains ``peri`` twice from the same weights on the same bytes, Python's own sources, fused and not.
+separate ones, turn by turn. Model FLOPs are, for each token, 6 for each parameter, the embedding's counting once, as
+the head's, and 6 T L d for causal attention; they are held against the rate of a large bfloat16 product measured in the
+same run. The second part trains ``peri`` twice from the same weights on the same bytes, fused and not.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def main() -> None:
     """Measure and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (
-        ("dim", 1024), ("depth", 24), ("vocabulary", 32768), ("batch", 16), ("length", 1024), ("rounds", 10),
+        ("dim", 1024), ("depth", 28), ("vocabulary", 32768), ("batch", 16), ("length", 1024), ("rounds", 10),
         ("steps", 200), ("small-batch", 4), ("small-length", 512),
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
