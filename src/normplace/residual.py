@@ -30,18 +30,25 @@ class Branch(nn.Module):
     """A branch that offers places for norms inside itself.
 
     A subclass names them, with their widths, in :attr:`places`, and passes the tensor through :meth:`place` where each
-    stands. A branch without inner places need not derive from this: any module can be one.
+    stands. Places for learned multipliers are named, with their widths, in :attr:`scale_places`, and read by
+    :meth:`inner_scale`. A branch without either need not derive from this: any module can be one.
     """
 
     places: Mapping[str, int] = {}
+    scale_places: Mapping[str, int] = {}
 
     def __init__(self) -> None:
         super().__init__()
         self.norms = nn.ModuleDict()
+        self.scales = nn.ParameterDict()
 
     def place(self, name: str, x: Tensor) -> Tensor:
         """``x`` through the norm that stands at ``name``, or unchanged where none does."""
         return self.norms[name](x) if name in self.norms else x
+
+    def inner_scale(self, name: str) -> Tensor | None:
+        """The learned multiplier that stands at ``name``, or None where none does."""
+        return self.scales[name] if name in self.scales else None
 
 
 class Residual(nn.Module):

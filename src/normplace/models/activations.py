@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +20,11 @@ class Erf(nn.Module):
         return torch.erf(x)
 
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "leaky_relu": nn.LeakyReLU,
     "gelu": nn.GELU,
+    "gelu_tanh": partial(nn.GELU, approximate="tanh"),
     "silu": nn.SiLU,
     "tanh": nn.Tanh,
     "erf": Erf,

@@ -1,0 +1,197 @@
+"""The attention branch: what one token reads of the others, with places for the norms published inside it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normplace.errors import UsageError
+from normplace.models.transformer.cache import LayerCache
+from normplace.models.transformer.positions import ALiBi, Rotary, Table, rotate
+from normplace.models.transformer.starts import Projection, Start
+from normplace.residual import Branch
+
+
+class Attention(Branch):
+    """Multi-head attention with grouped queries (Ainslie et al. 2023, arXiv 2305.13245), as a branch.
+
+    It offers these places for norms:
+
+    ============================  ===============================================================================
+    ``q``, ``k``, ``v``           queries, keys, values, each head by itself, before positions turn them
+    ``q_full``, ``k_full``, …     the same over the full projection, as OLMo 2 has it
+    ``pre_output``                the heads' concatenated results, before the output projection (sub-LN)
+    ============================  ===============================================================================
+
+    and the place ``heads`` for a learned multiplier of each head's result (NormFormer).
+
+    Args:
+        dim: Width of the stream.
+        heads: How many heads queries have.
+        key_value_heads: How many keys and values have; queries share them in groups. By default as many.
+        head_dim: Width of a head; by default ``dim / heads``.
+        causal: Whether a token reads only itself and those before it.
+        positions: :class:`Rotary`, :class:`ALiBi`, or None where the embedding or nothing tells positions.
+        bias: Whether the four projections have one.
+        window: How many tokens, itself included, one reads at most on each side; None for all.
+        score_scale: Multiplier of the scores; by default 1 / sqrt(head_dim).
+        softcap: Bound of the scores, ``c tanh(score / c)``, as in Gemma 2.
+        start: Where the weights start.
+        generator: Source of the initial values.
+        device: Where the parameters live.
+        dtype: Their dtype.
+
+    Raises:
+        UsageError: If heads do not divide, or a number is not positive.
+
+    Example:
+        >>> from normplace import Residual
+        >>> block = Residual(Attention(32, 4, positions=Rotary()), 32, "peri", norm="rms")
+        >>> block(torch.randn(2, 5, 32)).shape
+        torch.Size([2, 5, 32])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        key_value_heads: int | None = None,
+        head_dim: int | None = None,
+        causal: bool = True,
+        positions: Rotary | ALiBi | None = None,
+        bias: bool = False,
+        window: int | None = None,
+        score_scale: float | None = None,
+        softcap: float | None = None,
+        start: Start | None = None,
+        generator: torch.Generator | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        groups = heads if key_value_heads is None else key_value_heads
+        _check_numbers(dim, heads, groups, head_dim, window, softcap)
+        width = dim // heads if head_dim is None else head_dim
+        self.heads, self.key_value_heads, self.head_dim = heads, groups, width
+        self.causal, self.positions, self.window, self.softcap = causal, positions, window, softcap
+        self.score_scale = 1 / math.sqrt(width) if score_scale is None else score_scale
+        self.places = {
+            **dict.fromkeys(("q", "k", "v"), width),
+            "q_full": heads * width, "k_full": groups * width, "v_full": groups * width,
+            "pre_output": heads * width,
+        }  # fmt: skip
+        self.scale_places = {"heads": heads}
+        start = Start() if start is None else start
+
+        def projection(reads: int, writes: int, last: bool = False) -> Projection:
+            return Projection(reads, writes, bias, start.of(reads, writes, last), generator, device, dtype)
+
+        self.query = projection(dim, heads * width)
+        self.key = projection(dim, groups * width)
+        self.value = projection(dim, groups * width)
+        self.output = projection(heads * width, dim, last=True)
+
+    def rescale_init(self, gain: float) -> None:
+        """Scale the initial weights that DeepNorm and sub-LN scale: those of values and of the output."""
+        with torch.no_grad():
+            for projection in (self.value, self.output):
+                projection.weight.mul_(gain)
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, cache: LayerCache | None = None, table: Table | None = None
+    ) -> Tensor:
+        """What each token reads.
+
+        Args:
+            x: Tokens, batch × length × dim.
+            mask: True where a token may be read, batch × keys, those of the cache included; None for all.
+            cache: What was read before; the new keys and values are added to it.
+            table: The rotations of these positions, where a network has worked them out for all its layers.
+        """
+        before = 0 if cache is None else cache.length
+        length = x.shape[1]
+        q = self._heads("q", self.query(x), self.heads)
+        k = self._heads("k", self.key(x), self.key_value_heads)
+        v = self._heads("v", self.value(x), self.key_value_heads)
+        if isinstance(self.positions, Rotary):
+            if table is None:
+                table = self.positions.table(before, length, self.head_dim, x.device)
+            q, k = rotate(q, table), rotate(k, table)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        out = self._attend(q, k, v, mask, before)
+        if (scale := self.inner_scale("heads")) is not None:
+            out = out * scale.to(out.dtype)[:, None, None]
+        out = out.transpose(1, 2).flatten(2)
+        return self.output(self.place("pre_output", out))
+
+    def _heads(self, name: str, projected: Tensor, heads: int) -> Tensor:
+        """A projection as batch × heads × length × features, with the norms that stand on it."""
+        split = self.place(f"{name}_full", projected).unflatten(-1, (heads, self.head_dim))
+        return self.place(name, split).transpose(1, 2)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, before: int) -> Tensor:
+        grouped = self.heads != self.key_value_heads
+        plain = mask is None and self.window is None and not isinstance(self.positions, ALiBi)
+        # The kernel's own causal mask lets it skip half the work, but it counts queries from the first key.
+        alone = not self.causal or q.shape[2] == 1
+        if plain and self.softcap is None and (alone or before == 0):
+            return F.scaled_dot_product_attention(
+                q, k, v, is_causal=not alone, scale=self.score_scale, enable_gqa=grouped
+            )
+        bias = self._bias(q, k, mask, before)
+        if self.softcap is None:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.score_scale, enable_gqa=grouped)
+        if grouped:
+            k, v = (side.repeat_interleave(self.heads // self.key_value_heads, 1) for side in (k, v))
+        scores = self.softcap * torch.tanh(self.score_scale / self.softcap * (q @ k.transpose(-1, -2)))
+        scores = scores if bias is None else scores + bias
+        return scores.float().softmax(-1).to(v.dtype) @ v if v.dtype != torch.float64 else scores.softmax(-1) @ v
+
+    def _bias(self, q: Tensor, k: Tensor, mask: Tensor | None, before: int) -> Tensor | None:
+        """What is added to the scores: minus infinity where a token may not be read, and ALiBi's slope."""
+        queries = torch.arange(before, before + q.shape[2], device=q.device)
+        keys = torch.arange(k.shape[2], device=q.device)
+        distance = queries[:, None] - keys[None, :]
+        allowed = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
+        if self.window is not None:
+            allowed = allowed & (distance.abs() < self.window)
+        if mask is not None:
+            if mask.shape != (q.shape[0], k.shape[2]):
+                raise UsageError(
+                    f"mask must say of each of {k.shape[2]} tokens of {q.shape[0]} sequences whether it may be read, "
+                    f"got the shape {tuple(mask.shape)}."
+                )
+            # A token that is itself masked still reads itself: a row of nothing has no softmax.
+            allowed = (allowed & mask.bool()[:, None, None, :]) | (distance == 0)
+        bias = torch.zeros(allowed.shape, dtype=q.dtype, device=q.device).masked_fill_(~allowed, -math.inf)
+        if isinstance(self.positions, ALiBi):
+            bias = bias + self.positions.bias(queries, keys, self.heads).to(q.dtype)
+        return bias
+
+    def extra_repr(self) -> str:
+        """The heads, and what else shapes the branch."""
+        parts = [f"{self.heads} heads of {self.head_dim}"]
+        parts += [f"{self.key_value_heads} of keys and values"] if self.key_value_heads != self.heads else []
+        parts += ["causal"] if self.causal else []
+        parts += [f"window {self.window}"] if self.window is not None else []
+        parts += [repr(self.positions)] if self.positions is not None else []
+        return ", ".join(parts)
+
+
+def _check_numbers(
+    dim: int, heads: int, groups: int, head_dim: int | None, window: int | None, softcap: float | None
+) -> None:
+    if min(dim, heads, groups, 1 if head_dim is None else head_dim, 1 if window is None else window) < 1:
+        raise UsageError("the width, the heads, their width and the window must be at least 1.")
+    if head_dim is None and dim % heads:
+        raise UsageError(f"{heads} heads cannot share a width of {dim}: choose a divisor of it, or give head_dim.")
+    if heads % groups:
+        raise UsageError(f"{heads} heads cannot share {groups} keys and values: choose a divisor of {heads}.")
+    if softcap is not None and not softcap > 0:
+        raise UsageError(f"softcap bounds the scores, so it must be positive, got {softcap}.")

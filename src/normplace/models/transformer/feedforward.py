@@ -1,0 +1,77 @@
+"""The MLP branch: what a token makes of what it has read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normplace.errors import UsageError, unknown
+from normplace.models.activations import build_activation
+from normplace.models.transformer.starts import Projection, Start
+from normplace.residual import Branch
+
+KINDS: dict[str, tuple[str, bool]] = {
+    "swiglu": ("silu", True),
+    "geglu": ("gelu_tanh", True),
+    "gelu": ("gelu", False),
+    "gelu-tanh": ("gelu_tanh", False),
+    "relu": ("relu", False),
+}
+"""The activation of each kind, and whether a second projection gates it (Shazeer 2020, arXiv 2002.05202)."""
+
+
+class FeedForward(Branch):
+    """``down(act(up(x)))``, or ``down(act(gate(x)) * up(x))`` where it is gated, as a branch.
+
+    It offers the place ``pre_output`` for a norm, before the last matrix (sub-LN, NormFormer).
+
+    Args:
+        dim: Width of the stream.
+        hidden: Width between; by default ``4 dim``, and 2/3 of that where it is gated, which keeps the parameters.
+        kind: A key of :data:`KINDS`.
+        bias: Whether the projections have one.
+        start: Where the weights start.
+        generator: Source of the initial values.
+        device: Where the parameters live.
+        dtype: Their dtype.
+
+    Raises:
+        UsageError: If the kind is unknown or a width is not positive.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int | None = None,
+        *,
+        kind: str = "swiglu",
+        bias: bool = False,
+        start: Start | None = None,
+        generator: torch.Generator | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        if kind not in KINDS:
+            raise unknown("kind of MLP", kind, KINDS)
+        activation, gated = KINDS[kind]
+        width = (8 * dim // 3 if gated else 4 * dim) if hidden is None else hidden
+        if min(dim, width) < 1:
+            raise UsageError(f"the widths of an MLP must be at least 1, got {dim} and {width}.")
+        self.places = {"pre_output": width}
+        start = Start() if start is None else start
+
+        def projection(reads: int, writes: int, last: bool = False) -> Projection:
+            return Projection(reads, writes, bias, start.of(reads, writes, last), generator, device, dtype)
+
+        self.gate = projection(dim, width) if gated else None
+        self.up = projection(dim, width)
+        self.down = projection(width, dim, last=True)
+        self.activation = build_activation(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same for each token by itself."""
+        hidden = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
+        return self.down(self.place("pre_output", hidden))

@@ -1,0 +1,69 @@
+"""What tells attention where a token stands: rotations of queries and keys, or a bias on their scores.
+
+Learned positions are added to the embedding instead, so they are a table of the network, not of its attention.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normplace.errors import UsageError
+
+Table = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions (Su et al. 2021, arXiv 2104.09864), the halves of a head rotated against each other.
+
+    Args:
+        theta: Base of the wavelengths.
+    """
+
+    theta: float = 10000.0
+
+    def table(self, start: int, length: int, head_dim: int, device: torch.device | None = None) -> Table:
+        """Cosine and sine of ``length`` positions from ``start`` on, one column for each feature of a head.
+
+        They are computed in float64, since a position of some thousands times a frequency has few digits left of its
+        fraction in float32.
+
+        Raises:
+            UsageError: If the width of a head is odd.
+        """
+        if head_dim % 2:
+            raise UsageError(f"rotary positions turn pairs of features, so heads cannot be {head_dim} wide: use even.")
+        exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
+        position = torch.arange(start, start + length, dtype=torch.float64, device=device)
+        angle = torch.outer(position, self.theta**-exponent).repeat(1, 2)
+        return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, table: Table) -> Tensor:
+    """Queries or keys, features last and positions before them, turned by the angles of their positions."""
+    cos, sin = (part.to(x.dtype) for part in table)
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
+@dataclass(frozen=True)
+class ALiBi:
+    """A bias that falls linearly with the distance (Press et al. 2022, arXiv 2108.12409).
+
+    In an encoder it falls on both sides, a choice of ours: the paper is about decoders.
+    """
+
+    def slopes(self, heads: int) -> list[float]:
+        """One slope per head: 2^(-8/n), 2^(-16/n), … for a power of two n, and the paper's filling between them."""
+        whole = 2 ** math.floor(math.log2(heads))
+        slopes = [2 ** (-8 * head / whole) for head in range(1, whole + 1)]
+        return slopes + [2 ** (-4 * head / whole) for head in range(1, 2 * (heads - whole), 2)]
+
+    def bias(self, queries: Tensor, keys: Tensor, heads: int) -> Tensor:
+        """What is added to the scores, heads × queries × keys, for the positions of both."""
+        slopes = torch.tensor(self.slopes(heads), device=keys.device)
+        return -slopes[:, None, None] * (queries[:, None] - keys[None, :]).abs()
