@@ -50,8 +50,8 @@ class Mixer(Protocol):
 class Relation:
     """CausalRN's branch, alone in its block: there is no MLP beside it, as published.
 
-    Rotary positions are not offered. They would turn ``a_i`` and ``b_j`` by their positions; the length of the sum would
-    then depend on the distance alone, as wanted, but its channels, which are the result, would be turned with it.
+    Rotary positions are not offered. They would turn ``a_i`` and ``b_j`` by their positions; the length of the sum
+    would then depend on the distance alone, as wanted, but its channels, which are the result, would be turned too.
 
     Args:
         hidden: Channels of a pair, D; by default as many as the stream has.

@@ -46,7 +46,8 @@ class SequenceModel(nn.Module):
         depth: Blocks.
         mixer: A :class:`Mixer`, or the kind of one: ``relation``, ``attention``, ``linear-attention`` or
             ``gated-linear``.
-        positions: ``learned`` (needs ``context``), ``sinusoidal``, ``none``; with attention also ``rotary`` or ``alibi``.
+        positions: ``learned`` (needs ``context``), ``sinusoidal``, ``none``; with attention also ``rotary``
+            or ``alibi``.
         context: The longest sequence that learned positions can tell.
         placement: Where norms stand; each branch is one layer of it.
         norm: What stands there; by default a LayerNorm without gain and shift, as published.
@@ -89,6 +90,10 @@ class SequenceModel(nn.Module):
         if (positions == "learned") != (context is not None) or (context is not None and context < 1):
             raise UsageError("learned positions, and only they, need context=, the longest sequence they can tell.")
         self.vocab_size, self.dim, self.positions, self.context = vocab_size, dim, positions, context
+        self.settings = None  # what builds it anew, where words and numbers say it
+        if isinstance(placement, str) and norm is None:
+            self.settings = {"vocab_size": vocab_size, "dim": dim, "depth": depth, "positions": positions}
+            self.settings |= {"context": context, "placement": placement, "eps": eps}
         rule = Placement.named(placement) if isinstance(placement, str) else placement
         chosen = functools.partial(LayerNorm, eps=eps, elementwise_affine=False) if norm is None else norm
         factory = {"generator": generator, "device": device, "dtype": dtype}
@@ -184,8 +189,8 @@ class SequenceModel(nn.Module):
             raise UsageError(f"count must be at least 1, got {count}.")
         if self.context is not None and tokens.ndim == 2 and tokens.shape[1] + count - 1 > self.context:
             raise UsageError(
-                f"{tokens.shape[1]} tokens and {count} more outgrow the {self.context} positions this model has learned: "
-                "ask for fewer, or train it with more."
+                f"{tokens.shape[1]} tokens and {count} more outgrow the {self.context} positions this model has "
+                "learned: ask for fewer, or train it with more."
             )
         logits, state = self.prefill(tokens)
         logits = logits[:, -1]
@@ -234,11 +239,12 @@ class SequenceModel(nn.Module):
 
 
 class CausalRN(SequenceModel):
-    """A causal relation network (Cui et al. 2024, arXiv 2406.16168): blocks ``x + W3 N(BAR(W1 N(x) + b1, W2 N(x))) + b3``.
+    """A causal relation network (Cui et al. 2024, arXiv 2406.16168).
 
-    BAR adds every pair, activates and averages: ``BAR(a, b)_i = mean over j <= i of act(N(a_i + b_j))``. With
-    ``pair_norm="joint"``, as written, that needs a memory of one row per token, and copies; with ``separate``,
-    ``N(a_i) + N(b_j)``, and the exponential it becomes a running sum, linear in time and of fixed memory.
+    Its blocks are ``x + W3 N(BAR(W1 N(x) + b1, W2 N(x))) + b3``, without an MLP. BAR adds every pair, activates and
+    averages: ``BAR(a, b)_i`` is the mean over j <= i of ``act(N(a_i + b_j))``. With ``pair_norm="joint"``, as written,
+    that needs a memory of one row per token; with ``separate``, ``N(a_i) + N(b_j)``, and the exponential it becomes a
+    running sum, linear in time and of fixed memory.
 
     Args:
         vocab_size: Number of tokens.

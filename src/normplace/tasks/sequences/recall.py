@@ -1,9 +1,9 @@
 """Multi-query associative recall.
 
 As Arora et al. 2023 define it ("Zoology: Measuring and Improving Recall in Efficient Language Models", arXiv
-2312.04927), by their published code: a row starts with pairs of a key and its value, all different; then every key stands
-once more, at even distances from the pairs, drawn without replacement with chances that fall with the distance d as
-``d^(power - 1)``; the position of such a query is to answer with the key's value. All other tokens are random.
+2312.04927), by their published code: a row starts with pairs of a key and its value, all different; then every key
+stands once more, at even distances from the pairs, drawn without replacement with chances that fall with the distance d
+as ``d^(power - 1)``; the position of such a query is to answer with the key's value. All other tokens are random.
 """
 
 from __future__ import annotations
