@@ -109,7 +109,7 @@ def fit_sequence(
     )
     step = _Step(model, optimizer, training, device)
     advance = Replayed(step) if on_gpu and training.cuda_graph else step
-    course, since = Course(), 0
+    course, since, rows = Course(), 0, []
     for done in range(training.steps):
         if done % AHEAD == 0:
             drawn = task.draw(AHEAD * training.batch_size, generator)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,7 +26,7 @@ def save_sequence(model: SequenceModel, path: str | Path) -> None:
     Raises:
         UsageError: If the model has a norm or placement of the user's own, or safetensors is not installed.
     """
-    save_file = _safetensors("save_file")
+    _, save_file = _safetensors()
     if model.settings is None:
         raise UsageError("only models of a named placement with the default norm can be saved: save the state dict.")
     mixer = {"kind": model.mixer.kind, **dataclasses.asdict(model.mixer)}  # pyright: ignore[reportArgumentType]
@@ -44,7 +45,7 @@ def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> Seque
     Raises:
         UsageError: If the file is not there, or holds something else.
     """
-    safe_open = _safetensors("safe_open")
+    safe_open, _ = _safetensors()
     if not Path(path).is_file():
         raise UsageError(f"there is no file {str(path)!r}: check the path.")
     with safe_open(str(path), framework="pt", device=str(device)) as file:
@@ -59,10 +60,11 @@ def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> Seque
     return model.eval()
 
 
-def _safetensors(name: str):
+def _safetensors() -> tuple[Any, Any]:
+    """What opens a file, and what writes one."""
     try:
-        import safetensors
-        import safetensors.torch
+        from safetensors import safe_open
+        from safetensors.torch import save_file
     except ImportError as error:
         raise UsageError("models are kept as safetensors, which is not here: pip install 'normplace[move]'.") from error
-    return safetensors.safe_open if name == "safe_open" else safetensors.torch.save_file
+    return safe_open, save_file

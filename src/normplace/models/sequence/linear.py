@@ -1,7 +1,7 @@
 """Linear attention: a state of fixed size instead of a memory that grows, with or without forgetting.
 
 Both branches here sum outer products of keys and values into a matrix, ``S_t = g_t S_(t-1) + k_t v_tᵀ``, and read it
-with ``q_tᵀ S_t``. Over a whole sequence they do so chunk by chunk, in time linear in its length; the state is in float32.
+with ``q_tᵀ S_t``. Over a whole sequence they do so chunk by chunk, in linear time; the state is in float32.
 """
 
 from __future__ import annotations

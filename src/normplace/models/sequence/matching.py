@@ -17,16 +17,19 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def matched_width(build: Callable[[int], nn.Module], parameters: int, *, multiple: int = 8) -> int:
+def matched_width(
+    build: Callable[[int], nn.Module], parameters: int, *, multiple: int = 8, tolerance: float = TOLERANCE
+) -> int:
     """The width at which ``build(width)`` has nearly as many parameters as asked for.
 
     Args:
         build: From a width, whichever the caller wants to vary, to the network; called without memory for weights.
         parameters: How many it should have.
         multiple: What the width must be a multiple of.
+        tolerance: The greatest difference allowed, as a share of that number.
 
     Raises:
-        UsageError: If no such width comes within 2% of the number.
+        UsageError: If no such width comes near enough.
 
     Example:
         >>> matched_width(lambda width: nn.Linear(width, width), 64 * 65)
@@ -46,9 +49,9 @@ def matched_width(build: Callable[[int], nn.Module], parameters: int, *, multipl
         low, high = (middle, high) if size(middle) < parameters else (low, middle)
     best = min((steps for steps in (low, high) if steps), key=lambda steps: abs(size(steps) - parameters))
     found = size(best)
-    if abs(found - parameters) > TOLERANCE * parameters:
+    if abs(found - parameters) > tolerance * parameters:
         raise UsageError(
-            f"no width that is a multiple of {multiple} comes within {TOLERANCE:.0%} of {parameters:,} parameters, the "
+            f"no width that is a multiple of {multiple} comes within {tolerance:.0%} of {parameters:,} parameters, the "
             f"nearest, {best * multiple}, has {found:,}: allow a smaller multiple."
         )
     return best * multiple

@@ -64,6 +64,7 @@ class Relation:
     """
 
     kind: ClassVar[str] = "relation"
+    branch: ClassVar[type[RelationBranch]] = RelationBranch
     hidden: int | None = None
     heads: int = 1
     norm: str = "joint"
@@ -80,7 +81,7 @@ class Relation:
     def branches(self, dim: int, depth: int, positions: str, **factory: Any) -> list[nn.Module]:
         """One branch; its last weights start smaller by sqrt(depth), as published."""
         return [
-            RelationBranch(
+            self.branch(
                 dim,
                 self.hidden,
                 heads=self.heads,
@@ -106,12 +107,12 @@ class _WithMLP:
 
     Args:
         heads: Of the mixing branch.
-        expansion: Inner width of the MLP, in widths of the stream.
+        hidden: Inner width of the MLP; by default four times the stream's.
         mlp: Kind of MLP.
     """
 
     heads: int = 1
-    expansion: float = 4.0
+    hidden: int | None = None
     mlp: str = "gelu"
 
     @property
@@ -122,7 +123,7 @@ class _WithMLP:
     def branches(self, dim: int, depth: int, positions: str, **factory: Any) -> list[nn.Module]:
         """The mixing branch and the MLP; their last weights start smaller by sqrt(2 depth), as GPT-2's."""
         start = Start("depth", STD, depth)
-        mlp = FeedForward(dim, round(self.expansion * dim), kind=self.mlp, bias=True, start=start, **factory)
+        mlp = FeedForward(dim, self.hidden, kind=self.mlp, bias=True, start=start, **factory)
         return [self._mixing(dim, positions, start, factory), mlp]
 
     def _mixing(self, dim: int, positions: str, start: Start, factory: dict[str, Any]) -> nn.Module:
