@@ -13,7 +13,7 @@ LAYERS = [
     {"_version", "errors"},
     {"ops"},
     {"norms"},
-    {"placement", "presets", "scale"},
+    {"block", "placement", "presets", "transformer_presets", "scale"},
     {"residual"},
     {"models"},
     {"ntk"},

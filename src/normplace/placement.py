@@ -1,4 +1,4 @@
-"""Where norms stand around a residual branch, as a value.
+"""Where norms stand in a residual network, as a value.
 
 ::
 
@@ -6,203 +6,61 @@
         └─ [input] ─ F … [inner] … ─ [output] ─ (branch) ─(+)─ [stream] ── x'
     embedding ─ [embedding] ─ x0 ………………………… xL ─ [final] ─ head
 
-:class:`Block` is one block of the drawing; :class:`Placement` is the rule that gives the block at every depth. Both are
-frozen, compare by value and refuse to be built where they contradict themselves. :mod:`normplace.presets` names the
-published ones.
+:class:`Block` is one block of the drawing; :class:`Placement` is the rule that gives the block at every depth, for
+every kind of branch. Both are frozen, compare by value and refuse to be built where they contradict themselves.
+:mod:`normplace.presets` names the published ones.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from normplace.block import BLOCK_SLOTS, Block, LearnedScale, Number, Power, resolved, times
 from normplace.errors import UsageError, unknown
 
-BLOCK_SLOTS = ("input", "inner", "output", "stream")
+__all__ = [
+    "BLOCK_SLOTS",
+    "NETWORK_SLOTS",
+    "STREAMS",
+    "Block",
+    "First",
+    "LearnedScale",
+    "Number",
+    "Placement",
+    "Power",
+    "resolved",
+]
+
 NETWORK_SLOTS = ("embedding", "final")
+STREAMS = {
+    "one": "",
+    "b2t": "x0 the layer's input",
+    "dual": "r' = r + F(x), out = x + N(r)",
+    "siamese": "z = F(N(x + N(y))), x' = N(x + (k+1)^(-1/2) z), y' = y + z, out = x + N(y), k the branch from 1",
+}
+"""What a stack carries from block to block, and what its equation says beside that of the block."""
 
 
 @dataclass(frozen=True)
-class Power:
-    """A number that depends on where the block is: ``(times * of)^exponent``.
+class First:
+    """A number of layers, where a share would depend on the depth.
 
     Args:
-        of: ``layer`` (l, counted from 1) or ``depth`` (L).
-        exponent: The power.
-        times: The factor inside it.
-
-    Example:
-        >>> alpha = Power("depth", 1 / 4, times=2)
-        >>> str(alpha), round(alpha.at(layer=1, depth=8), 3)
-        ('(2L)^(1/4)', 2.0)
+        layers: How many of the first layers are meant.
     """
 
-    of: str
-    exponent: float
-    times: float = 1.0
+    layers: int
 
     def __post_init__(self) -> None:
-        if self.of not in ("layer", "depth"):
-            raise unknown("quantity", self.of, ("layer", "depth"))
-        if not self.times > 0:
-            raise UsageError(f"the factor inside a power must be positive, got {self.times}.")
-
-    def at(self, layer: int, depth: int) -> float:
-        """Its value in one block."""
-        return (self.times * (layer if self.of == "layer" else depth)) ** self.exponent
-
-    def __str__(self) -> str:
-        letter = "l" if self.of == "layer" else "L"
-        base = letter if self.times == 1 else f"({self.times:g}{letter})"
-        exponent = Fraction(self.exponent).limit_denominator(64)
-        return base if exponent == 1 else f"{base}^({exponent})"
+        if self.layers < 1:
+            raise UsageError(f"First counts layers, so it must be at least 1, got {self.layers}.")
 
 
-Number = float | Power
-
-
-def _value(number: Number, layer: int, depth: int) -> float:
-    return number.at(layer, depth) if isinstance(number, Power) else float(number)
-
-
-def resolved(number: Number) -> float:
-    """A number of a block that :meth:`Block.at` has worked out."""
-    assert not isinstance(number, Power)
-    return number
-
-
-def _times(number: Number, term: str) -> str:
-    """``number * term`` as an equation writes it."""
-    if isinstance(number, Power):
-        return f"{number} {term}"
-    return term if number == 1 else f"{number:.4g} {term}"
-
-
-@dataclass(frozen=True)
-class LearnedScale:
-    """A trained multiplier of the branch.
-
-    Args:
-        per_channel: One value per feature (LayerScale) rather than one in all (ReZero).
-        init: Where training starts.
-    """
-
-    per_channel: bool = False
-    init: float = 0.0
-
-
-@dataclass(frozen=True)
-class Block:
-    """The norms and scales around one branch and its add.
-
-    Args:
-        input: Norm on what the branch reads.
-        inner: Names of the places inside the branch that hold a norm; the branch says which it offers.
-        output: Norm on what the branch adds.
-        stream: Norm on the sum.
-        skip: Multiplier of the skip; 0 means there is none, and the block is a plain layer.
-        input_scale: Fixed multiplier after the input norm.
-        branch: Multiplier of the branch after its output norm, fixed or learned.
-        init_gain: Factor on the branch's initial weights.
-        skip_normed: Take the skip after the input norm instead of before it.
-    """
-
-    input: bool = False
-    inner: tuple[str, ...] = ()
-    output: bool = False
-    stream: bool = False
-    skip: Number = 1.0
-    input_scale: Number = 1.0
-    branch: Number | LearnedScale = 1.0
-    init_gain: Number = 1.0
-    skip_normed: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("skip", "input_scale", "init_gain"):
-            number = getattr(self, name)
-            if isinstance(number, Power):
-                continue
-            least = 0 if name == "skip" else math.nextafter(0, 1)
-            if not (math.isfinite(number) and number >= least):
-                kind = "zero or more" if name == "skip" else "positive"
-                raise UsageError(f"{name} must be {kind} and finite, got {number}.")
-        if self.input_scale != 1 and not self.input:
-            raise UsageError(
-                "input_scale multiplies the input norm's result, but there is no input norm: set input=True."
-            )
-        if self.skip_normed and not self.input:
-            raise UsageError("skip_normed takes the skip after the input norm, but there is none: set input=True.")
-        if self.is_plain and isinstance(self.branch, LearnedScale):
-            raise UsageError("a learned branch scale weighs the branch against the skip, but skip is 0: keep branch=1.")
-        if self.is_plain and self.output and self.stream:
-            raise UsageError("without a skip the output and stream norms follow each other directly: keep one of them.")
-        if self.is_plain and self.skip_normed:
-            raise UsageError("skip_normed says where the skip starts, but skip is 0: there is none.")
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the block has no skip."""
-        return self.skip == 0
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """The slots that hold a norm, inner ones as ``inner.name``."""
-        held: list[str] = []
-        for slot in BLOCK_SLOTS:
-            if slot == "inner":
-                held += [f"inner.{name}" for name in self.inner]
-            elif getattr(self, slot):
-                held.append(slot)
-        return tuple(held)
-
-    def without_norms(self) -> Block:
-        """The same skip and branch with every slot empty."""
-        return dataclasses.replace(
-            self, input=False, inner=(), output=False, stream=False, input_scale=1.0, skip_normed=False
-        )
-
-    def at(self, layer: int, depth: int) -> Block:
-        """The block with its depth-dependent numbers worked out."""
-        branch = self.branch if isinstance(self.branch, LearnedScale) else _value(self.branch, layer, depth)
-        return dataclasses.replace(
-            self,
-            skip=_value(self.skip, layer, depth),
-            input_scale=_value(self.input_scale, layer, depth),
-            branch=branch,
-            init_gain=_value(self.init_gain, layer, depth),
-        )
-
-    def equation(self, scaled: Mapping[str, str] | None = None) -> str:
-        """The block's arithmetic, ``x`` the stream, ``F`` the branch, ``N`` a norm.
-
-        Args:
-            scaled: For a slot, the side of its norm where a scale ``s`` stands.
-        """
-        sides = scaled or {}
-
-        def normed(slot: str, term: str) -> str:
-            side = sides.get(slot)
-            if side == "before":
-                return f"N(s {_grouped(term)})"
-            return f"s N({term})" if side == "after" else f"N({term})"
-
-        read = _times(self.input_scale, normed("input", "x")) if self.input else "x"
-        branch = "F" if not self.inner else f"F[N: {', '.join(self.inner)}]"
-        out = f"{branch}({read})"
-        if self.output:
-            out = normed("output", out)
-        out = f"g {out}" if isinstance(self.branch, LearnedScale) else _times(self.branch, out)
-        skip = normed("input", "x") if self.skip_normed else "x"
-        total = out if self.is_plain else f"{_times(self.skip, skip)} + {out}"
-        return normed("stream", total) if self.stream else total
-
-
-def _grouped(term: str) -> str:
-    return f"({term})" if " + " in term else term
+Segments = tuple[tuple[float | First, Block], ...]
 
 
 @dataclass(frozen=True)
@@ -210,32 +68,67 @@ class Placement:
     """The rule that says which block stands at which depth, and whether the network's ends are normalized.
 
     Args:
-        segments: (share of the depth at which it ends, block) pairs; most placements have one, ending at 1.
+        segments: (end, block) pairs, an end being a share of the depth or the :class:`First` few layers; most
+            placements have one, ending at 1. Empty where ``kinds`` say it for each kind of branch.
         embedding: Norm on the embedding.
         final: Norm before the head.
         name: What to call it.
+        kinds: The segments of each kind of branch, in the order in which a layer has them.
+        streams: What the stack carries from block to block: ``one`` stream; ``b2t``, where a layer's input is added
+            once more before its last norm; or two streams, ``dual`` or ``siamese``.
 
     Example:
         >>> Placement.named("peri").equation()
         'x + N(F(N(x)))'
         >>> Placement.named("deepnorm").equation(layer=1, depth=8)
         'N(2 x + F(x))'
+        >>> Placement.named("hybrid").equation()
+        'attention: x + F[N: q, k, v](x); mlp: N(x) + F(N(x))'
     """
 
-    segments: tuple[tuple[float, Block], ...]
+    segments: Segments
     embedding: bool = False
     final: bool = False
     name: str | None = None
+    kinds: tuple[tuple[str, Segments], ...] = ()
+    streams: str = "one"
 
     def __post_init__(self) -> None:
-        ends = [end for end, _ in self.segments]
-        if not ends or ends[-1] != 1 or any(a >= b for a, b in zip([0, *ends], ends, strict=False)):
-            raise UsageError(f"segments must end at increasing shares of the depth, the last at 1, got {ends}.")
-        if self.final and self.segments[-1][1].stream:
+        if bool(self.segments) == bool(self.kinds):
+            raise UsageError("give segments for all branches, or kinds with segments for each kind, not both or none.")
+        for _, segments in self._rules():
+            _check_ends(segments)
+        self._check_streams()
+        last = [block for _, block in self._rules()[-1][1]][-1]
+        if self.final and last.stream and self.streams in ("one", "b2t"):
             raise UsageError(
                 "the last block already normalizes the stream, so a final norm would normalize twice: "
                 "set final=False, or leave the stream slot empty."
             )
+
+    def _check_streams(self) -> None:
+        if self.streams not in STREAMS:
+            raise unknown("rule of streams", self.streams, STREAMS)
+        if self.streams == "b2t" and not all(block.stream for _, block in self._rules()[-1][1]):
+            raise UsageError("b2t adds the layer's input before its last norm: set stream=True in the last block.")
+        if self.streams in ("dual", "siamese"):
+            if not self.final or not all(block.stream for block in self.every_block):
+                raise UsageError(
+                    f"{self.streams} norms one stream after every add and the other at the end: set stream=True in "
+                    "every block, and final=True."
+                )
+            if any(block.skip != 1 or block.damped or block.skip_normed for block in self.every_block):
+                raise UsageError(f"{self.streams} adds the branch to two streams as they are: leave the skip alone.")
+        if self.streams == "siamese" and not all(block.input for block in self.every_block):
+            raise UsageError("siamese norms the sum of both streams before each branch: set input=True in every block.")
+
+    @property
+    def every_block(self) -> tuple[Block, ...]:
+        """Every block of the rule, its depth-dependent numbers not worked out."""
+        return tuple(block for _, segments in self._rules() for _, block in segments)
+
+    def _rules(self) -> tuple[tuple[str | None, Segments], ...]:
+        return self.kinds or ((None, self.segments),)
 
     @classmethod
     def uniform(
@@ -243,6 +136,28 @@ class Placement:
     ) -> Placement:
         """The same block at every depth."""
         return cls(((1.0, block),), embedding, final, name)
+
+    @classmethod
+    def by_kind(
+        cls,
+        kinds: Mapping[str, Block | Segments],
+        *,
+        embedding: bool = False,
+        final: bool = False,
+        name: str | None = None,
+        streams: str = "one",
+    ) -> Placement:
+        """One block, or segments, for each kind of branch.
+
+        Args:
+            kinds: Blocks by kind, in the order in which a layer has them.
+            embedding: As of the class, and so are the rest.
+            final: Norm before the head.
+            name: What to call it.
+            streams: What the stack carries.
+        """
+        rules = tuple((kind, ((1.0, rule),) if isinstance(rule, Block) else rule) for kind, rule in kinds.items())
+        return cls((), embedding, final, name, rules, streams)
 
     @classmethod
     def named(cls, name: str, **options: Any) -> Placement:
@@ -259,20 +174,61 @@ class Placement:
 
         return build_preset(name, options)
 
-    def at(self, layer: int, depth: int) -> Block:
+    def changed(self, change: Callable[[Block], Block], kind: str | None = None) -> Placement:
+        """The same rule with every block changed, or every block around one kind of branch.
+
+        Args:
+            change: What to do to a block.
+            kind: ``attention`` or ``mlp``, the kinds of a Transformer; None for all.
+        """
+
+        def through(segments: Segments) -> Segments:
+            return tuple((end, change(block)) for end, block in segments)
+
+        if kind is None:
+            kinds = tuple((known, through(segments)) for known, segments in self.kinds)
+            return replace(self, segments=through(self.segments), kinds=kinds)
+        rules = dict(self.kinds) or dict.fromkeys(("attention", "mlp"), self.segments)
+        if kind not in rules:
+            raise unknown("kind of branch", kind, rules)
+        return replace(self, segments=(), kinds=tuple({**rules, kind: through(rules[kind])}.items()))
+
+    def at(self, layer: int, depth: int, kind: str | None = None) -> Block:
         """The block of ``layer`` (counted from 1) in a network of ``depth``.
 
+        Args:
+            layer: Which layer; in a Transformer one has an attention branch and an MLP branch.
+            depth: How many there are.
+            kind: Which kind of branch, where the placement tells them apart.
+
         Raises:
-            UsageError: If the layer is outside the network.
+            UsageError: If the layer is outside the network, the placement does not know the kind, or no block alone
+                can state it.
         """
+        if self.streams != "one":
+            raise UsageError(
+                f"{self.name or 'this placement'} spans several blocks: build a stack that carries its streams, such "
+                "as normplace.models.Transformer."
+            )
         if not 1 <= layer <= depth:
             raise UsageError(f"layer must lie between 1 and the depth {depth}, got {layer}.")
-        block = next(block for end, block in self.segments if layer <= math.floor(end * depth))
+        rules = dict(self.kinds)
+        if rules and kind not in rules:
+            raise UsageError(
+                f"{self.name or 'this placement'} tells {' and '.join(rules)} branches apart, so a branch must say "
+                "which it is: give it the attribute kind, or choose a placement that is the same for all."
+            )
+        segments = rules[kind] if kind is not None and rules else self.segments
+        block = next(block for end, block in segments if layer <= _layers(end, depth))
         return block.at(layer, depth)
 
-    def blocks(self, depth: int) -> Iterator[Block]:
+    def blocks(self, depth: int, kind: str | None = None) -> Iterator[Block]:
         """The block of every layer in turn."""
-        return (self.at(layer, depth) for layer in range(1, depth + 1))
+        return (self.at(layer, depth, kind) for layer in range(1, depth + 1))
+
+    def of_one_block(self) -> Placement:
+        """The rule for a single block, whose stack sees to the ends and to what is carried between blocks."""
+        return replace(self, embedding=False, final=False, streams="one")
 
     def equation(self, layer: int | None = None, depth: int | None = None) -> str:
         """The arithmetic of one block, or of the rule when no layer is given.
@@ -281,15 +237,18 @@ class Placement:
             layer: Which block, counted from 1.
             depth: How many there are.
         """
-        if layer is not None and depth is not None:
-            return self.at(layer, depth).equation()
-        parts, start = [], "0"
-        for end, block in self.segments:
-            stop = _times(float(end), "L")
-            condition = f" for {start} < l <= {stop}" if len(self.segments) > 1 else ""
-            parts.append(block.equation() + condition)
-            start = stop
-        return "; ".join(parts)
+        if self.streams == "siamese":
+            return STREAMS["siamese"]
+        parts = []
+        for kind, segments in self._rules():
+            also = "x0" if self.streams == "b2t" and (kind, segments) == self._rules()[-1] else ""
+            if layer is not None and depth is not None:
+                said = self.of_one_block().at(layer, depth, kind).equation(also=also)
+            else:
+                said = _equations(segments, also)
+            parts.append(said if kind is None else f"{kind}: {said}")
+        whole = f"x' = {parts[0]}" if self.streams == "dual" and len(parts) == 1 else "; ".join(parts)
+        return ", ".join(part for part in (whole, STREAMS[self.streams]) if part)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form that :meth:`from_dict` reads back."""
@@ -302,12 +261,40 @@ class Placement:
         Raises:
             UsageError: If a key is unknown.
         """
-        fields = _checked(cls, data)
-        fields["segments"] = tuple((float(end), _block_from_dict(block)) for end, block in data["segments"])
+        fields = known_fields(cls, data)
+        fields["segments"] = _segments_from(data["segments"])
+        fields["kinds"] = tuple((kind, _segments_from(segments)) for kind, segments in data.get("kinds", ()))
         return cls(**fields)
 
 
-def _checked(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+def _layers(end: float | First, depth: int) -> int:
+    return end.layers if isinstance(end, First) else math.floor(end * depth)
+
+
+def _check_ends(segments: Segments) -> None:
+    counts = [end.layers for end, _ in segments if isinstance(end, First)]
+    shares = [end for end, _ in segments if not isinstance(end, First)]
+    rising = all(a < b for ends in (counts, shares) for a, b in zip([0, *ends], ends, strict=False))
+    if not shares or shares[-1] != 1 or not rising or any(isinstance(end, First) for end, _ in segments[len(counts) :]):
+        raise UsageError(f"segments must end at increasing shares of the depth, the last at 1, got {counts + shares}.")
+
+
+def _equations(segments: Segments, also: str) -> str:
+    parts, start = [], "0"
+    for end, block in segments:
+        stop = str(end.layers) if isinstance(end, First) else times(float(end), "L")
+        condition = f" for {start} < l <= {stop}" if len(segments) > 1 else ""
+        parts.append(block.equation(also=also) + condition)
+        start = stop
+    return "; ".join(parts)
+
+
+def known_fields(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping whose keys are fields of a dataclass.
+
+    Raises:
+        UsageError: If one is not.
+    """
     known = [field.name for field in dataclasses.fields(cls)]
     for key in data:
         if key not in known:
@@ -315,11 +302,19 @@ def _checked(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
     return dict(data)
 
 
-def _block_from_dict(data: Mapping[str, Any]) -> Block:
-    fields = _checked(Block, data)
-    fields["inner"] = tuple(fields.get("inner", ()))
+def _segments_from(data: Any) -> Segments:
+    return tuple(
+        (First(**known_fields(First, end)) if isinstance(end, Mapping) else float(end), _block_from(block))
+        for end, block in data
+    )
+
+
+def _block_from(data: Mapping[str, Any]) -> Block:
+    fields = known_fields(Block, data)
     for name, value in fields.items():
         if isinstance(value, Mapping):
             kind = LearnedScale if "per_channel" in value else Power
-            fields[name] = kind(**_checked(kind, value))
+            fields[name] = kind(**known_fields(kind, value))
+        elif isinstance(value, list | tuple):
+            fields[name] = tuple(value)
     return Block(**fields)

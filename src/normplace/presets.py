@@ -1,7 +1,8 @@
 """The published placements by name.
 
 Each preset is a function whose keyword arguments are what its paper leaves to choose, and whose docstring cites it.
-``F`` is the branch, ``N`` a norm, ``l`` the layer counted from 1, ``L`` the depth.
+``F`` is the branch, ``N`` a norm, ``l`` the layer counted from 1, ``L`` the depth. The rest of those published for
+Transformers are in :mod:`normplace.transformer_presets`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from normplace.errors import UsageError, unknown
 from normplace.placement import Block, LearnedScale, Placement, Power
+from normplace.transformer_presets import TRANSFORMER_PRESETS
 
 
 def plain(norm: str = "none") -> Placement:
@@ -54,10 +56,24 @@ def pre_post() -> Placement:
     return Placement.uniform(Block(input=True, stream=True))
 
 
-def deepnorm() -> Placement:
-    """DeepNorm for one stack (Wang et al. 2022, arXiv 2203.00555): skip (2L)^(1/4), initial weights (8L)^(-1/4)."""
+def deepnorm(part: str = "stack", decoder: int | None = None) -> Placement:
+    """DeepNorm (Wang et al. 2022, arXiv 2203.00555): ``N(a x + F(x))`` with initial weights times b.
+
+    For a ``stack`` alone a = (2L)^(1/4), b = (8L)^(-1/4); for the ``encoder`` of a pair, whose ``decoder`` has M
+    layers, a = 0.81 (L^4 M)^(1/16), b = 0.87 (L^4 M)^(-1/16); for the ``decoder`` of a pair a = (3L)^(1/4),
+    b = (12L)^(-1/4). L counts layers of two branches, a decoder's of three.
+    """
+    if (part == "encoder") != (decoder is not None):
+        raise UsageError("deepnorm asks for the layers of the decoder beside an encoder: part='encoder', decoder=6.")
+    if part == "encoder" and decoder is not None:
+        grown = decoder**0.25  # (L^4 M)^(1/16) is (M^(1/4) L)^(1/4)
+        skip, start = 0.81**4 * grown, 0.87**-4 * grown
+    elif part in ("stack", "decoder"):
+        skip, start = (2, 8) if part == "stack" else (3, 12)
+    else:
+        raise unknown("part of DeepNorm:", part, ("stack", "encoder", "decoder"))
     return Placement.uniform(
-        Block(stream=True, skip=Power("depth", 1 / 4, times=2), init_gain=Power("depth", -1 / 4, times=8))
+        Block(stream=True, skip=Power("depth", 1 / 4, times=skip), init_gain=Power("depth", -1 / 4, times=start))
     )
 
 
@@ -99,6 +115,7 @@ PRESETS: dict[str, Callable[..., Placement]] = {
 }
 
 ALIASES = {"sandwich": "peri", "reordered": "output", "res-post": "output"}
+EVERY = {**PRESETS, **TRANSFORMER_PRESETS}
 
 
 def build_preset(name: str, options: Mapping[str, Any]) -> Placement:
@@ -108,9 +125,9 @@ def build_preset(name: str, options: Mapping[str, Any]) -> Placement:
         UsageError: If there is no such preset, or the preset has no such option.
     """
     key = ALIASES.get(name, name)
-    if key not in PRESETS:
-        raise unknown("placement", name, [*PRESETS, *ALIASES])
-    function = PRESETS[key]
+    if key not in EVERY:
+        raise unknown("placement", name, [*EVERY, *ALIASES])
+    function = EVERY[key]
     choices = inspect.signature(function).parameters
     for option in options:
         if option not in choices:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from normplace.errors import UsageError, unknown
 from normplace.norms import apply_norm, build_norm, norm_context
@@ -31,9 +32,11 @@ class Branch(nn.Module):
 
     A subclass names them, with their widths, in :attr:`places`, and passes the tensor through :meth:`place` where each
     stands. Places for learned multipliers are named, with their widths, in :attr:`scale_places`, and read by
-    :meth:`inner_scale`. A branch without either need not derive from this: any module can be one.
+    :meth:`inner_scale`. A placement that tells kinds of branches apart asks for :attr:`kind`. A branch without these
+    need not derive from this: any module can be one.
     """
 
+    kind: str | None = None
     places: Mapping[str, int] = {}
     scale_places: Mapping[str, int] = {}
 
@@ -48,7 +51,7 @@ class Branch(nn.Module):
 
     def inner_scale(self, name: str) -> Tensor | None:
         """The learned multiplier that stands at ``name``, or None where none does."""
-        return self.scales[name] if name in self.scales else None
+        return self.scales[name] if name in self.scales else None  # noqa: SIM401, a ParameterDict has no typed get
 
 
 class Residual(nn.Module):
@@ -88,7 +91,7 @@ class Residual(nn.Module):
         if gate is not None and scale is None:
             raise UsageError("a gate maps the factor of a scale, but the block has none: pass scale=Scale(...).")
         rule = Placement.named(placement) if isinstance(placement, str) else placement
-        self.block: Block = rule.at(layer, depth)
+        self.block: Block = rule.at(layer, depth, getattr(branch, "kind", None))
         self.dim, self.layer, self.depth = dim, layer, depth
         self._skip = resolved(self.block.skip)
         self._input_scale = resolved(self.block.input_scale)
@@ -101,30 +104,54 @@ class Residual(nn.Module):
         self.scale, self._scale_slot = _placed_scale(scale, self.block)
         self.gate = gate
         learned = self.block.branch if isinstance(self.block.branch, LearnedScale) else None
+        like = next(branch.parameters(), torch.empty(0))
+
+        def parameter(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, device=like.device, dtype=like.dtype))
+
         self.branch_scale = None
         if learned is not None:
-            like = next(branch.parameters(), torch.empty(0))
-            shape = (dim,) if learned.per_channel else ()
-            self.branch_scale = nn.Parameter(torch.empty(shape, device=like.device, dtype=like.dtype))
+            self.branch_scale = parameter(dim) if learned.per_channel else parameter()
+        self.damping = parameter() if self.block.damped else None
+        for name in self.block.inner_scale:
+            holder = self._branch_offering("scale_places", name, "learned multiplier")
+            holder.scales[name] = parameter(holder.scale_places[name])
         self._start_scales()
 
     def _fill_inner(self, norm: NormChoice) -> None:
         for name in self.block.inner:
-            kind = type(self.branch).__name__
-            if not isinstance(self.branch, Branch):
-                raise UsageError(
-                    f"the placement puts a norm inside the branch at {name!r}, but {kind} offers no such place: "
-                    "derive the branch from normplace.Branch and name its places."
-                )
-            places = self.branch.places
-            if name not in places:
-                raise unknown(f"place inside {kind}:", name, places)
-            self.branch.norms[name] = build_slot_norm(norm, f"inner.{name}", places[name])
+            holder = self._branch_offering("places", name, "norm")
+            holder.norms[name] = build_slot_norm(norm, f"inner.{name}", holder.places[name])
+
+    def _branch_offering(self, attribute: str, name: str, what: str) -> Branch:
+        """The branch, one of whose places must be ``name``."""
+        kind = type(self.branch).__name__
+        if not isinstance(self.branch, Branch):
+            raise UsageError(
+                f"the placement puts a {what} inside the branch at {name!r}, but {kind} offers no such place: "
+                "derive the branch from normplace.Branch and name its places."
+            )
+        places = getattr(self.branch, attribute)
+        if name not in places:
+            raise unknown(f"place inside {kind}:", name, places)
+        return self.branch
 
     def _start_scales(self) -> None:
         if self.branch_scale is not None:
             assert isinstance(self.block.branch, LearnedScale)
             nn.init.constant_(self.branch_scale, self.block.branch.init)
+        if self.damping is not None:
+            nn.init.zeros_(self.damping)
+        if isinstance(self.branch, Branch):
+            for scale in self.branch.scales.values():
+                nn.init.ones_(scale)
+        if self.block.input_gain != 1:
+            if (weight := getattr(self.input_norm, "weight", None)) is None:
+                raise UsageError(
+                    f"the placement starts the gain of the input norm, but {type(self.input_norm).__name__} has none: "
+                    "choose a norm that learns one, such as 'rms'."
+                )
+            nn.init.constant_(weight, resolved(self.block.input_gain))
         gain = resolved(self.block.init_gain)
         if gain != 1:
             rescale = getattr(self.branch, "rescale_init", None)
@@ -143,7 +170,13 @@ class Residual(nn.Module):
         self._start_scales()
 
     def forward(
-        self, x: Tensor, *args: Any, factor: Tensor | None = None, batch: Tensor | None = None, **kwargs: Any
+        self,
+        x: Tensor,
+        *args: Any,
+        factor: Tensor | None = None,
+        batch: Tensor | None = None,
+        also: Tensor | None = None,
+        **kwargs: Any,
     ) -> Tensor:
         """The next value of the stream.
 
@@ -152,6 +185,7 @@ class Residual(nn.Module):
             *args: Passed to the branch.
             factor: What :meth:`Scale.factor` returned, when the block has a scale.
             batch: The graph each row belongs to, for norms that ask.
+            also: What a stack adds beside the skip, such as the input of a whole layer.
             **kwargs: Passed to the branch.
 
         Raises:
@@ -160,10 +194,7 @@ class Residual(nn.Module):
         factor = self._gated(factor)
         normed = self._norm("input", self.input_norm, x, x, factor, batch)
         out = self._added(normed, x, args, kwargs, factor, batch)
-        if not self.block.is_plain:
-            skip = normed if self.block.skip_normed else x
-            out = (skip if self._skip == 1 else self._skip * skip) + out
-        return self._norm("stream", self.stream_norm, out, None, factor, batch)
+        return self._joined(normed if self.block.skip_normed else x, out, also, factor, batch)
 
     def added(
         self, x: Tensor, *args: Any, factor: Tensor | None = None, batch: Tensor | None = None, **kwargs: Any
@@ -180,6 +211,29 @@ class Residual(nn.Module):
         factor = self._gated(factor)
         normed = self._norm("input", self.input_norm, x, x, factor, batch)
         return self._added(normed, x, args, kwargs, factor, batch)
+
+    def joined(self, skip: Tensor, out: Tensor) -> Tensor:
+        """What the block makes of a skip and of what :meth:`added` returned, for networks that carry more streams.
+
+        Args:
+            skip: The stream.
+            out: What is added to it.
+        """
+        return self._joined(skip, out, None, None, None)
+
+    def _joined(
+        self, skip: Tensor, out: Tensor, also: Tensor | None, factor: Tensor | None, batch: Tensor | None
+    ) -> Tensor:
+        if not self.block.is_plain:
+            skip = self._damped(skip) if self.block.stream else skip
+            out = (skip if self._skip == 1 else self._skip * skip) + out
+        if also is not None:
+            out = also + out
+        out = out if self.block.stream else self._damped(out)
+        return self._norm("stream", self.stream_norm, out, None, factor, batch)
+
+    def _damped(self, x: Tensor) -> Tensor:
+        return x if self.damping is None else x - F.silu(self.damping).to(x.dtype) * x.detach()
 
     def _gated(self, factor: Tensor | None) -> Tensor | None:
         if (factor is None) != (self.scale is None):

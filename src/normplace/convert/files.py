@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from normplace.audit.load import Loaded, from_config, hf_inputs
 from normplace.convert.changes import changes
 from normplace.convert.move import move
 from normplace.errors import UsageError
+from normplace.models.weights import safetensors
 
 Model = TypeVar("Model", bound=nn.Module)
 WEIGHTS, PLACEMENT = "model.safetensors", "placement.json"
@@ -31,7 +31,7 @@ def save(model: nn.Module, folder: Path, arguments: Mapping[str, str | None]) ->
     Raises:
         UsageError: If safetensors is missing, or the folder cannot be written, or the model has no numbers.
     """
-    tensors = _safetensors()
+    tensors = safetensors()
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise UsageError("a model on the meta device has no weights to write: build it on the CPU.")
     done = changes(model)
@@ -56,7 +56,7 @@ def load(folder: Path, model: Model, *inputs: Any, **kwargs: Any) -> Model:
     Raises:
         UsageError: If there is no such file, or it is of another model.
     """
-    tensors = _safetensors()
+    tensors = safetensors()
     try:
         said = json.loads((folder / PLACEMENT).read_text(encoding="utf-8"))
     except OSError as error:
@@ -69,14 +69,6 @@ def load(folder: Path, model: Model, *inputs: Any, **kwargs: Any) -> Model:
             f"the weights in {folder} are not of this {type(model).__name__} ({str(error).splitlines()[0]})."
         ) from None
     return moved
-
-
-def _safetensors() -> Any:
-    if importlib.util.find_spec("safetensors") is None:
-        raise UsageError("weights are kept as safetensors: pip install 'normplace[move]'.")
-    import safetensors.torch
-
-    return safetensors.torch
 
 
 def from_folder(path: Path) -> tuple[Loaded, str]:

@@ -110,15 +110,23 @@ def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Pl
     if to is None:
         return None
     target = Placement.named(to) if isinstance(to, str) else to
-    for _, block in target.segments:
+    for block in target.every_block:
         fixed = not isinstance(block.branch, LearnedScale) and block.branch != 1
         if block.skip != 1 or block.init_gain != 1 or fixed:
             raise UsageError(
                 f"{target.name or 'this placement'} scales the skip, the branch or its weights, which move leaves "
                 "alone: build the network with normplace.Residual."
             )
-        if block.inner or block.skip_normed:
-            raise UsageError("move places norms around branches: leave inner norms and skip_normed out of the target.")
+        if block.inner or block.inner_scale or block.skip_normed or block.damped or block.input_gain != 1:
+            raise UsageError(
+                "move places norms around branches: leave what stands inside them, skip_normed, damped and input_gain "
+                "out of the target."
+            )
+    if target.kinds or target.streams != "one":
+        raise UsageError(
+            f"{target.name or 'this placement'} spans several branches, which move takes one by one: build the network "
+            "with normplace.models.Transformer."
+        )
     if isinstance(to, str):  # a trained network is changed least by a learned scale that starts at one
         target = replace(target, segments=tuple((end, _starting_at_one(block)) for end, block in target.segments))
     return target

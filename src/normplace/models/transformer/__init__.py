@@ -2,8 +2,36 @@
 
 from normplace.models.transformer.attention import Attention
 from normplace.models.transformer.cache import Cache, LayerCache
+from normplace.models.transformer.config import (
+    AttentionConfig,
+    HeadConfig,
+    MLPConfig,
+    PositionConfig,
+    TransformerConfig,
+)
 from normplace.models.transformer.feedforward import FeedForward
+from normplace.models.transformer.files import load, save
+from normplace.models.transformer.huggingface import from_huggingface, to_huggingface
+from normplace.models.transformer.model import Transformer
 from normplace.models.transformer.positions import ALiBi, Rotary
 from normplace.models.transformer.starts import Start
 
-__all__ = ["ALiBi", "Attention", "Cache", "FeedForward", "LayerCache", "Rotary", "Start"]
+__all__ = [
+    "ALiBi",
+    "Attention",
+    "AttentionConfig",
+    "Cache",
+    "FeedForward",
+    "HeadConfig",
+    "LayerCache",
+    "MLPConfig",
+    "PositionConfig",
+    "Rotary",
+    "Start",
+    "Transformer",
+    "TransformerConfig",
+    "from_huggingface",
+    "load",
+    "save",
+    "to_huggingface",
+]

@@ -55,6 +55,8 @@ class Attention(Branch):
         torch.Size([2, 5, 32])
     """
 
+    kind = "attention"
+
     def __init__(
         self,
         dim: int,
@@ -77,6 +79,10 @@ class Attention(Branch):
         groups = heads if key_value_heads is None else key_value_heads
         _check_numbers(dim, heads, groups, head_dim, window, softcap)
         width = dim // heads if head_dim is None else head_dim
+        if isinstance(positions, Rotary) and width % 2:
+            raise UsageError(
+                f"rotary positions turn pairs of features, so a head cannot be {width} wide: make it even."
+            )
         self.heads, self.key_value_heads, self.head_dim = heads, groups, width
         self.causal, self.positions, self.window, self.softcap = causal, positions, window, softcap
         self.score_scale = 1 / math.sqrt(width) if score_scale is None else score_scale
@@ -120,7 +126,7 @@ class Attention(Branch):
         v = self._heads("v", self.value(x), self.key_value_heads)
         if isinstance(self.positions, Rotary):
             if table is None:
-                table = self.positions.table(before, length, self.head_dim, x.device)
+                table = self.positions.table(before, length, self.head_dim, x.device, x.dtype)
             q, k = rotate(q, table), rotate(k, table)
         if cache is not None:
             k, v = cache.append(k, v)

@@ -41,6 +41,8 @@ class FeedForward(Branch):
         UsageError: If the kind is unknown or a width is not positive.
     """
 
+    kind = "mlp"
+
     def __init__(
         self,
         dim: int,

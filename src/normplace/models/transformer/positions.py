@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from normplace.errors import UsageError
 
 Table = tuple[Tensor, Tensor]
 
@@ -26,21 +25,26 @@ class Rotary:
 
     theta: float = 10000.0
 
-    def table(self, start: int, length: int, head_dim: int, device: torch.device | None = None) -> Table:
+    def table(
+        self, start: int, length: int, head_dim: int, device: torch.device | None = None, dtype: Any = None
+    ) -> Table:
         """Cosine and sine of ``length`` positions from ``start`` on, one column for each feature of a head.
 
-        They are computed in float64, since a position of some thousands times a frequency has few digits left of its
-        fraction in float32.
+        Angles are computed in float64, where the device has it: a position of some thousands times a frequency has few
+        digits left of its fraction in float32.
 
-        Raises:
-            UsageError: If the width of a head is odd.
+        Args:
+            start: The first position.
+            length: How many.
+            head_dim: Width of a head.
+            device: Where they are used.
+            dtype: What they are returned in.
         """
-        if head_dim % 2:
-            raise UsageError(f"rotary positions turn pairs of features, so heads cannot be {head_dim} wide: use even.")
-        exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
-        position = torch.arange(start, start + length, dtype=torch.float64, device=device)
+        precise = torch.float32 if device is not None and device.type == "mps" else torch.float64
+        exponent = torch.arange(0, head_dim, 2, dtype=precise, device=device) / head_dim
+        position = torch.arange(start, start + length, dtype=precise, device=device)
         angle = torch.outer(position, self.theta**-exponent).repeat(1, 2)
-        return angle.cos(), angle.sin()
+        return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
 def rotate(x: Tensor, table: Table) -> Tensor:

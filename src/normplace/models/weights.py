@@ -1,0 +1,21 @@
+"""The format weights are kept in."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+from normplace.errors import UsageError
+
+
+def safetensors() -> Any:
+    """The functions of safetensors for PyTorch.
+
+    Raises:
+        UsageError: If it is not installed.
+    """
+    if importlib.util.find_spec("safetensors") is None:
+        raise UsageError("weights are kept as safetensors: pip install 'normplace[move]'.")
+    import safetensors.torch
+
+    return safetensors.torch

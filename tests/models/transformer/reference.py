@@ -1,0 +1,256 @@
+"""The branches once more, one query at a time, and each placement as its published equation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from tests.cases import FORMULAS
+
+from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
+
+VOCABULARY, DIM, DEPTH, LENGTH = 11, 8, 4, 5
+
+
+def build(placement="pre", dtype=torch.float64, **options) -> Transformer:
+    """A small network whose gains, shifts and zero-initialised scales do not hide what they multiply."""
+    options = {"attention": AttentionConfig(heads=2, key_value_heads=1), **options}
+    config = TransformerConfig(VOCABULARY, DIM, options.pop("depth", DEPTH), placement, **options)
+    model = Transformer(config, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return model.to(dtype)
+
+
+def tokens(batch=2, length=LENGTH, seed=2):
+    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def normed(norm, x):
+    return FORMULAS[type(norm).__name__](norm, x, None)
+
+
+def at(branch, name, x):
+    return normed(branch.norms[name], x) if name in branch.norms else x
+
+
+def turned(x, position, theta):
+    """A head's features as complex numbers, each pair turned by its own angle."""
+    half = x.shape[-1] // 2
+    angle = position * theta ** (-torch.arange(half, dtype=torch.float64) / half)
+    z = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat((z.real, z.imag), -1)
+
+
+def attention(branch, x, theta=10000.0, slopes=None, mask=None):
+    """What every token reads of every other: ``theta`` for rotary positions, ``slopes`` for ALiBi."""
+    groups, width = branch.heads // branch.key_value_heads, branch.head_dim
+    q, k, v = (
+        at(branch, f"{name[0]}_full", torch.nn.functional.linear(x, part.weight, part.bias))
+        for name, part in (("q", branch.query), ("k", branch.key), ("v", branch.value))
+    )
+    rows = []
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1]):
+            heads = []
+            for h in range(branch.heads):
+                query = at(branch, "q", q[b, t, h * width : (h + 1) * width])
+                columns = slice(h // groups * width, (h // groups + 1) * width)
+                scores, values = [], []
+                for s in range(x.shape[1]):
+                    hidden = mask is not None and not mask[b, s] and s != t
+                    far = branch.window is not None and abs(t - s) >= branch.window
+                    if (branch.causal and s > t) or far or hidden:
+                        continue
+                    key = at(branch, "k", k[b, s, columns])
+                    if theta is not None:
+                        score = (turned(query, t, theta) * turned(key, s, theta)).sum()
+                    else:
+                        score = (query * key).sum()
+                    score = branch.score_scale * score
+                    if branch.softcap is not None:
+                        score = branch.softcap * torch.tanh(score / branch.softcap)
+                    scores.append(score if slopes is None else score - slopes[h] * abs(t - s))
+                    values.append(at(branch, "v", v[b, s, columns]))
+                weights = torch.stack(scores).exp()
+                out = (weights[:, None] * torch.stack(values)).sum(0) / weights.sum()
+                heads.append(out * branch.scales["heads"][h] if "heads" in branch.scales else out)
+            rows.append(at(branch, "pre_output", torch.cat(heads)))
+    read = torch.stack(rows).reshape(*x.shape[:2], -1)
+    return torch.nn.functional.linear(read, branch.output.weight, branch.output.bias)
+
+
+def mlp(branch, x):
+    up = x @ branch.up.weight.T
+    if branch.gate is not None:
+        gate = x @ branch.gate.weight.T
+        up = gate / (1 + (-gate).exp()) * up
+    else:
+        up = 0.5 * up * (1 + torch.erf(up / math.sqrt(2)))
+    return at(branch, "pre_output", up) @ branch.down.weight.T
+
+
+def sublayers(model):
+    """Each block of the stack with its branch as a function, the layer it belongs to, and its own number, from 1."""
+    for number, layer in enumerate(model.layers, start=1):
+        yield layer.attention, lambda x, block=layer.attention: attention(block.branch, x), number, 2 * number - 1
+        yield layer.mlp, lambda x, block=layer.mlp: mlp(block.branch, x), number, 2 * number
+
+
+N = normed
+
+
+def none(m, x):
+    for _, f, _, _ in sublayers(m):
+        x = x + f(x)
+    return x
+
+
+def post(m, x):
+    for block, f, _, _ in sublayers(m):
+        x = N(block.stream_norm, x + f(x))
+    return x
+
+
+def pre(m, x):
+    for block, f, _, _ in sublayers(m):
+        x = x + f(N(block.input_norm, x))
+    return N(m.final_norm, x)
+
+
+def peri(m, x):
+    for block, f, _, _ in sublayers(m):
+        x = x + N(block.output_norm, f(N(block.input_norm, x)))
+    return N(m.final_norm, x)
+
+
+def output(m, x):
+    for block, f, _, _ in sublayers(m):
+        x = x + N(block.output_norm, f(x))
+    return N(m.final_norm, x)
+
+
+def pre_post(m, x):
+    for block, f, _, _ in sublayers(m):
+        x = N(block.stream_norm, x + f(N(block.input_norm, x)))
+    return x
+
+
+def keel(m, x):
+    alpha = 2 * len(m.layers)
+    for block, f, _, _ in sublayers(m):
+        x = N(block.stream_norm, alpha * x + f(N(block.input_norm, x)))
+    return x
+
+
+def deepnorm(m, x):
+    alpha = (2 * len(m.layers)) ** 0.25
+    for block, f, _, _ in sublayers(m):
+        x = N(block.stream_norm, alpha * x + f(x))
+    return x
+
+
+def lns(m, x):
+    for block, f, layer, _ in sublayers(m):
+        x = x + f(N(block.input_norm, x) / math.sqrt(layer))
+    return N(m.final_norm, x)
+
+
+def mix(m, x):
+    for block, f, layer, _ in sublayers(m):
+        early = layer <= len(m.layers) // 4
+        x = N(block.stream_norm, x + f(x)) if early else x + f(N(block.input_norm, x))
+    return N(m.final_norm, x)
+
+
+def rezero(m, x):
+    for block, f, _, _ in sublayers(m):
+        x = x + block.branch_scale * f(x)
+    return x
+
+
+def layerscale(m, x):
+    for block, f, _, _ in sublayers(m):
+        x = x + block.branch_scale * f(N(block.input_norm, x))
+    return N(m.final_norm, x)
+
+
+def normformer(m, x):  # head scales and the MLP's inner norm are in the branches above
+    for layer in m.layers:
+        x = x + N(layer.attention.output_norm, attention(layer.attention.branch, N(layer.attention.input_norm, x)))
+        x = x + mlp(layer.mlp.branch, N(layer.mlp.input_norm, x))
+    return N(m.final_norm, x)
+
+
+def hybrid(m, x):
+    for layer in m.layers:
+        y = x + attention(layer.attention.branch, x)
+        y = N(layer.mlp.input_norm, y)
+        x = y + mlp(layer.mlp.branch, y)
+    return N(m.final_norm, x)
+
+
+def hybrid_star(m, x):
+    first, *rest = m.layers
+    x = x + attention(first.attention.branch, N(first.attention.input_norm, x))
+    x = x + mlp(first.mlp.branch, N(first.mlp.input_norm, x))
+    for layer in rest:
+        y = N(layer.mlp.input_norm, x + attention(layer.attention.branch, x))
+        x = y + mlp(layer.mlp.branch, y)
+    return N(m.final_norm, x)
+
+
+def b2t(m, x):
+    for layer in m.layers:
+        mid = N(layer.attention.stream_norm, x + attention(layer.attention.branch, x))
+        x = N(layer.mlp.stream_norm, x + mid + mlp(layer.mlp.branch, mid))
+    return x
+
+
+def residual_dual(m, x):
+    r = x
+    for block, f, _, _ in sublayers(m):
+        out = f(x)
+        x, r = N(block.stream_norm, x + out), r + out
+    return x + N(m.final_norm, r)
+
+
+def siamese(m, x):
+    y = x
+    for block, f, _, k in sublayers(m):
+        z = f(N(block.input_norm, x + N(m.streams.norms[k - 1], y)))
+        x, y = N(block.stream_norm, x + z / math.sqrt(k + 1)), y + z
+    return x + N(m.final_norm, y)
+
+
+def gpas(m, x):
+    for block, f, _, _ in sublayers(m):
+        x = x + f(N(block.input_norm, x))
+        x = x - block.damping * torch.sigmoid(block.damping) * x.detach()
+    return N(m.final_norm, x)
+
+
+def gpas_deepnorm(m, x):
+    for block, f, _, _ in sublayers(m):
+        skip = x - block.damping * torch.sigmoid(block.damping) * x.detach()
+        x = N(block.stream_norm, (2 * len(m.layers)) ** 0.25 * skip + f(x))
+    return x
+
+
+def bert_residual(m, x):
+    for block, f, _, _ in sublayers(m):
+        x = N(block.input_norm, x)
+        x = x + f(x)
+    return N(m.final_norm, x)
+
+
+EQUATIONS = {
+    "none": none, "post": post, "pre": pre, "peri": peri, "output": output, "pre-post": pre_post, "keel": keel,
+    "deepnorm": deepnorm, "lns": lns, "mix": mix, "rezero": rezero, "layerscale": layerscale, "sub": pre, "qk": pre,
+    "qkv": pre, "normformer": normformer, "hybrid": hybrid, "hybrid-star": hybrid_star, "b2t": b2t,
+    "residual-dual": residual_dual, "siamese": siamese, "lns-init": pre, "gpas": gpas, "bert-residual": bert_residual,
+    "embedding-norm": pre,
+}  # fmt: skip
+"""What follows the embedding; norms and scales inside branches are looked up there by name."""

@@ -1,0 +1,34 @@
+"""Where weights start."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from normplace.models.transformer import AttentionConfig, Start, Transformer, TransformerConfig
+
+
+def test_depth_divides_what_is_written_to_the_stream():
+    start = Start("depth", std=0.1, depth=8)
+    assert start.of(64, 64) == 0.1
+    assert start.of(64, 64, last=True) == pytest.approx(0.1 / 4)
+    assert Start("fixed", std=0.1, depth=8).of(64, 64, last=True) == 0.1
+    assert Start("xavier").of(30, 20, last=True) == pytest.approx(math.sqrt(2 / 50))
+
+
+def test_networks_start_so():
+    config = TransformerConfig(64, 128, 8, attention=AttentionConfig(heads=4), std=0.1)
+    model = Transformer(config, generator=torch.Generator().manual_seed(0))
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1:
+            last = name.endswith(("output.weight", "down.weight"))
+            # The deviation of n draws deviates by 1/sqrt(2n) of itself; n is 8192 at least.
+            assert float(parameter.detach().std()) == pytest.approx(0.025 if last else 0.1, rel=0.04), name
+
+
+def test_a_generator_decides_all():
+    config = TransformerConfig(10, 8, 2, "hybrid-star", attention=AttentionConfig(heads=2))
+    first, second = (Transformer(config, generator=torch.Generator().manual_seed(5)).state_dict() for _ in range(2))
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
