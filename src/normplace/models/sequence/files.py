@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from normplace.errors import UsageError
 from normplace.models.sequence.mixers import build_mixer
 from normplace.models.sequence.model import SequenceModel
+from normplace.models.weights import safetensors
 
 KEY = "normplace.sequence"
 
@@ -26,13 +26,13 @@ def save_sequence(model: SequenceModel, path: str | Path) -> None:
     Raises:
         UsageError: If the model has a norm or placement of the user's own, or safetensors is not installed.
     """
-    _, save_file = _safetensors()
+    kept = safetensors()
     if model.settings is None:
         raise UsageError("only models of a named placement with the default norm can be saved: save the state dict.")
     mixer = {"kind": model.mixer.kind, **dataclasses.asdict(model.mixer)}  # pyright: ignore[reportArgumentType]
     text = json.dumps({**model.settings, "mixer": mixer})
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    save_file(tensors, str(path), metadata={KEY: text})
+    kept.save_file(tensors, str(path), metadata={KEY: text})
 
 
 def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> SequenceModel:
@@ -45,10 +45,10 @@ def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> Seque
     Raises:
         UsageError: If the file is not there, or holds something else.
     """
-    safe_open, _ = _safetensors()
+    kept = safetensors()
     if not Path(path).is_file():
         raise UsageError(f"there is no file {str(path)!r}: check the path.")
-    with safe_open(str(path), framework="pt", device=str(device)) as file:
+    with kept.safe_open(str(path), framework="pt", device=str(device)) as file:
         text = (file.metadata() or {}).get(KEY)
         if text is None:
             raise UsageError(f"{path} holds no sequence model of normplace: load its tensors by yourself.")
@@ -58,13 +58,3 @@ def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> Seque
     model = SequenceModel(**settings, mixer=build_mixer(mixer.pop("kind"), **mixer), device=device)
     model.load_state_dict(tensors)
     return model.eval()
-
-
-def _safetensors() -> tuple[Any, Any]:
-    """What opens a file, and what writes one."""
-    try:
-        from safetensors import safe_open
-        from safetensors.torch import save_file
-    except ImportError as error:
-        raise UsageError("models are kept as safetensors, which is not here: pip install 'normplace[move]'.") from error
-    return safe_open, save_file

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from normplace.errors import UsageError, unknown
 from normplace.models.positions import sinusoids
 from normplace.models.sequence.mixers import STD, Mixer, Relation, build_mixer
-from normplace.models.sequence.sampling import choose
+from normplace.models.transformer.generate import check_draws, draw
 from normplace.models.transformer.starts import Embedding, Projection
+from normplace.models.transformer.streams import build_streams
 from normplace.norms import LayerNorm
 from normplace.placement import Placement
 from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
@@ -27,7 +28,7 @@ class SequenceState:
 
     Args:
         length: How many there were.
-        layers: A memory for each residual block; None where the branch looks at one token alone.
+        layers: A memory for each block.
     """
 
     length: int
@@ -49,7 +50,7 @@ class SequenceModel(nn.Module):
         positions: ``learned`` (needs ``context``), ``sinusoidal``, ``none``; with attention also ``rotary``
             or ``alibi``.
         context: The longest sequence that learned positions can tell.
-        placement: Where norms stand; each branch is one layer of it.
+        placement: Where norms stand; its layers are the blocks.
         norm: What stands there; by default a LayerNorm without gain and shift, as published.
         eps: Of that default; published: 0.
         generator: Source of the initial values.
@@ -95,18 +96,17 @@ class SequenceModel(nn.Module):
             self.settings = {"vocab_size": vocab_size, "dim": dim, "depth": depth, "positions": positions}
             self.settings |= {"context": context, "placement": placement, "eps": eps}
         rule = Placement.named(placement) if isinstance(placement, str) else placement
-        chosen = functools.partial(LayerNorm, eps=eps, elementwise_affine=False) if norm is None else norm
+        chosen: Any = functools.partial(LayerNorm, eps=eps, elementwise_affine=False) if norm is None else norm
         factory = {"generator": generator, "device": device, "dtype": dtype}
         self.embed = Embedding(vocab_size, dim, 1.0, **factory)
         self.places = None if context is None else Embedding(context, dim, 1.0, **factory)
         self.embedding_norm = build_slot_norm(chosen, "embedding", dim) if rule.embedding else None
         blocks = [self.mixer.branches(dim, depth, positions, **factory) for _ in range(depth)]
-        layers = sum(map(len, blocks))
-        self._mixes = [n == 0 for block in blocks for n in range(len(block))]
-        branches = [branch for block in blocks for branch in block]
         self.blocks = nn.ModuleList(
-            Residual(branch, dim, rule, chosen, n, layers) for n, branch in enumerate(branches, start=1)
+            nn.ModuleList(Residual(branch, dim, rule.of_one_block(), chosen, layer, depth) for branch in block)
+            for layer, block in enumerate(blocks, start=1)
         )
+        self.streams = build_streams(rule.streams, chosen, dim, sum(map(len, blocks)))
         self.final_norm = build_slot_norm(chosen, "final", dim) if rule.final else None
         self.head = Projection(dim, vocab_size, False, STD, **factory)
         self.to(device=device, dtype=dtype)  # the norms' factories know neither
@@ -131,7 +131,7 @@ class SequenceModel(nn.Module):
                 f"mask must say of each of the {tuple(tokens.shape)} tokens whether it is real, as booleans of that "
                 f"shape, got {mask.dtype} of shape {tuple(mask.shape)}."
             )
-        return self._run(tokens, 0, {} if mask is None else {"mask": mask}, [None] * len(self.blocks))
+        return self._run(tokens, 0, [{"mask": mask}] * len(self.blocks))
 
     def prefill(self, tokens: Tensor) -> tuple[Tensor, SequenceState]:
         """Logits as in :meth:`forward`, and what :meth:`step` needs to go on from there; without gradients.
@@ -139,9 +139,8 @@ class SequenceModel(nn.Module):
         Args:
             tokens: (batch, length), whole numbers.
         """
-        memories = [self.mixer.cache() if mixes else None for mixes in self._mixes]
-        with torch.no_grad():
-            return self._run(tokens, 0, {}, memories), SequenceState(tokens.shape[1], memories)
+        state = SequenceState(0, [self.mixer.cache() for _ in self.blocks])
+        return self._continue(tokens, state), state
 
     def step(self, tokens: Tensor, state: SequenceState) -> Tensor:
         """Logits after one token more, (batch, tokens); without gradients.
@@ -155,58 +154,56 @@ class SequenceModel(nn.Module):
         """
         if tokens.ndim != 1:
             raise UsageError(f"a step takes one token of each sequence, got the shape {tuple(tokens.shape)}.")
-        with torch.no_grad():
-            logits = self._run(tokens[:, None], state.length, {}, state.layers)
-        state.length += 1
-        return logits[:, 0]
+        return self._continue(tokens[:, None], state)[:, 0]
 
     def generate(
         self,
         tokens: Tensor,
-        count: int,
+        new: int,
         *,
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
-        generator: torch.Generator | None = None,
         stop: int | None = None,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The tokens that continue each sequence, (batch, at most ``count``); the likeliest ones unless told.
+        """The tokens with up to ``new`` more behind them, the likeliest ones unless told.
 
         Args:
             tokens: The sequences so far, (batch, length).
-            count: How many to add at most.
-            temperature: 0 for the likeliest token, else what the logits are divided by before one is drawn.
-            top_k: Draw from that many likeliest tokens only.
-            top_p: Draw from the likeliest tokens only that together reach this probability.
+            new: How many more at most.
+            temperature: 0 for the likeliest token each time; higher for more even draws.
+            top_k: Draw among this many of the likeliest.
+            top_p: Draw among the fewest of the likeliest whose probabilities add up to this.
+            stop: A token that ends a sequence; sequences that end early are filled with it.
             generator: Source of the draws, on the model's device.
-            stop: A token that ends its sequence; what follows it is filled with it.
 
         Raises:
             UsageError: If a setting is out of range, or the sequences would outgrow learned positions.
         """
-        if count < 1:
-            raise UsageError(f"count must be at least 1, got {count}.")
-        if self.context is not None and tokens.ndim == 2 and tokens.shape[1] + count - 1 > self.context:
-            raise UsageError(
-                f"{tokens.shape[1]} tokens and {count} more outgrow the {self.context} positions this model has "
-                "learned: ask for fewer, or train it with more."
-            )
+        check_draws(new, temperature, top_k, top_p)
+        self._check(tokens, new - 1)
         logits, state = self.prefill(tokens)
-        logits = logits[:, -1]
+        logits, added = logits[:, -1], [tokens]
         ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
-        added: list[Tensor] = []
         while True:
-            chosen = choose(logits, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
+            token = draw(logits, temperature, top_k, top_p, generator).to(tokens.dtype)
             if stop is not None:
-                chosen = chosen.masked_fill(ended, stop)
-                ended |= chosen == stop
-            added.append(chosen)
-            if len(added) == count or (stop is not None and bool(ended.all())):
-                return torch.stack(added, 1)
-            logits = self.step(chosen, state)
+                token = token.masked_fill(ended, stop)
+                ended |= token == stop
+            added.append(token[:, None])
+            if len(added) > new or (stop is not None and bool(ended.all())):
+                return torch.cat(added, 1)
+            logits = self.step(token, state)
 
-    def _run(self, tokens: Tensor, before: int, options: dict[str, Any], memories: list[Any]) -> Tensor:
+    def _continue(self, tokens: Tensor, state: SequenceState) -> Tensor:
+        with torch.no_grad():
+            logits = self._run(tokens, state.length, [{"cache": memory} for memory in state.layers])
+        state.length += tokens.shape[1]
+        return logits
+
+    def _run(self, tokens: Tensor, before: int, options: list[dict[str, Any]]) -> Tensor:
+        """Logits, given how many tokens came before and what the mixing branch of each block is called with."""
         self._check(tokens, before)
         x = self.embed(tokens.long())
         length = tokens.shape[1]
@@ -214,11 +211,15 @@ class SequenceModel(nn.Module):
             x = x + self.places.weight[before : before + length].to(x.dtype)
         elif self.positions == "sinusoidal":
             x = x + sinusoids(length, self.dim, x, before)
-        if self.embedding_norm is not None:
-            x = self.embedding_norm(x)
-        for block, mixes, memory in zip(self.blocks, self._mixes, memories, strict=True):
-            x = block(x, **options, **({} if memory is None else {"cache": memory})) if mixes else block(x)
-        return self.head(x if self.final_norm is None else self.final_norm(x))
+        streams = self.streams.begin(x if self.embedding_norm is None else self.embedding_norm(x))
+        for layer, (block, mixing) in enumerate(zip(self.blocks, options, strict=True), start=1):
+            assert isinstance(block, nn.ModuleList)
+            calls: Any = [(residual, {} if n else mixing) for n, residual in enumerate(block)]
+            streams = self.streams.layer(streams, layer, calls)
+        return self.head(self.streams.end(streams, self._finished))
+
+    def _finished(self, x: Tensor) -> Tensor:
+        return x if self.final_norm is None else self.final_norm(x)
 
     def _check(self, tokens: Tensor, before: int) -> None:
         if tokens.ndim != 2 or 0 in tokens.shape:
@@ -268,7 +269,7 @@ class CausalRN(SequenceModel):
     Example:
         >>> model = CausalRN(29, 32, 2, context=64)
         >>> model.generate(torch.zeros(1, 5, dtype=torch.long), 3).shape
-        torch.Size([1, 3])
+        torch.Size([1, 8])
     """
 
     def __init__(

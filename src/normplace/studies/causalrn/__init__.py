@@ -11,8 +11,8 @@ STUDY = Study(
     paper="Cui and Kerner, An All-MLP Sequence Modeling Architecture That Excels at Copying, arXiv 2406.16168",
     summary=(
         "Copying: CausalRN in its pairwise and scan forms, a Transformer and linear attention learn to repeat strings "
-        "of one length, by the published task and initial weights. Networks are smaller and trained for fewer steps than "
-        "published; every comparison is made at equal numbers of parameters, and with the Transformer also at the "
+        "of one length, by the published task and initial weights. Networks are smaller and trained for fewer steps "
+        "than published; every comparison is made at equal numbers of parameters, and with the Transformer also at the "
         "published ones, where it has up to four times as many. Training ends once 128 new strings are copied without "
         "an error. The ablation takes away the norm of a pair, the exponential or the norm after the sum; state "
         "trains the scan with its running sum in float32 and in bfloat16.\n\n"

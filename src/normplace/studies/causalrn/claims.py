@@ -17,8 +17,8 @@ SEEDS = 3
 COPIES, LEVEL, DESTROYED = 0.95, -0.05, 0.1
 _RULE = (
     "String accuracy: the share of new strings copied without a single error, under teacher forcing. The paper's "
-    "figures are not known to us, so the thresholds are ours, set before the runs but after single-seed pilots of a two-block "
-    "network on 16 characters, which chose the learning rate and the number of steps."
+    "figures are not known to us, so the thresholds are ours, set before the runs but after single-seed pilots of a "
+    "two-block network on 16 characters, which chose the learning rate and the number of steps."
 )
 
 

@@ -105,6 +105,6 @@ def copy_outcome(trial: Copying, build: Any) -> Outcome:
     metrics = {**judged(exam), "steps": course.trained, "parameters": count_parameters(model)}
     if trial.decoded:
         batch = task.draw(trial.decoded, exam)
-        decoded = task.judge(model.generate(task.prompts(batch), trial.length + 1), batch)
+        decoded = task.judge(model.generate(task.prompts(batch), trial.length + 1)[:, -trial.length - 1 :], batch)
         metrics |= {f"decoded_{name}": float(value.mean()) for name, value in decoded._asdict().items()}
     return Outcome(metrics, series={"step": course.steps, "loss": course.loss, **seen})

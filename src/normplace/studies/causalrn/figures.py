@@ -81,14 +81,11 @@ def _course(lines: Sequence[Line]) -> list[Figure]:
     named, rows = _contenders(lines), []
     for name, fields in named.items():
         chosen = pick(lines, "copying-fixed", length=found[-1], **fields)
-        steps = sorted({step for line in chosen for step in line.series["step"]})
-        for step in steps:
-            values = [
-                [v for s, v in zip(line.series["step"], line.series["character"], strict=True) if s <= step][-1:]
-                for line in chosen
-            ]
-            seen = [value for last in values for value in last if value is not None]
-            rows.append({"network": name, "step": step, "character": sum(seen) / len(seen)})
+        curves_of_seeds = [dict(zip(line.series["step"], line.series["character"], strict=True)) for line in chosen]
+        last = dict.fromkeys(range(len(chosen)), 0.0)
+        for step in sorted({step for curve in curves_of_seeds for step in curve if step is not None}):
+            last |= {n: value for n, curve in enumerate(curves_of_seeds) if (value := curve.get(step)) is not None}
+            rows.append({"network": name, "step": step, "character": sum(last.values()) / len(last)})
     return [
         Figure(
             title=f"Copying {found[-1]} characters: accuracy during training",
@@ -126,8 +123,8 @@ def _variable(lines: Sequence[Line]) -> list[Figure]:
         Figure(
             title="Copying strings of varying length, within and beyond training",
             caption="Share of strings, and of characters, that are right under teacher forcing; trained on packed "
-            f"strings of up to {longest} characters, the dashed line, at equal numbers of parameters. Mean over seeds with its "
-            "95% interval; after the comma, the kind of position.",
+            f"strings of up to {longest} characters, the dashed line, at equal numbers of parameters. Mean over seeds "
+            "with its 95% interval; after the comma, the kind of position.",
             rows=rows,
             spec=curves(
                 x={"field": "length", "title": "characters", "scale": {"type": "log"}},
