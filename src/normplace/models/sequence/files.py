@@ -16,12 +16,13 @@ from normplace.models.weights import safetensors
 KEY = "normplace.sequence"
 
 
-def save_sequence(model: SequenceModel, path: str | Path) -> None:
+def save_sequence(model: SequenceModel, path: str | Path, dtype: torch.dtype | None = None) -> None:
     """Write a model of a named placement and its default norm to one safetensors file.
 
     Args:
         model: What to write.
         path: Where to.
+        dtype: That of the file's weights; by default the model's.
 
     Raises:
         UsageError: If the model has a norm or placement of the user's own, or safetensors is not installed.
@@ -31,12 +32,12 @@ def save_sequence(model: SequenceModel, path: str | Path) -> None:
         raise UsageError("only models of a named placement with the default norm can be saved: save the state dict.")
     mixer = {"kind": model.mixer.kind, **dataclasses.asdict(model.mixer)}  # pyright: ignore[reportArgumentType]
     text = json.dumps({**model.settings, "mixer": mixer})
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
     kept.save_file(tensors, str(path), metadata={KEY: text})
 
 
 def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> SequenceModel:
-    """The model that :func:`save_sequence` wrote, in evaluation mode.
+    """The model that :func:`save_sequence` wrote, in float32 and evaluation mode.
 
     Args:
         path: The file.

@@ -103,7 +103,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class _WithMLP:
-    """A mixing branch followed by an MLP.
+    """A mixing branch, without biases, followed by an MLP with them, as in CausalRN's published baselines.
 
     Args:
         heads: Of the mixing branch.
@@ -143,7 +143,7 @@ class SelfAttention(_WithMLP):
 
     def _mixing(self, dim: int, positions: str, start: Start, factory: dict[str, Any]) -> nn.Module:
         where = {"rotary": Rotary(), "alibi": ALiBi()}.get(positions)
-        return Attention(dim, self.heads, positions=where, bias=True, start=start, **factory)
+        return Attention(dim, self.heads, positions=where, start=start, **factory)
 
     def cache(self) -> LayerCache:
         """No keys and values yet."""

@@ -14,7 +14,7 @@ from normplace.studies.causalrn.copying import Copying, copy_outcome
 from normplace.studies.causalrn.fixed import SEEDS, SMALL
 from normplace.tasks.sequences import FixedCopy
 
-LENGTH = {"smoke": 4, "laptop": 16, "full": 64}
+LENGTH = {"smoke": 4, "laptop": 12, "full": 64}
 FEW_SEEDS = 2
 """Of the cells that differ from the published network in more than one way."""
 

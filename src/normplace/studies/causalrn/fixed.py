@@ -28,7 +28,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "full": {},
 }
 """Sizes that all parts on copying share."""
-LENGTHS = {"smoke": (4,), "laptop": (8, 16), "full": (64, 128, 300)}
+LENGTHS = {"smoke": (4,), "laptop": (6, 12), "full": (64, 128, 300)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,8 +33,8 @@ MAIN = VARIANTS[0], VARIANTS[2], VARIANTS[3], VARIANTS[4]
 SIZES: dict[str, dict[str, Any]] = {
     "smoke": {"shortest": 2, "longest": 3, "context": 16, "tested": (3, 6), "dim": 16, "depth": 1, "steps": 3}
     | {"batch_size": 4, "exam": 4, "heads": 2},
-    "laptop": {"shortest": 2, "longest": 6, "context": 32, "tested": (3, 6, 9, 12, 24), "dim": 48, "depth": 2}
-    | {"steps": 500, "batch_size": 16, "learning_rate": 5e-3, "warm_up": 20, "exam": 32, "heads": 2},
+    "laptop": {"shortest": 2, "longest": 6, "context": 32, "tested": (3, 6, 9, 12, 24), "dim": 48, "depth": 3}
+    | {"steps": 500, "batch_size": 16, "learning_rate": 2e-3, "warm_up": 20, "exam": 32, "heads": 2},
     "full": {},
 }
 
