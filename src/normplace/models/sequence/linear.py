@@ -134,8 +134,7 @@ class LinearAttention(Branch):
 
     def _heads(self, projected: Tensor) -> Tensor:
         """(batch, heads, length, features), in at least float32."""
-        wide = projected if projected.dtype == torch.float64 else projected.float()
-        return wide.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return _wide(projected).unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def _log_decay(self, x: Tensor) -> Tensor | None:
         return None
@@ -186,13 +185,17 @@ class GatedLinear(LinearAttention):
 
     def _log_decay(self, x: Tensor) -> Tensor:
         gate = self.gate(x.to(self.gate.weight.dtype)).transpose(1, 2)
-        return F.logsigmoid(gate) / self.TEMPERATURE
+        return F.logsigmoid(_wide(gate)) / self.TEMPERATURE
 
     def _read(
         self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, mask: Tensor | None, cache: LinearCache | None
     ) -> Tensor:
         out = _remember(q / math.sqrt(q.shape[-1]), k, v, log_decay, mask, cache)
         return F.layer_norm(out, out.shape[-1:])
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def _remember(

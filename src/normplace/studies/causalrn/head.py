@@ -1,8 +1,9 @@
 """A retrieval head built by hand: what the norm of a pair and the exponential do, without training.
 
-Take ``b_j = k_j + s e(v_j)``, a random key and a small mark of the value, and the query ``a = -k`` of one of the keys.
-At that key the pair leaves nothing but the mark; the joint norm blows it up to about ``sqrt(D)``, and the exponential
-lets it outweigh the sum of all other pairs. The value is read off as the largest channel. The construction is ours.
+Some channels hold keys, random and of length one; the others hold a small mark of the value: ``b_j = k_j + s e(v_j)``.
+The query is ``a = -k`` of one of the keys. At that key the pair leaves nothing but the mark; the joint norm blows it up
+to about ``sqrt(D)``, and the exponential lets it outweigh the sum of all other pairs. The value is read off as the
+largest of its channels. The construction is ours.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class HeadTrial:
         length: Keys in the memory.
         seed: Of keys, values and queries.
         dim: Channels.
-        values: Different values, each marked by a channel of its own.
+        values: Different values, each marked by a channel of its own; the other channels hold keys.
         mark: Size of the mark.
         queries: Memories, each asked once.
         device: Where it is computed: ``auto``, ``cpu`` or ``cuda``.
@@ -63,8 +64,8 @@ class HeadTrial:
             raise unknown("norm of a pair", self.pair_norm, NORMS)
         if self.activation not in ACTIVATIONS:
             raise unknown("activation of a pair", self.activation, ACTIVATIONS)
-        if not 1 <= self.values <= self.dim or min(self.length - 1, self.queries) < 1:
-            raise UsageError("a head needs a channel for each value, two keys or more, and a query.")
+        if not 1 <= self.values < self.dim or min(self.length - 1, self.queries) < 1:
+            raise UsageError("a head needs a channel for each value and one more, two keys or more, and a query.")
 
 
 def plan(scale: str) -> Iterator[HeadTrial]:
@@ -85,7 +86,8 @@ def run(trial: HeadTrial) -> Outcome:
         rows = min(left, max(1, AT_ONCE // (trial.length * trial.dim)))
         left -= rows
         shape = (rows, trial.length)
-        keys = torch.randn(*shape, trial.dim, generator=generator, device=device)
+        keys = torch.randn(*shape, trial.dim - trial.values, generator=generator, device=device)
+        keys = F.pad(F.normalize(keys, dim=-1), (trial.values, 0))
         values = torch.randint(trial.values, shape, generator=generator, device=device)
         asked = torch.randint(trial.length, (rows,), generator=generator, device=device)
         memory = keys + trial.mark * F.one_hot(values, trial.dim)

@@ -29,7 +29,7 @@ VARIANTS = (
     ("linear-attention", "none"),
     ("gated-linear", "none"),
 )
-MAIN = VARIANTS[0], VARIANTS[2], VARIANTS[3], VARIANTS[4]
+MAIN = VARIANTS[0], VARIANTS[2], VARIANTS[3]
 SIZES: dict[str, dict[str, Any]] = {
     "smoke": {"shortest": 2, "longest": 3, "context": 16, "tested": (3, 6), "dim": 16, "depth": 1, "steps": 3}
     | {"batch_size": 4, "exam": 4, "heads": 2},
