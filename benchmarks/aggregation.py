@@ -383,8 +383,8 @@ def tune(args: argparse.Namespace) -> None:
     start = (kernels.FORWARD, kernels.BACKWARD, kernels.BACKWARD_WEIGHT)
     layouts = [
         kernels.Tile(elements, unroll, warps)
-        for elements, unroll, warps in itertools.product((128, 256, 512, 1024), (1, 2, 4, 8), (1, 2, 4, 8))
-        if 1 <= elements // (32 * warps) <= 16
+        for elements, unroll, warps in itertools.product((128, 256, 512), (1, 2, 4, 8), (1, 2, 4))
+        if 2 <= elements // (32 * warps) <= 4
     ]
     for graph, edge, piece in itertools.product(("uniform", "power-law"), ("none", "dense", "linear"), (256,)):
         edges, nodes = edge_index(graph)

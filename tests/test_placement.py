@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from normplace import Block, LearnedScale, Placement, Power, UsageError
+from normplace import Block, First, LearnedScale, Placement, Power, UsageError
 from normplace.presets import ALIASES, PRESETS
 
 EQUATIONS = {
@@ -93,6 +93,9 @@ CONTRADICTIONS = [
     (lambda: Placement(((0.5, Block()),)), "the last at 1"),
     (lambda: Placement(((0.5, Block()), (0.5, Block()), (1.0, Block()))), "increasing"),
     (lambda: Placement(()), "segments"),
+    (lambda: Placement(((1.0, Block()), (First(1), Block()))), "increasing"),
+    (lambda: Placement(((First(2), Block()), (First(1), Block()), (1.0, Block()))), "increasing"),
+    (lambda: First(0), "at least 1"),
     (lambda: Placement.named("pre").at(3, 2), "between 1 and the depth 2"),
     (lambda: Power("width", 1.0), "unknown quantity 'width'"),
     (lambda: Power("layer", 1.0, times=0), "must be positive"),
@@ -105,6 +108,14 @@ CONTRADICTIONS = [
 def test_a_contradiction_cannot_be_built(build, reason):
     with pytest.raises(UsageError, match=reason):
         build()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 9])
+def test_the_first_layers_can_be_counted(depth):
+    rule = Placement(((First(2), Block()), (0.5, Block(output=True)), (1.0, Block(input=True))))
+    slots = [block.slots for block in rule.blocks(depth)]
+    assert slots == ([()] * 2 + [("output",)] * (depth // 2 - 2) + [("input",)] * (depth - max(2, depth // 2)))[:depth]
+    assert rule.equation().startswith("x + F(x) for 0 < l <= 2; x + N(F(x)) for 2 < l <= 0.5 L")
 
 
 def test_inner_places_and_late_skip_show_in_the_equation():

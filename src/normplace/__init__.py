@@ -19,7 +19,7 @@ from normplace.norms import (
     RMSNorm,
     build_norm,
 )
-from normplace.placement import Block, LearnedScale, Placement, Power
+from normplace.placement import Block, First, LearnedScale, Placement, Power
 from normplace.residual import Branch, Residual
 from normplace.scale import Gate, Scale
 
@@ -30,6 +30,7 @@ __all__ = [
     # Where norms stand
     "Placement",
     "Block",
+    "First",
     "Power",
     "LearnedScale",
     "Scale",

@@ -107,6 +107,7 @@ class Block:
         inner_scale: Names of the places inside the branch that hold a learned multiplier, which starts at 1.
         damped: Shrink the sum in the forward pass alone (GPAS): ``D(y) = y - silu(g) sg(y)`` with a learned g from 0
             and sg without a gradient. Where a norm on the sum would undo that, the skip is shrunk instead.
+        skip_scale: A learned multiplier of the skip.
     """
 
     input: bool = False
@@ -121,6 +122,7 @@ class Block:
     input_gain: Number = 1.0
     inner_scale: tuple[str, ...] = ()
     damped: bool = False
+    skip_scale: LearnedScale | None = None
 
     def __post_init__(self) -> None:
         for name in ("skip", "input_scale", "init_gain", "input_gain"):
@@ -147,11 +149,18 @@ class Block:
             raise UsageError("skip_normed says where the skip starts, but skip is 0: there is none.")
         if self.is_plain and self.damped:
             raise UsageError("damped shrinks what a skip carries on, but skip is 0: there is none.")
+        if self.is_plain and self.skip_scale is not None:
+            raise UsageError("skip_scale multiplies the skip, but skip is 0: there is none.")
 
     @property
     def is_plain(self) -> bool:
         """Whether the block has no skip."""
         return self.skip == 0
+
+    @property
+    def keeps_skip(self) -> bool:
+        """Whether the skip is added as it comes."""
+        return self.skip == 1 and self.skip_scale is None and not self.skip_normed and not self.damped
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -207,6 +216,7 @@ class Block:
         out = f"g {out}" if isinstance(self.branch, LearnedScale) else times(self.branch, out)
         skip = normed("input", "x") if self.skip_normed else "x"
         skip = f"D({skip})" if self.damped and self.stream else skip
+        skip = skip if self.skip_scale is None else f"g {skip}"
         total = out if self.is_plain else f"{also and also + ' + '}{times(self.skip, skip)} + {out}"
         total = f"D({total})" if self.damped and not self.stream else total
         total = normed("stream", total) if self.stream else total

@@ -39,10 +39,10 @@ NETWORK_SLOTS = ("embedding", "final")
 STREAMS = {
     "one": "",
     "b2t": "x0 the layer's input",
-    "dual": "r' = r + F(x), out = x + N(r)",
-    "siamese": "z = F(N(x + N(y))), x' = N(x + (k+1)^(-1/2) z), y' = y + z, out = x + N(y), k the branch from 1",
+    "dual": "x' = N(x + z), r' = r + z, out = x + N(r)",
+    "siamese": "x' = N(x + (2l)^(-1/2) z), y' = y + z, out = x + N(y)",
 }
-"""What a stack carries from block to block, and what its equation says beside that of the block."""
+"""What a stack carries from block to block, and what its equation says beside that of a block, or of its branch z."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Placement:
                     f"{self.streams} norms one stream after every add and the other at the end: set stream=True in "
                     "every block, and final=True."
                 )
-            if any(block.skip != 1 or block.damped or block.skip_normed for block in self.every_block):
+            if not all(block.keeps_skip for block in self.every_block):
                 raise UsageError(f"{self.streams} adds the branch to two streams as they are: leave the skip alone.")
         if self.streams == "siamese" and not all(block.input for block in self.every_block):
             raise UsageError("siamese norms the sum of both streams before each branch: set input=True in every block.")
@@ -237,18 +237,14 @@ class Placement:
             layer: Which block, counted from 1.
             depth: How many there are.
         """
-        if self.streams == "siamese":
-            return STREAMS["siamese"]
         parts = []
         for kind, segments in self._rules():
-            also = "x0" if self.streams == "b2t" and (kind, segments) == self._rules()[-1] else ""
             if layer is not None and depth is not None:
-                said = self.of_one_block().at(layer, depth, kind).equation(also=also)
-            else:
-                said = _equations(segments, also)
+                segments = ((1.0, self.of_one_block().at(layer, depth, kind)),)
+            also = "x0" if self.streams == "b2t" and kind == self._rules()[-1][0] else ""
+            said = _equations(segments, self.streams, also)
             parts.append(said if kind is None else f"{kind}: {said}")
-        whole = f"x' = {parts[0]}" if self.streams == "dual" and len(parts) == 1 else "; ".join(parts)
-        return ", ".join(part for part in (whole, STREAMS[self.streams]) if part)
+        return ", ".join(part for part in ("; ".join(parts), STREAMS[self.streams]) if part)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form that :meth:`from_dict` reads back."""
@@ -279,12 +275,16 @@ def _check_ends(segments: Segments) -> None:
         raise UsageError(f"segments must end at increasing shares of the depth, the last at 1, got {counts + shares}.")
 
 
-def _equations(segments: Segments, also: str) -> str:
+def _equations(segments: Segments, streams: str, also: str) -> str:
     parts, start = [], "0"
     for end, block in segments:
+        if streams in ("dual", "siamese"):  # what the branch gives to both streams
+            said = "z = " + replace(block, stream=False).equation().removeprefix("x + ")
+            said = said.replace("N(x)", "N(x + N(y))") if streams == "siamese" else said
+        else:
+            said = block.equation(also=also)
         stop = str(end.layers) if isinstance(end, First) else times(float(end), "L")
-        condition = f" for {start} < l <= {stop}" if len(segments) > 1 else ""
-        parts.append(block.equation(also=also) + condition)
+        parts.append(said + (f" for {start} < l <= {stop}" if len(segments) > 1 else ""))
         start = stop
     return "; ".join(parts)
 

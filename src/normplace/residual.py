@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from normplace.errors import UsageError, unknown
 from normplace.norms import apply_norm, build_norm, norm_context
-from normplace.placement import BLOCK_SLOTS, NETWORK_SLOTS, Block, LearnedScale, Placement, resolved
+from normplace.placement import BLOCK_SLOTS, NETWORK_SLOTS, Block, LearnedScale, Number, Placement, resolved
 from normplace.scale import Scale
 
 NormLike = str | Callable[[int], nn.Module]
@@ -103,15 +103,18 @@ class Residual(nn.Module):
         self._fill_inner(norm)
         self.scale, self._scale_slot = _placed_scale(scale, self.block)
         self.gate = gate
-        learned = self.block.branch if isinstance(self.block.branch, LearnedScale) else None
         like = next(branch.parameters(), torch.empty(0))
 
         def parameter(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, device=like.device, dtype=like.dtype))
 
-        self.branch_scale = None
-        if learned is not None:
-            self.branch_scale = parameter(dim) if learned.per_channel else parameter()
+        def multiplier(learned: Number | LearnedScale | None) -> nn.Parameter | None:
+            if not isinstance(learned, LearnedScale):
+                return None
+            return parameter(dim) if learned.per_channel else parameter()
+
+        self.branch_scale = multiplier(self.block.branch)
+        self.skip_scale = multiplier(self.block.skip_scale)
         self.damping = parameter() if self.block.damped else None
         for name in self.block.inner_scale:
             holder = self._branch_offering("scale_places", name, "learned multiplier")
@@ -140,6 +143,8 @@ class Residual(nn.Module):
         if self.branch_scale is not None:
             assert isinstance(self.block.branch, LearnedScale)
             nn.init.constant_(self.branch_scale, self.block.branch.init)
+        if self.skip_scale is not None and self.block.skip_scale is not None:
+            nn.init.constant_(self.skip_scale, self.block.skip_scale.init)
         if self.damping is not None:
             nn.init.zeros_(self.damping)
         if isinstance(self.branch, Branch):
@@ -226,6 +231,7 @@ class Residual(nn.Module):
     ) -> Tensor:
         if not self.block.is_plain:
             skip = self._damped(skip) if self.block.stream else skip
+            skip = skip if self.skip_scale is None else self.skip_scale.to(skip.dtype) * skip
             out = (skip if self._skip == 1 else self._skip * skip) + out
         if also is not None:
             out = also + out

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from normplace.errors import unknown
-from normplace.placement import Block, First, Placement, Power
+from normplace.placement import Block, First, LearnedScale, Placement, Power
 
 PROJECTIONS = {"head": "", "projection": "_full"}
 
@@ -36,13 +36,15 @@ def sub() -> Placement:
     )
 
 
-def normformer() -> Placement:
+def normformer(scale_skip: bool = False) -> Placement:
     """NormFormer (Shleifer et al. 2021, arXiv 2110.09456): pre, an output norm on attention, one inside the MLP, heads.
 
-    Its optional scale of the MLP's skip is left out.
+    ``scale_skip`` is its option of a learned factor per channel, from 1, on the skip of the MLP.
     """
     attention = Block(input=True, output=True, inner_scale=("heads",))
-    return Placement.by_kind({"attention": attention, "mlp": Block(input=True, inner=("pre_output",))}, final=True)
+    learned = LearnedScale(per_channel=True, init=1.0) if scale_skip else None
+    mlp = Block(input=True, inner=("pre_output",), skip_scale=learned)
+    return Placement.by_kind({"attention": attention, "mlp": mlp}, final=True)
 
 
 def qk(base: str | Placement = "pre", over: str = "head") -> Placement:

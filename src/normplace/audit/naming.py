@@ -11,6 +11,8 @@ from normplace.placement import Block, LearnedScale, Placement
 from normplace.presets import PRESETS
 
 SLOTS = ("input", "output", "stream", "skip_normed")
+# Those a dataflow can show: "mix" is looked for last, and of the others inner norms or training tell.
+CANDIDATES = (*(name for name in PRESETS if name not in ("plain", "mix")), "keel", "bert-residual")
 CLOSE = 1e-3
 BARE = 1 / 2
 
@@ -40,8 +42,8 @@ def placement_name(blocks: Sequence[ResidualBlock], normed: bool) -> str | None:
         for layout in layouts
     ]
     for candidates in (layouts, unscaled):  # a fixed factor of one's own does not change the name
-        for name in PRESETS:
-            if name not in ("plain", "mix") and any(_follows(candidates, name, per_layer) for per_layer in (1, 2, 3)):
+        for name in CANDIDATES:
+            if any(_follows(candidates, name, per_layer) for per_layer in (1, 2, 3)):
                 return name
     return "mix" if _is_mix(unscaled) else None
 

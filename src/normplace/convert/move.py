@@ -112,7 +112,7 @@ def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Pl
     target = Placement.named(to) if isinstance(to, str) else to
     for block in target.every_block:
         fixed = not isinstance(block.branch, LearnedScale) and block.branch != 1
-        if block.skip != 1 or block.init_gain != 1 or fixed:
+        if block.skip != 1 or block.skip_scale is not None or block.init_gain != 1 or fixed:
             raise UsageError(
                 f"{target.name or 'this placement'} scales the skip, the branch or its weights, which move leaves "
                 "alone: build the network with normplace.Residual."

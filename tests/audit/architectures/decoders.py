@@ -135,7 +135,7 @@ DECODERS = [
             "h.*.post_attention_layernorm": "input",
             "ln_f": "final",
         },
-        None,
+        "bert-residual",
         findings=frozenset({"consecutive norms", "residual after norm"}),
     ),
     Architecture(

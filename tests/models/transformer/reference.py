@@ -93,86 +93,86 @@ def mlp(branch, x):
 
 
 def sublayers(model):
-    """Each block of the stack with its branch as a function, the layer it belongs to, and its own number, from 1."""
+    """Each block of the stack with its branch as a function and the layer it belongs to, counted from 1."""
     for number, layer in enumerate(model.layers, start=1):
-        yield layer.attention, lambda x, block=layer.attention: attention(block.branch, x), number, 2 * number - 1
-        yield layer.mlp, lambda x, block=layer.mlp: mlp(block.branch, x), number, 2 * number
+        yield layer.attention, lambda x, block=layer.attention: attention(block.branch, x), number
+        yield layer.mlp, lambda x, block=layer.mlp: mlp(block.branch, x), number
 
 
 N = normed
 
 
 def none(m, x):
-    for _, f, _, _ in sublayers(m):
+    for _, f, _ in sublayers(m):
         x = x + f(x)
     return x
 
 
 def post(m, x):
-    for block, f, _, _ in sublayers(m):
+    for block, f, _ in sublayers(m):
         x = N(block.stream_norm, x + f(x))
     return x
 
 
 def pre(m, x):
-    for block, f, _, _ in sublayers(m):
+    for block, f, _ in sublayers(m):
         x = x + f(N(block.input_norm, x))
     return N(m.final_norm, x)
 
 
 def peri(m, x):
-    for block, f, _, _ in sublayers(m):
+    for block, f, _ in sublayers(m):
         x = x + N(block.output_norm, f(N(block.input_norm, x)))
     return N(m.final_norm, x)
 
 
 def output(m, x):
-    for block, f, _, _ in sublayers(m):
+    for block, f, _ in sublayers(m):
         x = x + N(block.output_norm, f(x))
     return N(m.final_norm, x)
 
 
 def pre_post(m, x):
-    for block, f, _, _ in sublayers(m):
+    for block, f, _ in sublayers(m):
         x = N(block.stream_norm, x + f(N(block.input_norm, x)))
     return x
 
 
 def keel(m, x):
     alpha = 2 * len(m.layers)
-    for block, f, _, _ in sublayers(m):
+    for block, f, _ in sublayers(m):
         x = N(block.stream_norm, alpha * x + f(N(block.input_norm, x)))
     return x
 
 
 def deepnorm(m, x):
     alpha = (2 * len(m.layers)) ** 0.25
-    for block, f, _, _ in sublayers(m):
+    for block, f, _ in sublayers(m):
         x = N(block.stream_norm, alpha * x + f(x))
     return x
 
 
 def lns(m, x):
-    for block, f, layer, _ in sublayers(m):
+    for block, f, layer in sublayers(m):
         x = x + f(N(block.input_norm, x) / math.sqrt(layer))
     return N(m.final_norm, x)
 
 
 def mix(m, x):
-    for block, f, layer, _ in sublayers(m):
+    for block, f, layer in sublayers(m):
         early = layer <= len(m.layers) // 4
         x = N(block.stream_norm, x + f(x)) if early else x + f(N(block.input_norm, x))
     return N(m.final_norm, x)
 
 
 def rezero(m, x):
-    for block, f, _, _ in sublayers(m):
+    for block, f, _ in sublayers(m):
         x = x + block.branch_scale * f(x)
     return x
 
 
 def layerscale(m, x):
-    for block, f, _, _ in sublayers(m):
+    for block, f, _ in sublayers(m):
         x = x + block.branch_scale * f(N(block.input_norm, x))
     return N(m.final_norm, x)
 
@@ -180,7 +180,8 @@ def layerscale(m, x):
 def normformer(m, x):  # head scales and the MLP's inner norm are in the branches above
     for layer in m.layers:
         x = x + N(layer.attention.output_norm, attention(layer.attention.branch, N(layer.attention.input_norm, x)))
-        x = x + mlp(layer.mlp.branch, N(layer.mlp.input_norm, x))
+        skip = x if layer.mlp.skip_scale is None else layer.mlp.skip_scale * x
+        x = skip + mlp(layer.mlp.branch, N(layer.mlp.input_norm, x))
     return N(m.final_norm, x)
 
 
@@ -211,7 +212,7 @@ def b2t(m, x):
 
 def residual_dual(m, x):
     r = x
-    for block, f, _, _ in sublayers(m):
+    for block, f, _ in sublayers(m):
         out = f(x)
         x, r = N(block.stream_norm, x + out), r + out
     return x + N(m.final_norm, r)
@@ -219,28 +220,28 @@ def residual_dual(m, x):
 
 def siamese(m, x):
     y = x
-    for block, f, _, k in sublayers(m):
-        z = f(N(block.input_norm, x + N(m.streams.norms[k - 1], y)))
-        x, y = N(block.stream_norm, x + z / math.sqrt(k + 1)), y + z
+    for (block, f, layer), norm in zip(sublayers(m), m.streams.norms, strict=True):
+        z = f(N(block.input_norm, x + N(norm, y)))
+        x, y = N(block.stream_norm, x + z / math.sqrt(2 * layer)), y + z
     return x + N(m.final_norm, y)
 
 
 def gpas(m, x):
-    for block, f, _, _ in sublayers(m):
+    for block, f, _ in sublayers(m):
         x = x + f(N(block.input_norm, x))
         x = x - block.damping * torch.sigmoid(block.damping) * x.detach()
     return N(m.final_norm, x)
 
 
 def gpas_deepnorm(m, x):
-    for block, f, _, _ in sublayers(m):
+    for block, f, _ in sublayers(m):
         skip = x - block.damping * torch.sigmoid(block.damping) * x.detach()
         x = N(block.stream_norm, (2 * len(m.layers)) ** 0.25 * skip + f(x))
     return x
 
 
 def bert_residual(m, x):
-    for block, f, _, _ in sublayers(m):
+    for block, f, _ in sublayers(m):
         x = N(block.input_norm, x)
         x = x + f(x)
     return N(m.final_norm, x)

@@ -63,8 +63,15 @@ def test_a_cache_changes_nothing(shape):
         torch.testing.assert_close(torch.cat(parts, 1), made(x), rtol=1e-10, atol=1e-10)
 
 
+def test_a_mask_covers_the_cache_too():
+    made, x, cache = branch(positions=Rotary()), rows(), LayerCache()
+    with torch.no_grad():
+        parts = [made(x[:, :4], MASK[:, :4], cache), made(x[:, 4:], MASK, cache)]
+        torch.testing.assert_close(torch.cat(parts, 1), made(x, MASK), rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("shape", ["rotary", "softcap", "alibi"])
+@pytest.mark.parametrize("shape", ["shared keys", "rotary", "softcap", "alibi"])
 def test_other_precisions_are_kept_and_close(shape, dtype):
     made, x = branch(**SHAPES[shape]), rows()
     exact = made(x)

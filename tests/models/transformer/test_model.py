@@ -145,7 +145,24 @@ def test_half_precision_is_kept_and_close(placement):
         )
 
 
-@pytest.mark.parametrize("name", ["post", "pre", "peri", "output", "pre-post", "deepnorm", "lns", "mix", "layerscale"])
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_gpu_computes_the_same(shape, dtype):
+    exact, model, ids = build("qk", **SHAPES[shape]), build("qk", dtype, **SHAPES[shape]).cuda(), tokens()
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    with torch.no_grad():
+        for given in ((), (mask,)):
+            wanted, got = exact(ids, *given), model(ids.cuda(), *(part.cuda() for part in given)).cpu()
+            assert float((got.double() - wanted).abs().max()) < 40 * torch.finfo(dtype).eps * float(wanted.abs().max())
+        if exact.config.causal:
+            assert torch.equal(build("qk").cuda().generate(ids.cuda(), 4).cpu(), build("qk").generate(ids, 4))
+
+
+AUDITED = ["post", "pre", "peri", "output", "pre-post", "deepnorm", "lns", "mix", "layerscale", "keel", "bert-residual"]
+
+
+@pytest.mark.parametrize("name", AUDITED)
 def test_the_audit_names_the_placement(name):
     assert npl.audit(build(name, torch.float32), tokens()).placement == name
 

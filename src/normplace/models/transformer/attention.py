@@ -142,24 +142,27 @@ class Attention(Branch):
         return self.place(name, split).transpose(1, 2)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, before: int) -> Tensor:
-        grouped = self.heads != self.key_value_heads
-        plain = mask is None and self.window is None and not isinstance(self.positions, ALiBi)
+        plain = mask is None and self.window is None and not isinstance(self.positions, ALiBi) and self.softcap is None
         # The kernel's own causal mask lets it skip half the work, but it counts queries from the first key.
         alone = not self.causal or q.shape[2] == 1
-        if plain and self.softcap is None and (alone or before == 0):
+        plain = plain and (alone or before == 0)
+        shared = self.heads != self.key_value_heads
+        # On a GPU, of the kernels that do not hold all scores, only one for half precision without a bias shares keys.
+        if shared and not (plain and q.dtype in (torch.float16, torch.bfloat16)):
+            k, v = (side.repeat_interleave(self.heads // self.key_value_heads, 1) for side in (k, v))
+            shared = False
+        if plain:
             return F.scaled_dot_product_attention(
-                q, k, v, is_causal=not alone, scale=self.score_scale, enable_gqa=grouped
+                q, k, v, is_causal=not alone, scale=self.score_scale, enable_gqa=shared
             )
         bias = self._bias(q, k, mask, before)
         if self.softcap is None:
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.score_scale, enable_gqa=grouped)
-        if grouped:
-            k, v = (side.repeat_interleave(self.heads // self.key_value_heads, 1) for side in (k, v))
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.score_scale)
         scores = self.softcap * torch.tanh(self.score_scale / self.softcap * (q @ k.transpose(-1, -2)))
-        scores = scores if bias is None else scores + bias
-        return scores.float().softmax(-1).to(v.dtype) @ v if v.dtype != torch.float64 else scores.softmax(-1) @ v
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        return (scores + bias).softmax(-1, dtype=wide).to(v.dtype) @ v
 
-    def _bias(self, q: Tensor, k: Tensor, mask: Tensor | None, before: int) -> Tensor | None:
+    def _bias(self, q: Tensor, k: Tensor, mask: Tensor | None, before: int) -> Tensor:
         """What is added to the scores: minus infinity where a token may not be read, and ALiBi's slope."""
         queries = torch.arange(before, before + q.shape[2], device=q.device)
         keys = torch.arange(k.shape[2], device=q.device)

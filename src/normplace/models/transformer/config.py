@@ -9,10 +9,11 @@ from typing import Any
 
 from normplace.errors import UsageError, unknown
 from normplace.models.transformer.starts import Start
-from normplace.norms import NORMS, build_norm, norm_context
+from normplace.norms import NORMS
 from normplace.placement import Placement, known_fields
 
 POSITIONS = ("rotary", "learned", "alibi", "none")
+ROW_NORMS = ("rms", "layer", "dyt", "identity")
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class MLPConfig:
     """The MLP branches; as in :class:`normplace.models.transformer.FeedForward`.
 
     Args:
-        hidden: Width between; None for four times the stream's, or 8/3 where the MLP is gated.
+        hidden: Width between; None for four times the stream's, or 8/3 where the MLP is gated, in multiples of 8.
         kind: ``swiglu``, ``geglu``, ``gelu``, ``gelu-tanh`` or ``relu``.
         bias: Whether the projections have one.
     """
@@ -160,11 +161,12 @@ class TransformerConfig:
                 f"a Transformer needs a vocabulary, a width and a depth of at least 1, got {self.vocabulary}, "
                 f"{self.dim} and {self.depth}."
             )
-        if norm_context(build_norm(self.norm, 1)) or self.norm in ("batch", "graph", "pair"):
-            suits = [name for name in NORMS if name in ("layer", "rms", "dyt", "identity")]
+        if self.norm not in ROW_NORMS:
+            if self.norm not in NORMS:
+                raise unknown("norm", self.norm, ROW_NORMS)
             raise UsageError(
                 f"{self.norm!r} looks at other rows than its own, which are other tokens here: "
-                f"choose {', '.join(suits[:-1])} or {suits[-1]}."
+                f"choose one of {', '.join(ROW_NORMS)}."
             )
         if isinstance(self.placement, str):
             object.__setattr__(self, "placement", Placement.named(self.placement))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -29,7 +30,8 @@ class FeedForward(Branch):
 
     Args:
         dim: Width of the stream.
-        hidden: Width between; by default ``4 dim``, and 2/3 of that where it is gated, which keeps the parameters.
+        hidden: Width between; by default ``4 dim``, and where it is gated 2/3 of that, which keeps the parameters,
+            rounded up to a multiple of 8, which GPUs are fast with.
         kind: A key of :data:`KINDS`.
         bias: Whether the projections have one.
         start: Where the weights start.
@@ -59,7 +61,7 @@ class FeedForward(Branch):
         if kind not in KINDS:
             raise unknown("kind of MLP", kind, KINDS)
         activation, gated = KINDS[kind]
-        width = (8 * dim // 3 if gated else 4 * dim) if hidden is None else hidden
+        width = (8 * math.ceil(dim / 3) if gated else 4 * dim) if hidden is None else hidden
         if min(dim, width) < 1:
             raise UsageError(f"the widths of an MLP must be at least 1, got {dim} and {width}.")
         self.places = {"pre_output": width}

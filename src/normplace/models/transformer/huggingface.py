@@ -86,11 +86,13 @@ def _their_config(family: Family, config: TransformerConfig, fields: dict[str, A
     """Their configuration of the same network, or None and the first of our fields that it cannot say."""
     import transformers
 
-    wanted = resolved(config)
+    wanted = spelled_out(config)
+    if not hasattr(transformers, family.model):
+        return None, f"family, which transformers {transformers.__version__} lacks"
     theirs = getattr(transformers, family.model).config_class
     try:
         made = theirs(**{**TOKENS, **family.write(wanted), **fields})
-        said = resolved(family.read(made))
+        said = spelled_out(family.read(made))
     except Exception as error:  # each configuration class has checks of its own
         return None, f"settings ({' '.join(str(error).split())})"
     for field in dataclasses.fields(TransformerConfig):
@@ -114,7 +116,7 @@ def _filled(family: Family, config: Any, model: Transformer) -> Any:
     return theirs.train(model.training)
 
 
-def resolved(config: TransformerConfig) -> TransformerConfig:
+def spelled_out(config: TransformerConfig) -> TransformerConfig:
     """The configuration with its defaults worked out, and without what a network does not show."""
     with torch.device("meta"):
         model = Transformer(replace(config, depth=1))

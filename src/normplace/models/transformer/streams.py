@@ -85,8 +85,8 @@ class DualStream(OneStream):
 class SiameseStreams(DualStream):
     """SiameseNorm (Li et al. 2026, arXiv 2602.08064): branches read a post-norm stream x and a pre-norm stream y.
 
-    With k the branch counted from 1 through the whole stack, ``z = F(N(x + N(y)))``, ``x' = N(x + z / sqrt(k + 1))``,
-    ``y' = y + z``, and the head reads ``x + N(y)``.
+    In layer l, ``z = F(N(x + N(y)))``, ``x' = N(x + z / sqrt(2 l))`` and ``y' = y + z``; the head reads ``x + N(y)``. The
+    factor is that of the authors' code.
 
     Args:
         norm: Builds the norms of y.
@@ -101,10 +101,9 @@ class SiameseStreams(DualStream):
     def layer(self, streams: Streams, layer: int, calls: Sequence[Call]) -> Streams:
         """The streams after one layer, as in :class:`OneStream`."""
         x, y = streams
-        first = (layer - 1) * len(calls)
-        for k, (block, kwargs) in enumerate(calls, start=first + 1):
-            z = block.added(x + self.norms[k - 1](y), **kwargs)
-            x, y = block.joined(x, z / math.sqrt(k + 1)), y + z
+        for at, (block, kwargs) in enumerate(calls, start=(layer - 1) * len(calls)):
+            z = block.added(x + self.norms[at](y), **kwargs)
+            x, y = block.joined(x, z / math.sqrt(2 * layer)), y + z
         return (x, y)
 
 

@@ -40,8 +40,10 @@ class Tile:
         return max(1, self.elements // width)
 
 
-FORWARD = Tile(elements=512, unroll=4, warps=4)
-BACKWARD = Tile(elements=512, unroll=2, warps=4)
+# The fastest on an H200 at 128 channels of 2.3 million edges. One row a program, four channels a thread: wider tiles
+# spread the edges at once over threads, which then wait for each other at every step.
+FORWARD = Tile(elements=128, unroll=4, warps=1)
+BACKWARD = Tile(elements=128, unroll=1, warps=2)
 # A program that sums gradients of weights keeps K × D of them in registers, so it walks one piece at a time, and there
 # are only so many programs.
 BACKWARD_WEIGHT = Tile(elements=1, unroll=2, warps=1)
