@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from normplace.errors import UsageError
 from normplace.ops.relation.pair_reference import activate
 from normplace.ops.relation.plain import Rule, normalise, wide
 from normplace.ops.relation.public import (
@@ -167,7 +168,9 @@ def relation_pairwise_step(
 
 def _row(a: Tensor, b: Tensor, mask: Tensor | None, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
     """The row as a sequence of one, zero where masked, and where it is not."""
-    a, b = (x[:, None] if isinstance(x, Tensor) and x.dim() == 2 else x for x in (a, b))
+    if a.dim() != 2 or b.dim() != 2:
+        raise UsageError(f"a step takes one row at a time, B × D, got {tuple(a.shape)} and {tuple(b.shape)}.")
+    a, b = a[:, None], b[:, None]
     checked(a, b, None if mask is None else mask[:, None], rule)
     there = torch.ones(len(a), dtype=torch.bool, device=a.device) if mask is None else mask
     a, b = (torch.where(there[:, None, None], x, 0) for x in (a, b))

@@ -31,6 +31,8 @@ from normplace.ops.relation.plain import Rule, centre, inverse_root, normalise, 
 BUDGET = 1 << 17
 # exp(2 sqrt(D - 1)) and its sums stay below the largest float32 for heads up to this width.
 WIDEST = 1800
+# The square of such a product stays below it for heads up to this width.
+NARROW = 400
 # An exponent lower than any, of which differences can be taken.
 LOWEST = -1e30
 
@@ -44,10 +46,6 @@ class Sums(NamedTuple):
     def at(self, row: slice) -> Sums:
         """Those of some rows."""
         return Sums(self.total[:, row], None if self.top is None else self.top[:, row])
-
-    def flip(self) -> Sums:
-        """Those of reversed time."""
-        return Sums(self.total.flip(1), None if self.top is None else self.top.flip(1))
 
 
 class Rows(NamedTuple):
@@ -101,10 +99,16 @@ def _through_norm(grad: Tensor, rows: Rows, rule: Rule) -> Tensor:
     return normalise_backward(grad.unflatten(-1, heads), rows.exponent.unflatten(-1, heads), rows.scale).flatten(-2)
 
 
-def running(exponent: Tensor, factor: Tensor, before: Sums) -> Sums:
-    """Sums over time of ``factor · exp(exponent)``, those before included."""
+def running(exponent: Tensor, factor: Tensor, before: Sums, reverse: bool = False) -> Sums:
+    """Sums over time of ``factor · exp(exponent)``, or over time from its end, those before included."""
     if before.top is None:
-        return Sums((factor * exponent.exp()).cumsum(1).add_(before.total), None)
+        terms = exponent.exp().mul_(factor)
+        total = terms.flip(1).cumsum(1).flip(1) if reverse else terms.cumsum(1)
+        return Sums(total.add_(before.total), None)
+    if reverse:
+        found = running(exponent.flip(1), factor.flip(1), before)
+        assert found.top is not None
+        return Sums(found.total.flip(1), found.top.flip(1))
     top = torch.where(factor == 0, LOWEST, exponent)
     total = factor.expand_as(exponent).clone()
     step = 1
@@ -132,9 +136,11 @@ def nothing(like: Tensor, keep_top: bool) -> Sums:
 def combine(u: Tensor, sums: Sums, weight: Tensor, rule: Rule) -> Output:
     """The relation of rows with exponents ``u``, given the sums of their keys."""
     if sums.top is None:
-        y = u.exp() * sums.total * weight
+        y = u.exp().mul_(sums.total).mul_(weight)
         if not rule.post_norm:
             return Output(y, 0.0, y, y)
+        if rule.eps and u.shape[-1] // rule.heads <= NARROW:
+            return Output(y, 0.0, *normalise(y, rule.eps))
         largest = y.amax(-1, keepdim=True)
         largest = torch.where(largest > 0, largest, 1)
         z, shift = y / largest, largest.log()
@@ -188,14 +194,17 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor, rule: Rule) -> 
         rows, keys = _rows(a, weight, span, rule), _rows(b, weight, span, rule)
         sums = running(keys.exponent, keys.key, before[number]) if rule.causal else before[-1]
         out = combine(rows.exponent, sums, rows.weight, rule)
-        g = torch.where(rows.weight > 0, grad[:, span].to(out.z.dtype), 0)
+        g = grad[:, span].to(out.z.dtype)
+        if weight.dim() == 2:
+            g = torch.where(rows.weight > 0, g, 0)
         if rule.post_norm:
             g = normalise_backward(g, out.normed, out.scale)
         da[:, span] = _through_norm(g * out.z, rows, rule)
-        later = running((rows.exponent - out.shift).flip(1), (g * rows.weight).flip(1), after)
-        after = later.at(slice(-1, None))
+        lowered = rows.exponent - out.shift if isinstance(out.shift, Tensor) else rows.exponent
+        later = running(lowered, g * rows.weight, after, reverse=True)
+        after = later.at(slice(None, 1))
         if rule.causal:
-            db[:, span] = _key_gradient(keys, later.flip(), rule)
+            db[:, span] = _key_gradient(keys, later, rule)
     if not rule.causal:
         for span in spans:
             db[:, span] = _key_gradient(_rows(b, weight, span, rule), after, rule)

@@ -58,8 +58,8 @@ class Problem:
     """B × T."""
     masked: bool
     rule: Rule
-    means: tuple[Tensor | None, Tensor | None]
-    squares: tuple[Tensor | None, Tensor | None]
+    means: tuple[Tensor, Tensor]
+    squares: tuple[Tensor, Tensor]
 
     @property
     def length(self) -> int:
@@ -95,10 +95,9 @@ class Problem:
         for first in range(0, every, step):
             yield first, min(step, every - first)
 
-    def room(self, count: int) -> Tensor | None:
-        """For one number a pair."""
-        if not self.norm:
-            return None
+    def room(self, count: int) -> Tensor:
+        """For one number a pair, where pairs are normalized."""
+        count = count if self.norm else 0
         return torch.empty(count, self.length, self.stride, dtype=torch.float32, device=self.a.device)
 
 
@@ -110,17 +109,17 @@ def _problem(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Problem
     else:
         # Whatever padding holds.
         a, b = (torch.where(weight[..., None] > 0, x, 0) for x in (a, b))
-    stats: list[tuple[Tensor | None, Tensor | None]] = [(None, None), (None, None)]
-    if rule.norm == "joint":
-        stats = [_row_statistics(x, rule.heads) for x in (a, b)]
-    (mean_a, square_a), (mean_b, square_b) = stats
+    (mean_a, square_a), (mean_b, square_b) = (_row_statistics(x, rule) for x in (a, b))
     return Problem(a, b, weight, masked, rule, (mean_a, mean_b), (square_a, square_b))
 
 
-def _row_statistics(x: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    batch, length, channels = x.shape
+def _row_statistics(x: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+    """The mean and the sum of squares about it of each row, sequences × heads × T; unset where none is needed."""
+    (batch, length, channels), heads = x.shape, rule.heads
     mean = torch.empty(batch * heads, length, dtype=torch.float32, device=x.device)
     square = torch.empty_like(mean)
+    if rule.norm != "joint":
+        return mean, square
     padded = triton.next_power_of_2(channels // heads)
     rows = max(1, STATISTICS // padded)
     kernels.row_statistics[(batch * heads * triton.cdiv(length, rows),)](
@@ -129,8 +128,8 @@ def _row_statistics(x: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     return mean, square
 
 
-def _scales(given: Problem, scale: Tensor | None, first: int, count: int) -> None:
-    if scale is None:
+def _scales(given: Problem, scale: Tensor, first: int, count: int) -> None:
+    if not given.norm:
         return
     tiles = triton.cdiv(given.length, SCALES.rows)
     (mean_a, mean_b), (square_a, square_b) = given.means, given.squares
@@ -177,9 +176,9 @@ def _gradients(given: Problem, grad: Tensor, da: Tensor, db: Tensor, first: int,
     _scales(given, scale, first, count)
     # Of the pair (i, j) with j <= i, element [i, j] is its scale, and [j, i + 1] what it passes on through it.
     inner, strides = scale, (1, given.stride)
-    if scale is not None and given.rule.causal:
+    if given.norm and given.rule.causal:
         inner = scale.view(-1)[1:]
-    elif scale is not None:
+    elif given.norm:
         inner, strides = torch.empty_like(scale), (given.stride, 1)
     rows, common = given.length, (first, count, *given.sizes, given.stride)
     kernels.query_gradients[(count * triton.cdiv(rows, QUERIES.rows),)](
@@ -189,7 +188,7 @@ def _gradients(given: Problem, grad: Tensor, da: Tensor, db: Tensor, first: int,
     kernels.key_gradients[(count * triton.cdiv(rows, KEYS.rows), triton.cdiv(given.sizes[3], KEYS.cols))](
         grad, given.a, given.b, *given.means, scale, given.weight, db, *common, **given.options, **_layout(KEYS)
     )
-    if inner is None:
+    if not given.norm:
         return
     tile, means = THROUGH_SCALE, given.means
     grid = (triton.cdiv(rows, tile.rows), triton.cdiv(given.sizes[3], tile.cols), count)
