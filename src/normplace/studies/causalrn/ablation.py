@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from normplace.lab.study import Outcome, Part
 from normplace.models.sequence import CausalRN
@@ -14,8 +15,11 @@ from normplace.studies.causalrn.copying import Copying, copy_outcome
 from normplace.studies.causalrn.fixed import SEEDS, SMALL
 from normplace.tasks.sequences import FixedCopy
 
+SHORT: dict[str, dict[str, Any]] = {scale: {**size, "decoded": 0} for scale, size in SMALL.items()}
+SHORT["full"]["steps"] = 1000
+"""Sizes of trials at the one length of this part."""
 LENGTH = {"smoke": 4, "laptop": 12, "full": 64}
-FEW_SEEDS = 2
+FEW_SEEDS = 1
 """Of the cells that differ from the published network in more than one way."""
 
 
@@ -52,7 +56,7 @@ def plan(scale: str) -> Iterator[AblationTrial]:
                 post_norm=post_norm,
                 length=LENGTH[scale],
                 seed=seed,
-                **{**SMALL[scale], "decoded": 0},
+                **SHORT[scale],
             )
 
 

@@ -44,9 +44,9 @@ class Copying:
     letters: int = 26
     dim: int = 128
     depth: int = 4
-    steps: int = 1500
+    steps: int = 2000
     batch_size: int = 64
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     warm_up: int = 50
     every: int = 100
     stop_when_perfect: bool = True

@@ -14,7 +14,7 @@ from normplace.models.sequence import SequenceModel
 from normplace.studies.causalrn.networks import TITLES, mixer_of
 
 FORMS = ("scan", "pairwise")
-LENGTHS = {"smoke": (16, 32), "laptop": (128, 256, 512), "full": (128, 256, 512, 1024, 2048)}
+LENGTHS = {"smoke": (16, 32), "laptop": (128, 256, 512), "full": (128, 256, 512, 1024)}
 VOCAB = 32
 
 

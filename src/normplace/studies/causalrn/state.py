@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from normplace.lab.study import Outcome, Part
 from normplace.models.sequence import Relation, RelationBranch, SequenceModel
-from normplace.studies.causalrn.ablation import LENGTH
+from normplace.studies.causalrn.ablation import LENGTH, SHORT
 from normplace.studies.causalrn.copying import Copying, copy_outcome
-from normplace.studies.causalrn.fixed import SEEDS, SMALL
+from normplace.studies.causalrn.fixed import SEEDS
 from normplace.tasks.sequences import FixedCopy
 
 STATES = ("float32", "bfloat16")
@@ -72,7 +72,7 @@ def plan(scale: str) -> Iterator[StateTrial]:
     """Both states."""
     for seed in range(SEEDS[scale]):
         for state in STATES:
-            yield StateTrial(state=state, length=LENGTH[scale], seed=seed, **{**SMALL[scale], "decoded": 0})
+            yield StateTrial(state=state, length=LENGTH[scale], seed=seed, **SHORT[scale])
 
 
 def network_for(trial: StateTrial, task: FixedCopy) -> SequenceModel:

@@ -26,7 +26,6 @@ VARIANTS = (
     ("transformer", "none"),
     ("transformer", "rotary"),
     ("transformer", "alibi"),
-    ("linear-attention", "none"),
     ("gated-linear", "none"),
 )
 MAIN = VARIANTS[0], VARIANTS[2], VARIANTS[3]
