@@ -102,15 +102,53 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class _WithMLP:
-    """A mixing branch, without biases, followed by an MLP with them, as in CausalRN's published baselines.
+class SelfAttention:
+    """A Transformer's block: causal attention, then an MLP.
+
+    Attention has no biases and the MLP has them, as in CausalRN's published baseline.
 
     Args:
-        heads: Of the mixing branch.
+        heads: Of attention.
         hidden: Inner width of the MLP; by default four times the stream's.
         mlp: Kind of MLP.
     """
 
+    kind: ClassVar[str] = "attention"
+    heads: int = 1
+    hidden: int | None = None
+    mlp: str = "gelu"
+
+    @property
+    def positions(self) -> tuple[str, ...]:
+        """Those added to the embedding, and those attention knows."""
+        return (*POSITIONS, "rotary", "alibi")
+
+    def branches(self, dim: int, depth: int, positions: str, **factory: Any) -> list[nn.Module]:
+        """Attention and the MLP; their last weights start smaller by sqrt(2 depth), as GPT-2's."""
+        start = Start("depth", STD, depth)
+        where = {"rotary": Rotary(), "alibi": ALiBi()}.get(positions)
+        return [
+            Attention(dim, self.heads, positions=where, start=start, **factory),
+            FeedForward(dim, self.hidden, kind=self.mlp, bias=True, start=start, **factory),
+        ]
+
+    def cache(self) -> LayerCache:
+        """No keys and values yet."""
+        return LayerCache()
+
+
+@dataclass(frozen=True)
+class LinearMixer:
+    """Linear attention, then an MLP; biases and initial weights as in :class:`SelfAttention`.
+
+    Args:
+        heads: Of linear attention.
+        hidden: Inner width of the MLP; by default four times the stream's.
+        mlp: Kind of MLP.
+    """
+
+    kind: ClassVar[str] = "linear-attention"
+    branch: ClassVar[type[LinearAttention]] = LinearAttention
     heads: int = 1
     hidden: int | None = None
     mlp: str = "gelu"
@@ -121,43 +159,12 @@ class _WithMLP:
         return POSITIONS
 
     def branches(self, dim: int, depth: int, positions: str, **factory: Any) -> list[nn.Module]:
-        """The mixing branch and the MLP; their last weights start smaller by sqrt(2 depth), as GPT-2's."""
+        """Linear attention and the MLP."""
         start = Start("depth", STD, depth)
-        mlp = FeedForward(dim, self.hidden, kind=self.mlp, bias=True, start=start, **factory)
-        return [self._mixing(dim, positions, start, factory), mlp]
-
-    def _mixing(self, dim: int, positions: str, start: Start, factory: dict[str, Any]) -> nn.Module:
-        raise AssertionError("a mixer says which branch mixes")
-
-
-@dataclass(frozen=True)
-class SelfAttention(_WithMLP):
-    """A Transformer's block: causal attention, then an MLP."""
-
-    kind: ClassVar[str] = "attention"
-
-    @property
-    def positions(self) -> tuple[str, ...]:
-        """Those added to the embedding, and those attention knows."""
-        return (*POSITIONS, "rotary", "alibi")
-
-    def _mixing(self, dim: int, positions: str, start: Start, factory: dict[str, Any]) -> nn.Module:
-        where = {"rotary": Rotary(), "alibi": ALiBi()}.get(positions)
-        return Attention(dim, self.heads, positions=where, start=start, **factory)
-
-    def cache(self) -> LayerCache:
-        """No keys and values yet."""
-        return LayerCache()
-
-
-@dataclass(frozen=True)
-class LinearMixer(_WithMLP):
-    """Linear attention, then an MLP."""
-
-    kind: ClassVar[str] = "linear-attention"
-
-    def _mixing(self, dim: int, positions: str, start: Start, factory: dict[str, Any]) -> nn.Module:
-        return LinearAttention(dim, self.heads, start=start, **factory)
+        return [
+            self.branch(dim, self.heads, start=start, **factory),
+            FeedForward(dim, self.hidden, kind=self.mlp, bias=True, start=start, **factory),
+        ]
 
     def cache(self) -> LinearCache:
         """An empty state."""
@@ -165,17 +172,11 @@ class LinearMixer(_WithMLP):
 
 
 @dataclass(frozen=True)
-class GatedMixer(_WithMLP):
+class GatedMixer(LinearMixer):
     """Gated linear attention, then an MLP."""
 
     kind: ClassVar[str] = "gated-linear"
-
-    def _mixing(self, dim: int, positions: str, start: Start, factory: dict[str, Any]) -> nn.Module:
-        return GatedLinear(dim, self.heads, start=start, **factory)
-
-    def cache(self) -> LinearCache:
-        """An empty state."""
-        return LinearCache()
+    branch: ClassVar[type[LinearAttention]] = GatedLinear
 
 
 MIXERS: dict[str, Callable[..., Mixer]] = {
