@@ -182,8 +182,9 @@ CLAIMS = (
             Check("less that of a Transformer without positions, equal parameters", _VARIABLE_LEAD, at_least=LEVEL),
         ),
         seeds=SEEDS,
-        note=f"The task is that of Jelassi et al. 2024, arXiv 2402.01032. {_RULE} Pilots with strings of up to 6 and 10 "
-        "characters had reached 0.88 and 0.84, the Transformer 0 and 0.06; they chose three blocks for the laptop scale.",
+        note=f"The task is that of Jelassi et al. 2024, arXiv 2402.01032. {_RULE} Pilots with strings of up to 6 and "
+        "10 characters had reached 0.88 and 0.84, the Transformer 0 and 0.06; they chose three blocks for the laptop "
+        "scale.",
     ),
     Claim(
         id="copies-beyond-training",
