@@ -85,8 +85,8 @@ class DualStream(OneStream):
 class SiameseStreams(DualStream):
     """SiameseNorm (Li et al. 2026, arXiv 2602.08064): branches read a post-norm stream x and a pre-norm stream y.
 
-    In layer l, ``z = F(N(x + N(y)))``, ``x' = N(x + z / sqrt(2 l))`` and ``y' = y + z``; the head reads ``x + N(y)``. The
-    factor is that of the authors' code.
+    In layer l, ``z = F(N(x + N(y)))``, ``x' = N(x + z / sqrt(2 l))`` and ``y' = y + z``; the head reads ``x + N(y)``.
+    The factor is that of the authors' code.
 
     Args:
         norm: Builds the norms of y.
