@@ -4,19 +4,20 @@
     python benchmarks/relation.py --device cuda --out benchmarks/results/relation-cuda.json
 
 On a GPU the scan is measured against what it must move, two rows read and one written forward and three read and two
-written backward, at the speed of a device copy; the pairs against the exponentials they must take, one for each channel
-of a pair, at the speed of a kernel that does nothing else. Both ceilings are measured in the same run, the second beside
-the figure of 16 a clock and multiprocessor (4.18e12 a second on an H200 at 1.98 GHz). Times are medians of replayed CUDA
-graphs with a cold cache; ``call_ms`` is the same call from Python. A kernel that disagrees with double precision is not
-reported: the run stops. ``--tune`` tries layouts of the kernels instead and prints their times.
+written backward, at the speed of a device copy; the pairs against the exponentials they must take, one for each
+channel of a pair, at the speed of a kernel that does nothing else. Both ceilings are measured in the same run, the
+second beside the figure of 16 a clock and multiprocessor (4.18e12 a second on an H200 at 1.98 GHz). Times are medians
+of replayed CUDA graphs with a cold cache; ``call_ms`` is the same call from Python. A kernel that disagrees with double
+precision is not reported: the run stops. ``--tune`` tries layouts of the kernels instead and prints their times.
 
-On a CPU the scan stands beside the same function by ``torch.logcumsumexp``, and the memory of pairs, the high-water mark
-of the resident set of a process of its own over what the inputs take, beside that of a tensor of all pairs.
+On a CPU the scan stands beside the same function by ``torch.logcumsumexp``, and the memory of pairs, the high-water
+mark of the resident set of a process of its own over what the inputs take, beside that of a tensor of all pairs.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
 import datetime
 import importlib.metadata
@@ -25,7 +26,6 @@ import itertools
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -39,11 +39,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+from relation_peers import EPS, by_cumsum, by_logcumsumexp, by_pairs, fla_logcumsumexp, fla_simple_gla, norm
+
 from normplace.ops import relation_pairwise, relation_scan
 from normplace.ops.relation import op
 
 SFU_LIMIT = 4.18e12
-EPS = 1e-5
 SCANS = ((4, 2048, 1024), (4, 8192, 1024), (64, 602, 192))
 PAIRS = (
     ((64, 602, 192), torch.bfloat16),
@@ -59,31 +60,6 @@ def inputs(shape: tuple[int, int, int], dtype: torch.dtype, device: str, count: 
     """Rows of normal numbers."""
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(shape, generator=generator).to(device, dtype) for _ in range(count)]
-
-
-def norm(x: Tensor) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], eps=EPS)
-
-
-def by_logcumsumexp(a: Tensor, b: Tensor, post_norm: bool = True) -> Tensor:
-    """The scan as the published code has it, in float32."""
-    count = torch.arange(1, a.shape[1] + 1, device=a.device)[:, None]
-    y = torch.exp(norm(a.float()) + torch.logcumsumexp(norm(b.float()), 1)) / count
-    return (norm(y) if post_norm else y).to(a.dtype)
-
-
-def by_cumsum(a: Tensor, b: Tensor) -> Tensor:
-    """The scan as two factors, in float32."""
-    count = torch.arange(1, a.shape[1] + 1, device=a.device)[:, None]
-    return norm(norm(a.float()).exp() * norm(b.float()).exp().cumsum(1) / count).to(a.dtype)
-
-
-def by_pairs(a: Tensor, b: Tensor) -> Tensor:
-    """Every pair written out, in float32 or float64."""
-    wide = a.dtype if a.dtype == torch.float64 else torch.float32
-    x = norm(a.to(wide)[:, :, None] + b.to(wide)[:, None]).exp()
-    count = torch.arange(1, a.shape[1] + 1, device=a.device)
-    return (x * torch.ones_like(x[..., 0]).tril()[..., None]).sum(2) / count[:, None]
 
 
 def apart(found: Tensor, truth: Tensor) -> float:
@@ -217,12 +193,9 @@ def peer(name: str, row: dict, clock: Clock, run: Callable[[], Any]) -> None:
 
 def scan_row(shape: tuple[int, int, int], limits: dict[str, float], clock: Clock) -> dict:
     a, b, grad = inputs(shape, torch.bfloat16, "cuda", 3)
-    truth = by_cumsum(a[:1].double(), b[:1].double()) if shape[1] <= 4096 else None
-    error = demand(
-        f"the scan of {shape}",
-        apart(relation_scan(a[:1].float(), b[:1].float(), post_norm=True), truth) if truth is not None else 0.0,
-        1e-5,
-    )
+    one = a[:1].float(), b[:1].float()
+    truth = by_cumsum(*(x.double() for x in one))
+    error = demand(f"the scan of {shape}", apart(relation_scan(*one, post_norm=True), truth), 1e-5)
     with torch.no_grad():
         row: dict[str, Any] = {"shape": shape, "dtype": "bfloat16", "error_float32": error}
         for name, post in (("ours", True), ("ours_without_post_norm", False)):
@@ -245,38 +218,17 @@ def scan_row(shape: tuple[int, int, int], limits: dict[str, float], clock: Clock
     print(
         f"scan {shape}: {row['ours_ms']:.4f} ms, {row['of_floor']:.0%} of copy speed "
         f"({row['of_floor_without_post_norm']:.0%} without post-norm), {row['faster_than_logcumsumexp']:.0f}x "
-        f"logcumsumexp; backward {row['backward_ms']:.4f} ms, {row['of_floor_backward']:.0%}; call {row['call_ms']:.3f} ms",
+        f"logcumsumexp; backward {row['backward_ms']:.4f} ms, {row['of_floor_backward']:.0%}; "
+        f"call {row['call_ms']:.3f} ms",
         flush=True,
     )
     return row
 
 
-def fla_logcumsumexp(b: Tensor) -> Callable[[], Any]:
-    def run():
-        from fla.ops.utils import logcumsumexp
-
-        return (
-            logcumsumexp.logcumsumexp(b[:, None]) if hasattr(logcumsumexp, "logcumsumexp") else logcumsumexp(b[:, None])
-        )
-
-    return run
-
-
-def fla_simple_gla(a: Tensor, b: Tensor) -> Callable[[], Any]:
-    q, k, v = (x.unflatten(-1, (-1, 64)) for x in (a, b, b))
-    decay = torch.zeros(q.shape[:3], device=q.device)
-
-    def run():
-        from fla.ops.simple_gla import chunk_simple_gla
-
-        return chunk_simple_gla(q, k, v, g=decay)
-
-    return run
-
-
 def pair_row(shape: tuple[int, int, int], dtype: torch.dtype, limits: dict[str, float], clock: Clock) -> dict:
     batch, length, width = shape
     a, b, grad = inputs(shape, dtype, "cuda", 3)
+    grad = grad.float()
     rows = torch.linspace(0, length - 1, 12, dtype=torch.long).tolist()
     wide = relation_pairwise(a[:1].float(), b[:1].float())[0]
     truth = [norm(a[0, i].double() + b[0, : i + 1].double()).exp().mean(0) for i in rows]
@@ -287,9 +239,9 @@ def pair_row(shape: tuple[int, int, int], dtype: torch.dtype, limits: dict[str, 
     with torch.no_grad():
         row["ours_ms"] = clock.ms(lambda: relation_pairwise(a, b), 10)
         row["call_ms"] = clock.call_ms(lambda: relation_pairwise(a, b), 10)
-        row["backward_ms"] = clock.ms(lambda: op.pairs_backward(grad.float(), a, b, None, *PAIR_OPTIONS), 5)
+        row["backward_ms"] = clock.ms(lambda: op.pairs_backward(grad, a, b, None, *PAIR_OPTIONS), 5)
         row["peak_bytes"] = peak(lambda: relation_pairwise(a, b))
-        row["backward_peak_bytes"] = peak(lambda: op.pairs_backward(grad.float(), a, b, None, *PAIR_OPTIONS))
+        row["backward_peak_bytes"] = peak(lambda: op.pairs_backward(grad, a, b, None, *PAIR_OPTIONS))
         row["bytes_of_one_float_a_pair"] = batch * length * length * 4
         if batch * length * length * width < 1 << 29:
             peer("eager", row, clock, lambda: by_pairs(a, b))
@@ -305,9 +257,10 @@ def pair_row(shape: tuple[int, int, int], dtype: torch.dtype, limits: dict[str, 
     )
     print(
         f"pairs {shape} {name}: {row['ours_ms']:.3f} ms, {row['of_limit']:.0%} of the limit, "
-        f"{row['of_measured']:.0%} of the rate measured{beside}; backward {row['backward_over_forward']:.2f} of forward; "
-        f"peak {row['peak_bytes'] / 2**20:.0f} and {row['backward_peak_bytes'] / 2**20:.0f} MiB beside "
-        f"{row['bytes_of_one_float_a_pair'] / 2**20:.0f} for a float a pair; call {row['call_ms']:.3f} ms",
+        f"{row['of_measured']:.0%} of the rate measured{beside}; "
+        f"backward {row['backward_over_forward']:.2f} of forward; "
+        f"peak {row['peak_bytes'] / 2**20:.0f} and {row['backward_peak_bytes'] / 2**20:.0f} MiB "
+        f"beside {row['bytes_of_one_float_a_pair'] / 2**20:.0f} for a float a pair; call {row['call_ms']:.3f} ms",
         flush=True,
     )
     return row
@@ -321,55 +274,6 @@ def gpu_report() -> dict:
     report["scan"] = [scan_row(shape, limits, clock) for shape in SCANS]
     report["pairs"] = [pair_row(shape, dtype, limits, clock) for shape, dtype in PAIRS]
     return report
-
-
-def tune(seconds: float) -> None:
-    """Print the times of layouts of the kernels, fastest first, as far as the time allows."""
-    from normplace.ops.relation import triton_pairs, triton_scan
-
-    clock, began = Clock(), time.perf_counter()
-    scans, pairs = inputs((4, 8192, 1024), torch.bfloat16, "cuda", 3), inputs((64, 602, 192), torch.bfloat16, "cuda", 3)
-    a, b, grad = pairs
-    tile, wide = triton_scan.Tile, triton_pairs.Tile
-    runs: list[tuple[Any, str, list[Any], Callable[[], Any]]] = [
-        (triton_pairs, "FORWARD", [wide(r, c, w, u) for r, c, w, u in (
-            (8, 64, 4, 8), (16, 64, 4, 8), (16, 64, 4, 4), (32, 64, 4, 4), (32, 64, 8, 8), (16, 32, 2, 8), (16, 64, 2, 8),
-        )], lambda: op.pairs(a, b, None, *PAIR_OPTIONS)),
-        (triton_scan, "FORWARD", [tile(e, w, c, s) for e, w, c, s in (
-            (4096, 4, 32, 1), (4096, 4, 16, 1), (4096, 4, 64, 1), (8192, 8, 32, 1), (8192, 8, 16, 1), (2048, 4, 32, 1),
-            (4096, 4, 32, 2), (2048, 2, 16, 1), (4096, 8, 32, 1),
-        )], lambda: op.scan(scans[0], scans[1], None, *SCAN_OPTIONS)),
-        (triton_scan, "SUMS", [tile(e, w, 1, s) for e, w, s in (
-            (4096, 4, 1), (8192, 4, 1), (8192, 8, 1), (2048, 4, 1), (4096, 4, 2),
-        )], lambda: op.scan(scans[0], scans[1], None, *SCAN_OPTIONS)),
-        (triton_pairs, "QUERIES", [wide(r, c, w, u) for r, c, w, u in (
-            (16, 64, 4, 8), (16, 64, 4, 4), (32, 64, 4, 4), (8, 64, 4, 8), (32, 64, 8, 8),
-        )], lambda: op.pairs_backward(grad.float(), a, b, None, *PAIR_OPTIONS)),
-        (triton_pairs, "KEYS", [wide(r, c, w, u) for r, c, w, u in (
-            (16, 64, 4, 8), (16, 64, 4, 4), (32, 64, 4, 4), (32, 64, 8, 4), (8, 64, 4, 4),
-        )], lambda: op.pairs_backward(grad.float(), a, b, None, *PAIR_OPTIONS)),
-        (triton_scan, "BACKWARD", [tile(e, w) for e, w in (
-            (8192, 8), (4096, 4), (4096, 8), (8192, 16), (16384, 16),
-        )], lambda: op.scan_backward(scans[2], scans[0], scans[1], None, *SCAN_OPTIONS)),
-        (triton_pairs, "SCALES", [wide(r, c, w) for r, c, w in (
-            (64, 32, 8), (64, 32, 4), (128, 32, 8), (64, 64, 8),
-        )], lambda: op.pairs(a, b, None, *PAIR_OPTIONS)),
-    ]  # fmt: skip
-    for module, name, layouts, run in runs:
-        found, start = [], getattr(module, name)
-        for layout in layouts:
-            if time.perf_counter() - began > seconds:
-                break
-            setattr(module, name, layout)
-            try:
-                found.append((clock.ms(run, 7), layout))
-            except Exception as problem:  # a layout may not fit the device
-                print(f"  {layout}: {type(problem).__name__}", flush=True)
-        found.sort(key=lambda pair: pair[0])
-        setattr(module, name, found[0][1] if found else start)
-        print(f"{module.__name__.rsplit('.', 1)[1]}.{name}", flush=True)
-        for taken, layout in found:
-            print(f"  {taken:.4f} ms  {layout}", flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -401,8 +305,8 @@ def cpu_report(repeats: int) -> dict:
         row["faster_with_backward"] = row["logcumsumexp_with_backward_ms"] / row["ours_with_backward_ms"]
         report["scan"].append(row)
         print(
-            f"scan {dataclasses.astuple(case)}: {row['ours_ms']:.1f} ms, {row['faster']:.1f}x logcumsumexp; with backward "
-            f"{row['ours_with_backward_ms']:.1f} ms, {row['faster_with_backward']:.1f}x",
+            f"scan {dataclasses.astuple(case)}: {row['ours_ms']:.1f} ms, {row['faster']:.1f}x logcumsumexp; "
+            f"with backward {row['ours_with_backward_ms']:.1f} ms, {row['faster_with_backward']:.1f}x",
             flush=True,
         )
     for length, width in ((1024, 64), (2048, 64)):
@@ -410,8 +314,8 @@ def cpu_report(repeats: int) -> dict:
         row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         report["pairs"].append(row)
         print(
-            f"pairs 1 x {length} x {width}: {row['seconds']:.2f} s with backward, {row['peak_bytes'] / 2**20:.0f} MiB over "
-            f"the inputs beside {row['bytes_of_all_pairs'] / 2**20:.0f} for a tensor of all pairs",
+            f"pairs 1 x {length} x {width}: {row['seconds']:.2f} s with backward, {row['peak_bytes'] / 2**20:.0f} MiB "
+            f"over the inputs beside {row['bytes_of_all_pairs'] / 2**20:.0f} for a tensor of all pairs",
             flush=True,
         )
     return report
@@ -426,17 +330,24 @@ def _best(run: Callable[[], Any], repeats: int) -> float:
     return min(times) * 1e3
 
 
+def resident(key: str) -> int:
+    """A figure of this process's memory, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+
 def cpu_worker(length: int, width: int) -> dict:
     a, b, seed = inputs((1, length, width), torch.float32, "cpu", 3)
-    gradients(relation_pairwise, a[:, :8], b[:, :8], seed[:, :8])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
+    gradients(relation_pairwise, a[:, :200], b[:, :200], seed[:, :200])
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed would hide what is taken
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    before, began = resident("VmRSS"), time.perf_counter()
     gradients(relation_pairwise, a, b, seed)
     return {
         "length": length,
         "width": width,
         "seconds": time.perf_counter() - began,
-        "peak_bytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024,
+        "peak_bytes": resident("VmHWM") - before,
         "bytes_of_all_pairs": length * length * width * 4,
     }
 
@@ -476,6 +387,8 @@ def main() -> None:
         print(json.dumps(cpu_worker(*args.worker)))
         return
     if args.tune:
+        from relation_tuning import tune
+
         tune(args.tune)
         return
     report: dict[str, Any] = {"environment": environment(args.device)}

@@ -5,7 +5,9 @@ needs them whole: a tile is rows × heads × channels, its first axis within a t
 slots, one slot summed into the next by a kernel of its own, and taken up again.
 """
 # Triton compiles these functions by its own rules, in which constant conditions decide what exists.
-# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false, reportOptionalMemberAccess=false
+# pyright: reportGeneralTypeIssues=false, reportAssignmentType=false
 
 import triton
 import triton.language as tl
@@ -324,9 +326,6 @@ def differentiate(
             total, top = _running(gate, factor, total, top, True, True)
         else:
             total = tl.cumsum(factor * gate, 0, reverse=True) + total
-    if STABLE:
-        dv = tl.exp(v + top) * total
-    else:
-        dv = tl.exp(v) * total
+    dv = tl.exp(v + top if STABLE else v) * total
     dv = tl.where((w > 0.0)[:, None, None] & live, dv, 0.0)
     tl.store(db + place, _through_norm(dv, v, v_scale, width, live, NORM), mask=mask)
