@@ -185,7 +185,8 @@ CLAIMS = (
         seeds=SEEDS,
         note=f"The task is that of Jelassi et al. 2024, arXiv 2402.01032. {_RULE} Pilots of one to three "
         "seeds with strings of up to 4, 6 and 10 characters had come between 0 and 0.94, the Transformer at most to "
-        "0.06; they chose the lengths, blocks and schedule of the laptop scale. The thresholds came before them.",
+        "0.06; they chose the lengths, blocks and schedule of the laptop scale. The thresholds were set after the one "
+        "of 10.",
     ),
     Claim(
         id="copies-beyond-training",
