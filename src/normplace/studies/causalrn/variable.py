@@ -60,6 +60,7 @@ class VariableTrial:
         exam: Strings of each tested length.
         precision: ``float32`` or ``bfloat16``, of matrix products.
         device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
+        cuda_graph: Whether a GPU replays one recorded step.
     """
 
     network: str
@@ -79,6 +80,7 @@ class VariableTrial:
     exam: int = 64
     precision: str = "float32"
     device: str = "auto"
+    cuda_graph: bool = True
 
     def __post_init__(self) -> None:
         if self.network not in NETWORKS:
@@ -112,6 +114,7 @@ def run(trial: VariableTrial) -> Outcome:
         warm_up=trial.warm_up,
         schedule="cosine",
         precision=trial.precision,
+        cuda_graph=trial.cuda_graph,
     )
     course = fit_sequence(model, task, training, train)
     series: dict[str, list[float]] = {"length": [], "string": [], "character": []}
