@@ -106,3 +106,13 @@ def cancelling(**options: Any) -> Case:
     case.b[:, :half] = -case.a[:, half : 2 * half] + left
     case.b[:, 0] = -case.a[:, half]
     return case
+
+
+def kinked(**options: Any) -> Case:
+    """A rectifier whose kink some pairs hit in every channel: those that add up to one number, and two constant rows."""
+    case = Case(activation="relu", **options)
+    half = case.shape[1] // 2
+    case.a[:, half : 2 * half] = (1024 * case.a[:, half : 2 * half]).round() / 1024
+    case.b[:, :half] = 1 / 1024 - case.a[:, half : 2 * half]
+    case.a[:, -1], case.b[:, -1] = 2.0, 0.3
+    return case
