@@ -9,6 +9,11 @@ from typing import Any
 # Numbers of mallopt's parameters, from glibc's malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
 
+SETTINGS = (
+    "malloc: memory is measured as glibc comes, with blocks of 128 KiB and more handed back (M_MMAP_THRESHOLD 2^17); "
+    "times are taken, of every method, with freed blocks kept (M_MMAP_MAX 0, M_TRIM_THRESHOLD -1, M_TOP_PAD 2^30)"
+)
+
 
 @functools.cache
 def _library() -> Any:

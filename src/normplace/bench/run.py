@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from normplace.bench.allocator import keep_freed, return_freed
+from normplace.bench.allocator import SETTINGS, keep_freed, return_freed
 from normplace.bench.apart import Died, apart
 from normplace.bench.case import Case, Op
 from normplace.bench.ceilings import ceilings
@@ -56,7 +56,7 @@ def run(cases: Sequence[Case], device: str, quick: bool, progress: Progress, com
         After each case, the record of all so far.
     """
     here, limits = surroundings(), ceilings(device)
-    whole = Outcome()
+    whole = Outcome(notes=[SETTINGS] if device == "cpu" else [])
     measured = functools.partial(measure, device=device, quick=quick)
     for index, outcome in enumerate(_outcomes(measured, cases, device, progress)):
         whole.rows += outcome.rows
