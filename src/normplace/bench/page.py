@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
 from normplace.bench import load_ops
 from normplace.bench.ceilings import UNITS
 from normplace.bench.record import Record
+from normplace.bench.run import plan
 from normplace.bench.table import as_markdown, table
 from normplace.lab.environment import describe
 from normplace.lab.report.markup import count
@@ -65,7 +67,6 @@ def page(records: Sequence[Record]) -> str:
 
 
 def _run(record: Record) -> str:
-    machine = record.hardware.get("gpu") if record.device == "cuda" else record.hardware["cpu"]
     date = datetime.fromisoformat(record.date)
     facts = [
         f"- Hardware: {describe(dict(record.hardware))}; {count(record.hardware['threads'], 'thread')}",
@@ -76,7 +77,7 @@ def _run(record: Record) -> str:
     if record.ceilings:
         limits = (f"{name} {rate / UNITS[name][1]:.3g} {UNITS[name][0]}" for name, rate in record.ceilings.items())
         facts.append(f"- Ceilings: {', '.join(limits)}")
-    parts = [f"## {machine}\n", "\n".join(facts), ""]
+    parts = [f"## {_machine(record)}\n", "\n".join(facts), ""]
     for op in dict.fromkeys(row.op for row in record.rows):
         parts += [f"### `{op}`\n", as_markdown(*table(record, op)), ""]
     return "\n".join(parts)
@@ -84,5 +85,22 @@ def _run(record: Record) -> str:
 
 def _not_measured(records: Sequence[Record]) -> str:
     left = dict.fromkeys(sentence for record in records for sentence in (*record.refused, *record.notes))
-    items = "\n".join(f"- {text}" for text in (*left, *NOT_MEASURED))
+    unreached = [f"{_machine(record)}: {', '.join(ops)}" for record in records if (ops := _unreached(record))]
+    items = "\n".join(f"- {text}" for text in (*unreached, *left, *NOT_MEASURED))
     return f"## What is not measured\n\n{items}\n"
+
+
+def _unreached(record: Record) -> list[str]:
+    """The ops that the record has nothing of, and how many cases of the others it has not come to."""
+    known = {(row.op, row.case) for row in record.rows}
+    left: Counter[str] = Counter()
+    planned: Counter[str] = Counter()
+    for case in plan(load_ops(), record.device, "--quick" in record.command):
+        planned[case.op] += 1
+        told = (case.op, case.label) in known or any(text.startswith(f"{case}:") for text in record.refused)
+        left[case.op] += not told
+    return [f"`{op}`" + ("" if n == planned[op] else f" ({n} of {planned[op]} cases)") for op, n in left.items() if n]
+
+
+def _machine(record: Record) -> str:
+    return str(record.hardware.get("gpu") if record.device == "cuda" else record.hardware["cpu"])
