@@ -1,0 +1,325 @@
+"""The Triton kernels of pairs; :mod:`normplace.ops.relation.triton_pairs` launches them.
+
+The mathematics is that of :mod:`normplace.ops.relation.pair_reference`, given the scale s of every pair::
+
+    n_ij = (a_i + b_j) s_ij - (mean a_i + mean b_j) s_ij
+
+What is left for a channel of a pair is an addition, a multiplication and the activation. Rows are added as they were
+given: where they nearly cancel, that sum is exact. Backward, these kernels leave out the part through s.
+"""
+# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false, reportOptionalMemberAccess=false
+# pyright: reportGeneralTypeIssues=false, reportAssignmentType=false
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _activate(x, ACT: tl.constexpr):
+    if ACT == "exp":
+        return tl.exp2(x)
+    if ACT == "relu":
+        return tl.maximum(x, 0.0)
+    if ACT == "elu":
+        return tl.where(x > 0.0, x, tl.exp(tl.minimum(x, 0.0)) - 1.0)
+    return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+
+
+@triton.jit
+def _slope(x, ACT: tl.constexpr):
+    if ACT == "exp":
+        return tl.exp2(x)
+    if ACT == "relu":
+        return tl.where(x > 0.0, 1.0, 0.0)
+    if ACT == "elu":
+        return tl.exp(tl.minimum(x, 0.0))
+    return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
+
+
+@triton.jit
+def _inside(other, T, mask):
+    """``mask`` where ``other`` is within the sequence."""
+    return mask & (other + mask.to(tl.int32) * 0 < T)
+
+
+@triton.jit
+def _in_width(cols, width, EVEN: tl.constexpr):
+    """Which channels exist: all of them, where they fill every tile."""
+    if EVEN:
+        return tl.full(cols.shape, 1, tl.int1)
+    return cols < width
+
+
+@triton.jit
+def _read(place, other, T, keep, CHECK: tl.constexpr):
+    """The number of ``other`` at ``place``, which is within the sequence unless it is to be checked."""
+    if CHECK:
+        return tl.load(place + keep.to(tl.int32) * 0, mask=_inside(other, T, keep), other=0.0)
+    else:  # noqa: RET505  (the two differ in shape, so only one may exist)
+        return tl.load(place)
+
+
+@triton.jit
+def _of_pairs(place, mask, CHECK: tl.constexpr):
+    """A number of each pair, which exists unless it is to be checked."""
+    if CHECK:
+        return tl.load(place, mask=mask, other=0.0)
+    return tl.load(place)
+
+
+@triton.jit
+def _counts(weight, row, other, T, keep, CAUSAL: tl.constexpr, KEYS: tl.constexpr, MASKED: tl.constexpr):
+    """Which pairs of ``row`` and ``other``, keys if ``KEYS`` and queries if not, are summed."""
+    counts = _inside(other, T, keep)
+    if CAUSAL:
+        counts = counts & (other >= row if KEYS else other <= row)
+    if MASKED:
+        counts = counts & (_read(weight + other, other, T, keep, True) > 0.0)
+    return counts
+
+
+@triton.jit
+def _pair(rows, place, other, T, in_width, CHECK: tl.constexpr):
+    """``rows`` and the row at ``place``, added."""
+    if CHECK:
+        in_width = _inside(other, T, in_width)
+    return rows + tl.load(place, mask=in_width, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _normalised(x, s, mean, ACT: tl.constexpr):
+    """Pairs after the norm; times log2(e) for the exponential, which is then one of base 2."""
+    if ACT == "exp":
+        s *= LOG2E
+    return x * s - mean * s
+
+
+@triton.jit
+def _add_keys(
+    acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
+    ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
+    COUNT: tl.constexpr,
+):  # fmt: skip
+    """Add the activations of ``COUNT`` keys from ``j`` on; ``CHECK`` where some may not count."""
+    part = tl.zeros_like(acc)
+    # From one address, others are constants away, which costs nothing.
+    of_b, of_scale, of_mean = of_b + j * D, of_scale + j, of_mean + j
+    for k in tl.static_range(COUNT):
+        key = j + k
+        x = _pair(rows, of_b + k * D, key, T, in_width, CHECK)
+        if NORM:
+            s = _of_pairs(of_scale + k, _inside(key, T, keep), CHECK)
+            x = _normalised(x, s, mean + _read(of_mean + k, key, T, keep, CHECK), ACT)
+        term = _activate(x, ACT)
+        if CHECK or MASKED:
+            term = tl.where(_counts(of_weight, i, key, T, keep, CAUSAL, False, MASKED), term, 0.0)
+        part += term
+    # Few terms at a time, so that the error of a long sum stays small.
+    return acc + part
+
+
+@triton.jit
+def relate(
+    a, b, mean_a, mean_b, scale, weight, y, first, count, T, D: tl.constexpr, heads, width, stride,
+    ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """The relation of a few queries with every key, some channels of it."""
+    # The last queries, which have the most keys, go first.
+    tile = tl.num_programs(0) // count - 1 - tl.program_id(0) // count
+    local = (tl.program_id(0) % count).to(tl.int64)
+    n = local + first
+    sequence, head = n // heads, n % heads
+    i = (tile * ROWS + tl.arange(0, ROWS))[:, None]
+    cols = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
+    keep, in_width = i < T, _in_width(cols, width, EVEN)
+    place = (sequence * T + i) * D + head * width + cols
+    rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
+    mean = i.to(tl.float32)
+    if NORM:
+        mean = tl.load(mean_a + n * T + i, mask=keep, other=0.0)
+    of_b = b + sequence * T * D + head * width + cols
+    # A row past the end takes the scales of the last, so that none need be checked; it is not stored.
+    of_scale = scale + (local * T + tl.minimum(i, T - 1)) * stride
+    of_mean, of_weight = mean_b + n * T, weight + sequence * T
+    acc = tl.zeros([ROWS, COLS], tl.float32)
+    whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
+    end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
+    for j in range(0, whole, UNROLL):
+        acc = _add_keys(
+            acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
+            ACT, NORM, MASKED, CAUSAL, False, UNROLL,
+        )  # fmt: skip
+    for j in range(whole, end, UNROLL):
+        acc = _add_keys(
+            acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
+            ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+        )  # fmt: skip
+    w = tl.load(of_weight + i, mask=keep, other=0.0)
+    tl.store(y + place, acc * w, mask=keep & in_width)
+
+
+@triton.jit
+def _add_key_slopes(
+    acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step, in_width, keep,
+    ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
+    COUNT: tl.constexpr,
+):  # fmt: skip
+    """Add s p of ``COUNT`` keys from ``j`` on, and the share of these channels in the factor c of each pair."""
+    number = tl.arange(0, COUNT)[None, :]
+    share = tl.zeros([acc.shape[0], COUNT], tl.float32)
+    of_b, of_scale, of_mean = of_b + j * D, of_scale + j, of_mean + j
+    for k in tl.static_range(COUNT):
+        key = j + k
+        counts = keep
+        if CHECK or MASKED:
+            counts = _counts(of_weight, i, key, T, keep, CAUSAL, False, MASKED)
+        x = _pair(rows, of_b + k * D, key, T, in_width, CHECK)
+        if NORM:
+            s = _of_pairs(of_scale + k, counts, CHECK or MASKED)
+            x = _normalised(x, s, mean + _read(of_mean + k, key, T, keep, CHECK), ACT)
+            p = g * _slope(x, ACT)
+            acc += s * p
+            share = tl.where(number == k, tl.sum(p * x, 1)[:, None] * (s * s), share)
+        else:
+            p = g * _slope(x, ACT)
+            acc += tl.where(counts, p, 0.0) if CHECK or MASKED else p
+    if NORM:
+        share *= (-LN2 if ACT == "exp" else -1.0) / width
+        mask = keep & (number >= 0)
+        if CHECK:
+            mask = mask & (j + number < T)
+            if CAUSAL:
+                mask = mask & (j + number <= i)
+        slot = of_factor + (j + number) * step
+        if begin > 0:
+            share += tl.load(slot, mask=mask, other=0.0)
+        tl.store(slot, share, mask=mask)
+    return acc
+
+
+@triton.jit
+def query_gradients(
+    grad, a, b, mean_a, mean_b, scale, factors, weight, da, first, count, T, D: tl.constexpr, heads, width, stride,
+    step_i, step_j, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """The sum of s p over the keys of a few queries, and the factor c of each pair."""
+    tile = tl.num_programs(0) // count - 1 - tl.program_id(0) // count
+    local = (tl.program_id(0) % count).to(tl.int64)
+    n = local + first
+    sequence, head = n // heads, n % heads
+    i = (tile * ROWS + tl.arange(0, ROWS))[:, None]
+    keep = i < T
+    mean = i.to(tl.float32)
+    if NORM:
+        mean = tl.load(mean_a + n * T + i, mask=keep, other=0.0)
+    of_scale = scale + (local * T + tl.minimum(i, T - 1)) * stride
+    of_mean, of_weight = mean_b + n * T, weight + sequence * T
+    of_factor, step = factors + local * T * stride + i * step_i, local * 0 + step_j
+    w = tl.load(of_weight + i, mask=keep, other=0.0)
+    whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
+    end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
+    for begin in range(0, width, COLS):
+        cols = (begin + tl.arange(0, COLS))[None, :]
+        in_width = _in_width(cols, width, EVEN)
+        place = (sequence * T + i) * D + head * width + cols
+        rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
+        g = tl.load(grad + place, mask=keep & in_width & (w > 0.0), other=0.0) * w
+        of_b = b + sequence * T * D + head * width + cols
+        acc = tl.zeros([ROWS, COLS], tl.float32)
+        for j in range(0, whole, UNROLL):
+            acc = _add_key_slopes(
+                acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step,
+                in_width, keep, ACT, NORM, MASKED, CAUSAL, False, UNROLL,
+            )  # fmt: skip
+        for j in range(whole, end, UNROLL):
+            acc = _add_key_slopes(
+                acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step,
+                in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+            )  # fmt: skip
+        tl.store(da + place, acc, mask=keep & in_width)
+        # What one thread has left of a pair, another takes up for the next channels.
+        tl.debug_barrier()
+
+
+@triton.jit
+def _add_query_slopes(
+    acc, keys, mean, of_a, of_grad, of_mean, of_scale, of_weight, j, i, D, T, stride, in_width, keep,
+    ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
+    COUNT: tl.constexpr,
+):  # fmt: skip
+    """Add s p of ``COUNT`` queries from ``i`` on."""
+    of_a, of_grad, of_mean, own_weight = of_a + i * D, of_grad + i * D, of_mean + i, of_weight + i
+    of_scale += i * stride
+    for k in tl.static_range(COUNT):
+        query = i + k
+        counts = keep
+        if CHECK or MASKED:
+            counts = _counts(of_weight, j, query, T, keep, CAUSAL, True, MASKED)
+        x = _pair(keys, of_a + k * D, query, T, in_width, CHECK)
+        g = _pair(0.0, of_grad + k * D, query, T, in_width, CHECK)
+        factor = _read(own_weight + k, query, T, keep, CHECK)
+        if NORM:
+            s = _of_pairs(of_scale + k * stride, counts, CHECK or MASKED)
+            x = _normalised(x, s, mean + _read(of_mean + k, query, T, keep, CHECK), ACT)
+            factor *= s
+        term = factor * (g * _slope(x, ACT))
+        acc += tl.where(counts, term, 0.0) if CHECK or MASKED else term
+    return acc
+
+
+@triton.jit
+def key_gradients(
+    grad, a, b, mean_a, mean_b, scale, weight, db, first, count, T, D: tl.constexpr, heads, width, stride,
+    ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """The sum of s p over the queries of a few keys, some channels of it."""
+    tile, local = tl.program_id(0) // count, (tl.program_id(0) % count).to(tl.int64)
+    n = local + first
+    sequence, head = n // heads, n % heads
+    j = (tile * ROWS + tl.arange(0, ROWS))[:, None]
+    cols = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
+    keep, in_width = j < T, _in_width(cols, width, EVEN)
+    place = (sequence * T + j) * D + head * width + cols
+    keys = tl.load(b + place, mask=keep & in_width, other=0.0).to(tl.float32)
+    mean = j.to(tl.float32)
+    if NORM:
+        mean = tl.load(mean_b + n * T + j, mask=keep, other=0.0)
+    start = sequence * T * D + head * width + cols
+    of_scale, of_mean, of_weight = (
+        scale + local * T * stride + tl.minimum(j, T - 1),
+        mean_a + n * T,
+        weight + sequence * T,
+    )
+    if MASKED:
+        keep = keep & (tl.load(of_weight + j, mask=keep, other=0.0) > 0.0)
+    acc = tl.zeros([ROWS, COLS], tl.float32)
+    step = local * 0 + stride
+    # Queries that may come before a key, those that come after all, and the few that are left.
+    begin = tile * ROWS if CAUSAL else 0
+    middle = tl.minimum(T, tl.cdiv(begin + ROWS, UNROLL) * UNROLL) if CAUSAL else 0
+    begin = begin // UNROLL * UNROLL
+    end = middle + tl.maximum(T - middle, 0) // UNROLL * UNROLL
+    for i in range(begin, middle, UNROLL):
+        acc = _add_query_slopes(
+            acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, step, in_width, keep,
+            ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+        )  # fmt: skip
+    for i in range(middle, end, UNROLL):
+        acc = _add_query_slopes(
+            acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, step, in_width, keep,
+            ACT, NORM, MASKED, CAUSAL, False, UNROLL,
+        )  # fmt: skip
+    for i in range(end, T, UNROLL):
+        acc = _add_query_slopes(
+            acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, step, in_width, keep,
+            ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+        )  # fmt: skip
+    tl.store(db + place, acc, mask=(j < T) & in_width)

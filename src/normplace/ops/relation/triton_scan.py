@@ -1,0 +1,178 @@
+"""The scan on a GPU: sums of chunks of time, one small pass over those, and the rows again; no atomics.
+
+The rows of b are read twice, and the second time from the end, where part of them is still in the cache. The backward
+pass keeps nothing but a and b.
+
+Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from normplace.ops.relation import scan_kernels
+from normplace.ops.relation.plain import Rule
+from normplace.ops.relation.scan_reference import NARROW, stable
+
+# Launched with options and numbers that their Python signatures do not show.
+kernels: Any = scan_kernels
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a kernel is laid out."""
+
+    elements: int
+    """Rows side by side times channels, in one program."""
+    warps: int
+    chunk: int = 1
+    """Rows a program walks through, at least."""
+
+    def rows(self, length: int, padded: int) -> int:
+        """Rows side by side where a row has ``padded`` channels."""
+        return max(1, min(self.elements // padded, triton.next_power_of_2(length)))
+
+    def warps_of(self, elements: int) -> int:
+        """Warps of a program with so many: a row wider than a tile takes more of them."""
+        return max(self.warps, min(MOST_WARPS, self.warps * elements // self.elements))
+
+
+# Where a row is the work of one warp, its sums need no barrier.
+SUMS = Tile(elements=1024, warps=1)
+FORWARD = Tile(elements=1024, warps=1, chunk=16)
+BACKWARD = Tile(elements=4096, warps=4)
+MOST_WARPS = 16
+# Chunks, and channels of them, that are accumulated at a time.
+SLOTS, SLOT_WIDTH = 256, 8
+# y of a head of up to so many channels, times 2^-40, stays in range when squared. As exponents sum to zero over the
+# channels, a mean of exponentials reaches 1 in one of them at least, so nothing that matters is lost below.
+LOWERED = 1100
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sizes a launch needs."""
+
+    batch: int
+    length: int
+    channels: int
+    heads: int
+    rows: int
+    chunk: int
+    warps: int
+    rule: Rule
+    keep_top: bool
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of one sequence."""
+        return triton.cdiv(self.length, self.chunk)
+
+    def slots(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Room for the sums of every chunk and the empty one, and for their largest exponents."""
+        shape = (self.batch, self.chunks + 1, self.channels)
+        total = torch.empty(shape, dtype=torch.float32, device=like.device)
+        return total, torch.empty_like(total) if self.keep_top else None
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int, float]:
+        """T, D, heads, channels of a head, eps."""
+        return self.length, self.channels, self.heads, self.channels // self.heads, self.rule.eps
+
+    @property
+    def lower(self) -> float:
+        """What a y with a norm is multiplied by; 0 where that depends on y."""
+        width = self.channels // self.heads
+        if not self.rule.mean or width > LOWERED:
+            return 0.0
+        return 1.0 if width <= NARROW else 2.0**-40
+
+    def flags(self, weight: Tensor | None) -> dict[str, Any]:
+        """What every kernel on rows is compiled for."""
+        heads, width = self.heads, self.channels // self.heads
+        padded = triton.next_power_of_2(heads), triton.next_power_of_2(width)
+        return {
+            "NORM": self.rule.norm != "none",
+            "STABLE": self.keep_top,
+            "HEADS": padded[0],
+            "WIDTH": padded[1],
+            "EVEN": padded == (heads, width),
+            "MASKED": weight is not None,
+            "WHOLE": weight is None and self.length % self.chunk == 0,
+        }
+
+    def options(self, weight: Tensor | None) -> dict[str, Any]:
+        """What the kernels that weigh rows are compiled for."""
+        rule = self.rule
+        return self.flags(weight) | {
+            "POST": rule.post_norm,
+            "MEAN": rule.mean,
+            "CAUSAL": rule.causal,
+            "LOWER": self.lower,
+            "EXACT": rule.eps == 0,
+        }
+
+
+def plan(a: Tensor, rule: Rule, tile: Tile) -> Plan:
+    """How a kernel walks through ``a``."""
+    batch, length, channels = a.shape
+    heads = rule.heads if rule.norm != "none" else 1
+    padded = triton.next_power_of_2(heads) * triton.next_power_of_2(channels // heads)
+    rows = tile.rows(length, padded)
+    chunk = max(rows, min(tile.chunk, triton.next_power_of_2(length)))
+    warps = tile.warps_of(rows * padded)
+    return Plan(batch, length, channels, heads, rows, chunk, warps, rule, stable(rule, channels, a.dtype))
+
+
+def _accumulate(plan: Plan, sums: Tensor, tops: Tensor | None, reverse: bool) -> None:
+    kernels.accumulate[(plan.batch, triton.cdiv(plan.channels, SLOT_WIDTH))](
+        sums, tops, plan.channels, plan.chunks, STABLE=plan.keep_top, REVERSE=reverse,
+        SLOTS=min(SLOTS, triton.next_power_of_2(plan.chunks)), WIDTH=SLOT_WIDTH,
+    )  # fmt: skip
+
+
+def _key_sums(b: Tensor, weight: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor | None]:
+    """The sums before each chunk, and those of all time."""
+    sums, tops = plan.slots(b)
+    flags = plan.flags(weight)
+    padded = flags["HEADS"] * flags["WIDTH"]
+    rows = min(plan.chunk, SUMS.rows(plan.length, padded))
+    kernels.key_sums[(plan.batch * plan.chunks,)](
+        b, weight, sums, tops, *plan.sizes, plan.chunks, ROWS=rows, CHUNK=plan.chunk,
+        num_warps=SUMS.warps_of(rows * padded), **flags,
+    )  # fmt: skip
+    _accumulate(plan, sums, tops, reverse=False)
+    return sums, tops
+
+
+def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
+    """As the reference."""
+    layout = plan(a, rule, FORWARD)
+    y = torch.empty_like(a)
+    kernels.relate[(layout.batch * layout.chunks,)](
+        a, b, weight, *_key_sums(b, weight, layout), y, *layout.sizes, math.sqrt(rule.eps), layout.chunks,
+        ROWS=layout.rows, CHUNK=layout.chunk, num_warps=layout.warps, **layout.options(weight),
+    )  # fmt: skip
+    return y
+
+
+def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> tuple[Tensor, Tensor]:
+    """As the reference."""
+    layout = plan(a, rule, BACKWARD)
+    da, db = torch.empty_like(a), torch.empty_like(b)
+    sums, tops = _key_sums(b, weight, layout)
+    later, later_tops = layout.slots(a)
+    given = (grad, a, b, weight, sums, tops, later, later_tops)
+    sizes = (*layout.sizes, math.sqrt(rule.eps), layout.chunks)
+    options = layout.options(weight) | {"ROWS": layout.rows, "num_warps": layout.warps}
+    grid = (layout.batch * layout.chunks,)
+    kernels.query_sums[grid](*given, *sizes, **options)
+    _accumulate(layout, later, later_tops, reverse=True)
+    kernels.differentiate[grid](*given, da, db, *sizes, **options)
+    return da, db
