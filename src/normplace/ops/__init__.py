@@ -1,6 +1,16 @@
 """Numerical kernels: each has a reference in plain PyTorch beside the fast paths that must equal it."""
 
 from normplace.ops.aggregate import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
+from normplace.ops.relation import (
+    PairState,
+    ScanState,
+    relation_pairwise,
+    relation_pairwise_prefill,
+    relation_pairwise_step,
+    relation_scan,
+    relation_scan_prefill,
+    relation_scan_step,
+)
 
 __all__ = [
     # Aggregation over the neighbours of a node
@@ -9,4 +19,13 @@ __all__ = [
     "Neighbours",
     "LinearEdge",
     "TableEdge",
+    # Relations between the rows of a sequence
+    "relation_scan",
+    "relation_pairwise",
+    "relation_scan_prefill",
+    "relation_scan_step",
+    "ScanState",
+    "relation_pairwise_prefill",
+    "relation_pairwise_step",
+    "PairState",
 ]

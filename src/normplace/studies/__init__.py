@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 STUDIES = {
+    "causalrn": "normplace.studies.causalrn:STUDY",
     "deepergcn": "normplace.studies.deepergcn:STUDY",
     "extrapolation": "normplace.studies.extrapolation:STUDY",
     "postdeg": "normplace.studies.postdeg:STUDY",

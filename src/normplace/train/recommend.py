@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from normplace.errors import UsageError, unknown
 from normplace.tasks.recommend.bpr import TripleSampler, batch_penalty, bpr_loss
 from normplace.tasks.recommend.interactions import Interactions
+from normplace.train.replay import Replayed, set_rate
 
 SCHEDULES = ("constant", "linear")
-# Steps before a CUDA graph is captured, so that libraries have chosen their kernels and made their workspaces.
-WARM_UP = 3
 
 
 def fit_bpr(
@@ -65,7 +64,7 @@ def fit_bpr(
     rate = torch.tensor(learning_rate, device=sampler.device) if on_gpu else learning_rate
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True, capturable=on_gpu)
     step = _Step(model, represent, optimizer, interactions.num_users, l2)
-    advance = _Replayed(step, batch_size, sampler.device) if cuda_graph else step
+    advance = Replayed(step) if cuda_graph else step
     steps = -(-interactions.train.shape[1] // batch_size)
     done = 0
     for epoch in range(1, epochs + 1):
@@ -73,21 +72,13 @@ def fit_bpr(
         step.loss.zero_()
         for triples in sampler.draw(steps * batch_size, generator).split(batch_size, dim=1):
             if schedule == "linear":
-                _set_rate(optimizer, learning_rate * (1 - done / (epochs * steps)))
+                set_rate(optimizer, learning_rate * (1 - done / (epochs * steps)))
             advance(triples)
             done += 1
         model.eval()
         if watch is not None:
             watch(epoch)
     return float(step.loss) / steps
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
 
 
 class _Step:
@@ -118,33 +109,3 @@ class _Step:
         loss.backward()
         self.optimizer.step()
         self.loss += loss.detach()
-
-
-class _Replayed:
-    """The same step recorded once and replayed, which spares the host most of its work."""
-
-    def __init__(self, step: _Step, batch_size: int, device: torch.device) -> None:
-        self.step = step
-        self.triples = torch.zeros(3, batch_size, dtype=torch.long, device=device)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.warm = 0
-
-    def __call__(self, triples: Tensor) -> None:
-        self.triples.copy_(triples)
-        if self.warm < WARM_UP:
-            self._beside()
-            self.warm += 1
-            return
-        if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):  # records, and does not compute
-                self.step(self.triples)
-        self.graph.replay()
-
-    def _beside(self) -> None:
-        """A step on a stream of its own, as recording will need."""
-        here, beside = torch.cuda.current_stream(), torch.cuda.Stream()
-        beside.wait_stream(here)
-        with torch.cuda.stream(beside):
-            self.step(self.triples)
-        here.wait_stream(beside)

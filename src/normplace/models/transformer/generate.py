@@ -102,6 +102,22 @@ def _check(
 ) -> None:
     if not model.config.causal:
         raise UsageError("an encoder scores the tokens it reads, not the next one: build it with causal=True.")
+    check_draws(new, temperature, top_k, top_p)
+    limit = model.config.positions.length
+    # The last token is written and not read, so it needs no position.
+    if limit is not None and ids.shape[1] + new - 1 > limit:
+        raise UsageError(
+            f"the network has learned {limit} positions, so after {ids.shape[1]} tokens it can add at most "
+            f"{max(0, limit - ids.shape[1] + 1)}, not {new}."
+        )
+
+
+def check_draws(new: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Refuse settings of generation that are out of range.
+
+    Raises:
+        UsageError: If one is.
+    """
     if new < 1:
         raise UsageError(f"new says how many tokens to add, so it must be at least 1, got {new}.")
     if not (math.isfinite(temperature) and temperature >= 0):
@@ -112,10 +128,3 @@ def _check(
         raise UsageError(f"top_k must be at least 1, got {top_k}.")
     if top_p is not None and not 0 < top_p <= 1:
         raise UsageError(f"top_p must lie above 0 and not above 1, got {top_p}.")
-    limit = model.config.positions.length
-    # The last token is written and not read, so it needs no position.
-    if limit is not None and ids.shape[1] + new - 1 > limit:
-        raise UsageError(
-            f"the network has learned {limit} positions, so after {ids.shape[1]} tokens it can add at most "
-            f"{max(0, limit - ids.shape[1] + 1)}, not {new}."
-        )

@@ -69,5 +69,6 @@ class ALiBi:
 
     def bias(self, queries: Tensor, keys: Tensor, heads: int) -> Tensor:
         """What is added to the scores, heads × queries × keys, for the positions of both."""
-        slopes = torch.tensor(self.slopes(heads), device=keys.device)
+        # Filled on the device: a copy from the host could not be part of a recorded CUDA graph.
+        slopes = torch.stack([torch.full((), slope, device=keys.device) for slope in self.slopes(heads)])
         return -slopes[:, None, None] * (queries[:, None] - keys[None, :]).abs()

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn import functional as F
-from torch.profiler import ProfilerActivity
 
 from normplace.errors import UsageError, unknown
+from normplace.lab.cost import peak_bytes
 from normplace.lab.study import Outcome, Part
 from normplace.models import GraphStack
 from normplace.models.depth import MEMORY
@@ -87,41 +84,9 @@ def run(trial: MemoryTrial) -> Outcome:
 
         step()  # so that what is set up once, such as sorted edges, is not counted
         model.zero_grad(set_to_none=True)
-        peak = _peak(step, device)
+        peak = peak_bytes(step, device)
     gradients = sum(p.numel() * p.element_size() for p in model.parameters())
     return Outcome({"peak_mb": (peak - gradients) / 2**20, "gradients_mb": gradients / 2**20})
-
-
-def _peak(step: Callable[[], None], device: torch.device) -> int:
-    """Bytes by which memory in use rose at most during a step."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        step()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
-    with _quiet(), torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profile:
-        step()
-    assert profile.profiler is not None
-    results: Any = profile.profiler.kineto_results
-    changes = sorted((event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]")
-    used = torch.tensor([0, *(nbytes for _, nbytes in changes)]).cumsum(0)
-    return int(used.max())
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what the profiler writes to the error stream whenever it starts and stops, whatever its log level."""
-    kept = os.dup(2)
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nothing, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
 
 
 PART = Part(

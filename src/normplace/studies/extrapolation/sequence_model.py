@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from normplace.errors import UsageError
 from normplace.models.mlp import Dense, DenseBranch
+from normplace.models.positions import sinusoids
 from normplace.norms import LayerNorm
 from normplace.residual import Residual
 
@@ -70,12 +71,5 @@ class SequenceRegressor(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """A guess at the successor of each of ``values``, (n, t)."""
-        x = self.embed(values[..., None]) + positions(values.shape[-1], self.dim, values)
+        x = self.embed(values[..., None]) + sinusoids(values.shape[-1], self.dim, values[..., None])
         return self.head(self.blocks(self.embedding_norm(x)))[..., 0]
-
-
-def positions(length: int, dim: int, like: Tensor) -> Tensor:
-    """Sinusoidal position codes (Vaswani et al. 2017, arXiv 1706.03762), (length, dim), on the device of ``like``."""
-    rate = torch.exp(torch.arange(0, dim, 2, device=like.device) * (-math.log(10_000.0) / dim))
-    angle = torch.arange(length, device=like.device)[:, None] * rate
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[:, :dim].to(like.dtype)

@@ -1,0 +1,22 @@
+"""Position codes that are added to an embedding."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def sinusoids(length: int, dim: int, like: Tensor, start: int = 0) -> Tensor:
+    """Sinusoidal position codes (Vaswani et al. 2017, arXiv 1706.03762), (length, dim).
+
+    Args:
+        length: How many positions.
+        dim: Width of a code.
+        like: A tensor of the dtype and on the device that the codes should have.
+        start: The first position.
+    """
+    rate = torch.exp(torch.arange(0, dim, 2, device=like.device) * (-math.log(10_000.0) / dim))
+    angle = torch.arange(start, start + length, device=like.device)[:, None] * rate
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[:, :dim].to(like.dtype)

@@ -1,0 +1,30 @@
+"""Causal sequence models around one trunk: CausalRN, the Transformer, and linear attention with and without a gate."""
+
+from normplace.models.sequence.files import load_sequence, save_sequence
+from normplace.models.sequence.linear import GatedLinear, LinearAttention
+from normplace.models.sequence.matching import count_parameters, matched_width
+from normplace.models.sequence.mixers import GatedMixer, LinearMixer, Mixer, Relation, SelfAttention
+from normplace.models.sequence.model import CausalRN, SequenceModel, SequenceState
+from normplace.models.sequence.relation import RelationBranch
+
+__all__ = [
+    # Models
+    "CausalRN",
+    "SequenceModel",
+    "SequenceState",
+    # What a block is made of
+    "Mixer",
+    "Relation",
+    "SelfAttention",
+    "LinearMixer",
+    "GatedMixer",
+    # Their branches
+    "RelationBranch",
+    "LinearAttention",
+    "GatedLinear",
+    # Sizes and files
+    "count_parameters",
+    "matched_width",
+    "save_sequence",
+    "load_sequence",
+]

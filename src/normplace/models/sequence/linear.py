@@ -1,0 +1,214 @@
+"""Linear attention: a state of fixed size instead of a memory that grows, with or without forgetting.
+
+Both branches here sum outer products of keys and values into a matrix, ``S_t = g_t S_(t-1) + k_t v_tᵀ``, and read it
+with ``q_tᵀ S_t``. Over a whole sequence they do so chunk by chunk, in linear time; the state is in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normplace.errors import UsageError
+from normplace.models.transformer.starts import Projection, Start
+from normplace.residual import Branch
+
+CHUNK = 64
+
+
+def decayed_sums(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = None, state: Tensor | None = None, chunk: int = CHUNK
+) -> tuple[Tensor, Tensor]:
+    """``q_tᵀ S_t`` for every t, and the last S.
+
+    Args:
+        q: Queries, (batch, heads, length, features).
+        k: Keys, of the same shape.
+        v: Values, (batch, heads, length, other features).
+        log_decay: Logarithms of the g_t, at most 0, (batch, heads, length); None for no forgetting.
+        state: S before the first token, (batch, heads, features, other features); None for zero.
+        chunk: Tokens that are worked on at once.
+    """
+    length = q.shape[2]
+    chunk = min(chunk, length)
+    blank = -length % chunk
+
+    def chunked(x: Tensor) -> Tensor:
+        padded = F.pad(x, (0, 0, 0, blank)) if blank else x
+        return padded.unflatten(2, (-1, chunk))
+
+    log_decay = q.new_zeros(q.shape[:3]) if log_decay is None else log_decay
+    q, k, v = chunked(q), chunked(k), chunked(v)
+    passed = chunked(log_decay[..., None]).squeeze(-1).cumsum(-1)  # within a chunk, its own token's decay included
+    causal = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
+    between = (passed[..., :, None] - passed[..., None, :]).masked_fill(~causal, -math.inf).exp()
+    within = (q @ k.transpose(-1, -2) * between) @ v
+    whole = passed[..., -1]
+    added = (k * (whole[..., None] - passed).exp()[..., None]).transpose(-1, -2) @ v
+    if state is not None:
+        added = torch.cat([state[:, :, None].to(added.dtype), added], 2)
+        whole = F.pad(whole, (1, 0))
+    # S after chunk n is the sum over m <= n of what chunk m added, decayed by the chunks after it.
+    steps = whole.cumsum(-1)
+    later = torch.ones(steps.shape[-1], steps.shape[-1], dtype=torch.bool, device=q.device).tril()
+    kept = (steps[..., :, None] - steps[..., None, :]).masked_fill(~later, -math.inf).exp()
+    states = torch.einsum("bhnm,bhmde->bhnde", kept, added)
+    before = states[:, :, :-1] if state is not None else F.pad(states[:, :, :-1], (0, 0, 0, 0, 1, 0))
+    across = (q * passed.exp()[..., None]) @ before
+    return (within + across).flatten(2, 3)[:, :, :length], states[:, :, -1]
+
+
+class LinearCache:
+    """The state of one linear branch: one matrix for each head, however many tokens were read."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.state: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the state takes."""
+        return 0 if self.state is None else self.state.numel() * self.state.element_size()
+
+
+class LinearAttention(Branch):
+    """Linear attention with features elu + 1 (Katharopoulos et al. 2020, arXiv 2006.16236), as a branch.
+
+    ``y_t = φ(q_t)ᵀ Σ φ(k_j) v_jᵀ / φ(q_t)ᵀ Σ φ(k_j)``, sums over j <= t. It has the projections of attention, and
+    offers the place ``pre_output`` for a norm on the heads' concatenated results.
+
+    Args:
+        dim: Width of the stream.
+        heads: How many share it.
+        bias: Whether the projections have one.
+        start: Where the weights start.
+        generator: Source of the initial values.
+        device: Where the parameters live.
+        dtype: Their dtype.
+
+    Raises:
+        UsageError: If the heads do not divide the width.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        bias: bool = False,
+        start: Start | None = None,
+        generator: torch.Generator | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        if min(dim, heads) < 1 or dim % heads:
+            raise UsageError(f"{heads} heads cannot share a width of {dim}: choose a divisor of it.")
+        self.heads = heads
+        self.places = {"pre_output": dim}
+        start = Start() if start is None else start
+
+        def projection(last: bool = False) -> Projection:
+            return Projection(dim, dim, bias, start.of(dim, dim, last), generator, device, dtype)
+
+        self.query, self.key, self.value = projection(), projection(), projection()
+        self.output = projection(last=True)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, cache: LinearCache | None = None) -> Tensor:
+        """What each token reads of those before it and of itself.
+
+        Args:
+            x: Tokens, batch × length × dim.
+            mask: True where a token may be read, batch × length; None for all.
+            cache: The state before the first token; the new tokens are added to it.
+        """
+        q, k, v = (self._heads(projection(x)) for projection in (self.query, self.key, self.value))
+        with torch.autocast(x.device.type, enabled=False):
+            out = self._read(q, k, v, self._log_decay(x), mask, cache)
+        out = out.transpose(1, 2).flatten(2).to(x.dtype)
+        return self.output(self.place("pre_output", out))
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        """(batch, heads, length, features), in at least float32."""
+        return _wide(projected).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def _log_decay(self, x: Tensor) -> Tensor | None:
+        return None
+
+    def _read(
+        self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, mask: Tensor | None, cache: LinearCache | None
+    ) -> Tensor:
+        k = F.elu(k) + 1
+        # The sum of the keys is one more column of the state, that of a value of 1.
+        sums = _remember(F.elu(q) + 1, k, F.pad(v, (0, 1), value=1.0), log_decay, mask, cache)
+        return sums[..., :-1] / sums[..., -1:].clamp(min=1e-20)
+
+
+class GatedLinear(LinearAttention):
+    """Linear attention that forgets: each head's state decays by a gate which each token sets.
+
+    ``S_t = g_t S_(t-1) + k_t v_tᵀ`` with one ``g_t = sigmoid(w x_t + c)^(1/16)`` per head, and ``q_tᵀ S_t / sqrt(d)``
+    normalized over each head without gain or shift. The gate is that of gated linear attention (Yang et al. 2024, arXiv
+    2312.06635), its temperature of 16 included, with one number per head in place of one per feature, as Mamba-2 has
+    (Dao and Gu 2024, arXiv 2405.21060); there is no output gate and no convolution. That reduction is ours.
+
+    Args:
+        dim: Width of the stream.
+        heads: How many share it.
+        bias: Whether the projections have one.
+        start: Where the weights start.
+        generator: Source of the initial values.
+        device: Where the parameters live.
+        dtype: Their dtype.
+    """
+
+    TEMPERATURE = 16.0
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        bias: bool = False,
+        start: Start | None = None,
+        generator: torch.Generator | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(dim, heads, bias=bias, start=start, generator=generator, device=device, dtype=dtype)
+        std = (Start() if start is None else start).of(dim, heads)
+        self.gate = Projection(dim, heads, True, std, generator, device, dtype)
+
+    def _log_decay(self, x: Tensor) -> Tensor:
+        gate = self.gate(x.to(self.gate.weight.dtype)).transpose(1, 2)
+        return F.logsigmoid(_wide(gate)) / self.TEMPERATURE
+
+    def _read(
+        self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, mask: Tensor | None, cache: LinearCache | None
+    ) -> Tensor:
+        out = _remember(q / math.sqrt(q.shape[-1]), k, v, log_decay, mask, cache)
+        return F.layer_norm(out, out.shape[-1:])
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _remember(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, mask: Tensor | None, cache: LinearCache | None
+) -> Tensor:
+    """Read the sums of the new tokens, those a mask hides left out, and keep the state in the cache if there is one."""
+    if mask is not None:
+        seen = mask[:, None].to(k.dtype)
+        k = k * seen[..., None]
+        log_decay = None if log_decay is None else log_decay * seen
+    out, state = decayed_sums(q, k, v, log_decay, None if cache is None else cache.state)
+    if cache is not None:
+        if torch.is_grad_enabled() and state.requires_grad:
+            raise UsageError("a cache holds no gradients: call the network under torch.no_grad(), or without a cache.")
+        cache.state, cache.length = state, cache.length + q.shape[2]
+    return out

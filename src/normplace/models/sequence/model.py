@@ -1,0 +1,309 @@
+"""Causal sequence models: one trunk, any mixer, any placement."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normplace.errors import UsageError, unknown
+from normplace.models.positions import sinusoids
+from normplace.models.sequence.mixers import STD, Mixer, Relation, build_mixer
+from normplace.models.transformer.generate import check_draws, draw
+from normplace.models.transformer.starts import Embedding, Projection
+from normplace.models.transformer.streams import build_streams
+from normplace.norms import LayerNorm
+from normplace.placement import Placement
+from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
+
+WHOLE = (torch.long, torch.int, torch.short, torch.uint8)
+
+
+@dataclasses.dataclass
+class SequenceState:
+    """What a model remembers of the tokens it has read.
+
+    Args:
+        length: How many there were.
+        layers: A memory for each block.
+    """
+
+    length: int
+    layers: list[Any]
+
+
+class SequenceModel(nn.Module):
+    """Tokens in, logits of the next token out; the blocks are :class:`normplace.Residual` around a mixer's branches.
+
+    Token embedding and learned positions start standard normal, other weights with deviation 0.02, biases at 0, as
+    published for CausalRN (arXiv 2406.16168), whatever the mixer.
+
+    Args:
+        vocab_size: Number of tokens.
+        dim: Width of the stream.
+        depth: Blocks.
+        mixer: A :class:`Mixer`, or the kind of one: ``relation``, ``attention``, ``linear-attention`` or
+            ``gated-linear``.
+        positions: ``learned`` (needs ``context``), ``sinusoidal``, ``none``; with attention also ``rotary``
+            or ``alibi``.
+        context: The longest sequence that learned positions can tell.
+        placement: Where norms stand; its layers are the blocks.
+        norm: What stands there; by default a LayerNorm without gain and shift, as published.
+        eps: Of that default; published: 0.
+        generator: Source of the initial values.
+        device: Where the parameters live.
+        dtype: Their dtype.
+
+    Raises:
+        UsageError: If an argument is unknown or out of range, or they contradict each other.
+
+    Example:
+        >>> model = SequenceModel(29, 32, 2, mixer="attention", positions="rotary")
+        >>> model(torch.zeros(1, 5, dtype=torch.long)).shape
+        torch.Size([1, 5, 29])
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        dim: int,
+        depth: int,
+        *,
+        mixer: str | Mixer = "relation",
+        positions: str = "learned",
+        context: int | None = None,
+        placement: str | Placement = "pre",
+        norm: NormChoice | None = None,
+        eps: float = 1e-5,
+        generator: torch.Generator | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        if min(vocab_size, dim, depth) < 1:
+            raise UsageError(f"vocab_size, dim and depth must be at least 1, got {vocab_size}, {dim} and {depth}.")
+        self.mixer = build_mixer(mixer) if isinstance(mixer, str) else mixer
+        if positions not in self.mixer.positions:
+            raise unknown(f"kind of position for the mixer {self.mixer.kind!r}:", positions, self.mixer.positions)
+        if (positions == "learned") != (context is not None) or (context is not None and context < 1):
+            raise UsageError("learned positions, and only they, need context=, the longest sequence they can tell.")
+        self.vocab_size, self.dim, self.positions, self.context = vocab_size, dim, positions, context
+        self.settings = None  # what builds it anew, where words and numbers say it
+        if isinstance(placement, str) and norm is None:
+            self.settings = {"vocab_size": vocab_size, "dim": dim, "depth": depth, "positions": positions}
+            self.settings |= {"context": context, "placement": placement, "eps": eps}
+        rule = Placement.named(placement) if isinstance(placement, str) else placement
+        chosen: Any = functools.partial(LayerNorm, eps=eps, elementwise_affine=False) if norm is None else norm
+        factory = {"generator": generator, "device": device, "dtype": dtype}
+        self.embed = Embedding(vocab_size, dim, 1.0, **factory)
+        self.places = None if context is None else Embedding(context, dim, 1.0, **factory)
+        self.embedding_norm = build_slot_norm(chosen, "embedding", dim) if rule.embedding else None
+        blocks = [self.mixer.branches(dim, depth, positions, **factory) for _ in range(depth)]
+        self.blocks = nn.ModuleList(
+            nn.ModuleList(Residual(branch, dim, rule.of_one_block(), chosen, layer, depth) for branch in block)
+            for layer, block in enumerate(blocks, start=1)
+        )
+        self.streams = build_streams(rule.streams, chosen, dim, sum(map(len, blocks)))
+        self.final_norm = build_slot_norm(chosen, "final", dim) if rule.final else None
+        self.head = Projection(dim, vocab_size, False, STD, **factory)
+        self.to(device=device, dtype=dtype)  # the norms' factories know neither
+
+    def reset_parameters(self) -> None:
+        """Start every parameter anew."""
+        for child in self.children():
+            reset_tree(child)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits of the token after each position, (batch, length, tokens).
+
+        Args:
+            tokens: (batch, length), whole numbers.
+            mask: True where a token is real, (batch, length); the others are not read. None where all are.
+
+        Raises:
+            UsageError: If tokens or mask have another form, or there are more than learned positions can tell.
+        """
+        if mask is not None and (mask.shape != tokens.shape or mask.dtype != torch.bool):
+            raise UsageError(
+                f"mask must say of each of the {tuple(tokens.shape)} tokens whether it is real, as booleans of that "
+                f"shape, got {mask.dtype} of shape {tuple(mask.shape)}."
+            )
+        return self._run(tokens, 0, [{"mask": mask}] * len(self.blocks))
+
+    def prefill(self, tokens: Tensor) -> tuple[Tensor, SequenceState]:
+        """Logits as in :meth:`forward`, and what :meth:`step` needs to go on from there; without gradients.
+
+        Args:
+            tokens: (batch, length), whole numbers.
+        """
+        state = SequenceState(0, [self.mixer.cache() for _ in self.blocks])
+        return self._continue(tokens, state), state
+
+    def step(self, tokens: Tensor, state: SequenceState) -> Tensor:
+        """Logits after one token more, (batch, tokens); without gradients.
+
+        Args:
+            tokens: The next token of each sequence, (batch,).
+            state: What :meth:`prefill` gave; it is brought up to date.
+
+        Raises:
+            UsageError: If there is not one token for each sequence, or learned positions end before it.
+        """
+        if tokens.ndim != 1:
+            raise UsageError(f"a step takes one token of each sequence, got the shape {tuple(tokens.shape)}.")
+        return self._continue(tokens[:, None], state)[:, 0]
+
+    def generate(
+        self,
+        tokens: Tensor,
+        new: int,
+        *,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        stop: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The tokens with up to ``new`` more behind them, the likeliest ones unless told.
+
+        Args:
+            tokens: The sequences so far, (batch, length).
+            new: How many more at most.
+            temperature: 0 for the likeliest token each time; higher for more even draws.
+            top_k: Draw among this many of the likeliest.
+            top_p: Draw among the fewest of the likeliest whose probabilities add up to this.
+            stop: A token that ends a sequence; sequences that end early are filled with it.
+            generator: Source of the draws, on the model's device.
+
+        Raises:
+            UsageError: If a setting is out of range, or the sequences would outgrow learned positions.
+        """
+        check_draws(new, temperature, top_k, top_p)
+        self._check(tokens, new - 1)
+        logits, state = self.prefill(tokens)
+        logits, added = logits[:, -1], [tokens]
+        ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
+        while True:
+            token = draw(logits, temperature, top_k, top_p, generator).to(tokens.dtype)
+            if stop is not None:
+                token = token.masked_fill(ended, stop)
+                ended |= token == stop
+            added.append(token[:, None])
+            if len(added) > new or (stop is not None and bool(ended.all())):
+                return torch.cat(added, 1)
+            logits = self.step(token, state)
+
+    def _continue(self, tokens: Tensor, state: SequenceState) -> Tensor:
+        with torch.no_grad():
+            logits = self._run(tokens, state.length, [{"cache": memory} for memory in state.layers])
+        state.length += tokens.shape[1]
+        return logits
+
+    def _run(self, tokens: Tensor, before: int, options: list[dict[str, Any]]) -> Tensor:
+        """Logits, given how many tokens came before and what the mixing branch of each block is called with."""
+        self._check(tokens, before)
+        x = self.embed(tokens.long())
+        length = tokens.shape[1]
+        if self.places is not None:
+            x = x + self.places.weight[before : before + length].to(x.dtype)
+        elif self.positions == "sinusoidal":
+            x = x + sinusoids(length, self.dim, x, before)
+        streams = self.streams.begin(x if self.embedding_norm is None else self.embedding_norm(x))
+        for layer, (block, mixing) in enumerate(zip(self.blocks, options, strict=True), start=1):
+            assert isinstance(block, nn.ModuleList)
+            calls: Any = [(residual, {} if n else mixing) for n, residual in enumerate(block)]
+            streams = self.streams.layer(streams, layer, calls)
+        return self.head(self.streams.end(streams, self._finished))
+
+    def _finished(self, x: Tensor) -> Tensor:
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def _check(self, tokens: Tensor, before: int) -> None:
+        if tokens.ndim != 2 or 0 in tokens.shape:
+            raise UsageError(
+                f"tokens come as (batch, length) with at least one of each, got the shape {tuple(tokens.shape)}."
+            )
+        if tokens.dtype not in WHOLE:
+            raise UsageError(f"tokens are whole numbers, got {tokens.dtype}: pass them as torch.long.")
+        if self.context is not None and before + tokens.shape[1] > self.context:
+            raise UsageError(
+                f"the model has learned {self.context} positions, but a sequence of {before + tokens.shape[1]} came: "
+                "shorten it, or train with more context or other positions."
+            )
+
+    def extra_repr(self) -> str:
+        """The mixer and the positions."""
+        return f"{self.mixer}, positions {self.positions}"
+
+
+class CausalRN(SequenceModel):
+    """A causal relation network (Cui et al. 2024, arXiv 2406.16168).
+
+    Its blocks are ``x + W3 N(BAR(W1 N(x) + b1, W2 N(x))) + b3``, without an MLP. BAR adds every pair, activates and
+    averages: ``BAR(a, b)_i`` is the mean over j <= i of ``act(N(a_i + b_j))``. With ``pair_norm="joint"``, as written,
+    that needs a memory of one row per token; with ``separate``, ``N(a_i) + N(b_j)``, and the exponential it becomes a
+    running sum, linear in time and of fixed memory.
+
+    Args:
+        vocab_size: Number of tokens.
+        dim: Width of the stream, E; published for copying: 192.
+        depth: Blocks; published for copying: 12.
+        context: The longest sequence that learned positions can tell.
+        hidden: Channels of a pair, D; published: E for copying, 4 E for text.
+        heads: Groups of channels that are normalized apart; published: 1.
+        pair_norm: ``joint``, ``separate`` or ``none``.
+        activation: ``exp``, ``relu``, ``gelu`` or ``elu``.
+        post_norm: Whether the average is normalized.
+        form: ``scan``, ``pairwise``, or ``auto`` for the scan wherever it computes the same.
+        eps: Of every norm; published: 0.
+        positions: ``learned``, ``sinusoidal`` or ``none``.
+        placement: Where norms stand; published: ``pre``.
+        norm: What stands there; by default a LayerNorm without gain and shift, as published.
+        generator: Source of the initial values.
+        device: Where the parameters live.
+        dtype: Their dtype.
+
+    Example:
+        >>> model = CausalRN(29, 32, 2, context=64)
+        >>> model.generate(torch.zeros(1, 5, dtype=torch.long), 3).shape
+        torch.Size([1, 8])
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        dim: int = 192,
+        depth: int = 12,
+        *,
+        context: int | None = None,
+        hidden: int | None = None,
+        heads: int = 1,
+        pair_norm: str = "joint",
+        activation: str = "exp",
+        post_norm: bool = True,
+        form: str = "auto",
+        eps: float = 1e-5,
+        positions: str = "learned",
+        placement: str | Placement = "pre",
+        norm: NormChoice | None = None,
+        generator: torch.Generator | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(
+            vocab_size,
+            dim,
+            depth,
+            mixer=Relation(hidden, heads, pair_norm, activation, post_norm, eps, form),
+            positions=positions,
+            context=context,
+            placement=placement,
+            norm=norm,
+            eps=eps,
+            generator=generator,
+            device=device,
+            dtype=dtype,
+        )

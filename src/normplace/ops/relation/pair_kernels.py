@@ -1,0 +1,421 @@
+"""The Triton kernels of pairs; :mod:`normplace.ops.relation.triton_pairs` launches them.
+
+The mathematics is that of :mod:`normplace.ops.relation.pair_reference`. With rows less their means, written ~::
+
+    |x~_ij|² = |a~_i|² + |b~_j|² + 2 a~_i·b~_j        n_ij = (a_i + b_j) s_ij - (mean a_i + mean b_j) s_ij
+
+so one matrix product gives the scale s of every pair, and what is left for a channel of a pair is an addition, a
+multiplication and the activation. Rows are added as they were given: where they nearly cancel, that sum is exact. There
+the product has lost its digits, and the scale is taken from the pair itself.
+
+Backward, the part through s is ``c_ij x~_ij`` with ``c_ij = -s_ij² mean(p_ij n_ij)``: two matrix products more.
+"""
+# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+# Below this part of |a~|² + |b~|², the square of a pair is summed from the pair.
+NEAR = tl.constexpr(0.25)
+
+
+@triton.jit
+def _activate(x, ACT: tl.constexpr):
+    if ACT == "exp":
+        return tl.exp2(x)
+    if ACT == "relu":
+        return tl.maximum(x, 0.0)
+    if ACT == "elu":
+        return tl.where(x > 0.0, x, tl.exp(tl.minimum(x, 0.0)) - 1.0)
+    return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+
+
+@triton.jit
+def _slope(x, ACT: tl.constexpr):
+    if ACT == "exp":
+        return tl.exp2(x)
+    if ACT == "relu":
+        return tl.where(x > 0.0, 1.0, 0.0)
+    if ACT == "elu":
+        return tl.exp(tl.minimum(x, 0.0))
+    return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
+
+
+@triton.jit
+def row_statistics(x, mean, square, T, D, heads, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """The mean and the sum of squares about it, of each head of a few rows."""
+    blocks = tl.cdiv(T, ROWS)
+    n, block = tl.program_id(0).to(tl.int64) // blocks, tl.program_id(0) % blocks
+    t = block * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, WIDTH)
+    mask = (t < T)[:, None] & (cols < width)[None, :]
+    start = ((n // heads) * T + t) * D + (n % heads) * width
+    first = tl.load(x + start, mask=t < T, other=0.0).to(tl.float32)
+    value = tl.load(x + start[:, None] + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+    value = tl.where(mask, value - first[:, None], 0.0)
+    centre = tl.sum(value, 1) / width
+    value = tl.where(mask, value - centre[:, None], 0.0)
+    tl.store(mean + n * T + t, first + centre, mask=t < T)
+    tl.store(square + n * T + t, tl.sum(value * value, 1), mask=t < T)
+
+
+@triton.jit
+def _centred(x, mean, sequence, head, n, t, cols, T, D, width):
+    """Rows ``t`` × ``cols`` less their means, zero outside."""
+    mask = (t < T)[:, None] & (cols < width)[None, :]
+    place = (sequence * T + t)[:, None] * D + head * width + cols[None, :]
+    value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+    centre = tl.load(mean + n * T + t, mask=t < T, other=0.0)
+    return tl.where(mask, value - centre[:, None], 0.0)
+
+
+@triton.jit
+def pair_scales(
+    a, b, mean_a, square_a, mean_b, square_b, scale, first, T, D, heads, width, eps, stride,
+    CAUSAL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """The scale of every pair of a tile of queries and keys."""
+    local = tl.program_id(2).to(tl.int64)
+    n = local + first
+    sequence, head = n // heads, n % heads
+    if not CAUSAL or tl.program_id(1) <= tl.program_id(0):
+        i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        j = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+        dot = tl.zeros([ROWS, ROWS], tl.float32)
+        for begin in range(0, width, COLS):
+            cols = begin + tl.arange(0, COLS)
+            rows = _centred(a, mean_a, sequence, head, n, i, cols, T, D, width)
+            keys = _centred(b, mean_b, sequence, head, n, j, cols, T, D, width)
+            dot = tl.dot(rows, tl.trans(keys), dot, input_precision="tf32x3")
+        lengths = tl.load(square_a + n * T + i, mask=i < T, other=1.0)[:, None]
+        lengths = lengths + tl.load(square_b + n * T + j, mask=j < T, other=1.0)[None, :]
+        total = lengths + 2.0 * dot
+        pair = (i < T)[:, None] & (j < T)[None, :]
+        if CAUSAL:
+            pair = pair & (j[None, :] <= i[:, None])
+        near = pair & (total <= NEAR * lengths)
+        if tl.max(tl.max(near.to(tl.int32), 1), 0) > 0:
+            of_a = a + (sequence * T + i) * D + head * width
+            of_b = b + (sequence * T + j) * D + head * width
+            start = tl.load(of_a, mask=i < T, other=0.0).to(tl.float32)[:, None]
+            # Less its first channel, so that a constant pair is exactly zero.
+            start = start + tl.load(of_b, mask=j < T, other=0.0).to(tl.float32)[None, :]
+            centre = tl.zeros([ROWS, ROWS], tl.float32)
+            for d in range(width):
+                x = tl.load(of_a + d, mask=i < T, other=0.0).to(tl.float32)[:, None]
+                centre += (x + tl.load(of_b + d, mask=j < T, other=0.0).to(tl.float32)[None, :]) - start
+            centre = centre / width
+            exact = tl.zeros([ROWS, ROWS], tl.float32)
+            for d in range(width):
+                x = tl.load(of_a + d, mask=i < T, other=0.0).to(tl.float32)[:, None]
+                x = (x + tl.load(of_b + d, mask=j < T, other=0.0).to(tl.float32)[None, :]) - start - centre
+                exact += x * x
+            total = tl.where(near, exact, total)
+        variance = total / width + eps
+        found = tl.where(variance > 0.0, 1.0 / tl.sqrt_rn(tl.where(variance > 0.0, variance, 1.0)), 0.0)
+        tl.store(scale + local * T * stride + i.to(tl.int64)[:, None] * stride + j[None, :], found, mask=pair)
+
+
+@triton.jit
+def _inside(other, T, mask):
+    """``mask`` where ``other`` is within the sequence."""
+    return mask & (other + mask.to(tl.int32) * 0 < T)
+
+
+@triton.jit
+def _read(place, other, T, keep, CHECK: tl.constexpr):
+    """The number that belongs to ``other``, which is within the sequence unless it is to be checked."""
+    if CHECK:
+        return tl.load(place + other + keep.to(tl.int32) * 0, mask=_inside(other, T, keep), other=0.0)
+    else:  # noqa: RET505  (the two differ in shape, so only one may exist)
+        return tl.load(place + other)
+
+
+@triton.jit
+def _counts(weight, row, other, T, keep, CAUSAL: tl.constexpr, KEYS: tl.constexpr, MASKED: tl.constexpr):
+    """Which pairs of ``row`` and ``other``, keys if ``KEYS`` and queries if not, are summed."""
+    counts = _inside(other, T, keep)
+    if CAUSAL:
+        counts = counts & (other >= row if KEYS else other <= row)
+    if MASKED:
+        counts = counts & (_read(weight, other, T, keep, True) > 0.0)
+    return counts
+
+
+@triton.jit
+def _pair(rows, place, other, T, in_width, CHECK: tl.constexpr):
+    """``rows`` and the row at ``place``, added."""
+    if CHECK:
+        in_width = _inside(other, T, in_width)
+    return rows + tl.load(place, mask=in_width, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _normalised(x, s, mean, ACT: tl.constexpr):
+    """Pairs after the norm; times log2(e) for the exponential, which is then one of base 2."""
+    if ACT == "exp":
+        s *= LOG2E
+    return x * s - mean * s
+
+
+@triton.jit
+def _add_keys(
+    acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
+    ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
+    COUNT: tl.constexpr,
+):  # fmt: skip
+    """Add the activations of ``COUNT`` keys from ``j`` on; ``CHECK`` where some may not count."""
+    part = tl.zeros_like(acc)
+    for k in tl.static_range(COUNT):
+        key = j + k
+        x = _pair(rows, of_b + key * D, key, T, in_width, CHECK)
+        if NORM:
+            s = tl.load(of_scale + key, mask=_inside(key, T, keep) if CHECK else keep, other=0.0)
+            x = _normalised(x, s, mean + _read(of_mean, key, T, keep, CHECK), ACT)
+        term = _activate(x, ACT)
+        if CHECK or MASKED:
+            term = tl.where(_counts(of_weight, i, key, T, keep, CAUSAL, False, MASKED), term, 0.0)
+        part += term
+    # Few terms at a time, so that the error of a long sum stays small.
+    return acc + part
+
+
+@triton.jit
+def relate(
+    a, b, mean_a, mean_b, scale, weight, y, first, count, T, D: tl.constexpr, heads, width, stride,
+    ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """The relation of a few queries with every key, some channels of it."""
+    # The last queries, which have the most keys, go first.
+    tile = tl.num_programs(0) // count - 1 - tl.program_id(0) // count
+    local = (tl.program_id(0) % count).to(tl.int64)
+    n = local + first
+    sequence, head = n // heads, n % heads
+    i = (tile * ROWS + tl.arange(0, ROWS))[:, None]
+    cols = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
+    keep, in_width = i < T, cols < width
+    place = (sequence * T + i) * D + head * width + cols
+    rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
+    mean = i.to(tl.float32)
+    if NORM:
+        mean = tl.load(mean_a + n * T + i, mask=keep, other=0.0)
+    of_b = b + sequence * T * D + head * width + cols
+    of_scale, of_mean, of_weight = scale + (local * T + i) * stride, mean_b + n * T, weight + sequence * T
+    acc = tl.zeros([ROWS, COLS], tl.float32)
+    whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
+    end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
+    for j in range(0, whole, UNROLL):
+        acc = _add_keys(
+            acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
+            ACT, NORM, MASKED, CAUSAL, False, UNROLL,
+        )  # fmt: skip
+    for j in range(whole, end, UNROLL):
+        acc = _add_keys(
+            acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
+            ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+        )  # fmt: skip
+    w = tl.load(of_weight + i, mask=keep, other=0.0)
+    tl.store(y + place, acc * w, mask=keep & in_width)
+
+
+@triton.jit
+def _add_key_slopes(
+    acc, rows, g, mean, of_b, of_mean, of_scale, of_inner, of_weight, i, j, begin, D, T, step, in_width, keep,
+    ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
+    COUNT: tl.constexpr,
+):  # fmt: skip
+    """Add s p of ``COUNT`` keys from ``j`` on, and the sum of p n over these channels to what is kept of each pair."""
+    number = tl.arange(0, COUNT)[None, :]
+    kept = tl.zeros([acc.shape[0], COUNT], tl.float32)
+    for k in tl.static_range(COUNT):
+        key = j + k
+        counts = keep
+        if CHECK or MASKED:
+            counts = _counts(of_weight, i, key, T, keep, CAUSAL, False, MASKED)
+        x = _pair(rows, of_b + key * D, key, T, in_width, CHECK)
+        if NORM:
+            s = tl.load(of_scale + key, mask=counts, other=0.0)
+            x = _normalised(x, s, mean + _read(of_mean, key, T, keep, CHECK), ACT)
+            p = g * _slope(x, ACT)
+            acc += s * p
+            kept = tl.where(number == k, tl.sum(p * x, 1)[:, None], kept)
+        else:
+            p = g * _slope(x, ACT)
+            acc += tl.where(counts, p, 0.0) if CHECK or MASKED else p
+    if NORM:
+        if ACT == "exp":
+            kept *= LN2
+        mask = keep & (number >= 0)
+        if CHECK:
+            mask = mask & (j + number < T)
+            if CAUSAL:
+                mask = mask & (j + number <= i)
+        slot = of_inner + (j + number) * step
+        if begin > 0:
+            kept += tl.load(slot, mask=mask, other=0.0)
+        tl.store(slot, kept, mask=mask)
+    return acc
+
+
+@triton.jit
+def query_gradients(
+    grad, a, b, mean_a, mean_b, scale, inner, weight, da, first, count, T, D: tl.constexpr, heads, width, stride,
+    inner_i, inner_j, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """The sum of s p over the keys of a few queries, and that of p n over the channels of each pair."""
+    tile = tl.num_programs(0) // count - 1 - tl.program_id(0) // count
+    local = (tl.program_id(0) % count).to(tl.int64)
+    n = local + first
+    sequence, head = n // heads, n % heads
+    i = (tile * ROWS + tl.arange(0, ROWS))[:, None]
+    keep = i < T
+    mean = i.to(tl.float32)
+    if NORM:
+        mean = tl.load(mean_a + n * T + i, mask=keep, other=0.0)
+    of_scale, of_mean, of_weight = scale + (local * T + i) * stride, mean_b + n * T, weight + sequence * T
+    of_inner, step = inner + local * T * stride + i * inner_i, local * 0 + inner_j
+    w = tl.load(of_weight + i, mask=keep, other=0.0)
+    whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
+    end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
+    for begin in range(0, width, COLS):
+        cols = (begin + tl.arange(0, COLS))[None, :]
+        in_width = cols < width
+        place = (sequence * T + i) * D + head * width + cols
+        rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
+        g = tl.load(grad + place, mask=keep & in_width & (w > 0.0), other=0.0) * w
+        of_b = b + sequence * T * D + head * width + cols
+        acc = tl.zeros([ROWS, COLS], tl.float32)
+        for j in range(0, whole, UNROLL):
+            acc = _add_key_slopes(
+                acc, rows, g, mean, of_b, of_mean, of_scale, of_inner, of_weight, i, j, begin, D, T, step,
+                in_width, keep, ACT, NORM, MASKED, CAUSAL, False, UNROLL,
+            )  # fmt: skip
+        for j in range(whole, end, UNROLL):
+            acc = _add_key_slopes(
+                acc, rows, g, mean, of_b, of_mean, of_scale, of_inner, of_weight, i, j, begin, D, T, step,
+                in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+            )  # fmt: skip
+        tl.store(da + place, acc, mask=keep & in_width)
+        # What one thread has left of a pair, another takes up for the next channels.
+        tl.debug_barrier()
+
+
+@triton.jit
+def _add_query_slopes(
+    acc, keys, mean, of_a, of_grad, of_mean, of_scale, of_weight, j, i, D, T, stride, in_width, keep,
+    ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
+    COUNT: tl.constexpr,
+):  # fmt: skip
+    """Add s p of ``COUNT`` queries from ``i`` on."""
+    for k in tl.static_range(COUNT):
+        query = i + k
+        counts = keep
+        if CHECK or MASKED:
+            counts = _counts(of_weight, j, query, T, keep, CAUSAL, True, MASKED)
+        x = _pair(keys, of_a + query * D, query, T, in_width, CHECK)
+        g = _pair(0.0, of_grad + query * D, query, T, in_width, CHECK)
+        factor = _read(of_weight, query, T, keep, CHECK)
+        if NORM:
+            s = tl.load(of_scale + query * stride, mask=counts, other=0.0)
+            x = _normalised(x, s, mean + _read(of_mean, query, T, keep, CHECK), ACT)
+            factor *= s
+        term = factor * (g * _slope(x, ACT))
+        acc += tl.where(counts, term, 0.0) if CHECK or MASKED else term
+    return acc
+
+
+@triton.jit
+def key_gradients(
+    grad, a, b, mean_a, mean_b, scale, weight, db, first, count, T, D: tl.constexpr, heads, width, stride,
+    ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """The sum of s p over the queries of a few keys, some channels of it."""
+    tile, local = tl.program_id(0) // count, (tl.program_id(0) % count).to(tl.int64)
+    n = local + first
+    sequence, head = n // heads, n % heads
+    j = (tile * ROWS + tl.arange(0, ROWS))[:, None]
+    cols = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
+    keep, in_width = j < T, cols < width
+    place = (sequence * T + j) * D + head * width + cols
+    keys = tl.load(b + place, mask=keep & in_width, other=0.0).to(tl.float32)
+    mean = j.to(tl.float32)
+    if NORM:
+        mean = tl.load(mean_b + n * T + j, mask=keep, other=0.0)
+    start = sequence * T * D + head * width + cols
+    of_scale, of_mean, of_weight = scale + local * T * stride + j, mean_a + n * T, weight + sequence * T
+    if MASKED:
+        keep = keep & (tl.load(of_weight + j, mask=keep, other=0.0) > 0.0)
+    acc = tl.zeros([ROWS, COLS], tl.float32)
+    step = local * 0 + stride
+    # Queries that may come before a key, those that come after all, and the few that are left.
+    begin = tile * ROWS if CAUSAL else 0
+    middle = tl.minimum(T, tl.cdiv(begin + ROWS, UNROLL) * UNROLL) if CAUSAL else 0
+    begin = begin // UNROLL * UNROLL
+    end = middle + tl.maximum(T - middle, 0) // UNROLL * UNROLL
+    for i in range(begin, middle, UNROLL):
+        acc = _add_query_slopes(
+            acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, step, in_width, keep,
+            ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+        )  # fmt: skip
+    for i in range(middle, end, UNROLL):
+        acc = _add_query_slopes(
+            acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, step, in_width, keep,
+            ACT, NORM, MASKED, CAUSAL, False, UNROLL,
+        )  # fmt: skip
+    for i in range(end, T, UNROLL):
+        acc = _add_query_slopes(
+            acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, step, in_width, keep,
+            ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+        )  # fmt: skip
+    tl.store(db + place, acc, mask=(j < T) & in_width)
+
+
+@triton.jit
+def add_through_scale(
+    own, other, mean_own, mean_other, scale, inner, weight, out, first, T, D, heads, width, stride, inner_own, inner_other,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    STEP: tl.constexpr,
+):  # fmt: skip
+    """Add the sum of c x~ over the keys of a few queries, or over the queries of a few keys."""
+    local = tl.program_id(2).to(tl.int64)
+    n = local + first
+    sequence, head = n // heads, n % heads
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    cols = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    product = tl.zeros([ROWS, COLS], tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    begin, end = 0, T
+    if CAUSAL:
+        if KEYS:
+            begin = tl.program_id(0) * ROWS
+        else:
+            end = tl.minimum(T, (tl.program_id(0) + 1) * ROWS)
+    here = r < T
+    if MASKED:
+        here = here & (tl.load(weight + sequence * T + r, mask=here, other=0.0) > 0.0)
+    for o in range(begin, end, STEP):
+        c = o + tl.arange(0, STEP)
+        there = c < T
+        if MASKED:
+            there = there & (tl.load(weight + sequence * T + c, mask=there, other=0.0) > 0.0)
+        pair = here[:, None] & there[None, :]
+        if CAUSAL:
+            pair = pair & (c[None, :] >= r[:, None] if KEYS else c[None, :] <= r[:, None])
+        mine, theirs = r.to(tl.int64)[:, None], c.to(tl.int64)[None, :]
+        of_scale = scale + local * T * stride + (theirs * stride + mine if KEYS else mine * stride + theirs)
+        s = tl.load(of_scale, mask=pair, other=0.0)
+        slot = inner + local * T * stride + mine * inner_own + theirs * inner_other
+        factor = tl.load(slot, mask=pair, other=0.0) * (-s * s / width)
+        rows = _centred(other, mean_other, sequence, head, n, c, cols, T, D, width)
+        product = tl.dot(factor, rows, product, input_precision="tf32x3")
+        total += tl.sum(factor, 1)
+    product += total[:, None] * _centred(own, mean_own, sequence, head, n, r, cols, T, D, width)
+    place = (sequence * T + r)[:, None] * D + head * width + cols[None, :]
+    mask = (r < T)[:, None] & (cols < width)[None, :]
+    tl.store(out + place, tl.load(out + place, mask=mask, other=0.0) + product, mask=mask)

@@ -1,0 +1,76 @@
+"""What the relations share: how one is described, and the plain norm, without gain or bias, that stands in it.
+
+The norm is ``(x - mean) / sqrt(var + eps)`` with the biased variance. At eps = 0 it is the published
+``(x - mean) / (std + 0)``, and of numbers that are exactly equal it is zero, with zero gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which relation."""
+
+    norm: str = "separate"
+    """``joint`` (of each pair), ``separate`` (of each row, before they are added) or ``none``."""
+    activation: str = "exp"
+    post_norm: bool = False
+    eps: float = 1e-5
+    causal: bool = True
+    heads: int = 1
+    mean: bool = True
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype everything is computed in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def centre(x: Tensor) -> Tensor:
+    """``x`` less its mean over the last axis; exactly zero where all entries are equal."""
+    x = x - x[..., :1]
+    return x - x.mean(-1, keepdim=True)
+
+
+def inverse_root(variance: Tensor) -> Tensor:
+    """``1 / sqrt(variance)``, and 0 of 0."""
+    return torch.where(variance > 0, variance, torch.inf).rsqrt()
+
+
+def normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The plain norm over the last axis, and what it multiplied the centred numbers by."""
+    if eps > 0:
+        out, _, scale = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
+        return out, scale
+    x = centre(x)
+    # Divided by the largest first: the square of a small number would be lost.
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    x = x / torch.where(largest > 0, largest, 1)
+    scale = inverse_root(x.square().mean(-1, keepdim=True))
+    return x * scale, torch.where(largest > 0, scale / largest, 0)
+
+
+def normalise_backward(grad: Tensor, out: Tensor, scale: Tensor) -> Tensor:
+    """The gradient through :func:`normalise`, from what it returned."""
+    mean = torch.zeros_like(scale)
+    # What is normalized already has mean 0 and scale 1.
+    through = torch.ops.aten.native_layer_norm_backward(
+        grad.contiguous(), out, out.shape[-1:], mean, mean + 1, None, None, [True, False, False]
+    )
+    return through[0].mul_(scale)
+
+
+def weights(mask: Tensor | None, length: int, rule: Rule, like: Tensor) -> Tensor:
+    """What the sum of each row is multiplied by, B × T or T: 1 / count or 1, and 0 where the mask is."""
+    if mask is None:
+        count = torch.arange(1, length + 1, device=like.device) if rule.causal else like.new_full((1,), length)
+        return count.to(like.dtype).reciprocal().expand(length) if rule.mean else like.new_ones(length)
+    if not rule.mean:
+        return mask.to(like.dtype)
+    count = mask.cumsum(1) if rule.causal else mask.sum(1, keepdim=True)
+    return torch.where(mask, count.clamp(min=1).to(like.dtype).reciprocal(), 0)

@@ -1,0 +1,332 @@
+"""The Triton kernels of the scan; :mod:`normplace.ops.relation.triton_scan` launches them.
+
+The mathematics is that of :mod:`normplace.ops.relation.scan_reference`. A program holds a few whole rows, since a norm
+needs them whole: a tile is rows × heads × channels, its first axis within a thread. Sums of chunks of time are left in
+slots, one slot summed into the next by a kernel of its own, and taken up again.
+"""
+# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+
+import triton
+import triton.language as tl
+
+# An exponent lower than any, of which differences can be taken.
+LOWEST = tl.constexpr(-1e30)
+
+
+@triton.jit
+def _join(top, total, top2, total2):
+    best = tl.maximum(top, top2)
+    return best, total * tl.exp(top - best) + total2 * tl.exp(top2 - best)
+
+
+@triton.jit
+def _weight(weight, sequence, t, T, MASKED: tl.constexpr, MEAN: tl.constexpr, CAUSAL: tl.constexpr):
+    """What the sums of the rows ``t`` are multiplied by; 0 for one that is not there."""
+    inside = t < T
+    if MASKED:
+        return tl.load(weight + sequence * T + t, mask=inside, other=0.0)
+    if MEAN:
+        count = (t + 1 if CAUSAL else t * 0 + T).to(tl.float32)
+        return tl.where(inside, 1.0 / count, 0.0)
+    return tl.where(inside, 1.0, 0.0)
+
+
+@triton.jit
+def _place(row, D, width, HEADS: tl.constexpr, WIDTH: tl.constexpr):
+    head = tl.arange(0, HEADS)[None, :, None] * width
+    return row[:, None, None] * D + head + tl.arange(0, WIDTH)[None, None, :]
+
+
+@triton.jit
+def _live(heads, width, HEADS: tl.constexpr, WIDTH: tl.constexpr):
+    """1 × heads × channels: which of a padded row exist."""
+    return (tl.arange(0, HEADS)[None, :, None] < heads) & (tl.arange(0, WIDTH)[None, None, :] < width)
+
+
+@triton.jit
+def _exponent(
+    x, row, there, D, heads, width, eps, live, NORM: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+    KEEP: tl.constexpr,
+):  # fmt: skip
+    """The rows after their norm, and what it multiplied them by."""
+    mask = there[:, None, None] & live
+    # Rows to be read a second time stay in the cache, the others leave it first.
+    policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
+    value = tl.load(x + _place(row, D, width, HEADS, WIDTH), mask=mask, other=0.0, eviction_policy=policy)
+    value = value.to(tl.float32)
+    scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
+    if NORM:
+        # Less its first channel, so that a constant row is exactly zero.
+        head = tl.arange(0, HEADS)[None, :]
+        first = tl.load(x + row[:, None] * D + head * width, mask=there[:, None] & (head < heads), other=0.0)
+        value = tl.where(mask, value - first.to(tl.float32)[:, :, None], 0.0)
+        value = tl.where(mask, value - (tl.sum(value, 2) / width)[:, :, None], 0.0)
+        variance = tl.sum(value * value, 2) / width + eps
+        scale = tl.where(variance > 0.0, 1.0 / tl.sqrt_rn(tl.where(variance > 0.0, variance, 1.0)), 0.0)
+        value *= scale[:, :, None]
+    return value, scale
+
+
+@triton.jit
+def _through_norm(grad, out, scale, width, live, NORM: tl.constexpr):
+    if NORM:
+        grad = tl.where(live, grad, 0.0)
+        inner = tl.sum(grad * out, 2) / width
+        grad = scale[:, :, None] * (grad - (tl.sum(grad, 2) / width)[:, :, None] - out * inner[:, :, None])
+    return grad
+
+
+@triton.jit
+def _carried(sums, tops, slot, D, heads, width, STABLE: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr):
+    """1 × heads × channels: the sums in a slot."""
+    place = _place(slot[None], D, width, HEADS, WIDTH)
+    live = _live(heads, width, HEADS, WIDTH)
+    total = tl.load(sums + place, mask=live, other=0.0)
+    top = total
+    if STABLE:
+        top = tl.load(tops + place, mask=live, other=LOWEST)
+    return total, top
+
+
+@triton.jit
+def _running(exponent, factor, total, top, STABLE: tl.constexpr, REVERSE: tl.constexpr):
+    """Sums over the rows of ``factor · exp(exponent)``, those carried included."""
+    if STABLE:
+        own_top, own = tl.associative_scan(
+            (tl.where(factor == 0.0, LOWEST, exponent), factor), 0, _join, reverse=REVERSE
+        )
+        top, total = _join(own_top, own, top, total)
+        return total, top
+    total = tl.cumsum(factor * tl.exp(exponent), 0, reverse=REVERSE) + total
+    return total, total
+
+
+@triton.jit
+def _summed(exponent, factor, total, top, STABLE: tl.constexpr):
+    """The last of :func:`_running`, 1 × heads × channels."""
+    if STABLE:
+        exponent = tl.where(factor == 0.0, LOWEST, exponent)
+        best = tl.maximum(tl.max(exponent, 0)[None, :, :], top)
+        total = total * tl.exp(top - best) + tl.sum(factor * tl.exp(exponent - best), 0)[None, :, :]
+        return total, best
+    total += tl.sum(factor * tl.exp(exponent), 0)[None, :, :]
+    return total, total
+
+
+@triton.jit
+def _combined(u, total, top, w, D, root_eps, live, STABLE: tl.constexpr, POST: tl.constexpr):
+    """z, exp(u - shift) or its exponent, and the norm of z with its scale."""
+    scale = w
+    w = w[:, None, None]
+    if STABLE:
+        exponent = u + top
+        gate = u
+        if POST:
+            shift = tl.max(tl.max(tl.where(live, exponent, LOWEST), 2), 1)
+            exponent -= shift[:, None, None]
+            gate = u - shift[:, None, None]
+            root_eps = tl.where(root_eps > 0.0, root_eps * tl.exp(-shift), 0.0)
+        z = tl.where(live & (w > 0.0), tl.exp(exponent) * (total * w), 0.0)
+    else:
+        gate = tl.exp(u)
+        z = tl.where(live, gate * (total * w), 0.0)
+        if POST:
+            largest = tl.max(tl.max(z, 2), 1)
+            inverse = 1.0 / tl.where(largest > 0.0, largest, 1.0)
+            z *= inverse[:, None, None]
+            gate *= inverse[:, None, None]
+            root_eps *= inverse
+    normed = z
+    if POST:
+        # Less its largest, so that constant numbers are exactly zero.
+        highest = tl.max(tl.max(z, 2), 1)
+        normed = tl.where(live, z - highest[:, None, None], 0.0)
+        mean = tl.sum(tl.sum(normed, 2), 1) / D
+        normed = tl.where(live, normed - mean[:, None, None], 0.0)
+        variance = tl.sum(tl.sum(normed * normed, 2), 1) / D + root_eps * root_eps
+        scale = tl.where(variance > 0.0, 1.0 / tl.sqrt_rn(tl.where(variance > 0.0, variance, 1.0)), 0.0)
+        normed *= scale[:, None, None]
+    return z, gate, normed, scale
+
+
+@triton.jit
+def key_sums(
+    b, weight, sums, tops, T, D, heads, width, eps, chunks,
+    NORM: tl.constexpr, STABLE: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Sum exp(v) over a chunk of time, into the slot after it."""
+    sequence, chunk = tl.program_id(0).to(tl.int64) // chunks, tl.program_id(0) % chunks
+    live = _live(heads, width, HEADS, WIDTH)
+    total = tl.zeros([1, HEADS, WIDTH], tl.float32)
+    top = tl.full([1, HEADS, WIDTH], LOWEST, tl.float32)
+    for begin in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
+        t = chunk * CHUNK + begin + tl.arange(0, ROWS)
+        w = _weight(weight, sequence, t, T, MASKED, False, True)
+        v, _ = _exponent(b, sequence * T + t, w > 0.0, D, heads, width, eps, live, NORM, HEADS, WIDTH, True)
+        key = tl.where((w > 0.0)[:, None, None] & live, 1.0, 0.0)
+        total, top = _summed(v, key, total, top, STABLE)
+    place = _place((sequence * (chunks + 1) + chunk + 1)[None], D, width, HEADS, WIDTH)
+    tl.store(sums + place, total, mask=live)
+    if STABLE:
+        tl.store(tops + place, top, mask=live)
+
+
+@triton.jit
+def accumulate(
+    sums, tops, D, chunks, STABLE: tl.constexpr, REVERSE: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr
+):
+    """Sum each slot into the next, or each into the one before; the first of them is empty."""
+    sequence = tl.program_id(0).to(tl.int64)
+    cols = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    edge = sequence * (chunks + 1) + (chunks if REVERSE else 0)
+    tl.store(sums + edge * D + cols, tl.zeros([WIDTH], tl.float32), mask=cols < D)
+    total = tl.zeros([1, WIDTH], tl.float64)
+    top = tl.full([1, WIDTH], LOWEST, tl.float32)
+    if STABLE:
+        total = tl.zeros([1, WIDTH], tl.float32)
+        tl.store(tops + edge * D + cols, tl.full([WIDTH], LOWEST, tl.float32), mask=cols < D)
+    last = (tl.arange(0, SLOTS) == SLOTS - 1)[:, None]
+    for begin in range(0, chunks, SLOTS):
+        number = begin + tl.arange(0, SLOTS)
+        slot = sequence * (chunks + 1) + (chunks - 1 - number if REVERSE else number + 1)
+        mask = (number < chunks)[:, None] & (cols < D)[None, :]
+        place = slot[:, None] * D + cols[None, :]
+        own = tl.load(sums + place, mask=mask, other=0.0)
+        if STABLE:
+            own_top = tl.load(tops + place, mask=mask, other=LOWEST)
+            own_top, own = tl.associative_scan((own_top, own), 0, _join)
+            own_top, own = _join(own_top, own, top, total)
+            tl.store(sums + place, own, mask=mask)
+            tl.store(tops + place, own_top, mask=mask)
+            total = tl.sum(tl.where(last, own, 0.0), 0)[None, :]
+            top = tl.sum(tl.where(last, own_top, 0.0), 0)[None, :]
+        else:
+            # There are few of these sums, and double precision keeps their error from growing with the length.
+            own = own.to(tl.float64)
+            tl.store(sums + place, (tl.cumsum(own, 0) + total).to(tl.float32), mask=mask)
+            total += tl.sum(own, 0)[None, :]
+
+
+@triton.jit
+def relate(
+    a, b, weight, sums, tops, y, T, D, heads, width, eps, root_eps, chunks,
+    NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
+    CAUSAL: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """The relation of a chunk of time, given the sums before it."""
+    # From the end, whose rows of b are the ones still in the cache.
+    number = tl.num_programs(0) - 1 - tl.program_id(0)
+    sequence, chunk = number.to(tl.int64) // chunks, number % chunks
+    live = _live(heads, width, HEADS, WIDTH)
+    slot = sequence * (chunks + 1) + (chunk if CAUSAL else chunks)
+    total, top = _carried(sums, tops, slot, D, heads, width, STABLE, HEADS, WIDTH)
+    for begin in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
+        t = chunk * CHUNK + begin + tl.arange(0, ROWS)
+        row = sequence * T + t
+        w = _weight(weight, sequence, t, T, MASKED, MEAN, CAUSAL)
+        u, _ = _exponent(a, row, w > 0.0, D, heads, width, eps, live, NORM, HEADS, WIDTH, False)
+        if CAUSAL:
+            v, _ = _exponent(b, row, w > 0.0, D, heads, width, eps, live, NORM, HEADS, WIDTH, False)
+            key = tl.where((w > 0.0)[:, None, None] & live, 1.0, 0.0)
+            so_far, so_far_top = _running(v, key, total, top, STABLE, False)
+            total, top = _summed(v, key, total, top, STABLE)
+        else:
+            so_far, so_far_top = total, top
+        _, _, out, _ = _combined(u, so_far, so_far_top, w, D, root_eps, live, STABLE, POST)
+        mask = (t < T)[:, None, None] & live
+        tl.store(y + _place(row, D, width, HEADS, WIDTH), out, mask=mask, eviction_policy="evict_first")
+
+
+@triton.jit
+def _gradients(
+    grad, a, b, weight, sums, tops, sequence, chunk, T, D, heads, width, eps, root_eps, chunks, live,
+    NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
+    CAUSAL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
+    """What a chunk of one tile takes from both sides: exponents, scales, the gradient of z, z, gate and weights."""
+    t = chunk * ROWS + tl.arange(0, ROWS)
+    row = sequence * T + t
+    w = _weight(weight, sequence, t, T, MASKED, MEAN, CAUSAL)
+    there = w > 0.0
+    u, u_scale = _exponent(a, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, FIRST)
+    place = _place(row, D, width, HEADS, WIDTH)
+    g = tl.load(grad + place, mask=there[:, None, None] & live, other=0.0).to(tl.float32)
+    v, v_scale = u, u_scale
+    z, gate = u, u
+    if POST or not FIRST:
+        v, v_scale = _exponent(b, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, FIRST)
+        slot = sequence * (chunks + 1) + (chunk if CAUSAL else chunks)
+        total, top = _carried(sums, tops, slot, D, heads, width, STABLE, HEADS, WIDTH)
+        if CAUSAL:
+            key = tl.where(there[:, None, None] & live, 1.0, 0.0)
+            total, top = _running(v, key, total, top, STABLE, False)
+        z, gate, normed, scale = _combined(u, total, top, w, D, root_eps, live, STABLE, POST)
+        if POST:
+            mean = tl.sum(tl.sum(g, 2), 1) / D
+            inner = tl.sum(tl.sum(g * normed, 2), 1) / D
+            g = scale[:, None, None] * (g - mean[:, None, None] - normed * inner[:, None, None])
+            g = tl.where(live, g, 0.0)
+    elif not STABLE:
+        gate = tl.exp(u)
+    return u, u_scale, v, v_scale, g, z, gate, w
+
+
+@triton.jit
+def query_sums(
+    grad, a, b, weight, sums, tops, later, later_tops, T, D, heads, width, eps, root_eps, chunks,
+    NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
+    CAUSAL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Sum q over a chunk of time, into its own slot."""
+    sequence, chunk = tl.program_id(0).to(tl.int64) // chunks, tl.program_id(0) % chunks
+    live = _live(heads, width, HEADS, WIDTH)
+    _, _, _, _, g, _, gate, w = _gradients(
+        grad, a, b, weight, sums, tops, sequence, chunk, T, D, heads, width, eps, root_eps, chunks, live,
+        NORM, STABLE, POST, MASKED, MEAN, CAUSAL, ROWS, HEADS, WIDTH, True,
+    )  # fmt: skip
+    factor = g * w[:, None, None]
+    place = _place((sequence * (chunks + 1) + chunk)[None], D, width, HEADS, WIDTH)
+    if STABLE:
+        exponent = tl.where(factor == 0.0, LOWEST, gate)
+        best = tl.max(exponent, 0)
+        tl.store(later + place, tl.sum(factor * tl.exp(exponent - best[None, :, :]), 0)[None, :, :], mask=live)
+        tl.store(later_tops + place, best[None, :, :], mask=live)
+    else:
+        tl.store(later + place, tl.sum(factor * gate, 0)[None, :, :], mask=live)
+
+
+@triton.jit
+def differentiate(
+    grad, a, b, weight, sums, tops, later, later_tops, da, db, T, D, heads, width, eps, root_eps, chunks,
+    NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
+    CAUSAL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Gradients of a chunk of time, given the sums before it and those after."""
+    number = tl.num_programs(0) - 1 - tl.program_id(0)
+    sequence, chunk = number.to(tl.int64) // chunks, number % chunks
+    live = _live(heads, width, HEADS, WIDTH)
+    u, u_scale, v, v_scale, g, z, gate, w = _gradients(
+        grad, a, b, weight, sums, tops, sequence, chunk, T, D, heads, width, eps, root_eps, chunks, live,
+        NORM, STABLE, POST, MASKED, MEAN, CAUSAL, ROWS, HEADS, WIDTH, False,
+    )  # fmt: skip
+    t = chunk * ROWS + tl.arange(0, ROWS)
+    mask = (t < T)[:, None, None] & live
+    place = _place(sequence * T + t, D, width, HEADS, WIDTH)
+    tl.store(da + place, _through_norm(g * z, u, u_scale, width, live, NORM), mask=mask)
+    slot = sequence * (chunks + 1) + (chunk + 1 if CAUSAL else 0)
+    total, top = _carried(later, later_tops, slot, D, heads, width, STABLE, HEADS, WIDTH)
+    factor = g * w[:, None, None]
+    if CAUSAL:
+        if STABLE:
+            total, top = _running(gate, factor, total, top, True, True)
+        else:
+            total = tl.cumsum(factor * gate, 0, reverse=True) + total
+    if STABLE:
+        dv = tl.exp(v + top) * total
+    else:
+        dv = tl.exp(v) * total
+    dv = tl.where((w > 0.0)[:, None, None] & live, dv, 0.0)
+    tl.store(db + place, _through_norm(dv, v, v_scale, width, live, NORM), mask=mask)

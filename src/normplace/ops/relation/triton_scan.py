@@ -1,0 +1,156 @@
+"""The scan on a GPU: sums of chunks of time, one small pass over those, and the rows again; no atomics.
+
+The rows of b are read twice, and the second time from the end, where part of them is still in the cache. The backward
+pass keeps nothing but a and b.
+
+Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from normplace.ops.relation import scan_kernels
+from normplace.ops.relation.plain import Rule
+from normplace.ops.relation.scan_reference import stable
+
+# Launched with options and numbers that their Python signatures do not show.
+kernels: Any = scan_kernels
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a kernel is laid out."""
+
+    elements: int
+    """Rows side by side times channels, in one program."""
+    warps: int
+    chunk: int = 1
+    """Rows a program walks through, at least."""
+    stages: int = 1
+    """Tiles whose loads are in flight."""
+
+    def rows(self, length: int, padded: int) -> int:
+        """Rows side by side where a row has ``padded`` channels."""
+        return max(1, min(self.elements // padded, triton.next_power_of_2(length)))
+
+
+SUMS = Tile(elements=4096, warps=4)
+FORWARD = Tile(elements=4096, warps=4, chunk=32)
+BACKWARD = Tile(elements=8192, warps=8)
+# Chunks, and channels of them, that are accumulated at a time.
+SLOTS, SLOT_WIDTH = 64, 32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sizes a launch needs."""
+
+    batch: int
+    length: int
+    channels: int
+    heads: int
+    rows: int
+    chunk: int
+    rule: Rule
+    keep_top: bool
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of one sequence."""
+        return triton.cdiv(self.length, self.chunk)
+
+    def slots(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Room for the sums of every chunk and the empty one, and for their largest exponents."""
+        shape = (self.batch, self.chunks + 1, self.channels)
+        total = torch.empty(shape, dtype=torch.float32, device=like.device)
+        return total, torch.empty_like(total) if self.keep_top else None
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int, float]:
+        """T, D, heads, channels of a head, eps."""
+        return self.length, self.channels, self.heads, self.channels // self.heads, self.rule.eps
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """What every kernel on rows is compiled for."""
+        return {
+            "NORM": self.rule.norm != "none",
+            "STABLE": self.keep_top,
+            "HEADS": triton.next_power_of_2(self.heads),
+            "WIDTH": triton.next_power_of_2(self.channels // self.heads),
+        }
+
+    def options(self, weight: Tensor | None) -> dict[str, Any]:
+        """What the kernels that weigh rows are compiled for."""
+        rule = self.rule
+        return self.flags | {
+            "POST": rule.post_norm,
+            "MASKED": weight is not None,
+            "MEAN": rule.mean,
+            "CAUSAL": rule.causal,
+        }
+
+
+def plan(a: Tensor, rule: Rule, tile: Tile) -> Plan:
+    """How a kernel walks through ``a``."""
+    batch, length, channels = a.shape
+    heads = rule.heads if rule.norm != "none" else 1
+    padded = triton.next_power_of_2(heads) * triton.next_power_of_2(channels // heads)
+    rows = tile.rows(length, padded)
+    chunk = max(rows, min(tile.chunk, triton.next_power_of_2(length)))
+    return Plan(batch, length, channels, heads, rows, chunk, rule, stable(rule, channels, a.dtype))
+
+
+def _accumulate(plan: Plan, sums: Tensor, tops: Tensor | None, reverse: bool) -> None:
+    kernels.accumulate[(plan.batch, triton.cdiv(plan.channels, SLOT_WIDTH))](
+        sums, tops, plan.channels, plan.chunks, STABLE=plan.keep_top, REVERSE=reverse,
+        SLOTS=min(SLOTS, triton.next_power_of_2(plan.chunks)), WIDTH=SLOT_WIDTH,
+    )  # fmt: skip
+
+
+def _key_sums(b: Tensor, weight: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor | None]:
+    """The sums before each chunk, and those of all time."""
+    sums, tops = plan.slots(b)
+    padded = plan.flags["HEADS"] * plan.flags["WIDTH"]
+    kernels.key_sums[(plan.batch * plan.chunks,)](
+        b, weight, sums, tops, *plan.sizes, plan.chunks, MASKED=weight is not None,
+        ROWS=min(plan.chunk, SUMS.rows(plan.length, padded)), CHUNK=plan.chunk, STAGES=SUMS.stages,
+        num_warps=SUMS.warps, **plan.flags,
+    )  # fmt: skip
+    _accumulate(plan, sums, tops, reverse=False)
+    return sums, tops
+
+
+def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
+    """As the reference."""
+    layout = plan(a, rule, FORWARD)
+    y = torch.empty_like(a)
+    kernels.relate[(layout.batch * layout.chunks,)](
+        a, b, weight, *_key_sums(b, weight, layout), y, *layout.sizes, math.sqrt(rule.eps), layout.chunks,
+        ROWS=layout.rows, CHUNK=layout.chunk, STAGES=FORWARD.stages, num_warps=FORWARD.warps,
+        **layout.options(weight),
+    )  # fmt: skip
+    return y
+
+
+def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> tuple[Tensor, Tensor]:
+    """As the reference."""
+    layout = plan(a, rule, BACKWARD)
+    da, db = torch.empty_like(a), torch.empty_like(b)
+    sums, tops = _key_sums(b, weight, layout)
+    later, later_tops = layout.slots(a)
+    given = (grad, a, b, weight, sums, tops, later, later_tops)
+    sizes = (*layout.sizes, math.sqrt(rule.eps), layout.chunks)
+    options = layout.options(weight) | {"ROWS": layout.rows, "num_warps": BACKWARD.warps}
+    grid = (layout.batch * layout.chunks,)
+    kernels.query_sums[grid](*given, *sizes, **options)
+    _accumulate(layout, later, later_tops, reverse=True)
+    kernels.differentiate[grid](*given, da, db, *sizes, **options)
+    return da, db

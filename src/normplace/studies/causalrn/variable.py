@@ -1,0 +1,139 @@
+"""Copying strings of many lengths, and of lengths that training never showed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from normplace.errors import UsageError, unknown
+from normplace.lab.study import Outcome, Part
+from normplace.models.sequence import count_parameters
+from normplace.studies.causalrn.fixed import SEEDS
+from normplace.studies.causalrn.networks import NETWORKS, TITLES, build
+from normplace.tasks.sequences import StringTask
+from normplace.train.fit import pick_device
+from normplace.train.sequence import SequenceTraining, fit_sequence, likeliest
+
+COPIED = 0.9
+"""The share of right characters from which a length counts as copied, for the reach."""
+VARIANTS = (
+    ("pairwise", "none"),
+    ("pairwise", "sinusoidal"),
+    ("scan", "none"),
+    ("transformer", "none"),
+    ("transformer", "rotary"),
+    ("transformer", "alibi"),
+    ("gated-linear", "none"),
+)
+MAIN = VARIANTS[0], VARIANTS[2], VARIANTS[3]
+SIZES: dict[str, dict[str, Any]] = {
+    "smoke": {"shortest": 2, "longest": 3, "context": 16, "tested": (3, 6), "dim": 16, "depth": 1, "steps": 3}
+    | {"batch_size": 4, "exam": 4, "heads": 2},
+    "laptop": {"shortest": 2, "longest": 6, "context": 32, "tested": (3, 6, 9, 12, 24), "dim": 48, "depth": 3}
+    | {"steps": 500, "batch_size": 16, "learning_rate": 2e-3, "warm_up": 20, "exam": 32, "heads": 2},
+    "full": {},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariableTrial:
+    """One network on packed strings of varying length.
+
+    Args:
+        network: Which; at CausalRN's number of parameters.
+        positions: Kind of position; learned ones cannot be told beyond training, so they are not offered.
+        seed: Of the initial weights and the strings.
+        shortest: Least trained length.
+        longest: Greatest trained length.
+        context: Positions of a training row.
+        tested: Lengths to judge by.
+        dim: Width of CausalRN.
+        depth: Blocks.
+        heads: Of attention.
+        steps: Of training.
+        batch_size: Rows in a step.
+        learning_rate: AdamW's.
+        warm_up: Steps in which it rises.
+        exam: Strings of each tested length.
+        precision: ``float32`` or ``bfloat16``, of matrix products.
+        device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
+    """
+
+    network: str
+    positions: str
+    seed: int
+    shortest: int = 5
+    longest: int = 50
+    context: int = 220
+    tested: tuple[int, ...] = (10, 25, 50, 60, 75, 100, 150, 200, 300, 500, 1000)
+    dim: int = 128
+    depth: int = 4
+    heads: int = 4
+    steps: int = 2000
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    warm_up: int = 50
+    exam: int = 64
+    precision: str = "float32"
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.network not in NETWORKS:
+            raise unknown("network", self.network, NETWORKS)
+        if self.positions == "learned":
+            raise UsageError("learned positions end with training, and this tests beyond: choose none or sinusoidal.")
+        if self.longest not in self.tested:
+            raise UsageError(f"the longest trained length, {self.longest}, must be among those tested: add it.")
+
+
+def plan(scale: str) -> Iterator[VariableTrial]:
+    """The main networks, and at ``full`` more kinds of position and of linear attention."""
+    for seed in range(min(3, SEEDS[scale])):
+        for network, positions in VARIANTS if scale == "full" else MAIN:
+            yield VariableTrial(network=network, positions=positions, seed=seed, **SIZES[scale])
+
+
+def run(trial: VariableTrial) -> Outcome:
+    """Train on packed rows, then judge by single strings of each length."""
+    device = pick_device(trial.device)
+    task = StringTask("copy", trial.shortest, trial.longest, trial.context)
+    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
+        torch.manual_seed(trial.seed)
+        shape: dict[str, Any] = {"heads": trial.heads, "positions": trial.positions}
+        model = build(trial.network, task.vocab_size, trial.dim, trial.depth, **shape).to(device)
+    train, exam = (torch.Generator(device).manual_seed(2 * trial.seed + n) for n in range(2))
+    training = SequenceTraining(
+        trial.steps, trial.batch_size, trial.learning_rate, warm_up=trial.warm_up, precision=trial.precision
+    )
+    course = fit_sequence(model, task, training, train)
+    series: dict[str, list[float]] = {"length": [], "string": [], "character": []}
+    for length in trial.tested:
+        batch = task.exam(trial.exam, length, exam)
+        scores = task.judge(likeliest(model, batch.inputs, precision=trial.precision, rows=16), batch)
+        series["length"].append(length)
+        for name, value in scores._asdict().items():
+            series[name].append(float(value.mean()))
+    at_longest = trial.tested.index(trial.longest)
+    copied = [n for n, right in zip(trial.tested, series["character"], strict=True) if right >= COPIED]
+    return Outcome(
+        metrics={
+            "string": series["string"][at_longest],
+            "character": series["character"][at_longest],
+            "reach": max(copied, default=0) / trial.longest,
+            "parameters": count_parameters(model),
+            "loss": course.loss[-1],
+        },
+        series={**series, "step": course.steps, "loss": course.loss},
+    )
+
+
+PART = Part(
+    name="copying-variable",
+    config=VariableTrial,
+    plan=plan,
+    run=run,
+    label=lambda trial: f"varying lengths, {TITLES[trial.network]}, positions {trial.positions}, seed {trial.seed}",
+)

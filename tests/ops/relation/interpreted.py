@@ -1,0 +1,53 @@
+"""Run by test_triton.py in a process with TRITON_INTERPRET=1: every branch of the kernels, on a CPU."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from tests.ops.relation.cases import Case, cancelling
+
+from normplace.ops.relation import triton_pairs, triton_scan
+
+# The interpreter computes in NumPy, which warns of what a GPU does silently in lanes that are masked out.
+warnings.filterwarnings("ignore", category=RuntimeWarning)
+
+
+def shrink() -> None:
+    """Tiles so small that a few rows take several of them."""
+    triton_scan.FORWARD = triton_scan.Tile(elements=16, warps=4, chunk=4)
+    triton_scan.SUMS = triton_scan.Tile(elements=8, warps=4)
+    triton_scan.BACKWARD = triton_scan.Tile(elements=16, warps=4)
+    triton_scan.SLOTS, triton_scan.SLOT_WIDTH = 2, 4
+    tile = triton_pairs.Tile(rows=4, cols=4, warps=4, unroll=2)
+    triton_pairs.FORWARD = triton_pairs.QUERIES = triton_pairs.KEYS = tile
+    triton_pairs.SCALES = triton_pairs.Tile(rows=8, cols=4, warps=4)
+    triton_pairs.THROUGH_SCALE = triton_pairs.Tile(rows=8, cols=4, warps=4, unroll=4)
+    triton_pairs.STATISTICS = 16
+    triton_pairs.SCRATCH = 100  # one sequence at a time
+
+
+def main() -> None:
+    """Compare with the brute force; a mismatch is an AssertionError."""
+    shrink()
+    small = (1, 7, 6)
+    for post_norm, causal in ((False, True), (True, False), (True, True)):
+        Case(small, "separate", post_norm=post_norm, causal=causal, heads=2, masked=causal).compare("scan", "triton")
+        Case(small, "none", post_norm=post_norm, causal=causal, masked=not causal).compare("scan", "triton")
+    Case(small, "none", post_norm=True, scale=40.0).compare("scan", "triton", 1e-4, 1e-3)
+    Case((2, 3, 5), "separate", mean=False, eps=0.0).compare("scan", "triton")
+    cancelling(shape=(2, 9, 6), eps=0.0).compare("pairwise", "triton", of_gradients=2e-4)
+    Case(small, heads=2, causal=False, masked=True).compare("pairwise", "triton")
+    Case(small, activation="gelu", masked=True).compare("pairwise", "triton")
+    Case(small, "none", "elu", mean=False).compare("pairwise", "triton")
+    Case(small, "separate", "relu", causal=False, post_norm=True).compare("pairwise", "triton")
+    for op, kind in (("scan", "separate"), ("pairwise", "joint")):
+        half = Case(small, kind, dtype=torch.bfloat16)
+        found, truth = half.found(op, "triton")["y"], half.expected()["y"]
+        # The interpreter cuts digits off where a GPU rounds.
+        assert ((found.double() - truth).abs() <= 2.0**-7 * 1.01 * truth.abs()).all(), op
+    print("every kernel agrees")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The GPU kernels: interpreted on a CPU in a process of their own, and for real where there is a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.ops.relation.cases import Case, cancelling
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_every_kernel_in_the_interpreter():
+    pytest.importorskip("triton", reason="needs Triton, whose interpreter runs on a CPU")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.ops.relation.interpreted"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "every kernel agrees" in done.stdout
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+
+@needs_gpu
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 130, 24), (3, 301, 192), (1, 77, 1000)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_equals_brute_force_on_a_gpu(shape, causal):
+    for post_norm, masked in ((False, False), (True, True)):
+        options = {"causal": causal, "post_norm": post_norm, "masked": masked, "device": "cuda"}
+        Case(shape, "separate", **options).compare("scan", "triton")
+        Case(shape, "none", **options).compare("scan", "triton")
+        Case(shape, **options).compare("pairwise", "triton")
+        for activation in ("relu", "gelu", "elu"):
+            Case(shape, "separate", activation, **options).compare("pairwise", "triton")
+
+
+@needs_gpu
+def test_heads_and_cancelling_pairs_on_a_gpu():
+    Case((2, 90, 96), heads=4, device="cuda").compare("pairwise", "triton")
+    Case((2, 90, 96), "separate", heads=3, post_norm=True, device="cuda").compare("scan", "triton")
+    for eps in (1e-5, 0.0):
+        cancelling(shape=(2, 140, 96), eps=eps, device="cuda").compare("pairwise", "triton", of_gradients=2e-4)
+
+
+@needs_gpu
+def test_a_gpu_gives_the_same_bits_twice():
+    case = Case((2, 300, 64), device="cuda")
+    first, second = case.found("pairwise"), case.found("pairwise")
+    assert all(torch.equal(first[name], second[name]) for name in first)
