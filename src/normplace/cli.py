@@ -164,6 +164,20 @@ def move(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def train(arguments: argparse.Namespace) -> int:
+    """Train a Transformer on text, or go on with a run that was interrupted.
+
+    Shows loss and time left; writes a log, checkpoints and the result to a folder. The same command
+    goes on from the newest checkpoint, with the numbers of a run that was never interrupted.
+    Several processes share the work: torchrun --nproc-per-node 2 -m normplace train
+    """
+    from normplace.lab.config import parse_overrides
+    from normplace.train.command import execute
+    from normplace.train.config import Network, Recipe
+
+    return execute(arguments, parse_overrides([Network, Recipe], arguments.set))
+
+
 def doctor(arguments: argparse.Namespace) -> int:
     """Say which backends are usable here, and why not where they are not."""
     from normplace.doctor import examine
@@ -245,6 +259,8 @@ def _need(extra: str, *modules: str) -> None:
 
 def build_parser() -> Parser:
     """The parser of every verb; help texts are the functions' docstrings."""
+    from normplace.train.command import add_options
+
     parser = Parser(prog="normplace", description="Where should the normalization sit?", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(title="commands", dest="verb", required=True, metavar="command")
@@ -294,6 +310,7 @@ def build_parser() -> Parser:
     options.add_argument("--qk", metavar="NORM", help="also norms of this kind on queries and keys")
     options.add_argument("--norm", help="the kind of new norms (default: the model's own)")
     options.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write")
+    add_options(verb(train))
     verb(doctor)
     return parser
 

@@ -1,0 +1,404 @@
+"""The training loop of language models: the same steps on one process or many, ended and gone on with at any moment.
+
+The host never waits for the step it has just begun: loss and gradient norm of a step are read while the next computes,
+so a divergence is noticed one step late, and always before a checkpoint is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normplace.errors import UsageError
+from normplace.models.transformer import Transformer
+from normplace.train import checkpoint
+from normplace.train.config import FREE, Recipe
+from normplace.train.corpus import Corpus
+from normplace.train.data import Windows, held_out_rows, share
+from normplace.train.distributed import World, distribute, gathered, inner, without_sync
+from normplace.train.divergence import DivergenceWatch
+from normplace.train.log import Log
+from normplace.train.replay import set_rate
+from normplace.train.sequence import half_precision
+from normplace.train.throughput import Meter, flops_per_token, measured_peak
+
+CHECKPOINTS = "checkpoints"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is known of a step once it is over.
+
+    Args:
+        number: Counted from 1.
+        loss: Mean over all rows, in nats per token.
+        gradient: Norm before clipping.
+        rate: Learning rate.
+        seconds: Since the step before.
+        tokens_per_second: By the median step.
+        utilisation: Part of the devices' peak.
+        held_out: Loss on held-out text, where this step ends with a look at it.
+    """
+
+    number: int
+    loss: float
+    gradient: float
+    rate: float
+    seconds: float
+    tokens_per_second: float | None
+    utilisation: float | None
+    held_out: float | None = None
+
+
+@dataclass(frozen=True)
+class Course:
+    """How training went.
+
+    Args:
+        status: ``finished`` or ``diverged``.
+        reason: Why it diverged.
+        step: The last step taken.
+        loss: Mean of the last losses, at most a hundred.
+        held_out: Loss on held-out text at the end, in nats per token; None where it diverged.
+        spikes: How many losses were spikes.
+        tokens: How many were learned from.
+        tokens_per_second: By the median step.
+        utilisation: Part of the devices' peak.
+        peak_tflops: That peak, of one device.
+        seconds: Wall time of this process.
+        resumed: The step it went on from; 0 for a new run.
+    """
+
+    status: str
+    reason: str | None
+    step: int
+    loss: float | None
+    held_out: float | None
+    spikes: int
+    tokens: int
+    tokens_per_second: float | None
+    utilisation: float | None
+    peak_tflops: float
+    seconds: float
+    resumed: int
+
+
+@dataclass
+class _Running:
+    """A step whose numbers may still be on their way; ``arrived`` is the event to wait for, on a GPU."""
+
+    number: int
+    rate: float
+    numbers: Tensor
+    arrived: Any = field(default=None)
+
+
+class Diverged(Exception):
+    """The run has diverged; ends the loop and is recorded."""
+
+
+def fit(
+    model: nn.Module,
+    corpus: Corpus,
+    recipe: Recipe,
+    out: Path,
+    world: World,
+    *,
+    log: Sequence[str] = (),
+    watch: Callable[[Step], None] | None = None,
+) -> Course:
+    """Train with AdamW on the next token, going on from the newest checkpoint in the folder if there is one.
+
+    Args:
+        model: From tokens to scores, with the same weights in every process; trained in place.
+        corpus: What to learn from and to judge by.
+        recipe: How.
+        out: Folder of the log and the checkpoints.
+        world: The processes, from :func:`normplace.train.distributed.join`.
+        log: Names of further logs; see :mod:`normplace.train.log`.
+        watch: Called in the first process with every step.
+
+    Raises:
+        UsageError: If text, network, recipe, world and the checkpoint do not fit together, or the disk is full.
+    """
+    _check(model, corpus, recipe, world)
+    with ExitStack() as stack:
+        stack.enter_context(_deterministic(recipe.deterministic))
+        devices = [world.device.index or 0] if world.device.type == "cuda" else []
+        stack.enter_context(torch.random.fork_rng(devices))
+        torch.manual_seed(recipe.seed + world.rank)  # for networks that drop out
+        record = None
+        if world.first:
+            record = Log(out, log, dataclasses.asdict(recipe))
+            stack.callback(record.close)
+        return _Loop(model, corpus, recipe, out, world, record, watch).run()
+
+
+class _Loop:
+    """The state of one call of :func:`fit`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        corpus: Corpus,
+        recipe: Recipe,
+        out: Path,
+        world: World,
+        record: Log | None,
+        watch: Callable[[Step], None] | None,
+    ) -> None:
+        self.recipe, self.world, self.record, self.told = recipe, world, record, watch
+        self.folder = out / CHECKPOINTS
+        self.identity = {
+            "network": _describe(model),
+            "text": corpus.digest,
+            "recipe": {key: value for key, value in dataclasses.asdict(recipe).items() if key not in FREE},
+        }
+        peak = recipe.peak_tflops * 1e12 or measured_peak(world.device, recipe.precision)
+        self.peak = peak
+        flops = flops_per_token(model, recipe.context)
+        self.meter = Meter(recipe.batch * recipe.context, flops, peak * world.size)
+        self.model = distribute(model, world, recipe.parallel, recipe.compile)
+        self.optimizer = torch.optim.AdamW(
+            _groups(self.model, recipe.weight_decay),
+            lr=recipe.rate,
+            betas=(recipe.beta1, recipe.beta2),
+            fused=world.device.type in ("cpu", "cuda"),
+        )
+        self.rates, self.rows = recipe.rates(), Windows(corpus.train, recipe.context, recipe.seed)
+        self.exam = held_out_rows(corpus.held_out, recipe.context, recipe.evaluate_rows)
+        self.divergence = DivergenceWatch(recipe.spike, recipe.patience)
+        self.running: _Running | None = None
+        self.losses: list[float] = []
+
+    def run(self) -> Course:
+        """Train to the end, or until it diverges."""
+        since, recipe = time.perf_counter(), self.recipe
+        begun = done = self._resume()
+        status, reason, held_out = "finished", None, None
+        self.model.train()
+        self.meter.begin()
+        try:
+            while done < recipe.steps:
+                started = self._begin(done)
+                self._settle()
+                self.running, done = started, done + 1
+                ends = done == recipe.steps
+                look, keep = ends or done % recipe.evaluate_every == 0, ends or done % recipe.checkpoint_every == 0
+                if look or keep or started.arrived is None:  # a CPU has ended the step already
+                    held_out = self._settle(look)
+                if keep:
+                    self._save(done)
+                if look or keep:
+                    self.meter.begin()
+            held_out = self._evaluate() if held_out is None else held_out
+        except Diverged as error:
+            status, reason, held_out = "diverged", str(error), None
+            done = self.running.number if self.running else done
+        latest = self.losses[-100:]
+        return Course(
+            status,
+            reason,
+            done,
+            sum(latest) / len(latest) if latest else None,
+            held_out,
+            self.divergence.spikes,
+            done * self.meter.tokens,
+            self.meter.tokens_per_second,
+            self.meter.utilisation,
+            self.peak / 1e12,
+            time.perf_counter() - since,
+            begun,
+        )
+
+    def _begin(self, done: int) -> _Running:
+        """Hand a whole step to the device."""
+        recipe, world = self.recipe, self.world
+        rate = self.rates.rate(done)
+        set_rate(self.optimizer, rate)
+        self.optimizer.zero_grad(set_to_none=True)
+        rows = recipe.batch // recipe.accumulate
+        loss = torch.zeros((), device=world.device)
+        for part in range(recipe.accumulate):
+            mine = self.rows.rows(*share(done * recipe.batch + part * rows, rows, world.rank, world.size))
+            with without_sync(self.model, last=part == recipe.accumulate - 1):
+                partial = self._loss(mine) / recipe.accumulate
+                partial.backward()
+            loss += partial.detach()
+        norm = gathered(nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip))
+        self.optimizer.step()
+        numbers = torch.stack([world.total(loss) / world.size, norm.to(loss.dtype)]).to("cpu", non_blocking=True)
+        arrived = None
+        if world.device.type == "cuda":
+            arrived = torch.cuda.Event()
+            arrived.record()
+        return _Running(done + 1, rate, numbers, arrived)
+
+    def _loss(self, rows: Tensor, reduction: str = "mean") -> Tensor:
+        if self.world.device.type == "cuda":
+            rows = rows.pin_memory().to(self.world.device, non_blocking=True)
+        with half_precision(self.recipe.precision, self.world.device):
+            scores = self.model(rows[:, :-1])
+        return F.cross_entropy(scores.float().flatten(0, 1), rows[:, 1:].flatten(), reduction=reduction)
+
+    def _settle(self, look: bool = False) -> float | None:
+        """Read the numbers of the step that was begun before, judge and record them.
+
+        Raises:
+            Diverged: If the run has.
+        """
+        if self.running is None:
+            return None
+        step = self.running
+        if step.arrived is not None:
+            step.arrived.synchronize()
+        loss, gradient = step.numbers.tolist()
+        seconds = self.meter.step()
+        spikes = self.divergence.spikes
+        reason = self.divergence.look(loss, gradient)
+        self._write("step", step.number, loss=loss, gradient=gradient, rate=step.rate, seconds=seconds)
+        if self.divergence.spikes > spikes:
+            self._write("spike", step.number, loss=loss)
+        if reason is not None:
+            self._write("diverged", step.number, reason=reason)
+            raise Diverged(reason)
+        self.losses.append(loss)
+        self.running = None
+        held_out = self._evaluate() if look else None
+        if held_out is not None:
+            self._write("held-out", step.number, held_out=held_out)
+        if self.told is not None and self.world.first:
+            speed = (self.meter.tokens_per_second, self.meter.utilisation)
+            self.told(Step(step.number, loss, gradient, step.rate, seconds, *speed, held_out))
+        return held_out
+
+    @torch.no_grad()
+    def _evaluate(self) -> float:
+        """Mean loss on held-out text, each process reading its share of the rows."""
+        world, at_once = self.world, self.recipe.batch // self.recipe.accumulate // self.world.size
+        first, mine = share(0, len(self.exam) // world.size * world.size, world.rank, world.size)
+        self.model.eval()
+        total = torch.zeros((), device=world.device)
+        for rows in self.exam[first : first + mine].split(at_once):
+            total += self._loss(rows, "sum")
+        self.model.train()
+        return float(world.total(total)) / (mine * world.size * self.recipe.context)
+
+    def _save(self, done: int) -> None:
+        said = {**self.identity, "divergence": self.divergence.state(), "losses": self.losses[-100:]}
+        checkpoint.save(self.folder, done, self.model, self.optimizer, said, self.world)
+        self._write("checkpoint", done)
+        if self.record is not None:
+            self.record.sync()
+
+    def _resume(self) -> int:
+        """Go on from the newest checkpoint; how many steps were taken before it."""
+        path = checkpoint.newest(self.folder)
+        if path is None:
+            return 0
+        said = checkpoint.read_manifest(path)
+        _compare(path, said, self.identity)
+        checkpoint.load(path, self.model, self.optimizer, self.world)
+        self.divergence.restore(said["divergence"])
+        self.losses = said["losses"]
+        self._write("resume", said["step"], processes=self.world.size, before=said["processes"])
+        return said["step"]
+
+    def _write(self, event: str, step: int, **values: Any) -> None:
+        if self.record is not None:
+            self.record.write(event, step, **values)
+
+
+def _check(model: nn.Module, corpus: Corpus, recipe: Recipe, world: World) -> None:
+    rows = recipe.accumulate * world.size
+    if recipe.batch % rows:
+        shared = f"{world.size} processes" if world.size > 1 else "one process"
+        raise UsageError(
+            f"a batch of {recipe.batch} rows cannot be shared by {shared} in {recipe.accumulate} equal parts each: "
+            f"make it a multiple of {rows}, or start another number of processes."
+        )
+    if isinstance(model, Transformer):
+        limit = model.config.positions.length
+        if limit is not None and recipe.context > limit:
+            raise UsageError(
+                f"rows of {recipe.context} positions are longer than the {limit} the network has learned: lower "
+                "context, or raise length."
+            )
+        if corpus.vocabulary > model.config.vocabulary:
+            raise UsageError(
+                f"the text has {corpus.vocabulary} different tokens, but the network knows {model.config.vocabulary}: "
+                "build it with more."
+            )
+    held_out = (len(corpus.held_out) - 1) // recipe.context
+    if min(held_out, recipe.evaluate_rows) < world.size:
+        raise UsageError(
+            f"held-out text of {held_out} rows cannot be shared by {world.size} processes: give more text, lower "
+            "context, or raise evaluate_rows."
+        )
+
+
+def _describe(model: nn.Module) -> str:
+    """What must be the same in a checkpoint beside names and shapes."""
+    if isinstance(model, Transformer):
+        rule = model.config.rule
+        return f"a Transformer with placement {rule.name or 'of its own'}, {rule.equation()}"
+    return f"a {type(model).__name__}"
+
+
+def _compare(path: Path, said: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Refuse to go on with another run, by the first thing in which it differs."""
+    remedy = "ask for the same, or choose another --out"
+    if said["network"] != identity["network"]:
+        raise UsageError(f"{path} is of {said['network']}, but this is {identity['network']}: {remedy}.")
+    if said["text"] != identity["text"]:
+        raise UsageError(
+            f"{path} was learned from other text, of digest {said['text'][:12]} and not {identity['text'][:12]}: {remedy}."
+        )
+    for key, value in identity["recipe"].items():
+        if said["recipe"].get(key) != value:
+            raise UsageError(f"{path} was trained with {key}={said['recipe'].get(key)}, not {value}: {remedy}.")
+
+
+def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Matrices decay, gains and biases do not."""
+    parameters = [parameter for parameter in inner(model).parameters() if parameter.requires_grad]
+    return [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+
+
+@contextmanager
+def _deterministic(wanted: bool) -> Iterator[None]:
+    """Refuse algorithms whose result may differ from run to run, while the block runs."""
+    before, benchmark = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        torch.backends.cudnn.benchmark = benchmark
+
+
+def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:
+    """The same loss for every tokenizer.
+
+    Example:
+        >>> round(bits_per_byte(math.log(256), 1.0), 9)
+        8.0
+    """
+    return nats_per_token / math.log(2) / bytes_per_token
