@@ -107,8 +107,12 @@ def _publish(folder: Path, part: Path, whole: Path) -> None:
         _sync(file)
     pointer.replace(folder / LATEST)
     _sync_folder(folder)
-    for old in sorted(path for path in folder.glob("step-*") if path.suffix != PART)[:-KEPT]:
+    for old in _whole(folder)[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _whole(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("step-*") if path.suffix != PART)
 
 
 def _agree(world: World, problem: str | None, part: Path, step: int) -> None:
@@ -266,7 +270,7 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 def _damaged(checkpoint: Path, error: Exception) -> UsageError:
     reason = str(error).splitlines()[0]
-    others = sorted(path.name for path in checkpoint.parent.glob("step-*") if path not in (checkpoint,))
+    others = [path.name for path in _whole(checkpoint.parent) if path != checkpoint]
     remedy = f"write {others[-1]!r} into {checkpoint.parent / LATEST}" if others else "start in another folder"
     return UsageError(f"the checkpoint {checkpoint} cannot be read ({reason}): {remedy}.")
 

@@ -77,10 +77,7 @@ def execute(arguments: argparse.Namespace, overrides: Mapping[str, Any]) -> int:
     """
     asked = {name: getattr(arguments, name) for name in (*OPTIONS, "compile", "deterministic")} | dict(overrides)
     try:
-        network, recipe = (
-            kind(**{field.name: asked[field.name] for field in dataclasses.fields(kind) if field.name in asked})
-            for kind in (Network, Recipe)
-        )
+        network, recipe = Network(**_chosen(Network, asked)), Recipe(**_chosen(Recipe, asked))
         screen = Screen(recipe)
         result = train_language(
             network,
@@ -117,8 +114,8 @@ class Screen:
         count = sum(parameter.numel() for parameter in model.parameters())
         processes = f"{world.size} processes" if world.size > 1 else "one process"
         self._say(
-            f"{count / 1e6:.2f}M parameters, {model.config.rule.equation()}, on {len(corpus.train) / 1e6:.1f}M tokens of "
-            f"{corpus.name}; {world.device.type}, {processes}"
+            f"{count / 1e6:.2f}M parameters, {model.config.rule.equation()}, on {len(corpus.train) / 1e6:.1f}M tokens "
+            f"of {corpus.name}; {world.device.type}, {processes}"
         )
 
     def step(self, step: Step) -> None:
@@ -147,6 +144,10 @@ class Screen:
 
     def _say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
+
+
+def _chosen(kind: type[Network] | type[Recipe], asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: asked[field.name] for field in dataclasses.fields(kind) if field.name in asked}
 
 
 def _defaults() -> dict[str, Any]:

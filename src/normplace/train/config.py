@@ -69,7 +69,7 @@ class Recipe:
         steps: Of the optimizer.
         rate: Highest learning rate.
         schedule: ``cosine``, ``wsd`` or ``constant``; see :class:`normplace.train.schedule.Schedule`.
-        warm_up: Steps in which the rate rises.
+        warm_up: Part of the steps in which the rate rises.
         decay: Part of the steps in which ``wsd`` falls.
         floor: Part of the rate that is left at the end.
         weight_decay: AdamW's, of matrices; vectors have none.
@@ -99,7 +99,7 @@ class Recipe:
     steps: int = 500
     rate: float = 3e-3
     schedule: str = "cosine"
-    warm_up: int = 20
+    warm_up: float = 0.05
     decay: float = 0.2
     floor: float = 0.1
     weight_decay: float = 0.1
@@ -127,6 +127,8 @@ class Recipe:
         for name in ("clip", "spike"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be positive, got {getattr(self, name)}.")
+        if not 0 <= self.warm_up < 1:
+            raise UsageError(f"warm_up is a part of all steps, such as 0.05, got {self.warm_up}.")
         for name, options in (("precision", PRECISIONS), ("parallel", PARALLEL)):
             if getattr(self, name) not in options:
                 raise unknown(name, getattr(self, name), options)
@@ -134,8 +136,9 @@ class Recipe:
 
     def rates(self) -> Schedule:
         """The learning rate of every step."""
-        return Schedule(self.rate, self.steps, self.schedule, self.warm_up, self.decay, self.floor)
+        warm_up = int(self.warm_up * self.steps)
+        return Schedule(self.rate, self.steps, self.schedule, warm_up, self.decay, self.floor)
 
 
-# What may change when a run goes on: it leaves no trace in the losses.
+# What may change when a run goes on: at most the rounding of the losses depends on it.
 FREE = {"evaluate_every", "evaluate_rows", "checkpoint_every", "peak_tflops", "device", "compile", "parallel"}

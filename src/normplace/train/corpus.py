@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib.util
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,10 @@ class Corpus:
     vocabulary: int
     bytes_per_token: float
     digest: str
+
+    def bits_per_byte(self, nats_per_token: float) -> float:
+        """A loss on the held-out part, comparable between tokenizers."""
+        return nats_per_token / math.log(2) / self.bytes_per_token
 
 
 def load_corpus(sources: Sequence[str] = (STANDARD_LIBRARY,), tokenizer: str = BYTES) -> Corpus:

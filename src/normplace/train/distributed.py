@@ -114,7 +114,8 @@ def distribute(model: nn.Module, world: World, parallel: str, compiled: bool = F
         fully_shard(block, mesh=mesh)
         for entry in ("added", "joined"):  # how placements of two streams call a block
             register_fsdp_forward_method(block, entry)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
 
 
 def inner(model: nn.Module) -> nn.Module:

@@ -21,7 +21,7 @@ from normplace.train.config import Network, Recipe
 from normplace.train.corpus import BYTES, Corpus, load_corpus
 from normplace.train.distributed import World, join, whole_state
 from normplace.train.log import check_sinks
-from normplace.train.loop import Step, bits_per_byte, fit
+from normplace.train.loop import Step, fit
 
 RESULT, MODEL = "result.json", "model"
 
@@ -69,7 +69,7 @@ def train_language(
         held_out = course.held_out
         result = {
             **dataclasses.asdict(course),
-            "bits_per_byte": None if held_out is None else bits_per_byte(held_out, corpus.bytes_per_token),
+            "bits_per_byte": None if held_out is None else corpus.bits_per_byte(held_out),
             "parameters": parameters,
             "processes": world.size,
             "equation": config.rule.equation(),

@@ -7,7 +7,6 @@ so a divergence is noticed one step late, and always before a checkpoint is writ
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.errors import UsageError
-from normplace.models.transformer import Transformer
 from normplace.train import checkpoint
+from normplace.train.agreement import check_fit, check_same, describe
 from normplace.train.config import FREE, Recipe
 from normplace.train.corpus import Corpus
 from normplace.train.data import Windows, held_out_rows, share
@@ -132,7 +130,7 @@ def fit(
     Raises:
         UsageError: If text, network, recipe, world and the checkpoint do not fit together, or the disk is full.
     """
-    _check(model, corpus, recipe, world)
+    check_fit(model, corpus, recipe, world)
     with ExitStack() as stack:
         stack.enter_context(_deterministic(recipe.deterministic))
         devices = [world.device.index or 0] if world.device.type == "cuda" else []
@@ -161,7 +159,7 @@ class _Loop:
         self.recipe, self.world, self.record, self.told = recipe, world, record, watch
         self.folder = out / CHECKPOINTS
         self.identity = {
-            "network": _describe(model),
+            "network": describe(model),
             "text": corpus.digest,
             "recipe": {key: value for key, value in dataclasses.asdict(recipe).items() if key not in FREE},
         }
@@ -308,7 +306,7 @@ class _Loop:
         if path is None:
             return 0
         said = checkpoint.read_manifest(path)
-        _compare(path, said, self.identity)
+        check_same(path, said, self.identity)
         checkpoint.load(path, self.model, self.optimizer, self.world)
         self.divergence.restore(said["divergence"])
         self.losses = said["losses"]
@@ -318,56 +316,6 @@ class _Loop:
     def _write(self, event: str, step: int, **values: Any) -> None:
         if self.record is not None:
             self.record.write(event, step, **values)
-
-
-def _check(model: nn.Module, corpus: Corpus, recipe: Recipe, world: World) -> None:
-    rows = recipe.accumulate * world.size
-    if recipe.batch % rows:
-        shared = f"{world.size} processes" if world.size > 1 else "one process"
-        raise UsageError(
-            f"a batch of {recipe.batch} rows cannot be shared by {shared} in {recipe.accumulate} equal parts each: "
-            f"make it a multiple of {rows}, or start another number of processes."
-        )
-    if isinstance(model, Transformer):
-        limit = model.config.positions.length
-        if limit is not None and recipe.context > limit:
-            raise UsageError(
-                f"rows of {recipe.context} positions are longer than the {limit} the network has learned: lower "
-                "context, or raise length."
-            )
-        if corpus.vocabulary > model.config.vocabulary:
-            raise UsageError(
-                f"the text has {corpus.vocabulary} different tokens, but the network knows {model.config.vocabulary}: "
-                "build it with more."
-            )
-    held_out = (len(corpus.held_out) - 1) // recipe.context
-    if min(held_out, recipe.evaluate_rows) < world.size:
-        raise UsageError(
-            f"held-out text of {held_out} rows cannot be shared by {world.size} processes: give more text, lower "
-            "context, or raise evaluate_rows."
-        )
-
-
-def _describe(model: nn.Module) -> str:
-    """What must be the same in a checkpoint beside names and shapes."""
-    if isinstance(model, Transformer):
-        rule = model.config.rule
-        return f"a Transformer with placement {rule.name or 'of its own'}, {rule.equation()}"
-    return f"a {type(model).__name__}"
-
-
-def _compare(path: Path, said: dict[str, Any], identity: dict[str, Any]) -> None:
-    """Refuse to go on with another run, by the first thing in which it differs."""
-    remedy = "ask for the same, or choose another --out"
-    if said["network"] != identity["network"]:
-        raise UsageError(f"{path} is of {said['network']}, but this is {identity['network']}: {remedy}.")
-    if said["text"] != identity["text"]:
-        raise UsageError(
-            f"{path} was learned from other text, of digest {said['text'][:12]} and not {identity['text'][:12]}: {remedy}."
-        )
-    for key, value in identity["recipe"].items():
-        if said["recipe"].get(key) != value:
-            raise UsageError(f"{path} was trained with {key}={said['recipe'].get(key)}, not {value}: {remedy}.")
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -392,13 +340,3 @@ def _deterministic(wanted: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before)
         torch.backends.cudnn.benchmark = benchmark
-
-
-def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:
-    """The same loss for every tokenizer.
-
-    Example:
-        >>> round(bits_per_byte(math.log(256), 1.0), 9)
-        8.0
-    """
-    return nats_per_token / math.log(2) / bytes_per_token

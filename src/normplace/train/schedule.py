@@ -14,8 +14,8 @@ SCHEDULES = ("cosine", "wsd", "constant")
 class Schedule:
     """A warm-up, and what follows.
 
-    ``cosine`` falls along half a cosine over all remaining steps. ``wsd`` (warm-up, stable, decay: Hu et al. 2024, arXiv
-    2404.06395) stays at the peak and falls at the end, linearly, which is ours. ``constant`` stays.
+    ``cosine`` falls along half a cosine over all remaining steps. ``wsd`` (warm-up, stable, decay: Hu et al. 2024,
+    arXiv 2404.06395) stays at the peak and falls at the end, linearly, which is ours. ``constant`` stays.
 
     Args:
         peak: The highest rate.
@@ -57,9 +57,9 @@ class Schedule:
             return self.peak * (step + 1) / self.warm_up
         if self.kind == "constant":
             return self.peak
-        begin = (
-            self.warm_up if self.kind == "cosine" else max(self.warm_up, self.steps - round(self.decay * self.steps))
-        )
+        begin = self.warm_up
+        if self.kind == "wsd":
+            begin = max(begin, self.steps - round(self.decay * self.steps))
         done = max(0, step - begin) / max(1, self.steps - begin)
         fallen = (1 - math.cos(math.pi * done)) / 2 if self.kind == "cosine" else done
         return self.peak * (1 - (1 - self.floor) * fallen)
