@@ -28,9 +28,8 @@ import torch
 from normplace.train import checkpoint
 from normplace.train.log import FILE, read_log
 
-CHECKPOINT_EVERY = 10
+CHECKPOINT_EVERY = 5
 SETTINGS = ["--dim", "16", "--depth", "2", "--heads", "2", "--context", "16", "--batch", "4", "--device", "cpu"]
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 def start(out: Path, steps: int, restarts: int) -> subprocess.Popen[bytes]:
@@ -38,18 +37,19 @@ def start(out: Path, steps: int, restarts: int) -> subprocess.Popen[bytes]:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
     words = ["-m", "normplace", "train", "--text", __file__, "--out", str(out), "--steps", str(steps), *SETTINGS]
     words += ["--set", f"checkpoint_every={CHECKPOINT_EVERY}", f"evaluate_every={steps}", "peak_tflops=1.0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, *launch, *words], env=environment, **QUIET, start_new_session=True)
+    with out.with_suffix(".txt").open("ab") as said:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen([sys.executable, *launch, *words], env=environment, stdout=said, stderr=said)
 
 
-def finish(run: subprocess.Popen[bytes]) -> None:
+def finish(run: subprocess.Popen[bytes], out: Path) -> None:
     """Wait for the end of a run.
 
     Raises:
         SystemExit: If it failed.
     """
     if run.wait(timeout=300):
-        raise SystemExit(f"the run ended with code {run.returncode}")
+        raise SystemExit(f"{out.with_suffix('.txt').read_text()}\nthe run ended with code {run.returncode}")
 
 
 def reach(run: subprocess.Popen[bytes], out: Path, step: int) -> None:
@@ -105,7 +105,7 @@ def disturb(out: Path, steps: int, chance: random.Random, one: bool) -> tuple[in
         if not one:
             run.wait()
             run = start(out, steps, restarts=0)
-        finish(run)
+        finish(run, out)
     except BaseException:
         kill([*workers(run.pid), run.pid] if run.poll() is None else victims)
         raise
@@ -139,7 +139,7 @@ def main() -> None:
     from_checkpoint = 0
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = Path(folder) / "undisturbed"
-        finish(start(undisturbed, arguments.steps, restarts=0))
+        finish(start(undisturbed, arguments.steps, restarts=0), undisturbed)
         expected = facts(undisturbed)
         for number in range(1, arguments.kills + 1):
             out = Path(folder) / f"round{number}"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from normplace.errors import UsageError
 from normplace.residual import Residual
 from normplace.train.fit import pick_device
+from normplace.train.rendezvous import meet
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,10 @@ def join(device: str = "auto") -> Iterator[World]:
             )
         chosen = torch.device("cuda", local)
         torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    store, rank, size = meet()
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", store=store, rank=rank, world_size=size)
     try:
-        yield World(dist.get_rank(), dist.get_world_size(), chosen, joined=True)
+        yield World(rank, size, chosen, joined=True)
     finally:
         dist.destroy_process_group()
 
