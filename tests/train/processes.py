@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from pathlib import Path
 
 import torch
 from tests.train.training_cases import corpus, network, recipe
 
+from normplace.errors import UsageError
+from normplace.train import checkpoint
 from normplace.train.distributed import join, whole_state
 from normplace.train.loop import fit
 
@@ -20,8 +24,12 @@ CASES = {
 }
 
 
+def no_space(_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def main(out: Path) -> None:
-    """Train every case; then go on from what one process left in the folder ``alone``."""
+    """Train every case; go on from what one process left in ``alone``, and from ``full`` until the disk is full."""
     torch.set_num_threads(1)
     with join("cpu") as world:
         for name, (placement, changes) in CASES.items():
@@ -31,6 +39,12 @@ def main(out: Path) -> None:
             if world.first:
                 torch.save(weights, out / name / "weights.pt")
         fit(network(), corpus(), recipe(), out / "alone", world)
+        if world.rank == 1:
+            checkpoint._sync = no_space  # on the disk of one process
+        try:
+            fit(network(), corpus(), recipe(), out / "full", world)
+        except UsageError as error:
+            (out / f"full-{world.rank}.txt").write_text(str(error))
 
 
 if __name__ == "__main__":

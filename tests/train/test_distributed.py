@@ -37,6 +37,7 @@ def runs(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
     fit(network(), corpus(), recipe(), out / "alone", ALONE)
     rewind(out / "alone")
+    shutil.copytree(out / "alone", out / "full")
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tests.train.processes"]
     done = subprocess.run(
         [sys.executable, *words, str(out)],
@@ -99,6 +100,15 @@ def test_two_processes_go_on_from_what_one_wrote(runs, tmp_path):
     expected = {step: loss for step, loss in losses(tmp_path).items() if step > 4}
     assert losses(runs / "alone") == pytest.approx(expected, abs=1e-6, rel=0)
     assert {"event": "resume", "step": 4, "processes": 2, "before": 1} in read_log(runs / "alone")
+
+
+def test_a_full_disk_of_one_process_is_said_by_both(runs):
+    said = [(runs / f"full-{rank}.txt").read_text() for rank in range(2)]
+    assert said[0] == said[1]
+    assert "step 8 cannot be written" in said[0]
+    assert "No space left on device): step-00000004 is intact" in said[0]
+    assert sorted(path.name for path in (runs / "full" / "checkpoints").iterdir()) == ["latest", "step-00000004"]
+    assert fit(network(), corpus(), recipe(), runs / "full", ALONE).resumed == 4
 
 
 def test_without_torchrun_there_is_one_process(monkeypatch):

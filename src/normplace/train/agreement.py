@@ -40,9 +40,10 @@ def check_fit(model: nn.Module, corpus: Corpus, recipe: Recipe, world: World) ->
                 "build it with more."
             )
     held_out = (len(corpus.held_out) - 1) // recipe.context
-    if min(held_out, recipe.evaluate_rows) < world.size:
+    judged = min(held_out, recipe.evaluate_rows)
+    if 0 < judged < world.size:
         raise UsageError(
-            f"held-out text of {held_out} rows cannot be shared by {world.size} processes: give more text, lower "
+            f"{judged} rows of held-out text cannot be shared by {world.size} processes: give more text, lower "
             "context, or raise evaluate_rows."
         )
 

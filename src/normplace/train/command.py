@@ -114,8 +114,8 @@ class Screen:
         count = sum(parameter.numel() for parameter in model.parameters())
         processes = f"{world.size} processes" if world.size > 1 else "one process"
         self._say(
-            f"{count / 1e6:.2f}M parameters, {model.config.rule.equation()}, on {len(corpus.train) / 1e6:.1f}M tokens "
-            f"of {corpus.name}; {world.device.type}, {processes}"
+            f"{count:,} parameters, {model.config.rule.equation()}; {len(corpus.train):,} tokens of {corpus.name}; "
+            f"{processes} on {world.device.type}"
         )
 
     def step(self, step: Step) -> None:

@@ -74,12 +74,10 @@ def join(device: str = "auto") -> Iterator[World]:
         yield World(0, 1, chosen, joined=False)
         return
     if chosen.type == "cuda":
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        if local >= torch.cuda.device_count():
-            raise UsageError(
-                f"process {local} of this machine has no GPU: start {torch.cuda.device_count()} processes."
-            )
-        chosen = torch.device("cuda", local)
+        here, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+        if here > devices:
+            raise UsageError(f"{here} processes on this machine need as many GPUs, but it has {devices}: start fewer.")
+        chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(chosen)
     store, rank, size = meet()
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", store=store, rank=rank, world_size=size)
