@@ -9,14 +9,11 @@ own, whose peak resident set, imports included, is its memory.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import multiprocessing
-import platform
 import resource
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -24,6 +21,8 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import normplace as npl
+from normplace.bench.record import surroundings
+from normplace.bench.timing import seconds
 
 
 def models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
@@ -48,23 +47,14 @@ def models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
     return found
 
 
-def best(function: Callable[[], object], runs: int) -> float:
-    times = []
-    for _ in range(runs + 1):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
-
-
 def small(runs: int) -> list[dict[str, object]]:
     torch.set_num_threads(1)
     rows = []
     for name, (model, x) in models().items():
         model.eval()
         with torch.no_grad():
-            forward = best(lambda model=model, x=x: model(x), runs)
-        audited = best(lambda model=model, x=x: npl.audit(model, x), runs)
+            forward = min(seconds(lambda model=model, x=x: model(x), "cpu", runs))
+        audited = min(seconds(lambda model=model, x=x: npl.audit(model, x), "cpu", runs))
         rows.append({"model": name, "forward_s": forward, "audit_s": audited, "ratio": audited / forward})
         print(f"{name}: forward {forward * 1e3:.2f} ms, audit {audited * 1e3:.2f} ms, {audited / forward:.1f} times")
     return rows
@@ -95,10 +85,7 @@ def main() -> None:
         rows.append(pool.apply(large))
     print(rows[-1])
     if arguments.out is not None:
-        about = {
-            "date": datetime.date.today().isoformat(), "torch": torch.__version__, "python": platform.python_version(),
-            "machine": platform.processor() or platform.machine(),
-        }  # fmt: skip
+        about = surroundings({"transformers": "transformers"})
         arguments.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
 
 

@@ -16,17 +16,12 @@ its mean with the degree as input.
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.metadata
 import importlib.util
 import json
 import math
-import os
-import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import igraph
@@ -37,6 +32,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+from normplace.bench.record import surroundings
+from normplace.bench.timing import seconds
 from normplace.studies.postdeg.topologies import build_policy
 from normplace.tasks.selection import (
     Graph,
@@ -58,18 +55,8 @@ from normplace.tasks.selection import (
 from normplace.tasks.selection.rewards import REWARDS
 from normplace.train.reinforce import train_policy
 
-PEERS = ("torch", "torch-geometric", "numba", "scipy", "igraph", "cynetdiff", "ndlib")
-
-
-def seconds(call: Callable[[], object], repeats: int) -> list[float]:
-    """Times of a call, which has been compiled by one before."""
-    call()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return times
+PLAIN = ("numba", "scipy", "igraph", "cynetdiff", "ndlib")
+PEERS = {"torch-geometric": "torch_geometric"} | {name: name for name in PLAIN}
 
 
 def components_left(graph: Graph, order: np.ndarray, q: int) -> tuple[int, dict[str, float]]:
@@ -94,7 +81,7 @@ def curve_rows(args: argparse.Namespace) -> dict:
     graph = uniform_graph(args.nodes, args.edges, np.random.default_rng(0))
     order = degree_order(graph, adaptive=True)
     curve = dismantle(graph, order).curve
-    times = seconds(lambda: dismantle(graph, order), args.repeats)
+    times = seconds(lambda: dismantle(graph, order), "cpu", args.repeats)
     samples, cheapest = [], []
     for i in range(args.samples):
         q = int((i + 0.5) * graph.num_nodes / args.samples)
@@ -127,7 +114,7 @@ def order_rows(args: argparse.Namespace) -> dict[str, float]:
         "min-degree greedy": lambda: min_degree_set(graph),
         "RIS greedy, 50 seeds, weighted cascade, 200,000 sets": lambda: ris_greedy(graph, 50, sets=200_000),
     }
-    return {name: min(seconds(call, 2)) for name, call in calls.items()}
+    return {name: min(seconds(call, "cpu", 2)) for name, call in calls.items()}
 
 
 def cynetdiff_model(graph: Graph, seeds: list[int], p: float | None) -> IndependentCascadeModel:
@@ -223,29 +210,13 @@ def policy_rows(args: argparse.Namespace) -> dict[str, dict]:
         policy = build_policy(name)
         generator = torch.Generator().manual_seed(0)
         train_policy(policy, small, REWARDS["dismantling"], steps=100, generator=generator)
-        times = seconds(lambda policy=policy: policy.score(graph), 3)
+        times = seconds(lambda policy=policy: policy.score(graph), "cpu", 3)
         found = dismantle(graph, ranking(graph, policy.score(graph)))
         chance = dismantle(graph, np.arange(graph.num_nodes))
         if not found.R < chance.R:
             raise RuntimeError(f"the policy {name} dismantles no faster than chance: {found.R} against {chance.R}")
         rows[name] = {"score_s": times, "score_median_s": statistics.median(times), "R": found.R, "R_chance": chance.R}
     return rows
-
-
-def environment() -> dict:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = [line.split(":")[1].strip() for line in lines if "model name" in line]
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "peers": {
-            name: importlib.metadata.version(name) for name in PEERS if importlib.util.find_spec(name.replace("-", "_"))
-        },
-        "cpu": cpu[0] if cpu else platform.processor(),
-        "cores": os.cpu_count(),
-        "load_average_before": os.getloadavg(),
-    }
 
 
 def main() -> None:
@@ -257,7 +228,7 @@ def main() -> None:
     parser.add_argument("--simulations", type=int, default=300)
     parser.add_argument("--repeats", type=int, default=7)
     args = parser.parse_args()
-    report: dict = {"environment": environment()}
+    report: dict = {"environment": surroundings(PEERS)}
     report["curve"] = curve = curve_rows(args)
     print(
         f"curve of {curve['nodes']:,} nodes and {curve['edges']:,} edges: {curve['curve_median_s']:.3f} s; recomputed "
@@ -276,7 +247,6 @@ def main() -> None:
     report["orders_s"] = order_rows(args)
     for name, taken in report["orders_s"].items():
         print(f"{name}: {taken:.2f} s")
-    report["environment"]["load_average_after"] = os.getloadavg()
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(report, indent=1) + "\n")

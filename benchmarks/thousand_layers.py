@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import resource
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from normplace.bench.record import surroundings
 from normplace.models import GENConv, GraphStack
 from normplace.tasks.grid_mines import grid_mines
 from normplace.tasks.labelled import load_labelled, obstacle
@@ -78,8 +78,7 @@ def main() -> None:
         print(f"step {step + 1}: loss {value:.4f}, {steps[-1]['seconds']:.1f} s, peak {steps[-1]['peak_gb']:.2f} GiB")
     if arguments.out:
         settings = {name: value for name, value in vars(arguments).items() if name != "out"}
-        machine = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
-        result = {"graph": graph.name, **settings, "torch": torch.__version__, "machine": machine, "steps": steps}
+        result = {"graph": graph.name, **settings, "environment": surroundings(), "steps": steps}
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

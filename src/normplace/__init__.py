@@ -22,6 +22,7 @@ from normplace.norms import (
 from normplace.placement import Block, First, LearnedScale, Placement, Power
 from normplace.residual import Branch, Residual
 from normplace.scale import Gate, Scale
+from normplace.stack import BlockCall, fusing, fusion, run_blocks
 
 # Last, because the function shares its name with its package, and an import inside that package would hide it again.
 from normplace.audit import audit  # isort: skip
@@ -38,6 +39,11 @@ __all__ = [
     # The block they stand in
     "Residual",
     "Branch",
+    # Blocks one after another
+    "run_blocks",
+    "BlockCall",
+    "fusion",
+    "fusing",
     # Norms
     "LayerNorm",
     "RMSNorm",

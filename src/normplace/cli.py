@@ -1,11 +1,13 @@
 """The command line: few verbs, each a plain function.
 
-Exit codes: 0 all well, 1 some trials failed or an audit found an error, 2 a mistake in what was asked, 130 interrupted.
+Exit codes: 0 all well, 1 some trials failed, an audit found an error or a benchmark a wrong kernel, 2 a mistake in what
+was asked, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import inspect
 import os
@@ -164,6 +166,20 @@ def move(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def bench(arguments: argparse.Namespace) -> int:
+    """Measure speed and memory of the project's ops beside named peers, after checking that they are right.
+
+    Prints times, and fractions of what the machine was measured to do, on a GPU; on a CPU ratios only. A wrong kernel
+    is refused: nothing is reported of it and the exit code is 1. So it is when a figure differs by more than a tenth
+    from the record it is held against.
+    """
+    if arguments.html is not None:
+        _need("charts", "vl_convert")
+    from normplace.bench.command import Request, execute
+
+    return execute(Request(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Request)}))
+
+
 def train(arguments: argparse.Namespace) -> int:
     """Train a Transformer on text, or go on with a run that was interrupted.
 
@@ -310,6 +326,15 @@ def build_parser() -> Parser:
     options.add_argument("--qk", metavar="NORM", help="also norms of this kind on queries and keys")
     options.add_argument("--norm", help="the kind of new norms (default: the model's own)")
     options.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write")
+    options = verb(bench)
+    options.add_argument("op", nargs="*", help="what to measure, such as aggregate (default: every op)")
+    options.add_argument("--quick", action="store_true", help="a few small cases: under two minutes on two cores")
+    options.add_argument("--device", default="auto", help="auto, cpu or cuda (default: the GPU where there is one)")
+    options.add_argument("--out", type=Path, metavar="FILE", help="write the figures with their environment as JSON")
+    options.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts")
+    options.add_argument("--show", type=Path, metavar="FILE", help="show what --out wrote instead of measuring")
+    options.add_argument("--against", type=Path, metavar="FILE", help="compare with what --out wrote earlier")
+    options.add_argument("--tune", action="store_true", help="try layouts of the GPU kernels instead")
     add_options(verb(train))
     verb(doctor)
     return parser

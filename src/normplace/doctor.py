@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from normplace.stack import fused_here
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -42,6 +44,8 @@ def examine() -> Iterator[Finding]:
         reason = f"built for CUDA {built}, but no GPU answers" if built else "this build of torch has no CUDA"
         yield Finding("cuda", False, reason, "training and kernels on a GPU")
     yield _triton()
+    choice = fused_here("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16)
+    yield Finding("boundary", choice.backend == "fused", choice.reason, "norm, add and norm between blocks in one pass")
     yield _package("ray", "ray", "engines", "--engine ray")
     yield _package("dask", "distributed", "engines", "--engine dask")
     yield _package("charts", "vl-convert-python", "charts", "figures of the report", module="vl_convert")

@@ -32,11 +32,13 @@ class Branch(nn.Module):
 
     A subclass names them, with their widths, in :attr:`places`, and passes the tensor through :meth:`place` where each
     stands. Places for learned multipliers are named, with their widths, in :attr:`scale_places`, and read by
-    :meth:`inner_scale`. A placement that tells kinds of branches apart asks for :attr:`kind`. A branch without these
-    need not derive from this: any module can be one.
+    :meth:`inner_scale`. A placement that tells kinds of branches apart asks for :attr:`kind`. One that says of itself
+    :attr:`matrices_first` does nothing with its input before matrix products, which autocast rounds it for, so it may
+    be given it rounded. A branch without these need not derive from this: any module can be one.
     """
 
     kind: str | None = None
+    matrices_first = False
     places: Mapping[str, int] = {}
     scale_places: Mapping[str, int] = {}
 
@@ -259,8 +261,13 @@ class Residual(nn.Module):
         factor: Tensor | None,
         batch: Tensor | None,
     ) -> Tensor:
+        return self._weighed(self._branched(normed, args, kwargs), x, factor, batch)
+
+    def _branched(self, normed: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         read = normed if self._input_scale == 1 else self._input_scale * normed
-        out = self.branch(read, *args, **kwargs)
+        return self.branch(read, *args, **kwargs)
+
+    def _weighed(self, out: Tensor, x: Tensor, factor: Tensor | None, batch: Tensor | None) -> Tensor:
         out = self._norm("output", self.output_norm, out, x, factor, batch)
         if self.branch_scale is not None:
             return self.branch_scale.to(out.dtype) * out

@@ -22,14 +22,15 @@ class Progress:
 
     Args:
         stream: Where to draw; when it is no terminal only notes are written.
+        unit: What is counted.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, unit: str = "trials") -> None:
         self.console = Console(file=stream or sys.stderr)
         self._running: dict[int, float] = {}
         self._done = self._failed = self._skipped = 0
         self._labels: Sequence[str] = ()
-        self._title = ""
+        self._title, self._unit = "", unit
         self._start = 0.0
 
     def note(self, text: str) -> None:
@@ -77,7 +78,7 @@ class Progress:
         left = self.time_left()
         head = Text.assemble(
             (self._title, "bold"),
-            f"  {done} of {total} trials",
+            f"  {done} of {total} {self._unit}",
             (f"  {self._failed} failed" if self._failed else "", "red"),
             f"  {clock(time.monotonic() - self._start)} so far",
             "" if left is None else f", about {clock(left)} left",

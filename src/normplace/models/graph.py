@@ -16,6 +16,7 @@ from normplace.norms import apply_norm
 from normplace.placement import Block, Placement
 from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
 from normplace.scale import Gate, Scale
+from normplace.stack import BlockCall, run_blocks, watched
 
 NAMED: dict[str, dict[str, Any]] = {
     "res+": {"placement": "pre", "order": "activation-conv"},
@@ -245,12 +246,16 @@ class GraphStack(nn.Module):
 
         def run(numbers: Any, streams: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
             x, state = streams
-            for number in numbers:
+            edges = (call.edge_index, call.edge_attr)
+            given = {"factor": call.factor, "batch": call.graph, "graph": call.graph}
+            calls = [BlockCall(self.blocks[number], edges, given) for number in numbers]
+            drops = self.stream_dropout.p or watched(self.stream_dropout)
+            if self.virtual is None and not drops:
+                return run_blocks(calls, x), state
+            for number, block in zip(numbers, calls, strict=True):
                 if self.virtual is not None:
                     x, state = self.virtual[number](x, state, graph)
-                edges = (call.edge_index, call.edge_attr)
-                x = self.blocks[number](x, *edges, factor=call.factor, batch=call.graph, graph=call.graph)
-                x = self.stream_dropout(x)
+                x = self.stream_dropout(run_blocks([block], x))
             return x, state
 
         if torch.is_grad_enabled() and len(self.blocks):

@@ -14,6 +14,7 @@ from normplace.errors import UsageError, unknown
 from normplace.models.activations import build_activation, variance_gain
 from normplace.placement import Placement
 from normplace.residual import Branch, NormChoice, Residual, build_slot_norm, reset_tree
+from normplace.stack import run_blocks
 
 PARAMETRIZATIONS = ("standard", "ntk")
 
@@ -202,6 +203,4 @@ class MLP(nn.Module):
             x = self.embed(x)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x if self.final_norm is None else self.final_norm(x))
+        return self.head(run_blocks(self.blocks, x, self.final_norm))

@@ -61,6 +61,13 @@ def test_other_activations():
         torch.testing.assert_close(found, relation_pairwise(case.a, case.b, **options)[:, 5:])
 
 
+@pytest.mark.parametrize("ops", [SCAN, PAIRS], ids=["scan", "pairwise"])
+def test_double_precision(ops):
+    case = Case((1, 12, 8), dtype=torch.float64)
+    found, _ = continued(ops, case, 4)
+    torch.testing.assert_close(found, ops[0](case.a, case.b)[:, 4:], rtol=1e-13, atol=1e-13)
+
+
 def test_the_size_of_a_state():
     """Of a scan it stays what it was, in float32; of pairs it grows by a row."""
     case = Case((1, 12, 8), dtype=torch.bfloat16)

@@ -33,6 +33,13 @@ def test_equals_brute_force(norm, causal, post_norm):
             case.compare("scan")
 
 
+def test_double_precision_throughout():
+    for masked, causal in itertools.product((False, True), (False, True)):
+        options = {"masked": masked, "causal": causal, "dtype": torch.float64}
+        Case((2, 21, 12), **options).compare("pairwise", tolerance=1e-13, of_gradients=1e-12)
+        Case((2, 21, 12), "separate", **options).compare("scan", tolerance=1e-13, of_gradients=1e-12)
+
+
 @pytest.mark.parametrize("norm", ["joint", "separate", "none"])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "elu"])
 def test_activations(activation, norm):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from normplace.errors import UsageError
 from normplace.lab.claims import Judgement
 from normplace.lab.report.claimtable import claim_table, judgements, totals
 from normplace.lab.report.markup import Html, count, join, tag
 from normplace.lab.report.section import Section, study_section, when
+from normplace.lab.writing import write_whole
 
 _ICON = (
     "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'>"
@@ -32,17 +31,7 @@ def write_report(sections: Sequence[Section], path: Path) -> None:
     Raises:
         UsageError: If it cannot be written, or a chart cannot be drawn.
     """
-    page = render_page(sections)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            draft.write_text(page, encoding="utf-8")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --out.") from error
+    write_whole(path, render_page(sections))
 
 
 def render_page(sections: Sequence[Section]) -> str:
@@ -60,20 +49,33 @@ def render_page(sections: Sequence[Section]) -> str:
         aria_labelledby="claims-title",
     )
     studies = [study_section(section, f"study-{n}") for n, section in enumerate(sections, start=1)]
-    script = _resource("script.js")
-    body = tag(
-        "body",
+    return document(
+        "normplace report",
         tag("a", "Skip to the claims", href="#claims", class_="skip"),
         _header(sections, judged),
         tag("main", claims, *studies),
-        tag("footer", tag("p", "Made by ", tag("code", "normplace report"), ". The page needs no network.")),
+    )
+
+
+def document(command: str, *children: Html) -> str:
+    """A whole page as text, with the style and the script that all pages share.
+
+    Args:
+        command: What makes it, which is its title.
+        *children: What stands on it.
+    """
+    script = _resource("script.js")
+    body = tag(
+        "body",
+        *children,
+        tag("footer", tag("p", "Made by ", tag("code", command), ". The page needs no network.")),
         tag("div", id="tip", aria_hidden="true", hidden=True),
         tag("script", Html(script)),
     )
-    return "<!doctype html>\n" + tag("html", _head(script), "\n", body, lang="en") + "\n"
+    return "<!doctype html>\n" + tag("html", _head(command, script), "\n", body, lang="en") + "\n"
 
 
-def _head(script: str) -> Html:
+def _head(title: str, script: str) -> Html:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -86,7 +88,7 @@ def _head(script: str) -> Html:
         _void("meta", http_equiv="Content-Security-Policy", content=policy),
         _void("meta", name="viewport", content="width=device-width, initial-scale=1"),
         _void("meta", name="color-scheme", content="light dark"),
-        tag("title", "normplace report"),
+        tag("title", title),
         _void("link", rel="icon", href=icon),
         tag("style", Html(_resource("style.css"))),
     )

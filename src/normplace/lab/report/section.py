@@ -82,7 +82,7 @@ def study_section(section: Section, anchor: str) -> Html:
         *paragraphs,
         _facts(section),
         _failures(section.failed, section.lines) if section.failed else "",
-        *(_figure(figure, f"{anchor}-figure-{n}", section.source) for n, figure in enumerate(figures, start=1)),
+        *(figure_section(figure, f"{anchor}-figure-{n}", section.source) for n, figure in enumerate(figures, start=1)),
         id=anchor,
         class_="study",
         aria_labelledby=f"{anchor}-title",
@@ -138,7 +138,14 @@ def _failures(failed: Sequence[Line], lines: Sequence[Line]) -> Html:
     return tag("div", heading, tag("ul", *items), class_="failures")
 
 
-def _figure(figure: Figure, anchor: str, source: str) -> Html:
+def figure_section(figure: Figure, anchor: str, source: str) -> Html:
+    """A figure for a wide and for a narrow page, and its numbers.
+
+    Args:
+        figure: What to draw.
+        anchor: Its id, and the start of the ids in it.
+        source: Where the numbers come from.
+    """
     drawings = []
     for layout, narrow in (("wide", False), ("narrow", True)):
         svg = render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=f"{anchor}-{layout}", narrow=narrow)

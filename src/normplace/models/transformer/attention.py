@@ -56,6 +56,7 @@ class Attention(Branch):
     """
 
     kind = "attention"
+    matrices_first = True
 
     def __init__(
         self,

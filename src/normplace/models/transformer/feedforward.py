@@ -44,6 +44,7 @@ class FeedForward(Branch):
     """
 
     kind = "mlp"
+    matrices_first = True
 
     def __init__(
         self,

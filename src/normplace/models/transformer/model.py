@@ -15,6 +15,7 @@ from normplace.models.transformer.cache import Cache
 from normplace.models.transformer.config import TransformerConfig
 from normplace.models.transformer.feedforward import FeedForward
 from normplace.models.transformer.generate import generate
+from normplace.models.transformer.layer import Layer
 from normplace.models.transformer.positions import ALiBi, Rotary
 from normplace.models.transformer.starts import Embedding, Projection
 from normplace.models.transformer.streams import build_streams
@@ -22,19 +23,6 @@ from normplace.norms import build_norm
 from normplace.residual import Residual, build_slot_norm, reset_tree
 
 BRANCHES = 2
-
-
-class Layer(nn.Module):
-    """One layer: what its tokens read of each other, and what each makes of it.
-
-    Args:
-        attention: The block around attention.
-        mlp: The block around the MLP.
-    """
-
-    def __init__(self, attention: Residual, mlp: Residual) -> None:
-        super().__init__()
-        self.attention, self.mlp = attention, mlp
 
 
 class Head(nn.Module):
@@ -182,18 +170,19 @@ class Transformer(nn.Module):
         before = 0 if cache is None else cache.length
         self._check(ids, types, cache, before)
         length = ids.shape[1]
-        streams = self.streams.begin(self._embedded(ids, types, before))
+        x = self._embedded(ids, types, before)
         table = None
         if self.rotary is not None:  # once for all layers
-            table = self.rotary.table(before, length, self.config.head_dim, ids.device, streams[0].dtype)
-        for number, layer in enumerate(self.layers, start=1):
-            assert isinstance(layer, Layer)
-            read = {"mask": mask, "table": table, "cache": None if cache is None else cache.layers[number - 1]}
-            streams = self.streams.layer(streams, number, [(layer.attention, read), (layer.mlp, {})])
-        return self.streams.end(streams, self._finished)
+            table = self.rotary.table(before, length, self.config.head_dim, ids.device, x.dtype)
+        layers = [
+            (layer, {"mask": mask, "table": table, "cache": None if cache is None else cache.layers[number]})
+            for number, layer in enumerate(self.layers)
+        ]
+        return self.streams.through(x, layers, self.final_norm)
 
-    def _finished(self, x: Tensor) -> Tensor:
-        return x if self.final_norm is None else self.final_norm(x)
+    def fusion(self) -> str:
+        """Which boundaries between blocks are computed in one pass here, and why not where they are not."""
+        return self.streams.fusion([(layer, {}) for layer in self.layers], self.final_norm)
 
     def _embedded(self, ids: Tensor, types: Tensor | None, before: int) -> Tensor:
         x = self.embed(ids)

@@ -1,85 +1,93 @@
 """What a stack carries from block to block: one stream, or the two that some placements need.
 
-A rule begins with the embedding, passes its streams through the blocks of each layer, and ends with what the head
-reads.
+A rule begins with the embedding, passes its streams through the layers, and ends with what the head reads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
+from normplace.errors import UsageError
+from normplace.models.transformer.layer import Layer, calls_of
 from normplace.placement import STREAMS
 from normplace.residual import NormLike, Residual, build_slot_norm
+from normplace.stack import BlockCall, fusion, run_blocks
 
-Call = tuple[Residual, Mapping[str, Any]]
-Streams = tuple[Tensor, ...]
+LayerCall = tuple[nn.Module, Mapping[str, Any]]
+"""A layer, and what its attention is given."""
 
 
 class OneStream(nn.Module):
     """The stream of every placement that a single block can state."""
 
-    def begin(self, x: Tensor) -> Streams:
-        """The streams that start from an embedding."""
-        return (x,)
+    def calls(self, layers: Sequence[LayerCall]) -> list[BlockCall]:
+        """The blocks in turn, for the rules that a plain stack of them can state."""
+        return [call for layer, read in layers for call in calls_of(layer, **read)]
 
-    def layer(self, streams: Streams, layer: int, calls: Sequence[Call]) -> Streams:
-        """The streams after one layer.
-
-        Args:
-            streams: Those before it.
-            layer: Which it is, counted from 1.
-            calls: Its blocks in turn, each with what its branch is called with.
-        """
-        (x,) = streams
-        for block, kwargs in calls:
-            x = block(x, **kwargs)
-        return (x,)
-
-    def end(self, streams: Streams, final: Callable[[Tensor], Tensor]) -> Tensor:
+    def through(self, x: Tensor, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> Tensor:
         """What the head reads.
 
         Args:
-            streams: Those after the last layer.
-            final: The final norm, which does nothing where the placement has none.
+            x: The embedding.
+            layers: The layers in turn.
+            final_norm: The final norm, where the placement has one.
         """
-        return final(streams[0])
+        return run_blocks(self.calls(layers), x, final_norm)
+
+    def fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
+        """What is computed in one pass, and why not where it is not, as :func:`normplace.fusion` says it."""
+        return fusion(self.calls(layers), final_norm)
 
 
 class BottomToTop(OneStream):
     """B2T (Takase et al. 2022, arXiv 2206.00330): the input of a layer is added once more before its last norm."""
 
-    def layer(self, streams: Streams, layer: int, calls: Sequence[Call]) -> Streams:
-        """The stream after one layer, as in :class:`OneStream`."""
-        (bottom,) = (x,) = streams
-        for block, kwargs in calls[:-1]:
-            x = block(x, **kwargs)
-        block, kwargs = calls[-1]
-        return (block(x, also=bottom, **kwargs),)
+    def through(self, x: Tensor, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> Tensor:
+        """What the head reads, as in :class:`OneStream`."""
+        for layer, read in layers:
+            *first, last = blocks_of(layer, read)
+            x = run_blocks([*first, last._replace(kwargs={**last.kwargs, "also": x})], x)
+        return x if final_norm is None else final_norm(x)
+
+    def fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
+        """That of the blocks; the last of each layer adds more than its skip."""
+        calls = [blocks_of(layer, read) for layer, read in layers]
+        also = {"also": True}
+        return fusion([call for *first, last in calls for call in (*first, last._replace(kwargs=also))], final_norm)
 
 
 class DualStream(OneStream):
     """ResiDual (Xie et al. 2023, arXiv 2304.14802): a post-norm stream x, and r, which sums what the branches add."""
 
-    def begin(self, x: Tensor) -> Streams:
-        """Both streams start as the embedding."""
-        return (x, x)
+    def through(self, x: Tensor, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> Tensor:
+        """``x + N(r)``, both streams starting as the embedding."""
+        r, number = x, 0
+        for layer, read in layers:
+            for call in blocks_of(layer, read):
+                number += 1
+                x, r = self.step(x, r, number, call)
+        return x + (r if final_norm is None else final_norm(r))
 
-    def layer(self, streams: Streams, layer: int, calls: Sequence[Call]) -> Streams:
-        """The streams after one layer, as in :class:`OneStream`."""
-        x, r = streams
-        for block, kwargs in calls:
-            out = block.added(x, **kwargs)
-            x, r = block.joined(x, out), r + out
-        return (x, r)
+    def step(self, x: Tensor, r: Tensor, number: int, call: BlockCall) -> tuple[Tensor, Tensor]:
+        """Both streams after a block.
 
-    def end(self, streams: Streams, final: Callable[[Tensor], Tensor]) -> Tensor:
-        """``x + N(r)``."""
-        x, r = streams
-        return x + final(r)
+        Args:
+            x: The first.
+            r: The second.
+            number: Which block it is, counted from 1 through the whole stack.
+            call: The block and what its branch is given.
+        """
+        block = residual_of(call)
+        out = block.added(x, **call.kwargs)
+        return block.joined(x, out), r + out
+
+    def fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
+        """Nothing: what the branch adds goes to two streams."""
+        return "not fused: what the branches add goes to two streams"
 
 
 class SiameseStreams(DualStream):
@@ -98,13 +106,31 @@ class SiameseStreams(DualStream):
         super().__init__()
         self.norms = nn.ModuleList(build_slot_norm(norm, "stream", dim) for _ in range(branches))
 
-    def layer(self, streams: Streams, layer: int, calls: Sequence[Call]) -> Streams:
-        """The streams after one layer, as in :class:`OneStream`."""
-        x, y = streams
-        for at, (block, kwargs) in enumerate(calls, start=(layer - 1) * len(calls)):
-            z = block.added(x + self.norms[at](y), **kwargs)
-            x, y = block.joined(x, z / math.sqrt(2 * layer)), y + z
-        return (x, y)
+    def step(self, x: Tensor, r: Tensor, number: int, call: BlockCall) -> tuple[Tensor, Tensor]:
+        """Both streams after a block, as in :class:`DualStream`."""
+        block = residual_of(call)
+        z = block.added(x + self.norms[number - 1](r), **call.kwargs)
+        return block.joined(x, z / math.sqrt(2 * block.layer)), r + z
+
+
+def blocks_of(layer: nn.Module, read: Mapping[str, Any]) -> list[BlockCall]:
+    """The blocks of a layer, for a rule that must have them one by one.
+
+    Raises:
+        UsageError: If something else was put in its place.
+    """
+    if not isinstance(layer, Layer):
+        raise UsageError(
+            f"the placement carries more than one stream through a layer, so {type(layer).__name__} cannot stand in "
+            "its place: wrap its blocks, or the branches in them."
+        )
+    return layer.calls(**read)
+
+
+def residual_of(call: BlockCall) -> Residual:
+    """The block of a call, which two streams ask for what it adds."""
+    assert isinstance(call.block, Residual)
+    return call.block
 
 
 def build_streams(rule: str, norm: NormLike, dim: int, branches: int) -> OneStream:

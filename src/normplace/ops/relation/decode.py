@@ -179,5 +179,5 @@ def _row(a: Tensor, b: Tensor, mask: Tensor | None, rule: Rule) -> tuple[Tensor,
 
 def _weight(there: Tensor, count: Tensor, mean: bool, like: Tensor) -> Tensor:
     """B × 1 × 1."""
-    share = count.clamp(min=1).to(like.dtype).reciprocal() if mean else torch.ones_like(count)
-    return torch.where(there, share, 0).to(like.dtype)[:, None, None]
+    count = count.clamp(min=1).to(like.dtype)
+    return torch.where(there, 1 / count if mean else torch.ones_like(count), 0)[:, None, None]

@@ -68,9 +68,9 @@ def normalise_backward(grad: Tensor, out: Tensor, scale: Tensor) -> Tensor:
 def weights(mask: Tensor | None, length: int, rule: Rule, like: Tensor) -> Tensor:
     """What the sum of each row is multiplied by, B × T or T: 1 / count or 1, and 0 where the mask is."""
     if mask is None:
-        count = torch.arange(1, length + 1, device=like.device) if rule.causal else like.new_full((1,), length)
-        return count.to(like.dtype).reciprocal().expand(length) if rule.mean else like.new_ones(length)
+        count = torch.arange(1, length + 1, device=like.device) if rule.causal else like.new_full((length,), length)
+        return 1 / count.to(like.dtype) if rule.mean else like.new_ones(length)
     if not rule.mean:
         return mask.to(like.dtype)
     count = mask.cumsum(1) if rule.causal else mask.sum(1, keepdim=True)
-    return torch.where(mask, count.clamp(min=1).to(like.dtype).reciprocal(), 0)
+    return torch.where(mask, 1 / count.clamp(min=1).to(like.dtype), 0)

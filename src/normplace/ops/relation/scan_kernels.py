@@ -2,14 +2,21 @@
 
 The mathematics is that of :mod:`normplace.ops.relation.scan_reference`. A program holds a few whole rows, since a norm
 needs them whole: a tile is rows × heads × channels, its first axis within a thread. Sums of chunks of time are left in
-slots, one slot summed into the next by a kernel of its own, and taken up again.
+slots, one slot summed into the next by a kernel of its own, and taken up again. Exponents are of base 2, which is the
+base the hardware has.
+
+``EVEN`` says that no channel of a tile is padding, ``WHOLE`` that no row is missing: then nothing is compared or chosen.
 """
 # Triton compiles these functions by its own rules, in which constant conditions decide what exists.
-# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false, reportOptionalMemberAccess=false
+# pyright: reportGeneralTypeIssues=false, reportAssignmentType=false
 
 import triton
 import triton.language as tl
 
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
 # An exponent lower than any, of which differences can be taken.
 LOWEST = tl.constexpr(-1e30)
 
@@ -17,7 +24,7 @@ LOWEST = tl.constexpr(-1e30)
 @triton.jit
 def _join(top, total, top2, total2):
     best = tl.maximum(top, top2)
-    return best, total * tl.exp(top - best) + total2 * tl.exp(top2 - best)
+    return best, total * tl.exp2(top - best) + total2 * tl.exp2(top2 - best)
 
 
 @triton.jit
@@ -33,15 +40,35 @@ def _weight(weight, sequence, t, T, MASKED: tl.constexpr, MEAN: tl.constexpr, CA
 
 
 @triton.jit
+def _there(w, WHOLE: tl.constexpr):
+    """Which rows exist, by their weights."""
+    if WHOLE:
+        return tl.full(w.shape, 1, tl.int1)
+    return w > 0.0
+
+
+@triton.jit
 def _place(row, D, width, HEADS: tl.constexpr, WIDTH: tl.constexpr):
     head = tl.arange(0, HEADS)[None, :, None] * width
     return row[:, None, None] * D + head + tl.arange(0, WIDTH)[None, None, :]
 
 
 @triton.jit
-def _live(heads, width, HEADS: tl.constexpr, WIDTH: tl.constexpr):
+def _live(heads, width, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr):
     """1 × heads × channels: which of a padded row exist."""
+    if EVEN:
+        return tl.full([1, HEADS, WIDTH], 1, tl.int1)
     return (tl.arange(0, HEADS)[None, :, None] < heads) & (tl.arange(0, WIDTH)[None, None, :] < width)
+
+
+@triton.jit
+def _inverse_root(variance):
+    """``1 / sqrt(variance)``, and 0 of 0."""
+    safe = tl.where(variance > 0.0, variance, 1.0)
+    root = tl.rsqrt(safe)
+    # The hardware's is approximate; one step of Newton's method gives its last digits.
+    root *= 1.5 - 0.5 * (safe * root) * root
+    return tl.where(variance > 0.0, root, 0.0)
 
 
 @triton.jit
@@ -49,7 +76,7 @@ def _exponent(
     x, row, there, D, heads, width, eps, live, NORM: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
     KEEP: tl.constexpr,
 ):  # fmt: skip
-    """The rows after their norm, and what it multiplied them by."""
+    """The rows after their norm, times log2(e), and what the norm multiplied them by."""
     mask = there[:, None, None] & live
     # Rows to be read a second time stay in the cache, the others leave it first.
     policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
@@ -57,20 +84,25 @@ def _exponent(
     value = value.to(tl.float32)
     scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
     if NORM:
-        # Less its first channel, so that a constant row is exactly zero.
-        head = tl.arange(0, HEADS)[None, :]
-        first = tl.load(x + row[:, None] * D + head * width, mask=there[:, None] & (head < heads), other=0.0)
-        value = tl.where(mask, value - first.to(tl.float32)[:, :, None], 0.0)
-        value = tl.where(mask, value - (tl.sum(value, 2) / width)[:, :, None], 0.0)
-        variance = tl.sum(value * value, 2) / width + eps
-        scale = tl.where(variance > 0.0, 1.0 / tl.sqrt_rn(tl.where(variance > 0.0, variance, 1.0)), 0.0)
-        value *= scale[:, :, None]
+        # A constant row must be exactly zero. Sums of equal bfloat16 numbers are exact; others are taken less the first.
+        if x.dtype.element_ty != tl.bfloat16:
+            head = tl.arange(0, HEADS)[None, :]
+            first = tl.load(x + row[:, None] * D + head * width, mask=there[:, None] & (head < heads), other=0.0)
+            value = tl.where(live, value - first.to(tl.float32)[:, :, None], 0.0)
+        mean = tl.div_rn(tl.sum(value, 2), tl.zeros_like(scale) + width)
+        value = tl.where(live, value - mean[:, :, None], 0.0)
+        scale = _inverse_root(tl.sum(value * value, 2) / width + eps)
+        value *= (scale * LOG2E)[:, :, None]
+    else:
+        value *= LOG2E
     return value, scale
 
 
 @triton.jit
 def _through_norm(grad, out, scale, width, live, NORM: tl.constexpr):
+    """The gradient of rows, from that of their exponents and these, ``out``."""
     if NORM:
+        out *= LN2
         grad = tl.where(live, grad, 0.0)
         inner = tl.sum(grad * out, 2) / width
         grad = scale[:, :, None] * (grad - (tl.sum(grad, 2) / width)[:, :, None] - out * inner[:, :, None])
@@ -78,10 +110,9 @@ def _through_norm(grad, out, scale, width, live, NORM: tl.constexpr):
 
 
 @triton.jit
-def _carried(sums, tops, slot, D, heads, width, STABLE: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr):
+def _carried(sums, tops, slot, D, width, live, STABLE: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr):
     """1 × heads × channels: the sums in a slot."""
     place = _place(slot[None], D, width, HEADS, WIDTH)
-    live = _live(heads, width, HEADS, WIDTH)
     total = tl.load(sums + place, mask=live, other=0.0)
     top = total
     if STABLE:
@@ -91,14 +122,14 @@ def _carried(sums, tops, slot, D, heads, width, STABLE: tl.constexpr, HEADS: tl.
 
 @triton.jit
 def _running(exponent, factor, total, top, STABLE: tl.constexpr, REVERSE: tl.constexpr):
-    """Sums over the rows of ``factor · exp(exponent)``, those carried included."""
+    """Sums over the rows of ``factor · 2^exponent``, those carried included."""
     if STABLE:
         own_top, own = tl.associative_scan(
             (tl.where(factor == 0.0, LOWEST, exponent), factor), 0, _join, reverse=REVERSE
         )
         top, total = _join(own_top, own, top, total)
         return total, top
-    total = tl.cumsum(factor * tl.exp(exponent), 0, reverse=REVERSE) + total
+    total = tl.cumsum(factor * tl.exp2(exponent), 0, reverse=REVERSE) + total
     return total, total
 
 
@@ -108,15 +139,22 @@ def _summed(exponent, factor, total, top, STABLE: tl.constexpr):
     if STABLE:
         exponent = tl.where(factor == 0.0, LOWEST, exponent)
         best = tl.maximum(tl.max(exponent, 0)[None, :, :], top)
-        total = total * tl.exp(top - best) + tl.sum(factor * tl.exp(exponent - best), 0)[None, :, :]
+        total = total * tl.exp2(top - best) + tl.sum(factor * tl.exp2(exponent - best), 0)[None, :, :]
         return total, best
-    total += tl.sum(factor * tl.exp(exponent), 0)[None, :, :]
+    total += tl.sum(factor * tl.exp2(exponent), 0)[None, :, :]
     return total, total
 
 
 @triton.jit
-def _combined(u, total, top, w, D, root_eps, live, STABLE: tl.constexpr, POST: tl.constexpr):
-    """z, exp(u - shift) or its exponent, and the norm of z with its scale."""
+def _combined(
+    u, total, top, w, D, root_eps, live, STABLE: tl.constexpr, POST: tl.constexpr, LOWER: tl.constexpr,
+    EXACT: tl.constexpr,
+):  # fmt: skip
+    """z, 2^(u - shift) or its exponent, and the norm of z with its scale.
+
+    ``LOWER`` is the constant a y that has a norm is multiplied by to keep its square in range, 0 if it takes a look at y.
+    ``EXACT`` is for an eps of 0, where numbers that are all equal must give exactly zero.
+    """
     scale = w
     w = w[:, None, None]
     if STABLE:
@@ -126,12 +164,17 @@ def _combined(u, total, top, w, D, root_eps, live, STABLE: tl.constexpr, POST: t
             shift = tl.max(tl.max(tl.where(live, exponent, LOWEST), 2), 1)
             exponent -= shift[:, None, None]
             gate = u - shift[:, None, None]
-            root_eps = tl.where(root_eps > 0.0, root_eps * tl.exp(-shift), 0.0)
-        z = tl.where(live & (w > 0.0), tl.exp(exponent) * (total * w), 0.0)
+            root_eps = tl.where(root_eps > 0.0, root_eps * tl.exp2(-shift), 0.0)
+        z = tl.where(live & (w > 0.0), tl.exp2(exponent) * (total * w), 0.0)
     else:
-        gate = tl.exp(u)
-        z = tl.where(live, gate * (total * w), 0.0)
-        if POST:
+        gate = tl.exp2(u)
+        if POST and LOWER > 0.0:
+            z = tl.where(live, gate * (total * (w * LOWER)), 0.0)
+            gate *= LOWER
+            root_eps *= LOWER
+        else:
+            z = tl.where(live, gate * (total * w), 0.0)
+        if POST and LOWER == 0.0:
             largest = tl.max(tl.max(z, 2), 1)
             inverse = 1.0 / tl.where(largest > 0.0, largest, 1.0)
             z *= inverse[:, None, None]
@@ -139,13 +182,11 @@ def _combined(u, total, top, w, D, root_eps, live, STABLE: tl.constexpr, POST: t
             root_eps *= inverse
     normed = z
     if POST:
-        # Less its largest, so that constant numbers are exactly zero.
-        highest = tl.max(tl.max(z, 2), 1)
-        normed = tl.where(live, z - highest[:, None, None], 0.0)
+        if EXACT:
+            normed = tl.where(live, z - tl.max(tl.max(z, 2), 1)[:, None, None], 0.0)
         mean = tl.sum(tl.sum(normed, 2), 1) / D
         normed = tl.where(live, normed - mean[:, None, None], 0.0)
-        variance = tl.sum(tl.sum(normed * normed, 2), 1) / D + root_eps * root_eps
-        scale = tl.where(variance > 0.0, 1.0 / tl.sqrt_rn(tl.where(variance > 0.0, variance, 1.0)), 0.0)
+        scale = _inverse_root(tl.sum(tl.sum(normed * normed, 2), 1) / D + root_eps * root_eps)
         normed *= scale[:, None, None]
     return z, gate, normed, scale
 
@@ -154,18 +195,19 @@ def _combined(u, total, top, w, D, root_eps, live, STABLE: tl.constexpr, POST: t
 def key_sums(
     b, weight, sums, tops, T, D, heads, width, eps, chunks,
     NORM: tl.constexpr, STABLE: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Sum exp(v) over a chunk of time, into the slot after it."""
+    """Sum 2^v over a chunk of time, into the slot after it."""
     sequence, chunk = tl.program_id(0).to(tl.int64) // chunks, tl.program_id(0) % chunks
-    live = _live(heads, width, HEADS, WIDTH)
+    live = _live(heads, width, HEADS, WIDTH, EVEN)
     total = tl.zeros([1, HEADS, WIDTH], tl.float32)
     top = tl.full([1, HEADS, WIDTH], LOWEST, tl.float32)
-    for begin in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
+    for begin in range(0, CHUNK, ROWS):
         t = chunk * CHUNK + begin + tl.arange(0, ROWS)
         w = _weight(weight, sequence, t, T, MASKED, False, True)
-        v, _ = _exponent(b, sequence * T + t, w > 0.0, D, heads, width, eps, live, NORM, HEADS, WIDTH, True)
-        key = tl.where((w > 0.0)[:, None, None] & live, 1.0, 0.0)
+        there = _there(w, WHOLE)
+        v, _ = _exponent(b, sequence * T + t, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, True)
+        key = tl.where(there[:, None, None] & live, 1.0, 0.0)
         total, top = _summed(v, key, total, top, STABLE)
     place = _place((sequence * (chunks + 1) + chunk + 1)[None], D, width, HEADS, WIDTH)
     tl.store(sums + place, total, mask=live)
@@ -214,29 +256,30 @@ def relate(
     a, b, weight, sums, tops, y, T, D, heads, width, eps, root_eps, chunks,
     NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
     CAUSAL: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
-    STAGES: tl.constexpr,
+    EVEN: tl.constexpr, WHOLE: tl.constexpr, LOWER: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """The relation of a chunk of time, given the sums before it."""
     # From the end, whose rows of b are the ones still in the cache.
     number = tl.num_programs(0) - 1 - tl.program_id(0)
     sequence, chunk = number.to(tl.int64) // chunks, number % chunks
-    live = _live(heads, width, HEADS, WIDTH)
+    live = _live(heads, width, HEADS, WIDTH, EVEN)
     slot = sequence * (chunks + 1) + (chunk if CAUSAL else chunks)
-    total, top = _carried(sums, tops, slot, D, heads, width, STABLE, HEADS, WIDTH)
-    for begin in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
+    total, top = _carried(sums, tops, slot, D, width, live, STABLE, HEADS, WIDTH)
+    for begin in range(0, CHUNK, ROWS):
         t = chunk * CHUNK + begin + tl.arange(0, ROWS)
         row = sequence * T + t
         w = _weight(weight, sequence, t, T, MASKED, MEAN, CAUSAL)
-        u, _ = _exponent(a, row, w > 0.0, D, heads, width, eps, live, NORM, HEADS, WIDTH, False)
+        there = _there(w, WHOLE)
+        u, _ = _exponent(a, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, False)
         if CAUSAL:
-            v, _ = _exponent(b, row, w > 0.0, D, heads, width, eps, live, NORM, HEADS, WIDTH, False)
-            key = tl.where((w > 0.0)[:, None, None] & live, 1.0, 0.0)
+            v, _ = _exponent(b, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, False)
+            key = tl.where(there[:, None, None] & live, 1.0, 0.0)
             so_far, so_far_top = _running(v, key, total, top, STABLE, False)
             total, top = _summed(v, key, total, top, STABLE)
         else:
             so_far, so_far_top = total, top
-        _, _, out, _ = _combined(u, so_far, so_far_top, w, D, root_eps, live, STABLE, POST)
-        mask = (t < T)[:, None, None] & live
+        _, _, out, _ = _combined(u, so_far, so_far_top, w, D, root_eps, live, STABLE, POST, LOWER, EXACT)
+        mask = _there(tl.where(t < T, 1.0, 0.0), WHOLE)[:, None, None] & live
         tl.store(y + _place(row, D, width, HEADS, WIDTH), out, mask=mask, eviction_policy="evict_first")
 
 
@@ -244,13 +287,14 @@ def relate(
 def _gradients(
     grad, a, b, weight, sums, tops, sequence, chunk, T, D, heads, width, eps, root_eps, chunks, live,
     NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
-    CAUSAL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, FIRST: tl.constexpr,
+    CAUSAL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
+    LOWER: tl.constexpr, EXACT: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     """What a chunk of one tile takes from both sides: exponents, scales, the gradient of z, z, gate and weights."""
     t = chunk * ROWS + tl.arange(0, ROWS)
     row = sequence * T + t
     w = _weight(weight, sequence, t, T, MASKED, MEAN, CAUSAL)
-    there = w > 0.0
+    there = _there(w, WHOLE)
     u, u_scale = _exponent(a, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, FIRST)
     place = _place(row, D, width, HEADS, WIDTH)
     g = tl.load(grad + place, mask=there[:, None, None] & live, other=0.0).to(tl.float32)
@@ -259,18 +303,18 @@ def _gradients(
     if POST or not FIRST:
         v, v_scale = _exponent(b, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, FIRST)
         slot = sequence * (chunks + 1) + (chunk if CAUSAL else chunks)
-        total, top = _carried(sums, tops, slot, D, heads, width, STABLE, HEADS, WIDTH)
+        total, top = _carried(sums, tops, slot, D, width, live, STABLE, HEADS, WIDTH)
         if CAUSAL:
             key = tl.where(there[:, None, None] & live, 1.0, 0.0)
             total, top = _running(v, key, total, top, STABLE, False)
-        z, gate, normed, scale = _combined(u, total, top, w, D, root_eps, live, STABLE, POST)
+        z, gate, normed, scale = _combined(u, total, top, w, D, root_eps, live, STABLE, POST, LOWER, EXACT)
         if POST:
             mean = tl.sum(tl.sum(g, 2), 1) / D
             inner = tl.sum(tl.sum(g * normed, 2), 1) / D
             g = scale[:, None, None] * (g - mean[:, None, None] - normed * inner[:, None, None])
             g = tl.where(live, g, 0.0)
     elif not STABLE:
-        gate = tl.exp(u)
+        gate = tl.exp2(u)
     return u, u_scale, v, v_scale, g, z, gate, w
 
 
@@ -278,21 +322,22 @@ def _gradients(
 def query_sums(
     grad, a, b, weight, sums, tops, later, later_tops, T, D, heads, width, eps, root_eps, chunks,
     NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
-    CAUSAL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+    CAUSAL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+    WHOLE: tl.constexpr, LOWER: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Sum q over a chunk of time, into its own slot."""
     sequence, chunk = tl.program_id(0).to(tl.int64) // chunks, tl.program_id(0) % chunks
-    live = _live(heads, width, HEADS, WIDTH)
+    live = _live(heads, width, HEADS, WIDTH, EVEN)
     _, _, _, _, g, _, gate, w = _gradients(
         grad, a, b, weight, sums, tops, sequence, chunk, T, D, heads, width, eps, root_eps, chunks, live,
-        NORM, STABLE, POST, MASKED, MEAN, CAUSAL, ROWS, HEADS, WIDTH, True,
+        NORM, STABLE, POST, MASKED, MEAN, CAUSAL, ROWS, HEADS, WIDTH, WHOLE, LOWER, EXACT, True,
     )  # fmt: skip
     factor = g * w[:, None, None]
     place = _place((sequence * (chunks + 1) + chunk)[None], D, width, HEADS, WIDTH)
     if STABLE:
         exponent = tl.where(factor == 0.0, LOWEST, gate)
         best = tl.max(exponent, 0)
-        tl.store(later + place, tl.sum(factor * tl.exp(exponent - best[None, :, :]), 0)[None, :, :], mask=live)
+        tl.store(later + place, tl.sum(factor * tl.exp2(exponent - best[None, :, :]), 0)[None, :, :], mask=live)
         tl.store(later_tops + place, best[None, :, :], mask=live)
     else:
         tl.store(later + place, tl.sum(factor * gate, 0)[None, :, :], mask=live)
@@ -302,31 +347,29 @@ def query_sums(
 def differentiate(
     grad, a, b, weight, sums, tops, later, later_tops, da, db, T, D, heads, width, eps, root_eps, chunks,
     NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
-    CAUSAL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+    CAUSAL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+    WHOLE: tl.constexpr, LOWER: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a chunk of time, given the sums before it and those after."""
     number = tl.num_programs(0) - 1 - tl.program_id(0)
     sequence, chunk = number.to(tl.int64) // chunks, number % chunks
-    live = _live(heads, width, HEADS, WIDTH)
+    live = _live(heads, width, HEADS, WIDTH, EVEN)
     u, u_scale, v, v_scale, g, z, gate, w = _gradients(
         grad, a, b, weight, sums, tops, sequence, chunk, T, D, heads, width, eps, root_eps, chunks, live,
-        NORM, STABLE, POST, MASKED, MEAN, CAUSAL, ROWS, HEADS, WIDTH, False,
+        NORM, STABLE, POST, MASKED, MEAN, CAUSAL, ROWS, HEADS, WIDTH, WHOLE, LOWER, EXACT, False,
     )  # fmt: skip
     t = chunk * ROWS + tl.arange(0, ROWS)
     mask = (t < T)[:, None, None] & live
     place = _place(sequence * T + t, D, width, HEADS, WIDTH)
     tl.store(da + place, _through_norm(g * z, u, u_scale, width, live, NORM), mask=mask)
     slot = sequence * (chunks + 1) + (chunk + 1 if CAUSAL else 0)
-    total, top = _carried(later, later_tops, slot, D, heads, width, STABLE, HEADS, WIDTH)
+    total, top = _carried(later, later_tops, slot, D, width, live, STABLE, HEADS, WIDTH)
     factor = g * w[:, None, None]
     if CAUSAL:
         if STABLE:
             total, top = _running(gate, factor, total, top, True, True)
         else:
             total = tl.cumsum(factor * gate, 0, reverse=True) + total
-    if STABLE:
-        dv = tl.exp(v + top) * total
-    else:
-        dv = tl.exp(v) * total
-    dv = tl.where((w > 0.0)[:, None, None] & live, dv, 0.0)
+    dv = tl.exp2(v + top if STABLE else v) * total
+    dv = tl.where(_there(w, WHOLE)[:, None, None] & live, dv, 0.0)
     tl.store(db + place, _through_norm(dv, v, v_scale, width, live, NORM), mask=mask)

@@ -17,11 +17,12 @@ import torch
 import triton
 from torch import Tensor
 
-from normplace.ops.relation import pair_kernels
+from normplace.ops.relation import pair_kernels, scale_kernels
 from normplace.ops.relation.plain import Rule, weights
 
 # Launched with options and numbers that their Python signatures do not show.
 kernels: Any = pair_kernels
+of_scales: Any = scale_kernels
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _row_statistics(x: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
         return mean, square
     padded = triton.next_power_of_2(channels // heads)
     rows = max(1, STATISTICS // padded)
-    kernels.row_statistics[(batch * heads * triton.cdiv(length, rows),)](
+    of_scales.row_statistics[(batch * heads * triton.cdiv(length, rows),)](
         x, mean, square, length, channels, heads, channels // heads, ROWS=rows, WIDTH=padded
     )
     return mean, square
@@ -133,7 +134,7 @@ def _scales(given: Problem, scale: Tensor, first: int, count: int) -> None:
         return
     tiles = triton.cdiv(given.length, SCALES.rows)
     (mean_a, mean_b), (square_a, square_b) = given.means, given.squares
-    kernels.pair_scales[(tiles, tiles, count)](
+    of_scales.pair_scales[(tiles, tiles, count)](
         given.a, given.b, mean_a, square_a, mean_b, square_b, scale, first, *given.sizes, given.rule.eps, given.stride,
         CAUSAL=given.rule.causal, ROWS=SCALES.rows, COLS=SCALES.cols, num_warps=SCALES.warps,
     )  # fmt: skip
@@ -193,8 +194,8 @@ def _gradients(given: Problem, grad: Tensor, da: Tensor, db: Tensor, first: int,
     tile, means = THROUGH_SCALE, given.means
     grid = (triton.cdiv(rows, tile.rows), triton.cdiv(given.sizes[3], tile.cols), count)
     for keys, own, other, out in ((False, given.a, given.b, da), (True, given.b, given.a, db)):
-        kernels.add_through_scale[grid](
+        of_scales.add_through_scale[grid](
             own, other, *(means[::-1] if keys else means), scale, inner, given.weight, out, first, *given.sizes,
-            given.stride, *(strides[::-1] if keys else strides), MASKED=given.masked, CAUSAL=given.rule.causal, KEYS=keys,
-            ROWS=tile.rows, COLS=tile.cols, STEP=tile.unroll, num_warps=tile.warps,
+            given.stride, *(strides[::-1] if keys else strides), MASKED=given.masked, CAUSAL=given.rule.causal,
+            KEYS=keys, ROWS=tile.rows, COLS=tile.cols, STEP=tile.unroll, num_warps=tile.warps,
         )  # fmt: skip

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from normplace.ops.relation import scan_kernels
 from normplace.ops.relation.plain import Rule
-from normplace.ops.relation.scan_reference import stable
+from normplace.ops.relation.scan_reference import NARROW, stable
 
 # Launched with options and numbers that their Python signatures do not show.
 kernels: Any = scan_kernels
@@ -33,19 +33,21 @@ class Tile:
     warps: int
     chunk: int = 1
     """Rows a program walks through, at least."""
-    stages: int = 1
-    """Tiles whose loads are in flight."""
 
     def rows(self, length: int, padded: int) -> int:
         """Rows side by side where a row has ``padded`` channels."""
         return max(1, min(self.elements // padded, triton.next_power_of_2(length)))
 
 
-SUMS = Tile(elements=4096, warps=4)
-FORWARD = Tile(elements=4096, warps=4, chunk=32)
-BACKWARD = Tile(elements=8192, warps=8)
+# Where a row is the work of one warp, its sums need no barrier.
+SUMS = Tile(elements=1024, warps=1)
+FORWARD = Tile(elements=1024, warps=1, chunk=16)
+BACKWARD = Tile(elements=4096, warps=4)
 # Chunks, and channels of them, that are accumulated at a time.
-SLOTS, SLOT_WIDTH = 64, 32
+SLOTS, SLOT_WIDTH = 256, 8
+# y of a head of up to so many channels, times 2^-40, stays in range when squared. As exponents sum to zero over the
+# channels, a mean of exponentials reaches 1 in one of them at least, so nothing that matters is lost below.
+LOWERED = 1100
 
 
 @dataclass(frozen=True)
@@ -78,23 +80,36 @@ class Plan:
         return self.length, self.channels, self.heads, self.channels // self.heads, self.rule.eps
 
     @property
-    def flags(self) -> dict[str, Any]:
+    def lower(self) -> float:
+        """What a y with a norm is multiplied by; 0 where that depends on y."""
+        width = self.channels // self.heads
+        if not self.rule.mean or width > LOWERED:
+            return 0.0
+        return 1.0 if width <= NARROW else 2.0**-40
+
+    def flags(self, weight: Tensor | None) -> dict[str, Any]:
         """What every kernel on rows is compiled for."""
+        heads, width = self.heads, self.channels // self.heads
+        padded = triton.next_power_of_2(heads), triton.next_power_of_2(width)
         return {
             "NORM": self.rule.norm != "none",
             "STABLE": self.keep_top,
-            "HEADS": triton.next_power_of_2(self.heads),
-            "WIDTH": triton.next_power_of_2(self.channels // self.heads),
+            "HEADS": padded[0],
+            "WIDTH": padded[1],
+            "EVEN": padded == (heads, width),
+            "MASKED": weight is not None,
+            "WHOLE": weight is None and self.length % self.chunk == 0,
         }
 
     def options(self, weight: Tensor | None) -> dict[str, Any]:
         """What the kernels that weigh rows are compiled for."""
         rule = self.rule
-        return self.flags | {
+        return self.flags(weight) | {
             "POST": rule.post_norm,
-            "MASKED": weight is not None,
             "MEAN": rule.mean,
             "CAUSAL": rule.causal,
+            "LOWER": self.lower,
+            "EXACT": rule.eps == 0,
         }
 
 
@@ -118,11 +133,10 @@ def _accumulate(plan: Plan, sums: Tensor, tops: Tensor | None, reverse: bool) ->
 def _key_sums(b: Tensor, weight: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor | None]:
     """The sums before each chunk, and those of all time."""
     sums, tops = plan.slots(b)
-    padded = plan.flags["HEADS"] * plan.flags["WIDTH"]
+    flags = plan.flags(weight)
+    rows = min(plan.chunk, SUMS.rows(plan.length, flags["HEADS"] * flags["WIDTH"]))
     kernels.key_sums[(plan.batch * plan.chunks,)](
-        b, weight, sums, tops, *plan.sizes, plan.chunks, MASKED=weight is not None,
-        ROWS=min(plan.chunk, SUMS.rows(plan.length, padded)), CHUNK=plan.chunk, STAGES=SUMS.stages,
-        num_warps=SUMS.warps, **plan.flags,
+        b, weight, sums, tops, *plan.sizes, plan.chunks, ROWS=rows, CHUNK=plan.chunk, num_warps=SUMS.warps, **flags
     )  # fmt: skip
     _accumulate(plan, sums, tops, reverse=False)
     return sums, tops
@@ -134,8 +148,7 @@ def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
     y = torch.empty_like(a)
     kernels.relate[(layout.batch * layout.chunks,)](
         a, b, weight, *_key_sums(b, weight, layout), y, *layout.sizes, math.sqrt(rule.eps), layout.chunks,
-        ROWS=layout.rows, CHUNK=layout.chunk, STAGES=FORWARD.stages, num_warps=FORWARD.warps,
-        **layout.options(weight),
+        ROWS=layout.rows, CHUNK=layout.chunk, num_warps=FORWARD.warps, **layout.options(weight),
     )  # fmt: skip
     return y
 

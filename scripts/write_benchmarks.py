@@ -1,0 +1,19 @@
+"""Write docs/benchmarks.md from the committed records of `normplace bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from normplace.bench.page import page
+from normplace.bench.record import Record
+
+ROOT = Path(__file__).parents[1]
+
+
+def committed() -> list[Record]:
+    """The records, those of a GPU first."""
+    return [Record.read(path) for path in sorted((ROOT / "benchmarks" / "results").glob("bench-*.json"), reverse=True)]
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "benchmarks.md").write_text(page(committed()))

@@ -1,0 +1,160 @@
+"""The boundary between two residual blocks in one pass: the output norm of one, its add, the input norm of the next.
+
+With norms on both sides of the branch (Peri-LN, Kim et al. 2025, arXiv 2502.02732) every boundary is
+``x' = x + N_out(F); y = N_in(x')``. Computed piece by piece it moves seven tensors forward, here four.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from normplace.errors import UsageError, unknown
+from normplace.ops.norm_add_norm.op import BACKENDS, Choice, apply, choose
+from normplace.ops.norm_add_norm.reference import Given, Rule
+
+__all__ = ["boundary_backend", "norm_add_norm"]
+
+NORMS = ("rms", "layer")
+
+
+def norm_add_norm(
+    x: Tensor,
+    f: Tensor,
+    *,
+    out_norm: str | None = "rms",
+    out_weight: Tensor | None = None,
+    out_bias: Tensor | None = None,
+    out_eps: float = 1e-6,
+    in_norm: str | None = "rms",
+    in_weight: Tensor | None = None,
+    in_bias: Tensor | None = None,
+    in_eps: float = 1e-6,
+    unit_offset: bool = False,
+    skip_scale: float = 1.0,
+    branch_scale: float | Tensor = 1.0,
+    dropout: float = 0.0,
+    seed: int | Tensor | None = None,
+    out_scale: Tensor | None = None,
+    in_scale: Tensor | None = None,
+    stream_dtype: torch.dtype | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Add a branch's normalized output to the stream and normalize the result for the next branch.
+
+    ``stream = skip_scale * x + branch_scale * dropout(out_scale * N_out(f))`` and ``y = in_scale * N_in(stream)``.
+    Arithmetic is in float32, or float64 where an input is; y is a function of the stream as it is returned, rounding
+    included. Without an inner norm y is the stream itself. Post-norm blocks, whose stream is normalized, go on with y.
+
+    Args:
+        x: The stream, features last.
+        f: What the branch returned, of the same shape.
+        out_norm: The norm of ``f``: ``rms``, ``layer`` or None.
+        out_weight: Its gain, one for each feature.
+        out_bias: Its shift.
+        out_eps: Added to its variance.
+        in_norm: The norm of the new stream: ``rms``, ``layer`` or None.
+        in_weight: Its gain.
+        in_bias: Its shift.
+        in_eps: Added to its variance.
+        unit_offset: Whether gains are stored less one, as Gemma's are.
+        skip_scale: Multiplies ``x``.
+        branch_scale: Multiplies the branch: a number, or a tensor of one or one for each feature, which may be learned.
+        dropout: The chance that an element of the branch is dropped.
+        seed: Which elements are dropped, as a number or an int64 tensor of one; the same everywhere.
+        out_scale: A number for each row, after the norm of ``f``.
+        in_scale: A number for each row, after the norm of the stream.
+        stream_dtype: Dtype of the returned stream; that of ``x`` unless told. y has that of ``f``.
+        backend: What computes it: ``auto``, ``reference`` or ``triton``.
+
+    Returns:
+        The stream, and what the next branch reads.
+
+    Raises:
+        UsageError: If the arguments do not fit each other.
+
+    Example:
+        >>> x, f = torch.tensor([[3.0, 0.0]]), torch.tensor([[10.0, 10.0]])
+        >>> norm_add_norm(x, f)
+        (tensor([[4., 1.]]), tensor([[1.3720, 0.3430]]))
+    """
+    if backend not in BACKENDS:
+        raise unknown("backend", backend, BACKENDS)
+    for norm in (out_norm, in_norm):
+        if norm is not None and norm not in NORMS:
+            raise unknown("norm", norm, NORMS)
+    if x.shape != f.shape or not x.dim():
+        raise UsageError(f"x and f must have one shape, features last, got {tuple(x.shape)} and {tuple(f.shape)}.")
+    if not (x.is_floating_point() and f.is_floating_point()):
+        raise UsageError(f"x and f must be floating point, got {x.dtype} and {f.dtype}: convert them with .float().")
+    if (out_norm is None and (out_weight is not None or out_bias is not None)) or (
+        in_norm is None and (in_weight is not None or in_bias is not None or in_scale is not None)
+    ):
+        raise UsageError("a gain, shift or inner scale belongs to a norm: name the norm, or drop what belongs to it.")
+    stream_dtype = x.dtype if stream_dtype is None else stream_dtype
+    chosen = choose(x.device.type, (x.dtype, f.dtype, stream_dtype), x.shape[-1], backend).backend
+    branch, factor = (branch_scale, 1.0) if isinstance(branch_scale, Tensor) else (None, branch_scale)
+    given = Given(
+        _channels("out_weight", out_weight, x),
+        _channels("out_bias", out_bias, x),
+        _channels("in_weight", in_weight, x),
+        _channels("in_bias", in_bias, x),
+        branch if branch is None or branch.numel() == 1 else _channels("branch_scale", branch, x),
+        _rows("out_scale", out_scale, x),
+        _rows("in_scale", in_scale, x),
+        _seed(seed, dropout, x),
+    )
+    rule = Rule(
+        out_norm or "none", in_norm or "none", out_eps, in_eps, unit_offset, skip_scale, factor, dropout,
+        x.dtype, f.dtype, stream_dtype, chosen,
+    )  # fmt: skip
+    stream, y, _ = apply(x, f, given, rule)
+    return stream, stream if in_norm is None else y
+
+
+def boundary_backend(x: Tensor, f: Tensor | None = None, backend: str = "auto") -> Choice:
+    """What :func:`norm_add_norm` computes with for these tensors, and why.
+
+    Args:
+        x: The stream.
+        f: What the branch returned; taken to be like ``x`` when None.
+        backend: As it would be passed.
+
+    Example:
+        >>> boundary_backend(torch.ones(2, 8, dtype=torch.float64), backend="reference")
+        Choice(backend='reference', reason='the reference was asked for')
+    """
+    dtypes = (x.dtype, x.dtype if f is None else f.dtype)
+    return choose(x.device.type, dtypes, x.shape[-1], backend)
+
+
+def _channels(name: str, tensor: Tensor | None, x: Tensor) -> Tensor | None:
+    if tensor is None:
+        return None
+    if tensor.shape != x.shape[-1:]:
+        raise UsageError(f"{name} must have one number for each of {x.shape[-1]} features, got {tuple(tensor.shape)}.")
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def _rows(name: str, tensor: Tensor | None, x: Tensor) -> Tensor | None:
+    if tensor is None:
+        return None
+    if tensor.shape not in (x.shape[:-1], (*x.shape[:-1], 1)):
+        raise UsageError(f"{name} must have one number for each row of {tuple(x.shape)}, got {tuple(tensor.shape)}.")
+    return tensor.reshape(-1).contiguous()
+
+
+def _seed(seed: int | Tensor | None, dropout: float, x: Tensor) -> Tensor | None:
+    if not 0 <= dropout < 1:
+        raise UsageError(f"dropout must be at least 0 and less than 1, got {dropout}.")
+    if not dropout:
+        return None
+    if seed is None:
+        raise UsageError(
+            "dropout needs a seed: pass seed=torch.randint(2**62, (), generator=...), a new one each step."
+        )
+    if isinstance(seed, int):
+        return torch.full((), seed, dtype=torch.int64, device=x.device)
+    if seed.numel() != 1 or seed.dtype != torch.int64:
+        raise UsageError(f"seed must be one int64, got {tuple(seed.shape)} of {seed.dtype}.")
+    return seed.reshape(()).to(x.device)

@@ -1,0 +1,273 @@
+"""The Triton kernels of the boundary; :mod:`normplace.ops.norm_add_norm.triton` launches them.
+
+The mathematics is that of :mod:`normplace.ops.norm_add_norm.reference`. A tile is ROWS × BLOCK elements, whole rows
+padded to a power of two and held in registers, so that the variance is taken of the centred row without reading it
+again. A program walks over tiles; the backward pass adds up its gains' gradients on the way.
+"""
+# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
+# pyright: reportGeneralTypeIssues=false
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _mix(h):
+    h = (h ^ (h >> 16)) * 0x7FEB352D
+    h = (h ^ (h >> 15)) * 0x846CA68B
+    return h ^ (h >> 16)
+
+
+@triton.jit
+def _kept(v, seed, row, cols, dropout):
+    """``v`` with elements dropped and the others scaled up."""
+    key = tl.load(seed)
+    row = row.to(tl.uint32)
+    first = _mix(row ^ _mix(key.to(tl.uint32)))
+    second = _mix(row ^ _mix((key >> 32).to(tl.uint32) ^ 0x9E3779B9))
+    bits = _mix(_mix(cols.to(tl.uint32)[None, :] ^ first[:, None]) + second[:, None])
+    kept = (bits >> 8).to(tl.float32) * 5.9604644775390625e-08 >= dropout  # 2**-24
+    return tl.where(kept, v / (1.0 - dropout), 0.0)
+
+
+@triton.jit
+def _read(pointer, row, stride, cols, mask):
+    place = row.to(tl.int64)[:, None] * stride + cols[None, :]
+    return tl.load(pointer + place, mask=mask, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _channels(pointer, cols, inside):
+    # Read for every tile, from a cache: held in registers they would leave room for fewer programs.
+    place = pointer + cols[None, :]
+    return tl.load(place, mask=inside[None, :], other=0.0, eviction_policy="evict_last").to(tl.float32)
+
+
+@triton.jit
+def _gained(v, weight, cols, inside, OFFSET: tl.constexpr):
+    if weight is not None:
+        gain = _channels(weight, cols, inside)
+        v *= gain + 1.0 if OFFSET else gain
+    return v
+
+
+@triton.jit
+def _affine(v, weight, bias, cols, inside, OFFSET: tl.constexpr):
+    v = _gained(v, weight, cols, inside, OFFSET)
+    if bias is not None:
+        v += _channels(bias, cols, inside)
+    return v
+
+
+@triton.jit
+def _branched(v, branch, branch_value, cols, inside, PER_CHANNEL: tl.constexpr):
+    if branch is None:
+        v *= branch_value
+    elif PER_CHANNEL:
+        v *= _channels(branch, cols, inside)
+    else:
+        v *= tl.load(branch).to(tl.float32)
+    return v
+
+
+@triton.jit
+def _standardised(
+    v, mask, row, there, stats, place, eps, D: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr
+):  # fmt: skip
+    """The standardised rows, whose statistics are stored at ``place`` of the KEPT of each row."""
+    stats += row.to(tl.int64) * KEPT + place
+    if KIND == 2:
+        mean = tl.sum(v, 1) / D
+        v = tl.where(mask, v - mean[:, None], 0.0)
+        tl.store(stats + 2, mean, mask=there)
+    rstd = tl.rsqrt(tl.sum(v * v, 1) / D + eps)
+    tl.store(stats, rstd, mask=there)
+    return v * rstd[:, None]
+
+
+@triton.jit
+def _restandardised(v, row, there, stats, place, KIND: tl.constexpr, KEPT: tl.constexpr):
+    """The standardised rows once more, and their reciprocal deviations."""
+    stats += row.to(tl.int64) * KEPT + place
+    rstd = tl.load(stats, mask=there, other=0.0)
+    if KIND == 2:
+        v -= tl.load(stats + 2, mask=there, other=0.0)[:, None]
+    return v * rstd[:, None], rstd
+
+
+@triton.jit
+def _through(g, hat, rstd, D: tl.constexpr, KIND: tl.constexpr):
+    """The gradient of what was standardised."""
+    moved = g - hat * (tl.sum(g * hat, 1) / D)[:, None]
+    if KIND == 2:
+        moved -= (tl.sum(g, 1) / D)[:, None]
+    return moved * rstd[:, None]
+
+
+@triton.jit
+def forward(
+    x, f, x_stride, f_stride, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed,
+    stream, y, stats, rows, out_eps, in_eps, skip, branch_value, dropout,
+    D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The stream, what the next branch reads, and the statistics of the rows."""
+    cols = tl.arange(0, BLOCK)
+    inside = cols < D
+    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        row = first + tl.arange(0, ROWS)
+        there = row < rows
+        mask = there[:, None] & inside[None, :]
+        u = _read(f, row, f_stride, cols, mask).to(tl.float32)
+        v = _read(x, row, x_stride, cols, mask).to(tl.float32)
+        if OUT > 0:
+            u = _standardised(u, mask, row, there, stats, 0, out_eps, D, OUT, KEPT)
+        u = _affine(u, out_weight, out_bias, cols, inside, OFFSET)
+        if out_scale is not None:
+            u *= tl.load(out_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
+        if seed is not None:
+            u = _kept(u, seed, row, cols, dropout)
+        v = skip * v + _branched(u, branch, branch_value, cols, inside, PER_CHANNEL)
+        place = row.to(tl.int64)[:, None] * D + cols[None, :]
+        rounded = v.to(stream.dtype.element_ty)
+        tl.store(stream + place, rounded, mask=mask)
+        if IN > 0:
+            v = _standardised(rounded.to(tl.float32), mask, row, there, stats, 1, in_eps, D, IN, KEPT)
+            v = _affine(v, in_weight, in_bias, cols, inside, OFFSET)
+            if in_scale is not None:
+                v *= tl.load(in_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
+            tl.store(y + place, v, mask=mask)
+
+
+@triton.jit
+def backward(
+    d_stream, d_y, stream, f, f_stride, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed,
+    stats, dx, df, d_out_scale, d_in_scale, out_gain, out_shift, in_gain, in_shift,
+    rows, skip, branch_value, dropout,
+    D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Gradients of rows, and of the gains and shifts the part that this program's rows contribute.
+
+    The parts leave out the branch's multiplier, so that its own gradient follows from them too.
+    """
+    cols = tl.arange(0, BLOCK)
+    inside = cols < D
+    sum_out_gain = tl.zeros([BLOCK], tl.float32)
+    sum_out_shift = tl.zeros([BLOCK], tl.float32)
+    sum_in_gain = tl.zeros([BLOCK], tl.float32)
+    sum_in_shift = tl.zeros([BLOCK], tl.float32)
+    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        row = first + tl.arange(0, ROWS)
+        there = row < rows
+        mask = there[:, None] & inside[None, :]
+        # Every load is issued before the first is used.
+        if d_y is not None:
+            g = _read(d_y, row, D, cols, mask)
+            v = _read(stream, row, D, cols, mask)
+        if d_stream is not None:
+            total = _read(d_stream, row, D, cols, mask)
+        if f is not None:
+            u = _read(f, row, f_stride, cols, mask)
+        if d_y is not None:
+            g = g.to(tl.float32)
+            hat, rstd = _restandardised(v.to(tl.float32), row, there, stats, 1, IN, KEPT)
+            if d_in_scale is not None:
+                product = tl.sum(g * _affine(hat, in_weight, in_bias, cols, inside, OFFSET), 1)
+                tl.store(d_in_scale + row, product, mask=there)
+            if in_scale is not None:
+                g *= tl.load(in_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
+            if in_gain is not None:
+                sum_in_gain += tl.sum(g * hat, 0)
+            if in_shift is not None:
+                sum_in_shift += tl.sum(g, 0)
+            through = _through(_gained(g, in_weight, cols, inside, OFFSET), hat, rstd, D, IN)
+            if IN == 2:
+                through = tl.where(mask, through, 0.0)  # the mean is taken from padding too
+            total = through if d_stream is None else total.to(tl.float32) + through
+        else:
+            total = total.to(tl.float32)
+        place = row.to(tl.int64)[:, None] * D + cols[None, :]
+        if dx is not None:
+            tl.store(dx + place, skip * total, mask=mask)
+        if seed is not None:
+            total = _kept(total, seed, row, cols, dropout)
+        g = total
+        if out_scale is not None:
+            g *= tl.load(out_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
+        if f is not None:
+            hat = u.to(tl.float32)
+            if OUT > 0:
+                hat, rstd = _restandardised(hat, row, there, stats, 0, OUT, KEPT)
+            if d_out_scale is not None:
+                u = _affine(hat, out_weight, out_bias, cols, inside, OFFSET)
+                product = tl.sum(total * _branched(u, branch, branch_value, cols, inside, PER_CHANNEL), 1)
+                tl.store(d_out_scale + row, product, mask=there)
+            if out_gain is not None:
+                sum_out_gain += tl.sum(g * hat, 0)
+        if out_shift is not None:
+            sum_out_shift += tl.sum(g, 0)
+        if df is not None:
+            g = _branched(g, branch, branch_value, cols, inside, PER_CHANNEL)
+            g = _gained(g, out_weight, cols, inside, OFFSET)
+            if OUT > 0:
+                g = _through(g, hat, rstd, D, OUT)
+            tl.store(df + place, g, mask=mask)
+    place = tl.program_id(0) * D + cols
+    if out_gain is not None:
+        tl.store(out_gain + place, sum_out_gain, mask=inside)
+    if out_shift is not None:
+        tl.store(out_shift + place, sum_out_shift, mask=inside)
+    if in_gain is not None:
+        tl.store(in_gain + place, sum_in_gain, mask=inside)
+    if in_shift is not None:
+        tl.store(in_shift + place, sum_in_shift, mask=inside)
+
+
+@triton.jit
+def _summed(part, programs, cols, inside, D: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr):
+    total = tl.zeros([CHUNK, SPAN], tl.float32)
+    for first in range(0, programs, CHUNK):
+        number = first + tl.arange(0, CHUNK)
+        mask = (number < programs)[:, None] & inside[None, :]
+        total += tl.load(part + number[:, None] * D + cols[None, :], mask=mask, other=0.0)
+    return tl.sum(total, 0)[None, :]
+
+
+@triton.jit
+def finish(
+    out_gain, out_shift, in_gain, in_shift, out_weight, out_bias, branch,
+    d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, programs, branch_value,
+    D: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """Add the programs' parts: the gradients of gains, shifts and, channel by channel, of the branch's multiplier.
+
+    The outer norm is the work of some programs and the inner norm of others.
+    """
+    cols = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
+    inside = cols < D
+    place = cols[None, :]
+    mask = inside[None, :]
+    if tl.program_id(1) == 0:
+        product = tl.zeros([1, SPAN], tl.float32)
+        if out_gain is not None:
+            part = _summed(out_gain, programs, cols, inside, D, CHUNK, SPAN)
+            product += _gained(part, out_weight, cols, inside, OFFSET)
+            if d_out_weight is not None:
+                part = _branched(part, branch, branch_value, cols, inside, PER_CHANNEL)
+                tl.store(d_out_weight + place, part, mask=mask)
+        if out_shift is not None:
+            part = _summed(out_shift, programs, cols, inside, D, CHUNK, SPAN)
+            if out_bias is not None:
+                product += part * _channels(out_bias, cols, inside)
+            if d_out_bias is not None:
+                part = _branched(part, branch, branch_value, cols, inside, PER_CHANNEL)
+                tl.store(d_out_bias + place, part, mask=mask)
+        if d_branch is not None:
+            tl.store(d_branch + place, product, mask=mask)
+    else:
+        if in_gain is not None:
+            tl.store(d_in_weight + place, _summed(in_gain, programs, cols, inside, D, CHUNK, SPAN), mask=mask)
+        if in_shift is not None:
+            tl.store(d_in_bias + place, _summed(in_shift, programs, cols, inside, D, CHUNK, SPAN), mask=mask)

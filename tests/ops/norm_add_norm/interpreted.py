@@ -1,0 +1,52 @@
+"""Run by test_triton.py in a process with TRITON_INTERPRET=1: every branch of the kernels, on a CPU."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from tests.ops.norm_add_norm.boundary import Boundary, variants
+
+# The interpreter computes in NumPy, which warns of what a GPU does silently in lanes that are masked out.
+warnings.filterwarnings("ignore", category=RuntimeWarning)
+
+
+def poison() -> None:
+    """Fill what ``torch.empty`` returns with nan, so that an element no kernel writes is seen."""
+    for name in ("empty", "empty_like"):
+        plain = getattr(torch, name)
+
+        def filled(*args, plain=plain, **kwargs):
+            tensor = plain(*args, **kwargs)
+            return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
+
+        setattr(torch, name, filled)
+
+
+def main() -> None:
+    """Compare with the brute force; a mismatch is an AssertionError."""
+    poison()
+    for case in variants(shape=(5, 12)):
+        case.compare("triton")
+    for width in (1, 2, 3, 7, 31, 64, 127, 257, 1021, 2053):
+        Boundary("layer", "layer", shape=(3, width), shifts=True).compare("triton")
+        Boundary("rms", "rms", shape=(2, 1, width)).compare("triton")
+    for width in (16381, 16384):
+        Boundary("layer", "rms", shape=(2, width)).compare("triton")
+    # More rows than the programs take at once: they walk.
+    for rows in (1, 2, 33, 300):
+        Boundary("layer", "layer", shape=(rows, 1), shifts=True, scales=True).compare("triton")
+        Boundary("rms", "layer", shape=(rows, 130)).compare("triton")
+    for dtype in (torch.bfloat16, torch.float16):
+        for kinds in (("rms", "rms"), ("layer", "layer"), (None, "rms"), ("rms", None)):
+            Boundary(*kinds, shape=(9, 40), dtype=dtype).compare("triton")
+            options = {"stream_dtype": torch.float32, "parameter_dtype": torch.float32}
+            Boundary(*kinds, shape=(9, 40), dtype=dtype, **options).compare("triton")
+    for options in ({}, {"shifts": True, "scales": True, "branch": "scalar", "dropout": 0.2}):
+        whole = Boundary("layer", "rms", **options)
+        whole.compare("triton", wrap=lambda call: torch.compile(call, backend="aot_eager", fullgraph=True))
+    print("every kernel agrees")
+
+
+if __name__ == "__main__":
+    main()

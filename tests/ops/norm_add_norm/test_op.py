@@ -1,0 +1,174 @@
+"""The boundary as an operator: compiled, transformed, watched, checkpointed, and what it keeps."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from tests.ops.norm_add_norm.boundary import Boundary, variants
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from normplace.errors import UsageError
+from normplace.ops import boundary_backend, norm_add_norm
+from normplace.ops.norm_add_norm import op
+from normplace.ops.norm_add_norm.reference import Given, Rule
+
+FLOATS = (torch.float32,) * 3
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_before():
+    """Each test's recompilations count from zero."""
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize(("out_norm", "in_norm"), [("rms", "layer"), (None, "rms"), ("layer", None), (None, None)])
+def test_registration(out_norm, in_norm):
+    case = Boundary(out_norm, in_norm, shifts=True, scales=True, branch="channel", dropout=0.2)
+    leaves = case.leaves()
+    names = ("out_weight", "out_bias", "in_weight", "in_bias", "branch_scale", "out_scale", "in_scale")
+    given = Given(*(leaves.get(name) for name in names), torch.tensor(3))
+    rule = Rule(out_norm or "none", in_norm or "none", 1e-6, 1e-6, False, 1.1, 1.0, 0.2, *FLOATS, "reference")
+    torch.library.opcheck(op.boundary, (leaves["x"], leaves["f"], *given, *rule))
+
+
+@pytest.mark.parametrize(("out_norm", "in_norm"), [("rms", "rms"), ("layer", "layer"), (None, "rms"), ("rms", None)])
+def test_traced_whole_it_has_the_same_gradients(out_norm, in_norm):
+    for options in ({}, {"shifts": True, "scales": True, "branch": "scalar", "dropout": 0.2}):
+        case = Boundary(out_norm, in_norm, **options)
+        case.compare(wrap=lambda call: torch.compile(call, backend="aot_eager", fullgraph=True))
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+def test_compiled_it_has_the_same_gradients():
+    case = Boundary("layer", "rms", shifts=True, branch="channel")
+    case.compare(wrap=lambda call: torch.compile(call, fullgraph=True))
+
+
+def test_transforms_of_functions():
+    case = Boundary("rms", "layer")
+    x, f = case.tensors["x"], case.tensors["f"]
+    rows = torch.vmap(norm_add_norm)(x, f)
+    torch.testing.assert_close(rows, norm_add_norm(x, f))
+
+    def loss(x, f):
+        stream, y = norm_add_norm(x, f)
+        return (stream * case.seeds[0]).sum() + (y * case.seeds[1]).sum()
+
+    leaves = [t.clone().requires_grad_() for t in (x, f)]
+    grads = torch.autograd.grad(loss(*leaves), leaves)
+    torch.testing.assert_close(torch.func.grad(loss, (0, 1))(x, f), grads)
+    _, slope = torch.func.jvp(loss, (x, f), (f, x))
+    torch.testing.assert_close(slope, (grads[0] * f).sum() + (grads[1] * x).sum())
+
+
+def test_watched_by_a_dispatch_mode_it_is_one_operator():
+    case = Boundary("rms", "layer", shifts=True, branch="channel")
+
+    def watched(call):
+        def counted(*args, **kwargs):
+            with FlopCounterMode(display=False):
+                return call(*args, **kwargs)
+
+        return counted
+
+    case.compare(wrap=watched)
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        case.found()
+    assert {"normplace.norm_add_norm.default", "normplace.norm_add_norm_backward.default"} <= set(seen)
+
+
+def test_autocast_changes_nothing():
+    def cast(call):
+        def inside(*args, **kwargs):
+            with torch.autocast("cpu", torch.bfloat16):
+                return call(*args, **kwargs)
+
+        return inside
+
+    for case in (Boundary("rms", "rms"), Boundary("layer", "layer", dtype=torch.bfloat16)):
+        plain, within = case.found(), case.found(wrap=cast)
+        assert all(torch.equal(plain[name], within[name]) for name in plain)
+
+
+def test_checkpointed_it_drops_the_same_elements():
+    case = Boundary("rms", "rms", dropout=0.4)
+    case.compare(wrap=lambda call: lambda *a, **k: checkpoint(call, *a, use_reentrant=False, **k))
+
+
+def test_keeps_the_branch_the_stream_and_two_numbers_a_row():
+    kept = []
+
+    def pack(tensor):
+        kept.append(tensor.untyped_storage().nbytes())
+        return tensor
+
+    def saved(out_norm, in_norm):
+        kept.clear()
+        x, f = (torch.randn(64, 32, requires_grad=True) for _ in range(2))
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            norm_add_norm(x, f, out_norm=out_norm, in_norm=in_norm)
+        return sum(kept)
+
+    rows, tensor = 64 * 4, 64 * 32 * 4
+    assert saved("rms", "rms") == 2 * tensor + 2 * rows
+    assert saved("layer", "layer") == 2 * tensor + 4 * rows
+    assert saved(None, "rms") == tensor + 2 * rows
+    assert saved("rms", None) == tensor + 2 * rows
+
+
+def test_a_plain_add_passes_its_gradient_on():
+    x, f = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
+    stream, y = norm_add_norm(x, f, out_norm=None)
+    grads = torch.autograd.grad([stream, y], [x, f], [torch.ones_like(x), torch.ones_like(x)])
+    assert grads[0].data_ptr() == grads[1].data_ptr()
+
+
+def test_says_what_computes_it_and_why():
+    x = torch.ones(2, 3)
+    assert "on cpu" in boundary_backend(x).reason and boundary_backend(x).backend == "reference"
+    assert op.choose("cuda", FLOATS, 16384).backend == ("triton" if op.TRITON else "reference")
+    assert "float64" in op.choose("cuda", (torch.float64,), 8).reason or not op.TRITON
+    assert "16384" in op.choose("cuda", FLOATS, 16385).reason or not op.TRITON
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"backend": "numba"}, "backend"),
+        ({"out_norm": "batch"}, "norm"),
+        ({"f": torch.ones(2, 4)}, "one shape"),
+        ({"f": torch.ones(2, 3, dtype=torch.int64)}, "floating point"),
+        ({"out_weight": torch.ones(2)}, "3 features"),
+        ({"branch_scale": torch.ones(2)}, "3 features"),
+        ({"out_scale": torch.ones(3)}, "each row"),
+        ({"in_norm": None, "in_scale": torch.ones(2)}, "belongs to a norm"),
+        ({"out_norm": None, "out_bias": torch.ones(3)}, "belongs to a norm"),
+        ({"dropout": 0.5}, "needs a seed"),
+        ({"dropout": 1.0}, "less than 1"),
+        ({"dropout": 0.5, "seed": torch.ones(2)}, "int64"),
+        ({"backend": "triton"}, "cannot run"),
+    ],
+)
+def test_says_what_is_wrong(options, said):
+    with pytest.raises(UsageError, match=said):
+        norm_add_norm(**({"x": torch.ones(2, 3), "f": torch.ones(2, 3)} | options))
+
+
+def test_every_variant_has_fake_results():
+    """The fake results have the shapes and dtypes of the real ones."""
+    for case in variants(dtype=torch.bfloat16, stream_dtype=torch.float32):
+        with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+            fake = case.found()
+        real = case.found()
+        assert {k: (v.shape, v.dtype) for k, v in fake.items()} == {k: (v.shape, v.dtype) for k, v in real.items()}

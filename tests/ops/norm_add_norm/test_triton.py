@@ -1,0 +1,102 @@
+"""The GPU kernels: interpreted on a CPU in a process of their own, and for real where there is a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.ops.norm_add_norm.boundary import Boundary, variants
+
+from normplace.ops import boundary_backend, norm_add_norm
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_every_kernel_in_the_interpreter():
+    pytest.importorskip("triton", reason="needs Triton, whose interpreter runs on a CPU")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.ops.norm_add_norm.interpreted"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "every kernel agrees" in done.stdout
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_every_variant_on_a_gpu(dtype):
+    for case in variants(shape=(37, 320), dtype=dtype, device="cuda"):
+        case.compare("triton")
+
+
+@needs_gpu
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 64, 127, 257, 1021, 1024, 2048, 3001, 4096, 8191, 8192, 16381, 16384])
+def test_every_width_on_a_gpu(width):
+    # Of a thousand rows of three features some are nearly constant, and their norms magnify any rounding.
+    for rows in (1, 7, 1000) if width > 3 else (1, 7):
+        Boundary("rms", "rms", shape=(rows, width), device="cuda").compare("triton")
+        Boundary("layer", "layer", shape=(rows, width), shifts=True, device="cuda").compare("triton")
+
+
+@needs_gpu
+def test_many_rows_and_other_types_on_a_gpu():
+    Boundary("layer", "rms", shape=(100_003, 200), shifts=True, scales=True, device="cuda").compare("triton")
+    options = {"stream_dtype": torch.float32, "parameter_dtype": torch.float32, "device": "cuda"}
+    Boundary("rms", "layer", shape=(4, 9, 1024), dtype=torch.bfloat16, **options).compare("triton")
+    double = Boundary("rms", "layer", dtype=torch.float64, device="cuda")
+    double.compare()
+    assert boundary_backend(double.tensors["x"]).backend == "reference"
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_rows_far_from_zero_on_a_gpu(kind):
+    case = Boundary(kind, kind, (64, 4096), mean=1e4, gains=False, device="cuda")
+    stream, y = norm_add_norm(case.tensors["x"], case.tensors["f"], **case.options(), backend="triton")
+    truth = stream.double() - (stream.double().mean(1, keepdim=True) if kind == "layer" else 0)
+    truth = truth / (truth.square().mean(1, keepdim=True) + 1e-5).sqrt()
+    assert (y.double() - truth).abs().max() < 1e-3
+
+
+@needs_gpu
+def test_the_layout_of_rows_does_not_matter_on_a_gpu():
+    wide = torch.randn(6, 50, 140, device="cuda")
+    apart = wide.transpose(0, 1)[..., 1:130]
+    found = norm_add_norm(apart, apart.flip(0), backend="triton")
+    again = norm_add_norm(apart.contiguous(), apart.flip(0).contiguous(), backend="triton")
+    assert torch.equal(found[0], again[0]) and torch.equal(found[1], again[1])
+
+
+@needs_gpu
+def test_a_gpu_gives_the_same_bits_twice():
+    case = Boundary("layer", "layer", shape=(5000, 1024), shifts=True, branch="scalar", device="cuda")
+    first, second = case.found("triton"), case.found("triton")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@needs_gpu
+@pytest.mark.parametrize("options", [{}, {"shifts": True, "scales": True, "branch": "scalar", "dropout": 0.2}])
+def test_compiled_on_a_gpu(options):
+    case = Boundary("layer", "rms", shape=(100, 512), device="cuda", **options)
+    case.compare("triton", wrap=lambda call: torch.compile(call, fullgraph=True))
+
+
+@needs_gpu
+def test_gradients_of_gradients_on_a_gpu():
+    x, f = (torch.randn(3, 8, device="cuda", requires_grad=True) for _ in range(2))
+    stream, y = norm_add_norm(x, f, backend="triton")
+    (grad,) = torch.autograd.grad((y**2 * stream).sum(), x, create_graph=True)
+    (found,) = torch.autograd.grad(grad.square().sum(), f)
+    x64, f64 = (t.detach().double().requires_grad_() for t in (x, f))
+    stream, y = norm_add_norm(x64, f64)
+    (grad,) = torch.autograd.grad((y**2 * stream).sum(), x64, create_graph=True)
+    (expected,) = torch.autograd.grad(grad.square().sum(), f64)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-4)
