@@ -110,12 +110,11 @@ def fit_sequence(
     step = _Step(model, optimizer, training, device)
     advance = Replayed(step) if on_gpu and training.cuda_graph else step
     course, since, rows = Course(), 0, []
+    model.train()
     for done in range(training.steps):
         if done % AHEAD == 0:
             drawn = task.draw(AHEAD * training.batch_size, generator)
             rows = list(zip(*(part.split(training.batch_size) for part in drawn), strict=True))
-        if done == 0:
-            model.train()
         set_rate(optimizer, training.rate(done))
         advance(*rows[done % AHEAD])
         since += 1

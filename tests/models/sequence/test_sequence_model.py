@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -135,6 +136,29 @@ def test_generating_changes_nothing():
     model.generate(tokens(), 3)
     assert model.training
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_models_are_modules_like_others(mixer):
+    model, read = build(mixer), tokens(length=6)
+    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(again(read), model(read))
+    starts = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        model.reset_parameters()
+        starts.append(copy.deepcopy(model.state_dict()))
+    assert all(torch.equal(starts[0][name], starts[1][name]) for name in starts[0])
+    assert {p.device.type for p in build(mixer, device="meta").parameters()} == {"meta"}
+
+
+def test_a_compiled_model_is_the_model():
+    model, read = build(depth=1), tokens(length=9)
+    # Without code generation, which the operators' own tests cover and which takes long.
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    results = [call(read) for call in (model, compiled)]
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*(torch.autograd.grad(out.square().sum(), [*model.parameters()]) for out in results))
 
 
 MISTAKES = [

@@ -1,4 +1,4 @@
-"""Relations between the rows of a sequence, summed over those so far (Cui & Kerner 2024, arXiv 2406.16168).
+"""Relations between the rows of a sequence, summed over those so far (Cui et al. 2024, arXiv 2406.16168).
 
 ``relation_scan`` relates rows by an exponential that factorises, in time linear in the length. ``relation_pairwise``
 normalizes every pair, which no longer factorises: its time is quadratic in the length, and every row so far is a

@@ -8,7 +8,7 @@ from normplace.studies.causalrn.figures import figures
 STUDY = Study(
     name="causalrn",
     title="A norm of every pair turns a relation network into a memory that copies",
-    paper="Cui and Kerner, An All-MLP Sequence Modeling Architecture That Excels at Copying, arXiv 2406.16168",
+    paper="Cui et al., An All-MLP Sequence Modeling Architecture That Excels at Copying, arXiv 2406.16168",
     summary=(
         "Copying: CausalRN in its pairwise and scan forms, a Transformer and linear attention learn to repeat strings "
         "of one length, by the published task and initial weights. Networks are smaller and trained for fewer steps "

@@ -18,7 +18,7 @@ from normplace.tasks.sequences import FixedCopy
 SHORT: dict[str, dict[str, Any]] = {scale: {**size, "decoded": 0} for scale, size in SMALL.items()}
 SHORT["full"]["steps"] = 1000
 """Sizes of trials at the one length of this part."""
-LENGTH = {"smoke": 4, "laptop": 12, "full": 64}
+LENGTH = {"smoke": 4, "laptop": 10, "full": 64}
 FEW_SEEDS = 1
 """Of the cells that differ from the published network in more than one way."""
 

@@ -18,7 +18,8 @@ COPIES, LEVEL, DESTROYED = 0.95, -0.05, 0.1
 _RULE = (
     "String accuracy: the share of new strings copied without a single error, under teacher forcing. The paper's "
     "figures are not known to us, so the thresholds are ours, set before the runs but after single-seed pilots of a "
-    "two-block network on 16 characters, which chose the learning rate and the number of steps."
+    "two-block network on 16 characters, which chose the learning rate and the number of steps. One run of the laptop "
+    "scale then took too long, so its longer strings went from 12 to 10 characters."
 )
 
 
@@ -152,8 +153,8 @@ CLAIMS = (
             for name in ("relu", "gelu", "elu")
         ),
         seeds=SEEDS,
-        note=f"{_RULE} In a pilot ReLU came to copy 16 characters too, in two to three times the steps; the threshold "
-        "was kept.",
+        note=f"{_RULE} In a pilot ReLU came to copy 16 characters too, in two to three times the steps, and in a run "
+        "of the laptop scale at 12 characters so did GELU; the thresholds were kept.",
     ),
     Claim(
         id="scan-fails-in-float32",
@@ -182,9 +183,10 @@ CLAIMS = (
             Check("less that of a Transformer without positions, equal parameters", _VARIABLE_LEAD, at_least=LEVEL),
         ),
         seeds=SEEDS,
-        note=f"The task is that of Jelassi et al. 2024, arXiv 2402.01032. {_RULE} Pilots with strings of up to 6 and "
-        "10 characters had reached 0.88 and 0.84, the Transformer 0 and 0.06; they chose three blocks for the laptop "
-        "scale.",
+        note=f"The task is that of Jelassi et al. 2024, arXiv 2402.01032. {_RULE} Pilots of one to three "
+        "seeds with strings of up to 4, 6 and 10 characters had come between 0 and 0.94, the Transformer at most to "
+        "0.06; they chose the lengths, blocks and schedule of the laptop scale. The thresholds were set after the one "
+        "of 10.",
     ),
     Claim(
         id="copies-beyond-training",

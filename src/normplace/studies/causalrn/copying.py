@@ -37,6 +37,7 @@ class Copying:
         decoded: Strings that are also copied by greedy decoding.
         precision: ``float32`` or ``bfloat16``, of matrix products.
         device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
+        cuda_graph: Whether a GPU replays one recorded step.
     """
 
     length: int
@@ -53,6 +54,7 @@ class Copying:
     decoded: int = 32
     precision: str = "float32"
     device: str = "auto"
+    cuda_graph: bool = True
 
     def __post_init__(self) -> None:
         for name in ("length", "letters", "dim", "depth", "steps", "batch_size", "every"):
@@ -99,6 +101,7 @@ def copy_outcome(trial: Copying, build: Any) -> Outcome:
         trial.learning_rate,
         warm_up=trial.warm_up,
         precision=trial.precision,
+        cuda_graph=trial.cuda_graph,
         every=trial.every,
     )
     course = fit_sequence(model, task, training, train, watch)

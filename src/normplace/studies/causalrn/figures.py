@@ -105,7 +105,7 @@ def _course(lines: Sequence[Line]) -> list[Figure]:
 
 def _variable(lines: Sequence[Line]) -> list[Figure]:
     named = {
-        f"{TITLES[network]}, {positions}": chosen
+        f"{TITLES[network]}, {'no' if positions == 'none' else positions} positions": chosen
         for network, positions in VARIANTS
         if (chosen := pick(lines, "copying-variable", network=network, positions=positions))
     }
@@ -124,10 +124,10 @@ def _variable(lines: Sequence[Line]) -> list[Figure]:
             title="Copying strings of varying length, within and beyond training",
             caption="Share of strings, and of characters, that are right under teacher forcing; trained on packed "
             f"strings of up to {longest} characters, the dashed line, at equal numbers of parameters. Mean over seeds "
-            "with its 95% interval; after the comma, the kind of position.",
+            "with its 95% interval.",
             rows=rows,
             spec=curves(
-                x={"field": "length", "title": "characters", "scale": {"type": "log"}},
+                x={"field": "length", "title": "characters", "scale": {"type": "log", "nice": False}},
                 y={"field": "accuracy", "title": "accuracy", "scale": {"domain": [0, 1]}},
                 series="network",
                 order=list(named),
@@ -198,7 +198,7 @@ def _head(lines: Sequence[Line]) -> list[Figure]:
             "seeds with its 95% interval.",
             rows=rows,
             spec=curves(
-                x={"field": "length", "title": "keys", "scale": {"type": "log"}},
+                x={"field": "length", "title": "keys", "scale": {"type": "log", "nice": False}},
                 y={"field": "value", "title": "accuracy", "scale": {"domain": [0, 1]}},
                 series="head",
                 order=list(named),
@@ -271,7 +271,7 @@ def _scaling(lines: Sequence[Line]) -> list[Figure]:
     if not rows:
         return []
     spec = curves(
-        x={"field": "length", "title": "tokens", "scale": {"type": "log"}},
+        x={"field": "length", "title": "tokens", "scale": {"type": "log", "nice": False}},
         y={"field": "value", "title": "cost", "scale": {"type": "log"}},
         series="form",
         order=[TITLES[form] for form in forms],

@@ -73,7 +73,13 @@ def plan(scale: str) -> Iterator[HeadTrial]:
     for length in LENGTHS[scale][::-1]:
         for seed in range(2 if scale == "smoke" else 3):
             for pair_norm, activation in VARIANTS:
-                yield HeadTrial(pair_norm=pair_norm, activation=activation, length=length, seed=seed)
+                yield HeadTrial(
+                    pair_norm=pair_norm,
+                    activation=activation,
+                    length=length,
+                    seed=seed,
+                    queries=100 if scale == "full" else 40,
+                )
 
 
 def run(trial: HeadTrial) -> Outcome:

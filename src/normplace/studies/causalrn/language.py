@@ -48,6 +48,7 @@ class LanguageTrial:
         exam: Rows of the validation part that are judged.
         precision: ``float32`` or ``bfloat16``, of matrix products.
         device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
+        cuda_graph: Whether a GPU replays one recorded step.
     """
 
     network: str
@@ -64,6 +65,7 @@ class LanguageTrial:
     exam: int = 512
     precision: str = "float32"
     device: str = "auto"
+    cuda_graph: bool = True
 
     def __post_init__(self) -> None:
         if self.network not in NETWORKS:
@@ -102,6 +104,7 @@ def run(trial: LanguageTrial) -> Outcome:
         warm_up=trial.warm_up,
         schedule="cosine",
         precision=trial.precision,
+        cuda_graph=trial.cuda_graph,
     )
     course = fit_sequence(model, text, training, generator)
     exam = text.exam(trial.exam)

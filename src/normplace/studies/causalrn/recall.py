@@ -45,6 +45,7 @@ class RecallTrial:
         warm_up: Steps in which it rises.
         precision: ``float32`` or ``bfloat16``, of matrix products.
         device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
+        cuda_graph: Whether a GPU replays one recorded step.
     """
 
     network: str
@@ -61,6 +62,7 @@ class RecallTrial:
     warm_up: int = 50
     precision: str = "float32"
     device: str = "auto"
+    cuda_graph: bool = True
 
     def __post_init__(self) -> None:
         if self.network not in NETWORKS:
@@ -85,7 +87,12 @@ def run(trial: RecallTrial) -> Outcome:
         model = build(trial.network, task.vocab_size, trial.dim, trial.depth, **shape).to(device)
     train, exam = (torch.Generator(device).manual_seed(2 * trial.seed + n) for n in range(2))
     training = SequenceTraining(
-        trial.steps, trial.batch_size, trial.learning_rate, warm_up=trial.warm_up, precision=trial.precision
+        trial.steps,
+        trial.batch_size,
+        trial.learning_rate,
+        warm_up=trial.warm_up,
+        precision=trial.precision,
+        cuda_graph=trial.cuda_graph,
     )
     course = fit_sequence(model, task, training, train)
     batch = task.draw(EXAM, exam)
