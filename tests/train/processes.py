@@ -35,7 +35,7 @@ def main(out: Path) -> None:
         for name, (placement, changes) in CASES.items():
             model = network(placement)
             fit(model, corpus(), recipe(**changes), out / name, world)
-            weights = whole_state(model)
+            weights = whole_state(model, world)
             if world.first:
                 torch.save(weights, out / name / "weights.pt")
         fit(network(), corpus(), recipe(), out / "alone", world)

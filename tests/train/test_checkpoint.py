@@ -60,6 +60,20 @@ def test_the_newest_two_are_kept(tmp_path):
     assert (tmp_path / "latest").read_text() == "step-00000010\n"
 
 
+def test_the_one_that_is_named_is_kept_however_many_later_ones_there_are(tmp_path):
+    model, optimizer = state(0, steps=1)
+    for step in (20, 30):
+        checkpoint.save(tmp_path, step, model, optimizer, {}, ALONE)
+    checkpoint.save(tmp_path / "other", 10, model, optimizer, {}, ALONE)
+    (tmp_path / "other" / "step-00000010").rename(tmp_path / "step-00000010")
+    (tmp_path / "latest").write_text("step-00000010\n")  # as one does when the later ones are of no use
+    checkpoint.save(tmp_path, 15, model, optimizer, {}, ALONE)
+    assert [path.name for path in checkpoint._whole(tmp_path)] == ["step-00000010", "step-00000015"]
+    path = checkpoint.newest(tmp_path)
+    assert path is not None
+    assert path.name == "step-00000015"
+
+
 def full_disk(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from normplace.cli import main
+from normplace.train import command
 
 SMALL = [
     "--dim",
@@ -98,5 +99,6 @@ def test_another_placement_in_the_same_folder_is_refused(tmp_path, text, capsys)
 
 def test_only_the_first_process_says_what_was_wrong(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(command, "GRACE", 0.0)
     assert main(["train", "--text", "absent.txt", "--device", "cpu"]) == 2
     assert capsys.readouterr().err == ""

@@ -13,6 +13,7 @@ import torch
 from tests.train.processes import CASES
 from tests.train.training_cases import ALONE, corpus, network, recipe
 
+from normplace.errors import UsageError
 from normplace.train.distributed import join
 from normplace.train.log import read_log
 from normplace.train.loop import fit
@@ -109,6 +110,15 @@ def test_a_full_disk_of_one_process_is_said_by_both(runs):
     assert "No space left on device): step-00000004 is intact" in said[0]
     assert sorted(path.name for path in (runs / "full" / "checkpoints").iterdir()) == ["latest", "step-00000004"]
     assert fit(network(), corpus(), recipe(), runs / "full", ALONE).resumed == 4
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    for name, value in (("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(UsageError, match="2 processes on this machine need as many GPUs, but it has 1"), join("cuda"):
+        pass
 
 
 def test_without_torchrun_there_is_one_process(monkeypatch):

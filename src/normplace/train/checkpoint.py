@@ -1,9 +1,9 @@
 """Checkpoints: a folder for each, which is there whole or not at all, and a file ``latest`` that names the newest.
 
 Every process writes its rows of each tensor to a file of its own, in a folder that is renamed once all files are on the
-disk; then ``latest`` is replaced; then all but the newest two are removed. So at every moment ``latest`` names a whole
-checkpoint, and one before it is kept. Nothing that is read can run code: tensors are read as tensors only, the rest is
-JSON. Any number of processes can read what another number wrote.
+disk; then ``latest`` is replaced; then all but the new one and the one before it are removed. So at every moment
+``latest`` names a whole checkpoint. Nothing that is read can run code: tensors are read as tensors only, the rest is
+JSON. Any number of processes can read what another number wrote; all must see the same folder.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from normplace.train.distributed import World, inner
 
 LATEST, MANIFEST = "latest", "manifest.json"
 PART = ".part"
-KEPT = 2
 FORMAT = 1
 
 
@@ -59,44 +59,62 @@ def save(
     Raises:
         UsageError: If it cannot be written; those before it are as they were.
     """
-    name = f"step-{step:08}"
-    part, whole = folder / (name + PART), folder / name
-    problem = None
-    try:
+    whole = folder / f"step-{step:08}"
+    part = whole.with_suffix(PART)
+    with _together(world, part, step):
         if world.first:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
-    except OSError as error:
-        problem = error.strerror or str(error)
-    _agree(world, problem, part, step)
-    try:
-        held = _held(model, optimizer, world)
-        content = {
-            "tensors": {key: rows.values.cpu() for key, rows in held.items()},
-            "first": {key: rows.first for key, rows in held.items()},
-            "total": {key: rows.total for key, rows in held.items()},
-            "random": _random_state(world.device),
-        }
-        with (part / _file(world.rank)).open("wb") as file:
-            torch.save(content, file)
-            _sync(file)
+    with _together(world, part, step):
+        _write(part / _file(world.rank), _held(model, optimizer, world), world)
         if world.first:
             manifest = {"format": FORMAT, "step": step, "processes": world.size, **said}
             with (part / MANIFEST).open("w") as file:
                 json.dump(manifest, file)
                 _sync(file)
-    except (OSError, RuntimeError) as error:  # torch's writer turns the one into the other
-        problem = getattr(error, "strerror", None) or str(error.__cause__ or error.__context__ or error)
-    _agree(world, problem, part, step)
-    try:
+    with _together(world, part, step):
         if world.first:
             _publish(folder, part, whole)
+
+
+@contextmanager
+def _together(world: World, part: Path, step: int) -> Iterator[None]:
+    """Refuse in every process when one cannot write what the block writes."""
+    problem = None
+    try:
+        yield
     except OSError as error:
         problem = error.strerror or str(error)
-    _agree(world, problem, part, step)
+    reason = next((said for said in world.everyone(problem) if said is not None), None)
+    if reason is None:
+        return
+    if world.first:
+        shutil.rmtree(part, ignore_errors=True)
+    before = newest(part.parent)
+    intact = f"{before.name} is intact, so free space and run the same command again" if before else "there is none yet"
+    raise UsageError(f"the checkpoint of step {step} cannot be written to {part.parent} ({reason}): {intact}.")
+
+
+def _write(path: Path, held: dict[str, Rows], world: World) -> None:
+    content = {
+        "tensors": {key: rows.values.cpu() for key, rows in held.items()},
+        "first": {key: rows.first for key, rows in held.items()},
+        "total": {key: rows.total for key, rows in held.items()},
+        "random": _random_state(world.device),
+    }
+    with path.open("wb") as file:
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:  # which torch's writer puts in place of the file's own
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
+        _sync(file)
 
 
 def _publish(folder: Path, part: Path, whole: Path) -> None:
+    """Put the folder in its place, name it, and remove all but it and the one that was named before."""
+    kept = {whole, newest(folder)}
     _sync_folder(part)
     shutil.rmtree(whole, ignore_errors=True)  # left by a run that ended before it was named
     part.rename(whole)
@@ -107,24 +125,13 @@ def _publish(folder: Path, part: Path, whole: Path) -> None:
         _sync(file)
     pointer.replace(folder / LATEST)
     _sync_folder(folder)
-    for old in _whole(folder)[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    for old in _whole(folder):
+        if old not in kept:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _whole(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if path.suffix != PART)
-
-
-def _agree(world: World, problem: str | None, part: Path, step: int) -> None:
-    """Refuse in every process when one had a problem."""
-    reason = next((said for said in world.everyone(problem) if said is not None), None)
-    if reason is None:
-        return
-    if world.first:
-        shutil.rmtree(part, ignore_errors=True)
-    before = newest(part.parent)
-    intact = f"{before.name} is intact, so free space and run the same command again" if before else "there is none yet"
-    raise UsageError(f"the checkpoint of step {step} cannot be written to {part.parent} ({reason}): {intact}.")
 
 
 def newest(folder: Path) -> Path | None:

@@ -25,6 +25,8 @@ from normplace.train.loop import Step
 
 EVERY = 1.0
 """Seconds between two lines."""
+GRACE = 3.0
+"""Seconds the other processes leave the first to say what was wrong."""
 
 OPTIONS = {
     "placement": "where the norms stand",
@@ -90,7 +92,8 @@ def execute(arguments: argparse.Namespace, overrides: Mapping[str, Any]) -> int:
             begun=screen.begin,
         )
     except UsageError:
-        if os.environ.get("RANK", "0") != "0":  # the first process says it for all
+        if os.environ.get("RANK", "0") != "0":  # the first process says it for all, before torchrun ends it
+            time.sleep(GRACE)
             return 2
         raise
     if os.environ.get("RANK", "0") == "0":

@@ -146,6 +146,11 @@ def gathered(value: Tensor) -> Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def whole_state(model: nn.Module) -> dict[str, Tensor]:
-    """Every weight whole and on the CPU, in every process; one tensor at a time is gathered."""
-    return {name: gathered(value.detach()).cpu() for name, value in inner(model).state_dict().items()}
+def whole_state(model: nn.Module, world: World) -> dict[str, Tensor]:
+    """Every weight whole and on the CPU, in the first process; the others help to gather one tensor at a time."""
+    whole = {}
+    for name, value in inner(model).state_dict().items():
+        value = gathered(value.detach())
+        if world.first:
+            whole[name] = value.cpu()
+    return whole

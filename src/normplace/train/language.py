@@ -79,7 +79,7 @@ def train_language(
             "versions": {"normplace": __version__, "torch": torch.__version__, "python": platform.python_version()},
             "device": _name(world.device),
         }
-        weights = whole_state(model) if course.status == "finished" else None
+        weights = whole_state(model, world) if course.status == "finished" else None
         if world.first:
             _write(out, result, config, weights)
     return result

@@ -11,7 +11,7 @@ import importlib.util
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,7 +79,7 @@ class WeightsAndBiases:
 SINKS: dict[str, Callable[[Path, Mapping[str, Any]], Sink]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 
 
-def check_sinks(names: Iterable[str]) -> None:
+def check_sinks(names: Sequence[str]) -> None:
     """Refuse names of logs that are unknown or not installed.
 
     Raises:
@@ -104,7 +104,7 @@ class Log:
         UsageError: If it cannot be written or is in use, or a further log is not to be had.
     """
 
-    def __init__(self, out: Path, also: Iterable[str] = (), config: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, out: Path, also: Sequence[str] = (), config: Mapping[str, Any] | None = None) -> None:
         check_sinks(also)
         self.path = out / FILE
         try:

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ class _Running:
     number: int
     rate: float
     numbers: Tensor
-    arrived: Any = field(default=None)
+    arrived: Any = None
 
 
 class Diverged(Exception):
@@ -163,10 +163,9 @@ class _Loop:
             "text": corpus.digest,
             "recipe": {key: value for key, value in dataclasses.asdict(recipe).items() if key not in FREE},
         }
-        peak = recipe.peak_tflops * 1e12 or measured_peak(world.device, recipe.precision)
-        self.peak = peak
+        self.peak = recipe.peak_tflops * 1e12 or measured_peak(world.device, recipe.precision)
         flops = flops_per_token(model, recipe.context)
-        self.meter = Meter(recipe.batch * recipe.context, flops, peak * world.size)
+        self.meter = Meter(recipe.batch * recipe.context, flops, self.peak * world.size)
         self.model = distribute(model, world, recipe.parallel, recipe.compile)
         self.optimizer = torch.optim.AdamW(
             _groups(self.model, recipe.weight_decay),
@@ -206,18 +205,18 @@ class _Loop:
             done = self.running.number if self.running else done
         latest = self.losses[-100:]
         return Course(
-            status,
-            reason,
-            done,
-            sum(latest) / len(latest) if latest else None,
-            held_out,
-            self.divergence.spikes,
-            done * self.meter.tokens,
-            self.meter.tokens_per_second,
-            self.meter.utilisation,
-            self.peak / 1e12,
-            time.perf_counter() - since,
-            begun,
+            status=status,
+            reason=reason,
+            step=done,
+            loss=sum(latest) / len(latest) if latest else None,
+            held_out=held_out,
+            spikes=self.divergence.spikes,
+            tokens=done * self.meter.tokens,
+            tokens_per_second=self.meter.tokens_per_second,
+            utilisation=self.meter.utilisation,
+            peak_tflops=self.peak / 1e12,
+            seconds=time.perf_counter() - since,
+            resumed=begun,
         )
 
     def _begin(self, done: int) -> _Running:

@@ -11,7 +11,8 @@ import json
 import time
 import uuid
 
-import torch.distributed as dist
+from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.rendezvous import rendezvous
 
 from normplace.errors import UsageError
 
@@ -20,13 +21,13 @@ PATIENCE = 600.0
 PAUSE = 0.02
 
 
-def meet() -> tuple[dist.Store, int, int]:
+def meet() -> tuple[Store, int, int]:
     """A store for this attempt alone, the rank of this process, and the number of processes, as torchrun says."""
-    store, rank, size = next(dist.rendezvous("env://"))
-    return dist.PrefixStore(agree(store, rank, size), store), rank, size
+    store, rank, size = next(rendezvous("env://"))
+    return PrefixStore(agree(store, rank, size), store), rank, size
 
 
-def agree(store: dist.Store, rank: int, size: int) -> str:
+def agree(store: Store, rank: int, size: int) -> str:
     """A word that all processes of this attempt have, and that no attempt before had.
 
     The first process chooses it, and the others answer with a name of their own. They take the word once the first has
