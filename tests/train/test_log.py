@@ -40,12 +40,15 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     Log(tmp_path).close()
 
 
-def test_a_full_disk_is_said(tmp_path):
+def test_a_full_disk_is_said(tmp_path, monkeypatch):
     (tmp_path / "log.jsonl").symlink_to("/dev/full")
     log = object.__new__(Log)  # a device has no lines to mend
     log.path, log._sinks = tmp_path / "log.jsonl", []
     with log.path.open("wb", buffering=0) as file:
         log._file = file.fileno()
+        with pytest.raises(UsageError, match="No space left on device"):
+            log.write("step", 1)
+        monkeypatch.setattr("os.write", lambda file, data: len(data) - 1)
         with pytest.raises(UsageError, match="No space left on device"):
             log.write("step", 1)
 

@@ -6,6 +6,7 @@ steps after it again; the last line of a step is the one that counts.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import importlib.util
 import json
@@ -136,18 +137,24 @@ class Log:
         line = {"event": event, "step": step, **{key: _said(value) for key, value in values.items()}}
         data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
         try:
-            written = os.write(self._file, data)
+            if os.write(self._file, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            raise UsageError(f"cannot write {self.path}: {error.strerror or error}; free space and go on.") from error
-        if written != len(data):
-            raise UsageError(f"cannot write {self.path}: the disk is full; free space and run the same command again.")
+            raise self._refused(error) from error
         numbers = {key: value for key, value in values.items() if isinstance(value, float) and math.isfinite(value)}
         for sink in self._sinks:
             sink.write(step, numbers)
 
     def sync(self) -> None:
         """Return when all lines are on disk."""
-        os.fsync(self._file)
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> UsageError:
+        reason = error.strerror or error
+        return UsageError(f"cannot write {self.path} ({reason}): free space and run the same command again.")
 
     def close(self) -> None:
         """Release the file and the further logs."""
