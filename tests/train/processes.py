@@ -12,16 +12,18 @@ from tests.train.training_cases import corpus, network, recipe
 
 from normplace.errors import UsageError
 from normplace.train import checkpoint
-from normplace.train.distributed import join, whole_state
+from normplace.train.distributed import join, leave, whole_state
 from normplace.train.loop import fit
 
 CASES = {
     "sharded": ("peri", {}),
     "sharded-parts": ("post", {"accumulate": 2}),
     "sharded-streams": ("siamese", {}),
+    "sharded-double": ("peri", {"steps": 40}),
     "copied": ("peri", {"parallel": "ddp"}),
     "copied-parts": ("peri", {"parallel": "ddp", "accumulate": 2}),
 }
+DTYPES = {"sharded-double": torch.float64}
 
 
 def no_space(_: object) -> None:
@@ -33,7 +35,7 @@ def main(out: Path) -> None:
     torch.set_num_threads(1)
     with join("cpu") as world:
         for name, (placement, changes) in CASES.items():
-            model = network(placement)
+            model = network(placement).to(DTYPES.get(name))
             fit(model, corpus(), recipe(**changes), out / name, world)
             weights = whole_state(model, world)
             if world.first:
@@ -45,6 +47,7 @@ def main(out: Path) -> None:
             fit(network(), corpus(), recipe(), out / "full", world)
         except UsageError as error:
             (out / f"full-{world.rank}.txt").write_text(str(error))
+    leave()
 
 
 if __name__ == "__main__":

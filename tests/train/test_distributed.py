@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.train.processes import CASES
+from tests.train.processes import CASES, DTYPES
 from tests.train.training_cases import ALONE, corpus, network, recipe
 
 from normplace.errors import UsageError
@@ -56,19 +56,21 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_give_the_losses_and_weights_of_one(runs, tmp_path, name):
     placement, changes = CASES[name]
-    model = network(placement)
+    # In double precision the same steps agree for as long as one looks; in single precision, rounding grows in time.
+    near = 1e-12 if name in DTYPES else 1e-6
+    model = network(placement).to(DTYPES.get(name))
     fit(model, corpus(), recipe(**changes), tmp_path, ALONE)
     together, alone = losses(runs / name), losses(tmp_path)
-    assert len(alone) == 8
-    assert together == pytest.approx(alone, abs=1e-6, rel=0)
+    assert len(alone) == changes.get("steps", 8)
+    assert together == pytest.approx(alone, abs=near, rel=0)
     looks = [
         [line["held_out"] for line in read_log(out) if line["event"] == "held-out"] for out in (runs / name, tmp_path)
     ]
-    assert looks[0] == pytest.approx(looks[1], abs=1e-6, rel=0)
+    assert looks[0] == pytest.approx(looks[1], abs=near, rel=0)
     weights = torch.load(runs / name / "weights.pt", weights_only=True)
     assert weights.keys() == model.state_dict().keys()
     for key, value in model.state_dict().items():
-        torch.testing.assert_close(weights[key], value, atol=1e-4, rtol=0)
+        torch.testing.assert_close(weights[key], value, atol=100 * near, rtol=0)
 
 
 def test_two_processes_write_half_each(runs):

@@ -18,7 +18,7 @@ from normplace.models.transformer import Transformer
 from normplace.tasks.sequences.text import STANDARD_LIBRARY
 from normplace.train.config import Network, Recipe
 from normplace.train.corpus import BYTES, Corpus
-from normplace.train.distributed import World
+from normplace.train.distributed import World, leave
 from normplace.train.language import MODEL, RESULT, train_language
 from normplace.train.log import FILE
 from normplace.train.loop import Step
@@ -98,6 +98,8 @@ def execute(arguments: argparse.Namespace, overrides: Mapping[str, Any]) -> int:
         raise
     if os.environ.get("RANK", "0") == "0":
         screen.end(result, arguments.out)
+    if "WORLD_SIZE" in os.environ:
+        leave()
     return 0
 
 

@@ -7,10 +7,11 @@ With ``fsdp`` every :class:`normplace.Residual` is gathered when it computes and
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -85,6 +86,17 @@ def join(device: str = "auto") -> Iterator[World]:
         yield World(rank, size, chosen, joined=True)
     finally:
         dist.destroy_process_group()
+
+
+def leave() -> NoReturn:
+    """End this process, whose work is done, at once.
+
+    torch keeps gloo's threads to the end, also after the group is destroyed. One that is just freeing a tensor while
+    the interpreter ends aborts it (pytorch pull request 179291), and torchrun would take that for a failure of the run.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def distribute(model: nn.Module, world: World, parallel: str, compiled: bool = False) -> nn.Module:

@@ -226,13 +226,14 @@ class _Loop:
         set_rate(self.optimizer, rate)
         self.optimizer.zero_grad(set_to_none=True)
         rows = recipe.batch // recipe.accumulate
-        loss = torch.zeros((), device=world.device)
+        parts = []
         for part in range(recipe.accumulate):
             mine = self.rows.rows(*share(done * recipe.batch + part * rows, rows, world.rank, world.size))
             with without_sync(self.model, last=part == recipe.accumulate - 1):
-                partial = self._loss(mine) / recipe.accumulate
-                partial.backward()
-            loss += partial.detach()
+                parts.append(self._loss(mine) / recipe.accumulate)
+                parts[-1].backward()
+            parts[-1] = parts[-1].detach()
+        loss = torch.stack(parts).sum()
         norm = gathered(nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip))
         self.optimizer.step()
         numbers = torch.stack([world.total(loss) / world.size, norm.to(loss.dtype)]).to("cpu", non_blocking=True)
@@ -247,7 +248,8 @@ class _Loop:
             rows = rows.pin_memory().to(self.world.device, non_blocking=True)
         with half_precision(self.recipe.precision, self.world.device):
             scores = self.model(rows[:, :-1])
-        return F.cross_entropy(scores.float().flatten(0, 1), rows[:, 1:].flatten(), reduction=reduction)
+        precise = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        return F.cross_entropy(precise.flatten(0, 1), rows[:, 1:].flatten(), reduction=reduction)
 
     def _settle(self, look: bool = False) -> float | None:
         """Read the numbers of the step that was begun before, judge and record them.
@@ -286,9 +288,8 @@ class _Loop:
         world, at_once = self.world, self.recipe.batch // self.recipe.accumulate // self.world.size
         first, mine = share(0, len(self.exam) // world.size * world.size, world.rank, world.size)
         self.model.eval()
-        total = torch.zeros((), device=world.device)
-        for rows in self.exam[first : first + mine].split(at_once):
-            total += self._loss(rows, "sum")
+        parts = [self._loss(rows, "sum") for rows in self.exam[first : first + mine].split(at_once)]
+        total = torch.stack(parts).sum()
         self.model.train()
         return float(world.total(total)) / (mine * world.size * self.recipe.context)
 
