@@ -223,18 +223,10 @@ def tune() -> Iterator[str]:
 
     long, many = (4, 8192, 1024, torch.bfloat16), (64, 602, 192, torch.bfloat16)
     scans, products = (build("cuda", shape, quick=True) for build, shape in ((scan, long), (pairs, many)))
-    sizes = ((1024, 1), (2048, 1), (2048, 2), (4096, 4), (8192, 8))  # elements and warps
-    sums = [triton_scan.Tile(*size) for size in sizes]
-    walks = [triton_scan.Tile(*size, chunk) for size in sizes for chunk in (16, 32, 64)]
-    back = [triton_scan.Tile(*size) for size in (*sizes[2:], (4096, 8), (8192, 16))]
-    tiles = [
-        triton_pairs.Tile(*layout)
-        for layout in (
-            (8, 64, 4, 8), (16, 64, 4, 8), (16, 64, 4, 4), (32, 64, 4, 4), (32, 64, 8, 8), (16, 32, 2, 8),
-            (16, 64, 2, 8),
-        )
-    ]  # fmt: skip
-    scales = [triton_pairs.Tile(*layout) for layout in ((64, 32, 8), (64, 32, 4), (128, 32, 8), (64, 64, 8))]
+    walks = [triton_scan.Tile(*layout) for layout in ((1024, 1, 32), (1024, 1, 8), (1024, 2, 16))]
+    sums, back = ([triton_scan.Tile(*size) for size in sizes] for sizes in ([(2048, 2)], [(2048, 2), (1024, 1)]))
+    tiles = [triton_pairs.Tile(*layout) for layout in ((32, 64, 4, 4), (16, 64, 4, 4))]
+    scales, through = [triton_pairs.Tile(128, 32, 8)], [triton_pairs.Tile(64, 64, 4, 64)]
     for problem, module, name, layouts, step in (
         (scans, triton_scan, "SUMS", sums, FORWARD),
         (scans, triton_scan, "FORWARD", walks, FORWARD),
@@ -243,6 +235,7 @@ def tune() -> Iterator[str]:
         (products, triton_pairs, "FORWARD", tiles, FORWARD),
         (products, triton_pairs, "QUERIES", tiles, TRAINING),
         (products, triton_pairs, "KEYS", tiles, TRAINING),
+        (products, triton_pairs, "THROUGH_SCALE", through, TRAINING),
     ):
         call = problem.ours.calls(problem.seeds)[step]
         yield from fastest(module.__name__.rpartition(".")[2], Setting(module, name, layouts), call)

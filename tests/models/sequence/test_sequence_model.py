@@ -14,6 +14,7 @@ from normplace.models import CausalRN, SequenceModel
 from normplace.models.sequence import Relation, count_parameters
 from normplace.models.sequence.mixers import MIXERS, POSITIONS
 from normplace.presets import PRESETS
+from normplace.stack import fusing
 
 CASES = [
     *((kind, positions) for kind in MIXERS for positions in POSITIONS),
@@ -76,6 +77,19 @@ def test_every_preset_is_a_placement_of_the_trunk(mixer, placement):
             x = residual(x)
     x = x if model.final_norm is None else F.layer_norm(x, (8,))
     torch.testing.assert_close(model(read), model.head(x))
+
+
+@pytest.mark.parametrize("placement", ["pre", "peri", "post"])
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_fused_boundaries_change_nothing(mixer, placement):
+    model, read = build(mixer, placement=placement), tokens()
+    with fusing("never"):
+        wanted = model(read)
+    with fusing("always"):
+        torch.testing.assert_close(model(read), wanted)
+        rows, state = model.prefill(read[:, :-1])
+        rows = torch.cat([rows, model.step(read[:, -1], state)[:, None]], 1)
+    torch.testing.assert_close(rows, wanted)
 
 
 def test_placements_of_two_streams_are_carried():

@@ -117,7 +117,7 @@ def test_keeps_the_branch_the_stream_and_two_numbers_a_row():
         kept.clear()
         x, f = (torch.randn(64, 32, requires_grad=True) for _ in range(2))
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            norm_add_norm(x, f, out_norm=out_norm, in_norm=in_norm)
+            norm_add_norm(x, f, out_norm=out_norm, in_norm=in_norm, backend="reference")
         return sum(kept)
 
     rows, tensor = 64 * 4, 64 * 32 * 4
@@ -129,14 +129,15 @@ def test_keeps_the_branch_the_stream_and_two_numbers_a_row():
 
 def test_a_plain_add_passes_its_gradient_on():
     x, f = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
-    stream, y = norm_add_norm(x, f, out_norm=None)
+    stream, y = norm_add_norm(x, f, out_norm=None, backend="reference")
     grads = torch.autograd.grad([stream, y], [x, f], [torch.ones_like(x), torch.ones_like(x)])
     assert grads[0].data_ptr() == grads[1].data_ptr()
 
 
 def test_says_what_computes_it_and_why():
     x = torch.ones(2, 3)
-    assert "on cpu" in boundary_backend(x).reason and boundary_backend(x).backend == "reference"
+    assert "on cpu" in boundary_backend(x).reason and boundary_backend(x).backend == "composed"
+    assert boundary_backend(x.bfloat16()).backend == "reference"
     assert op.choose("cuda", FLOATS, 16384).backend == ("triton" if op.TRITON else "reference")
     assert "float64" in op.choose("cuda", (torch.float64,), 8).reason or not op.TRITON
     assert "16384" in op.choose("cuda", FLOATS, 16385).reason or not op.TRITON

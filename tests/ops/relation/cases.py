@@ -106,3 +106,15 @@ def cancelling(**options: Any) -> Case:
     case.b[:, :half] = -case.a[:, half : 2 * half] + left
     case.b[:, 0] = -case.a[:, half]
     return case
+
+
+def kinked(**options: Any) -> Case:
+    """A rectifier whose kink some pairs hit in every channel: those with one sum throughout, and two constant rows."""
+    case = Case(activation="relu", **options)
+    half, step = case.shape[1] // 2, 1 / 1024
+    rows = case.a[:, half : 2 * half]
+    # Their means lie on both sides of 1, where they are rounded differently.
+    rows = ((rows - rows.mean(-1, keepdim=True) + 1 + step / 2) / step).round() * step
+    case.a[:, half : 2 * half], case.b[:, :half] = rows, step - rows
+    case.a[:, 0], case.b[:, 0] = 2.0, 0.3
+    return case

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from tests.ops.relation.cases import Case, cancelling, norm
+from tests.ops.relation.cases import Case, cancelling, kinked, norm
 
 from normplace import UsageError
 from normplace.ops import relation_pairwise, relation_scan
@@ -72,6 +72,11 @@ def test_pairs_that_nearly_cancel():
     """Normalizing magnifies what is left of them fifty times, and the last digits of the gradient with it."""
     for eps in (1e-5, 0.0):
         cancelling(shape=(2, 40, 48), eps=eps).compare("pairwise", of_gradients=2e-4)
+
+
+def test_the_slope_of_a_rectifier_at_zero_is_zero():
+    for eps in (1e-5, 0.0):
+        kinked(shape=(1, 10, 11), eps=eps).compare("pairwise", of_gradients=2e-4)
 
 
 def test_equal_numbers_are_normalized_to_zero():

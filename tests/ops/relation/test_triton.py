@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.ops.relation.cases import Case, cancelling
+from tests.ops.relation.cases import Case, cancelling, kinked
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,6 +47,7 @@ def test_heads_and_cancelling_pairs_on_a_gpu():
     Case((2, 90, 96), "separate", heads=3, post_norm=True, device="cuda").compare("scan", "triton")
     for eps in (1e-5, 0.0):
         cancelling(shape=(2, 140, 96), eps=eps, device="cuda").compare("pairwise", "triton", of_gradients=2e-4)
+        kinked(shape=(1, 10, 11), eps=eps, device="cuda").compare("pairwise", "triton", of_gradients=2e-4)
 
 
 @needs_gpu

@@ -13,6 +13,7 @@ from normplace.errors import UsageError, unknown
 from normplace.models.positions import sinusoids
 from normplace.models.sequence.mixers import STD, Mixer, Relation, build_mixer
 from normplace.models.transformer.generate import check_draws, draw
+from normplace.models.transformer.layer import Blocks
 from normplace.models.transformer.starts import Embedding, Projection
 from normplace.models.transformer.streams import build_streams
 from normplace.norms import LayerNorm
@@ -103,7 +104,7 @@ class SequenceModel(nn.Module):
         self.embedding_norm = build_slot_norm(chosen, "embedding", dim) if rule.embedding else None
         blocks = [self.mixer.branches(dim, depth, positions, **factory) for _ in range(depth)]
         self.blocks = nn.ModuleList(
-            nn.ModuleList(Residual(branch, dim, rule.of_one_block(), chosen, layer, depth) for branch in block)
+            Blocks(*(Residual(branch, dim, rule.of_one_block(), chosen, layer, depth) for branch in block))
             for layer, block in enumerate(blocks, start=1)
         )
         self.streams = build_streams(rule.streams, chosen, dim, sum(map(len, blocks)))
@@ -211,15 +212,8 @@ class SequenceModel(nn.Module):
             x = x + self.places.weight[before : before + length].to(x.dtype)
         elif self.positions == "sinusoidal":
             x = x + sinusoids(length, self.dim, x, before)
-        streams = self.streams.begin(x if self.embedding_norm is None else self.embedding_norm(x))
-        for layer, (block, mixing) in enumerate(zip(self.blocks, options, strict=True), start=1):
-            assert isinstance(block, nn.ModuleList)
-            calls: Any = [(residual, {} if n else mixing) for n, residual in enumerate(block)]
-            streams = self.streams.layer(streams, layer, calls)
-        return self.head(self.streams.end(streams, self._finished))
-
-    def _finished(self, x: Tensor) -> Tensor:
-        return x if self.final_norm is None else self.final_norm(x)
+        x = x if self.embedding_norm is None else self.embedding_norm(x)
+        return self.head(self.streams.through(x, list(zip(self.blocks, options, strict=True)), self.final_norm))
 
     def _check(self, tokens: Tensor, before: int) -> None:
         if tokens.ndim != 2 or 0 in tokens.shape:

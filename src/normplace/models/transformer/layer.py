@@ -1,4 +1,4 @@
-"""One layer of a Transformer: what its tokens read of each other, and what each makes of it."""
+"""One layer: what its tokens read of each other, and what each makes of it."""
 
 from __future__ import annotations
 
@@ -33,6 +33,19 @@ class Layer(nn.Module):
         return [BlockCall(self.attention, kwargs=read), BlockCall(self.mlp)]
 
 
+class Blocks(nn.Sequential):
+    """One layer of any blocks in turn, the first of which mixes tokens."""
+
+    def forward(self, input: Tensor, **read: object) -> Tensor:
+        """The stream after the layer, for the arguments of its first branch."""
+        return run_blocks(self.calls(**read), input)
+
+    def calls(self, **read: object) -> list[BlockCall]:
+        """The blocks, with what the first is given."""
+        first, *rest = self
+        return [BlockCall(first, kwargs=read), *map(BlockCall, rest)]
+
+
 def calls_of(layer: nn.Module, **read: object) -> list[BlockCall]:
     """The blocks of a layer, or the layer itself where it must be called: it has hooks, or was put in its place.
 
@@ -40,6 +53,6 @@ def calls_of(layer: nn.Module, **read: object) -> list[BlockCall]:
         layer: What stands in the stack.
         **read: What attention is given.
     """
-    if type(layer) is Layer and not watched(layer) and not watched_everywhere():
+    if (type(layer) is Layer or type(layer) is Blocks) and not watched(layer) and not watched_everywhere():
         return layer.calls(**read)
     return [BlockCall(layer, kwargs=read)]

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from normplace.errors import UsageError
-from normplace.models.transformer.layer import Layer, calls_of
+from normplace.models.transformer.layer import Blocks, Layer, calls_of
 from normplace.placement import STREAMS
 from normplace.residual import NormLike, Residual, build_slot_norm
 from normplace.stack import BlockCall, fusion, run_blocks
@@ -119,7 +119,7 @@ def blocks_of(layer: nn.Module, read: Mapping[str, Any]) -> list[BlockCall]:
     Raises:
         UsageError: If something else was put in its place.
     """
-    if not isinstance(layer, Layer):
+    if not isinstance(layer, Layer | Blocks):
         raise UsageError(
             f"the placement carries more than one stream through a layer, so {type(layer).__name__} cannot stand in "
             "its place: wrap its blocks, or the branches in them."

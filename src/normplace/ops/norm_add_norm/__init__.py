@@ -65,7 +65,7 @@ def norm_add_norm(
         out_scale: A number for each row, after the norm of ``f``.
         in_scale: A number for each row, after the norm of the stream.
         stream_dtype: Dtype of the returned stream; that of ``x`` unless told. y has that of ``f``.
-        backend: What computes it: ``auto``, ``reference`` or ``triton``.
+        backend: What computes it: ``auto``, ``composed`` of PyTorch's norms, ``reference`` or ``triton``.
 
     Returns:
         The stream, and what the next branch reads.
@@ -122,7 +122,7 @@ def boundary_backend(x: Tensor, f: Tensor | None = None, backend: str = "auto") 
 
     Example:
         >>> boundary_backend(torch.ones(2, 8, dtype=torch.float64), backend="reference")
-        Choice(backend='reference', reason='the reference was asked for')
+        Choice(backend='reference', reason='the reference form was asked for')
     """
     dtypes = (x.dtype, x.dtype if f is None else f.dtype)
     return choose(x.device.type, dtypes, x.shape[-1], backend)

@@ -103,8 +103,8 @@ def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Ten
     """The stream, what the next branch reads (empty without an inner norm), and the statistics of the rows."""
     width, wide = x.shape[-1], rule.wide
     f_hat = _standardise(f.reshape(-1, width).to(wide), rule.out_norm, rule.out_eps)
-    u = _scaled(_affine(f_hat.value, given.out_weight, given.out_bias, rule), given.out_scale)
-    stream = rule.skip * x.reshape(-1, width).to(wide) + _branch(given, rule, wide) * _dropped(u, given.seed, rule)
+    u = scaled(_affine(f_hat.value, given.out_weight, given.out_bias, rule), given.out_scale)
+    stream = rule.skip * x.reshape(-1, width).to(wide) + branch_factor(given, rule, wide) * dropped(u, given.seed, rule)
     stream = stream.to(rule.stream_dtype)
     x_hat = _standardise(stream.to(wide), rule.in_norm, rule.in_eps)
     none = stream.new_zeros(len(stream), 1, dtype=wide)
@@ -112,7 +112,7 @@ def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Ten
     stats = torch.cat([none if column is None else column.detach() for column in columns], 1)
     if rule.in_norm == "none":
         return stream.reshape(x.shape), f.new_empty(0), stats
-    y = _scaled(_affine(x_hat.value, given.in_weight, given.in_bias, rule), given.in_scale)
+    y = scaled(_affine(x_hat.value, given.in_weight, given.in_bias, rule), given.in_scale)
     return stream.reshape(x.shape), y.to(rule.f_dtype).reshape(x.shape), stats
 
 
@@ -148,14 +148,14 @@ def backward(
         x_hat = _standardise(stream.reshape(-1, width).to(wide), rule.in_norm, rule.in_eps, stats, 1)
         d_y = d_y.reshape(-1, width).to(wide)
         d_in_scale = (d_y * _affine(x_hat.value, given.in_weight, given.in_bias, rule)).sum(1)
-        g = _scaled(d_y, given.in_scale)
+        g = scaled(d_y, given.in_scale)
         d_in_weight, d_in_bias = (g * x_hat.value).sum(0), g.sum(0)
-        total = total + _through(g * _gain(given.in_weight, rule, wide), x_hat)
+        total = total + _through(g * gain_factor(given.in_weight, rule, wide), x_hat)
     assert isinstance(total, Tensor)
     dx = (rule.skip * total).to(rule.x_dtype).reshape(shape)
-    t = _dropped(total, given.seed, rule)
-    g = _scaled(t, given.out_scale)
-    branch, gain = _branch(given, rule, wide), _gain(given.out_weight, rule, wide)
+    t = dropped(total, given.seed, rule)
+    g = scaled(t, given.out_scale)
+    branch, gain = branch_factor(given, rule, wide), gain_factor(given.out_weight, rule, wide)
     d_out_weight = d_branch = d_out_scale = None
     f_hat = Standardised(g)
     if f is not None:
@@ -195,7 +195,8 @@ def _mix(h: Tensor) -> Tensor:
     return h ^ (h >> 16)
 
 
-def _dropped(value: Tensor, seed: Tensor | None, rule: Rule) -> Tensor:
+def dropped(value: Tensor, seed: Tensor | None, rule: Rule) -> Tensor:
+    """Rows with elements dropped and the others scaled up."""
     if not rule.dropout:
         return value
     assert seed is not None
@@ -224,17 +225,20 @@ def _through(g: Tensor, hat: Standardised) -> Tensor:
 
 
 def _affine(v: Tensor, weight: Tensor | None, bias: Tensor | None, rule: Rule) -> Tensor:
-    v = v * _gain(weight, rule, v.dtype)
+    v = v * gain_factor(weight, rule, v.dtype)
     return v if bias is None else v + bias.to(v.dtype)
 
 
-def _gain(weight: Tensor | None, rule: Rule, dtype: torch.dtype) -> Tensor | float:
+def gain_factor(weight: Tensor | None, rule: Rule, dtype: torch.dtype) -> Tensor | float:
+    """What multiplies a standardised row."""
     return 1.0 if weight is None else weight.to(dtype) + 1 if rule.unit_offset else weight.to(dtype)
 
 
-def _branch(given: Given, rule: Rule, dtype: torch.dtype) -> Tensor | float:
+def branch_factor(given: Given, rule: Rule, dtype: torch.dtype) -> Tensor | float:
+    """What multiplies the branch."""
     return rule.branch if given.branch is None else given.branch.to(dtype)
 
 
-def _scaled(v: Tensor, scale: Tensor | None) -> Tensor:
+def scaled(v: Tensor, scale: Tensor | None) -> Tensor:
+    """Rows times their scale, if they have one."""
     return v if scale is None else v * scale.to(v.dtype)[:, None]

@@ -48,12 +48,28 @@ def _inside(other, T, mask):
 
 
 @triton.jit
+def _in_width(cols, width, EVEN: tl.constexpr):
+    """Which channels exist: all of them, where they fill every tile."""
+    if EVEN:
+        return tl.full(cols.shape, 1, tl.int1)
+    return cols < width
+
+
+@triton.jit
 def _read(place, other, T, keep, CHECK: tl.constexpr):
-    """The number that belongs to ``other``, which is within the sequence unless it is to be checked."""
+    """The number of ``other`` at ``place``, which is within the sequence unless it is to be checked."""
     if CHECK:
-        return tl.load(place + other + keep.to(tl.int32) * 0, mask=_inside(other, T, keep), other=0.0)
+        return tl.load(place + keep.to(tl.int32) * 0, mask=_inside(other, T, keep), other=0.0)
     else:  # noqa: RET505  (the two differ in shape, so only one may exist)
-        return tl.load(place + other)
+        return tl.load(place)
+
+
+@triton.jit
+def _of_pairs(place, mask, CHECK: tl.constexpr):
+    """A number of each pair, which exists unless it is to be checked."""
+    if CHECK:
+        return tl.load(place, mask=mask, other=0.0)
+    return tl.load(place)
 
 
 @triton.jit
@@ -63,7 +79,7 @@ def _counts(weight, row, other, T, keep, CAUSAL: tl.constexpr, KEYS: tl.constexp
     if CAUSAL:
         counts = counts & (other >= row if KEYS else other <= row)
     if MASKED:
-        counts = counts & (_read(weight, other, T, keep, True) > 0.0)
+        counts = counts & (_read(weight + other, other, T, keep, True) > 0.0)
     return counts
 
 
@@ -91,12 +107,14 @@ def _add_keys(
 ):  # fmt: skip
     """Add the activations of ``COUNT`` keys from ``j`` on; ``CHECK`` where some may not count."""
     part = tl.zeros_like(acc)
+    # From one address, others are constants away, which costs nothing.
+    of_b, of_scale, of_mean = of_b + j * D, of_scale + j, of_mean + j
     for k in tl.static_range(COUNT):
         key = j + k
-        x = _pair(rows, of_b + key * D, key, T, in_width, CHECK)
+        x = _pair(rows, of_b + k * D, key, T, in_width, CHECK)
         if NORM:
-            s = tl.load(of_scale + key, mask=_inside(key, T, keep) if CHECK else keep, other=0.0)
-            x = _normalised(x, s, mean + _read(of_mean, key, T, keep, CHECK), ACT)
+            s = _of_pairs(of_scale + k, _inside(key, T, keep), CHECK)
+            x = _normalised(x, s, mean + _read(of_mean + k, key, T, keep, CHECK), ACT)
         term = _activate(x, ACT)
         if CHECK or MASKED:
             term = tl.where(_counts(of_weight, i, key, T, keep, CAUSAL, False, MASKED), term, 0.0)
@@ -109,7 +127,7 @@ def _add_keys(
 def relate(
     a, b, mean_a, mean_b, scale, weight, y, first, count, T, D: tl.constexpr, heads, width, stride,
     ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
+    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """The relation of a few queries with every key, some channels of it."""
     # The last queries, which have the most keys, go first.
@@ -119,14 +137,16 @@ def relate(
     sequence, head = n // heads, n % heads
     i = (tile * ROWS + tl.arange(0, ROWS))[:, None]
     cols = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
-    keep, in_width = i < T, cols < width
+    keep, in_width = i < T, _in_width(cols, width, EVEN)
     place = (sequence * T + i) * D + head * width + cols
     rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
     mean = i.to(tl.float32)
     if NORM:
         mean = tl.load(mean_a + n * T + i, mask=keep, other=0.0)
     of_b = b + sequence * T * D + head * width + cols
-    of_scale, of_mean, of_weight = scale + (local * T + i) * stride, mean_b + n * T, weight + sequence * T
+    # A row past the end takes the scales of the last, so that none need be checked; it is not stored.
+    of_scale = scale + (local * T + tl.minimum(i, T - 1)) * stride
+    of_mean, of_weight = mean_b + n * T, weight + sequence * T
     acc = tl.zeros([ROWS, COLS], tl.float32)
     whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
     end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
@@ -146,50 +166,50 @@ def relate(
 
 @triton.jit
 def _add_key_slopes(
-    acc, rows, g, mean, of_b, of_mean, of_scale, of_inner, of_weight, i, j, begin, D, T, step, in_width, keep,
+    acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step, in_width, keep,
     ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
     COUNT: tl.constexpr,
 ):  # fmt: skip
-    """Add s p of ``COUNT`` keys from ``j`` on, and the sum of p n over these channels to what is kept of each pair."""
+    """Add s p of ``COUNT`` keys from ``j`` on, and the share of these channels in the factor c of each pair."""
     number = tl.arange(0, COUNT)[None, :]
-    kept = tl.zeros([acc.shape[0], COUNT], tl.float32)
+    share = tl.zeros([acc.shape[0], COUNT], tl.float32)
+    of_b, of_scale, of_mean = of_b + j * D, of_scale + j, of_mean + j
     for k in tl.static_range(COUNT):
         key = j + k
         counts = keep
         if CHECK or MASKED:
             counts = _counts(of_weight, i, key, T, keep, CAUSAL, False, MASKED)
-        x = _pair(rows, of_b + key * D, key, T, in_width, CHECK)
+        x = _pair(rows, of_b + k * D, key, T, in_width, CHECK)
         if NORM:
-            s = tl.load(of_scale + key, mask=counts, other=0.0)
-            x = _normalised(x, s, mean + _read(of_mean, key, T, keep, CHECK), ACT)
+            s = _of_pairs(of_scale + k, counts, CHECK or MASKED)
+            x = _normalised(x, s, mean + _read(of_mean + k, key, T, keep, CHECK), ACT)
             p = g * _slope(x, ACT)
             acc += s * p
-            kept = tl.where(number == k, tl.sum(p * x, 1)[:, None], kept)
+            share = tl.where(number == k, tl.sum(p * x, 1)[:, None] * (s * s), share)
         else:
             p = g * _slope(x, ACT)
             acc += tl.where(counts, p, 0.0) if CHECK or MASKED else p
     if NORM:
-        if ACT == "exp":
-            kept *= LN2
+        share *= (-LN2 if ACT == "exp" else -1.0) / width
         mask = keep & (number >= 0)
         if CHECK:
             mask = mask & (j + number < T)
             if CAUSAL:
                 mask = mask & (j + number <= i)
-        slot = of_inner + (j + number) * step
+        slot = of_factor + (j + number) * step
         if begin > 0:
-            kept += tl.load(slot, mask=mask, other=0.0)
-        tl.store(slot, kept, mask=mask)
+            share += tl.load(slot, mask=mask, other=0.0)
+        tl.store(slot, share, mask=mask)
     return acc
 
 
 @triton.jit
 def query_gradients(
-    grad, a, b, mean_a, mean_b, scale, inner, weight, da, first, count, T, D: tl.constexpr, heads, width, stride,
-    inner_i, inner_j, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
+    grad, a, b, mean_a, mean_b, scale, factors, weight, da, first, count, T, D: tl.constexpr, heads, width, stride,
+    step_i, step_j, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """The sum of s p over the keys of a few queries, and that of p n over the channels of each pair."""
+    """The sum of s p over the keys of a few queries, and the factor c of each pair."""
     tile = tl.num_programs(0) // count - 1 - tl.program_id(0) // count
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
@@ -199,14 +219,15 @@ def query_gradients(
     mean = i.to(tl.float32)
     if NORM:
         mean = tl.load(mean_a + n * T + i, mask=keep, other=0.0)
-    of_scale, of_mean, of_weight = scale + (local * T + i) * stride, mean_b + n * T, weight + sequence * T
-    of_inner, step = inner + local * T * stride + i * inner_i, local * 0 + inner_j
+    of_scale = scale + (local * T + tl.minimum(i, T - 1)) * stride
+    of_mean, of_weight = mean_b + n * T, weight + sequence * T
+    of_factor, step = factors + local * T * stride + i * step_i, local * 0 + step_j
     w = tl.load(of_weight + i, mask=keep, other=0.0)
     whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
     end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
     for begin in range(0, width, COLS):
         cols = (begin + tl.arange(0, COLS))[None, :]
-        in_width = cols < width
+        in_width = _in_width(cols, width, EVEN)
         place = (sequence * T + i) * D + head * width + cols
         rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
         g = tl.load(grad + place, mask=keep & in_width & (w > 0.0), other=0.0) * w
@@ -214,12 +235,12 @@ def query_gradients(
         acc = tl.zeros([ROWS, COLS], tl.float32)
         for j in range(0, whole, UNROLL):
             acc = _add_key_slopes(
-                acc, rows, g, mean, of_b, of_mean, of_scale, of_inner, of_weight, i, j, begin, D, T, step,
+                acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step,
                 in_width, keep, ACT, NORM, MASKED, CAUSAL, False, UNROLL,
             )  # fmt: skip
         for j in range(whole, end, UNROLL):
             acc = _add_key_slopes(
-                acc, rows, g, mean, of_b, of_mean, of_scale, of_inner, of_weight, i, j, begin, D, T, step,
+                acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step,
                 in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
             )  # fmt: skip
         tl.store(da + place, acc, mask=keep & in_width)
@@ -234,17 +255,19 @@ def _add_query_slopes(
     COUNT: tl.constexpr,
 ):  # fmt: skip
     """Add s p of ``COUNT`` queries from ``i`` on."""
+    of_a, of_grad, of_mean, own_weight = of_a + i * D, of_grad + i * D, of_mean + i, of_weight + i
+    of_scale += i * stride
     for k in tl.static_range(COUNT):
         query = i + k
         counts = keep
         if CHECK or MASKED:
             counts = _counts(of_weight, j, query, T, keep, CAUSAL, True, MASKED)
-        x = _pair(keys, of_a + query * D, query, T, in_width, CHECK)
-        g = _pair(0.0, of_grad + query * D, query, T, in_width, CHECK)
-        factor = _read(of_weight, query, T, keep, CHECK)
+        x = _pair(keys, of_a + k * D, query, T, in_width, CHECK)
+        g = _pair(0.0, of_grad + k * D, query, T, in_width, CHECK)
+        factor = _read(own_weight + k, query, T, keep, CHECK)
         if NORM:
-            s = tl.load(of_scale + query * stride, mask=counts, other=0.0)
-            x = _normalised(x, s, mean + _read(of_mean, query, T, keep, CHECK), ACT)
+            s = _of_pairs(of_scale + k * stride, counts, CHECK or MASKED)
+            x = _normalised(x, s, mean + _read(of_mean + k, query, T, keep, CHECK), ACT)
             factor *= s
         term = factor * (g * _slope(x, ACT))
         acc += tl.where(counts, term, 0.0) if CHECK or MASKED else term
@@ -255,7 +278,7 @@ def _add_query_slopes(
 def key_gradients(
     grad, a, b, mean_a, mean_b, scale, weight, db, first, count, T, D: tl.constexpr, heads, width, stride,
     ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
+    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """The sum of s p over the queries of a few keys, some channels of it."""
     tile, local = tl.program_id(0) // count, (tl.program_id(0) % count).to(tl.int64)
@@ -263,14 +286,18 @@ def key_gradients(
     sequence, head = n // heads, n % heads
     j = (tile * ROWS + tl.arange(0, ROWS))[:, None]
     cols = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
-    keep, in_width = j < T, cols < width
+    keep, in_width = j < T, _in_width(cols, width, EVEN)
     place = (sequence * T + j) * D + head * width + cols
     keys = tl.load(b + place, mask=keep & in_width, other=0.0).to(tl.float32)
     mean = j.to(tl.float32)
     if NORM:
         mean = tl.load(mean_b + n * T + j, mask=keep, other=0.0)
     start = sequence * T * D + head * width + cols
-    of_scale, of_mean, of_weight = scale + local * T * stride + j, mean_a + n * T, weight + sequence * T
+    of_scale, of_mean, of_weight = (
+        scale + local * T * stride + tl.minimum(j, T - 1),
+        mean_a + n * T,
+        weight + sequence * T,
+    )
     if MASKED:
         keep = keep & (tl.load(of_weight + j, mask=keep, other=0.0) > 0.0)
     acc = tl.zeros([ROWS, COLS], tl.float32)

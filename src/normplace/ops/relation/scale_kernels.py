@@ -4,7 +4,9 @@ With rows less their means, written ~, one matrix product gives the scale s of e
 
     |x~_ij|² = |a~_i|² + |b~_j|² + 2 a~_i·b~_j        s_ij = 1 / sqrt(|x~_ij|² / D + eps)
 
-Where a pair nearly cancels, the product has lost its digits, and the square is summed from the pair itself.
+Where a pair nearly cancels, the product has lost its digits, and the square is summed from the pair itself. Rows of
+half precision are first multiplied as they are, with ``a~·b~ = a·b - D mean a mean b``: their products are exact. That
+loses digits where means are large beside what is left without them, and such tiles are left for the other kernel.
 
 Backward, the part through s is ``c_ij x~_ij`` with ``c_ij = -s_ij² mean(p_ij n_ij)``: a matrix product for either side.
 """
@@ -39,25 +41,86 @@ def row_statistics(x, mean, square, T, D, heads, width, ROWS: tl.constexpr, WIDT
 
 
 @triton.jit
+def _rows(x, sequence, head, t, cols, T, D, width):
+    """Rows ``t`` × ``cols`` as they are, zero outside."""
+    mask = (t < T)[:, None] & (cols < width)[None, :]
+    return tl.load(x + ((sequence * T + t) * D + head * width)[:, None] + cols[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
 def _centred(x, mean, sequence, head, n, t, cols, T, D, width):
     """Rows ``t`` × ``cols`` less their means, zero outside."""
     mask = (t < T)[:, None] & (cols < width)[None, :]
-    place = (sequence * T + t)[:, None] * D + head * width + cols[None, :]
-    value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+    value = _rows(x, sequence, head, t, cols, T, D, width).to(tl.float32)
     centre = tl.load(mean + n * T + t, mask=t < T, other=0.0)
     return tl.where(mask, value - centre[:, None], 0.0)
 
 
 @triton.jit
-def pair_scales(
-    a, b, mean_a, square_a, mean_b, square_b, scale, first, T, D, heads, width, eps, stride,
-    CAUSAL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+def _counted(i, j, T, CAUSAL: tl.constexpr):
+    pair = (i < T)[:, None] & (j < T)[None, :]
+    if CAUSAL:
+        pair = pair & (j[None, :] <= i[:, None])
+    return pair
+
+
+@triton.jit
+def _tile():
+    """The number of this tile of pairs."""
+    tiles = tl.num_programs(0)
+    return (tl.program_id(2).to(tl.int64) * tiles + tl.program_id(0)) * tiles + tl.program_id(1)
+
+
+@triton.jit
+def quick_scales(
+    a, b, mean_a, square_a, mean_b, square_b, scale, left, first, T, D, heads, width, eps, stride,
+    CAUSAL: tl.constexpr, WIDEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """The scale of every pair of a tile of queries and keys."""
+    """The scale of every pair of a tile of queries and keys, and whether it is left to :func:`pair_scales`."""
     local = tl.program_id(2).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
     if not CAUSAL or tl.program_id(1) <= tl.program_id(0):
+        i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        j = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+        dot = tl.zeros([ROWS, ROWS], tl.float32)
+        for begin in range(0, width, COLS):
+            cols = begin + tl.arange(0, COLS)
+            rows, keys = _rows(a, sequence, head, i, cols, T, D, width), _rows(b, sequence, head, j, cols, T, D, width)
+            if WIDEN:
+                rows, keys = rows.to(tl.float32), keys.to(tl.float32)
+            dot = tl.dot(rows, tl.trans(keys), dot)
+        centre_a = tl.load(mean_a + n * T + i, mask=i < T, other=0.0)[:, None]
+        centre_b = tl.load(mean_b + n * T + j, mask=j < T, other=0.0)[None, :]
+        lengths = tl.load(square_a + n * T + i, mask=i < T, other=1.0)[:, None]
+        lengths = lengths + tl.load(square_b + n * T + j, mask=j < T, other=1.0)[None, :]
+        total = lengths + 2.0 * (dot - (width * centre_a) * centre_b)
+        pair = _counted(i, j, T, CAUSAL)
+        means = width * centre_a * centre_a + width * centre_b * centre_b
+        wrong = pair & ((total <= NEAR * lengths) | (means > lengths))
+        tl.store(left + _tile(), tl.max(tl.max(wrong.to(tl.int32), 1), 0))
+        row = scale + local * T * stride + i.to(tl.int64) * stride
+        tl.store(row[:, None] + j[None, :], tl.rsqrt(tl.maximum(total / width + eps, 1e-38)), mask=pair)
+
+
+@triton.jit
+def pair_scales(
+    a, b, mean_a, square_a, mean_b, square_b, scale, left, first, T, D, heads, width, eps, stride,
+    CAUSAL: tl.constexpr, FLAT: tl.constexpr, LEFT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """The scale of every pair of a tile of queries and keys, of those ``left`` only if ``LEFT``.
+
+    Where the activation has a kink at 0, an exactly constant pair must be exactly 0: ``FLAT`` makes its scale that.
+    """
+    local = tl.program_id(2).to(tl.int64)
+    n = local + first
+    sequence, head = n // heads, n % heads
+    wanted = tl.program_id(0) >= 0
+    if CAUSAL:
+        wanted = tl.program_id(1) <= tl.program_id(0)
+    if LEFT:
+        wanted = tl.load(left + _tile(), mask=wanted, other=0) > 0
+    if wanted:
         i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         j = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
         dot = tl.zeros([ROWS, ROWS], tl.float32)
@@ -69,9 +132,7 @@ def pair_scales(
         lengths = tl.load(square_a + n * T + i, mask=i < T, other=1.0)[:, None]
         lengths = lengths + tl.load(square_b + n * T + j, mask=j < T, other=1.0)[None, :]
         total = lengths + 2.0 * dot
-        pair = (i < T)[:, None] & (j < T)[None, :]
-        if CAUSAL:
-            pair = pair & (j[None, :] <= i[:, None])
+        pair = _counted(i, j, T, CAUSAL)
         near = pair & (total <= NEAR * lengths)
         if tl.max(tl.max(near.to(tl.int32), 1), 0) > 0:
             of_a = a + (sequence * T + i) * D + head * width
@@ -91,15 +152,17 @@ def pair_scales(
                 exact += x * x
             total = tl.where(near, exact, total)
         variance = total / width + eps
-        found = tl.where(variance > 0.0, 1.0 / tl.sqrt_rn(tl.where(variance > 0.0, variance, 1.0)), 0.0)
-        tl.store(scale + local * T * stride + i.to(tl.int64)[:, None] * stride + j[None, :], found, mask=pair)
+        known = (total if FLAT else variance) > 0.0
+        found = tl.where(known, 1.0 / tl.sqrt_rn(tl.where(known, variance, 1.0)), 0.0)
+        row = scale + local * T * stride + i.to(tl.int64) * stride
+        tl.store(row[:, None] + j[None, :], found, mask=pair)
 
 
 @triton.jit
 def add_through_scale(
-    own, other, mean_own, mean_other, scale, inner, weight, out, first, T, D, heads, width, stride, inner_own,
-    inner_other, MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
-    STEP: tl.constexpr,
+    own, other, mean_own, mean_other, factors, weight, out, first, T, D, heads, width, stride, step_own, step_other,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr,
+    COLS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """Add the sum of c x~ over the keys of a few queries, or over the queries of a few keys."""
     local = tl.program_id(2).to(tl.int64)
@@ -118,6 +181,7 @@ def add_through_scale(
     here = r < T
     if MASKED:
         here = here & (tl.load(weight + sequence * T + r, mask=here, other=0.0) > 0.0)
+    row = factors + local * T * stride + r.to(tl.int64) * step_own
     for o in range(begin, end, STEP):
         c = o + tl.arange(0, STEP)
         there = c < T
@@ -126,13 +190,9 @@ def add_through_scale(
         pair = here[:, None] & there[None, :]
         if CAUSAL:
             pair = pair & (c[None, :] >= r[:, None] if KEYS else c[None, :] <= r[:, None])
-        mine, theirs = r.to(tl.int64)[:, None], c.to(tl.int64)[None, :]
-        of_scale = scale + local * T * stride + (theirs * stride + mine if KEYS else mine * stride + theirs)
-        s = tl.load(of_scale, mask=pair, other=0.0)
-        slot = inner + local * T * stride + mine * inner_own + theirs * inner_other
-        factor = tl.load(slot, mask=pair, other=0.0) * (-s * s / width)
+        factor = tl.load(row[:, None] + (c.to(tl.int64) * step_other)[None, :], mask=pair, other=0.0)
         rows = _centred(other, mean_other, sequence, head, n, c, cols, T, D, width)
-        product = tl.dot(factor, rows, product, input_precision="tf32x3")
+        product = tl.dot(factor, rows, product, input_precision=PRECISION)
         total += tl.sum(factor, 1)
     product += total[:, None] * _centred(own, mean_own, sequence, head, n, r, cols, T, D, width)
     place = (sequence * T + r)[:, None] * D + head * width + cols[None, :]

@@ -5,7 +5,7 @@ needs them whole: a tile is rows × heads × channels, its first axis within a t
 slots, one slot summed into the next by a kernel of its own, and taken up again. Exponents are of base 2, which is the
 base the hardware has.
 
-``EVEN`` says that no channel of a tile is padding, ``WHOLE`` that no row is missing: then nothing is compared or chosen.
+``EVEN`` says that no channel of a tile is padding, ``WHOLE`` that no row is missing: then nothing need be masked.
 """
 # Triton compiles these functions by its own rules, in which constant conditions decide what exists.
 # pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
@@ -84,7 +84,7 @@ def _exponent(
     value = value.to(tl.float32)
     scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
     if NORM:
-        # A constant row must be exactly zero. Sums of equal bfloat16 numbers are exact; others are taken less the first.
+        # Less its first channel, so that a constant row is exactly zero; a sum of equal bfloat16 numbers is exact.
         if x.dtype.element_ty != tl.bfloat16:
             head = tl.arange(0, HEADS)[None, :]
             first = tl.load(x + row[:, None] * D + head * width, mask=there[:, None] & (head < heads), other=0.0)
@@ -152,7 +152,7 @@ def _combined(
 ):  # fmt: skip
     """z, 2^(u - shift) or its exponent, and the norm of z with its scale.
 
-    ``LOWER`` is the constant a y that has a norm is multiplied by to keep its square in range, 0 if it takes a look at y.
+    ``LOWER`` is what a y with a norm is multiplied by to keep its square in range, 0 where that depends on y.
     ``EXACT`` is for an eps of 0, where numbers that are all equal must give exactly zero.
     """
     scale = w

@@ -9,6 +9,7 @@ Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -36,11 +37,13 @@ class Tile:
     """Keys or queries whose loads are issued together; of a matrix product, the summed axis of a step."""
 
 
-SCALES = Tile(rows=64, cols=32, warps=8)
+SCALES = Tile(rows=64, cols=32, warps=4)
+# Channels that one step of a product of rows in half precision sums.
+QUICK_STEP = 64
 FORWARD = Tile(rows=16, cols=64, warps=4, unroll=8)
 QUERIES = Tile(rows=16, cols=64, warps=4, unroll=8)
 KEYS = Tile(rows=16, cols=64, warps=4, unroll=8)
-THROUGH_SCALE = Tile(rows=64, cols=64, warps=8, unroll=32)
+THROUGH_SCALE = Tile(rows=64, cols=64, warps=4, unroll=32)
 # Elements of the rows whose mean is taken by one program.
 STATISTICS = 4096
 # Numbers kept for pairs at a time, 1 GiB; at least those of one sequence.
@@ -79,6 +82,11 @@ class Problem:
         return self.rule.norm == "joint"
 
     @property
+    def half(self) -> bool:
+        """Whether products of two numbers are exact in float32."""
+        return self.a.dtype != torch.float32
+
+    @property
     def stride(self) -> int:
         """Between the rows of the room for pairs: one longer, so that those on the diagonal are kept twice."""
         return self.length + 1
@@ -88,6 +96,11 @@ class Problem:
         """What every kernel on pairs is compiled for."""
         rule = self.rule
         return {"ACT": rule.activation, "NORM": self.norm, "MASKED": self.masked, "CAUSAL": rule.causal}
+
+    def layout(self, tile: Tile) -> dict[str, Any]:
+        """How a kernel on pairs is compiled."""
+        even = self.sizes[3] % tile.cols == 0
+        return {"EVEN": even, "ROWS": tile.rows, "COLS": tile.cols, "UNROLL": tile.unroll, "num_warps": tile.warps}
 
     def slices(self) -> Iterator[tuple[int, int]]:
         """First and number of the sequences and heads taken at a time."""
@@ -132,16 +145,21 @@ def _row_statistics(x: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
 def _scales(given: Problem, scale: Tensor, first: int, count: int) -> None:
     if not given.norm:
         return
-    tiles = triton.cdiv(given.length, SCALES.rows)
+    tiles, half = triton.cdiv(given.length, SCALES.rows), given.half
     (mean_a, mean_b), (square_a, square_b) = given.means, given.squares
-    of_scales.pair_scales[(tiles, tiles, count)](
-        given.a, given.b, mean_a, square_a, mean_b, square_b, scale, first, *given.sizes, given.rule.eps, given.stride,
-        CAUSAL=given.rule.causal, ROWS=SCALES.rows, COLS=SCALES.cols, num_warps=SCALES.warps,
+    left = torch.empty(count * tiles * tiles if half else 0, dtype=torch.int32, device=scale.device)
+    common = (
+        given.a, given.b, mean_a, square_a, mean_b, square_b, scale, left, first, *given.sizes, given.rule.eps,
+        given.stride,
     )  # fmt: skip
-
-
-def _layout(tile: Tile) -> dict[str, int]:
-    return {"ROWS": tile.rows, "COLS": tile.cols, "UNROLL": tile.unroll, "num_warps": tile.warps}
+    layout = {"CAUSAL": given.rule.causal, "ROWS": SCALES.rows, "num_warps": SCALES.warps}
+    if half:
+        # The interpreter would multiply bfloat16 by its bits.
+        widen = os.environ.get("TRITON_INTERPRET") == "1"
+        of_scales.quick_scales[(tiles, tiles, count)](*common, WIDEN=widen, COLS=QUICK_STEP, **layout)
+    of_scales.pair_scales[(tiles, tiles, count)](
+        *common, FLAT=given.rule.activation == "relu", LEFT=half, COLS=SCALES.cols, **layout
+    )
 
 
 def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
@@ -154,7 +172,7 @@ def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
         grid = (count * triton.cdiv(given.length, FORWARD.rows), triton.cdiv(given.sizes[3], FORWARD.cols))
         kernels.relate[grid](
             given.a, given.b, *given.means, scale, given.weight, y, first, count, *given.sizes, given.stride,
-            **given.options, **_layout(FORWARD),
+            **given.options, **given.layout(FORWARD),
         )  # fmt: skip
     return y
 
@@ -175,19 +193,19 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
 def _gradients(given: Problem, grad: Tensor, da: Tensor, db: Tensor, first: int, count: int) -> None:
     scale = given.room(count)
     _scales(given, scale, first, count)
-    # Of the pair (i, j) with j <= i, element [i, j] is its scale, and [j, i + 1] what it passes on through it.
-    inner, strides = scale, (1, given.stride)
+    # Of the pair (i, j) with j <= i, element [i, j] is its scale, and [j, i + 1] its factor c.
+    factors, strides = scale, (1, given.stride)
     if given.norm and given.rule.causal:
-        inner = scale.view(-1)[1:]
+        factors = scale.view(-1)[1:]
     elif given.norm:
-        inner, strides = torch.empty_like(scale), (given.stride, 1)
+        factors, strides = torch.empty_like(scale), (given.stride, 1)
     rows, common = given.length, (first, count, *given.sizes, given.stride)
     kernels.query_gradients[(count * triton.cdiv(rows, QUERIES.rows),)](
-        grad, given.a, given.b, *given.means, scale, inner, given.weight, da, *common, *strides,
-        **given.options, **_layout(QUERIES),
+        grad, given.a, given.b, *given.means, scale, factors, given.weight, da, *common, *strides,
+        **given.options, **given.layout(QUERIES),
     )  # fmt: skip
     kernels.key_gradients[(count * triton.cdiv(rows, KEYS.rows), triton.cdiv(given.sizes[3], KEYS.cols))](
-        grad, given.a, given.b, *given.means, scale, given.weight, db, *common, **given.options, **_layout(KEYS)
+        grad, given.a, given.b, *given.means, scale, given.weight, db, *common, **given.options, **given.layout(KEYS)
     )
     if not given.norm:
         return
@@ -195,7 +213,8 @@ def _gradients(given: Problem, grad: Tensor, da: Tensor, db: Tensor, first: int,
     grid = (triton.cdiv(rows, tile.rows), triton.cdiv(given.sizes[3], tile.cols), count)
     for keys, own, other, out in ((False, given.a, given.b, da), (True, given.b, given.a, db)):
         of_scales.add_through_scale[grid](
-            own, other, *(means[::-1] if keys else means), scale, inner, given.weight, out, first, *given.sizes,
+            own, other, *(means[::-1] if keys else means), factors, given.weight, out, first, *given.sizes,
             given.stride, *(strides[::-1] if keys else strides), MASKED=given.masked, CAUSAL=given.rule.causal,
-            KEYS=keys, ROWS=tile.rows, COLS=tile.cols, STEP=tile.unroll, num_warps=tile.warps,
+            KEYS=keys, PRECISION="tf32" if given.half else "tf32x3", ROWS=tile.rows, COLS=tile.cols, STEP=tile.unroll,
+            num_warps=tile.warps,
         )  # fmt: skip

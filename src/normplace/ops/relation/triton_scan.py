@@ -38,11 +38,16 @@ class Tile:
         """Rows side by side where a row has ``padded`` channels."""
         return max(1, min(self.elements // padded, triton.next_power_of_2(length)))
 
+    def warps_of(self, elements: int) -> int:
+        """Warps of a program with so many: a row wider than a tile takes more of them."""
+        return max(self.warps, min(MOST_WARPS, self.warps * elements // self.elements))
+
 
 # Where a row is the work of one warp, its sums need no barrier.
 SUMS = Tile(elements=1024, warps=1)
 FORWARD = Tile(elements=1024, warps=1, chunk=16)
 BACKWARD = Tile(elements=4096, warps=4)
+MOST_WARPS = 16
 # Chunks, and channels of them, that are accumulated at a time.
 SLOTS, SLOT_WIDTH = 256, 8
 # y of a head of up to so many channels, times 2^-40, stays in range when squared. As exponents sum to zero over the
@@ -60,6 +65,7 @@ class Plan:
     heads: int
     rows: int
     chunk: int
+    warps: int
     rule: Rule
     keep_top: bool
 
@@ -120,7 +126,8 @@ def plan(a: Tensor, rule: Rule, tile: Tile) -> Plan:
     padded = triton.next_power_of_2(heads) * triton.next_power_of_2(channels // heads)
     rows = tile.rows(length, padded)
     chunk = max(rows, min(tile.chunk, triton.next_power_of_2(length)))
-    return Plan(batch, length, channels, heads, rows, chunk, rule, stable(rule, channels, a.dtype))
+    warps = tile.warps_of(rows * padded)
+    return Plan(batch, length, channels, heads, rows, chunk, warps, rule, stable(rule, channels, a.dtype))
 
 
 def _accumulate(plan: Plan, sums: Tensor, tops: Tensor | None, reverse: bool) -> None:
@@ -134,9 +141,11 @@ def _key_sums(b: Tensor, weight: Tensor | None, plan: Plan) -> tuple[Tensor, Ten
     """The sums before each chunk, and those of all time."""
     sums, tops = plan.slots(b)
     flags = plan.flags(weight)
-    rows = min(plan.chunk, SUMS.rows(plan.length, flags["HEADS"] * flags["WIDTH"]))
+    padded = flags["HEADS"] * flags["WIDTH"]
+    rows = min(plan.chunk, SUMS.rows(plan.length, padded))
     kernels.key_sums[(plan.batch * plan.chunks,)](
-        b, weight, sums, tops, *plan.sizes, plan.chunks, ROWS=rows, CHUNK=plan.chunk, num_warps=SUMS.warps, **flags
+        b, weight, sums, tops, *plan.sizes, plan.chunks, ROWS=rows, CHUNK=plan.chunk,
+        num_warps=SUMS.warps_of(rows * padded), **flags,
     )  # fmt: skip
     _accumulate(plan, sums, tops, reverse=False)
     return sums, tops
@@ -148,7 +157,7 @@ def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
     y = torch.empty_like(a)
     kernels.relate[(layout.batch * layout.chunks,)](
         a, b, weight, *_key_sums(b, weight, layout), y, *layout.sizes, math.sqrt(rule.eps), layout.chunks,
-        ROWS=layout.rows, CHUNK=layout.chunk, num_warps=FORWARD.warps, **layout.options(weight),
+        ROWS=layout.rows, CHUNK=layout.chunk, num_warps=layout.warps, **layout.options(weight),
     )  # fmt: skip
     return y
 
@@ -161,7 +170,7 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
     later, later_tops = layout.slots(a)
     given = (grad, a, b, weight, sums, tops, later, later_tops)
     sizes = (*layout.sizes, math.sqrt(rule.eps), layout.chunks)
-    options = layout.options(weight) | {"ROWS": layout.rows, "num_warps": BACKWARD.warps}
+    options = layout.options(weight) | {"ROWS": layout.rows, "num_warps": layout.warps}
     grid = (layout.batch * layout.chunks,)
     kernels.query_sums[grid](*given, *sizes, **options)
     _accumulate(layout, later, later_tops, reverse=True)
