@@ -180,6 +180,20 @@ def bench(arguments: argparse.Namespace) -> int:
     return execute(Request(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Request)}))
 
 
+def train(arguments: argparse.Namespace) -> int:
+    """Train a Transformer on text, or go on with a run that was interrupted.
+
+    Shows loss and time left; writes a log, checkpoints and the result to a folder. The same command
+    goes on from the newest checkpoint, with the numbers of a run that was never interrupted.
+    Several processes share the work: torchrun --nproc-per-node 2 -m normplace train
+    """
+    from normplace.lab.config import parse_overrides
+    from normplace.train.command import execute
+    from normplace.train.config import Network, Recipe
+
+    return execute(arguments, parse_overrides([Network, Recipe], arguments.set))
+
+
 def doctor(arguments: argparse.Namespace) -> int:
     """Say which backends are usable here, and why not where they are not."""
     from normplace.doctor import examine
@@ -261,6 +275,8 @@ def _need(extra: str, *modules: str) -> None:
 
 def build_parser() -> Parser:
     """The parser of every verb; help texts are the functions' docstrings."""
+    from normplace.train.command import add_options
+
     parser = Parser(prog="normplace", description="Where should the normalization sit?", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(title="commands", dest="verb", required=True, metavar="command")
@@ -319,6 +335,7 @@ def build_parser() -> Parser:
     options.add_argument("--show", type=Path, metavar="FILE", help="show what --out wrote instead of measuring")
     options.add_argument("--against", type=Path, metavar="FILE", help="compare with what --out wrote earlier")
     options.add_argument("--tune", action="store_true", help="try layouts of the GPU kernels instead")
+    add_options(verb(train))
     verb(doctor)
     return parser
 

@@ -1,0 +1,161 @@
+"""Kill training with SIGKILL at random steps, let it go on, and compare it with a run that was never interrupted.
+
+    python scripts/kill_training.py --kills 20
+
+Two processes train under torchrun. In every other round one of them is killed, and torchrun starts both again; in the
+rounds between, everything is killed and the same command is given again. After each kill the newest checkpoint must be
+readable. In the end every loss that was ever logged, those computed twice among them, the result and the weights must
+be those of the undisturbed run to the last bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from normplace.train import checkpoint
+from normplace.train.log import FILE, read_log
+
+CHECKPOINT_EVERY = 5
+SETTINGS = ["--dim", "16", "--depth", "2", "--heads", "2", "--context", "16", "--batch", "4", "--device", "cpu"]
+
+
+def start(out: Path, steps: int, restarts: int) -> subprocess.Popen[bytes]:
+    """Start a run, or go on with it."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
+    words = ["-m", "normplace", "train", "--text", __file__, "--out", str(out), "--steps", str(steps), *SETTINGS]
+    words += ["--set", f"checkpoint_every={CHECKPOINT_EVERY}", f"evaluate_every={steps}", "peak_tflops=1.0"]
+    with out.with_suffix(".txt").open("ab") as said:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen([sys.executable, *launch, *words], env=environment, stdout=said, stderr=said)
+
+
+def finish(run: subprocess.Popen[bytes], out: Path) -> None:
+    """Wait for the end of a run.
+
+    Raises:
+        SystemExit: If it failed.
+    """
+    if run.wait(timeout=300):
+        raise SystemExit(f"{out.with_suffix('.txt').read_text()}\nthe run ended with code {run.returncode}")
+
+
+def reach(run: subprocess.Popen[bytes], out: Path, step: int) -> None:
+    """Wait until a step is logged.
+
+    Raises:
+        SystemExit: If the run ends before it.
+    """
+    while run.poll() is None:
+        if (out / FILE).exists() and any(line["step"] >= step for line in read_log(out)):
+            return
+        time.sleep(0.005)
+    raise SystemExit(f"the run ended with code {run.returncode} before step {step}")
+
+
+def workers(launcher: int) -> list[int]:
+    """The processes that torchrun started."""
+    return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
+
+
+def check_readable(out: Path) -> int:
+    """Read the newest checkpoint whole; the step it is of, 0 where there is none yet."""
+    newest = checkpoint.newest(out / "checkpoints")
+    if newest is None:
+        return 0
+    for path in newest.glob("*.pt"):
+        torch.load(path, weights_only=True)
+    return checkpoint.read_manifest(newest)["step"]
+
+
+def facts(out: Path) -> tuple[dict[int, set[str]], dict[str, Any], bytes]:
+    """What must not depend on interruptions: every loss and gradient of each step, the result, the weights."""
+    steps: dict[int, set[str]] = {}
+    for line in read_log(out):
+        if line["event"] == "step":
+            steps.setdefault(line["step"], set()).add(json.dumps([line["loss"], line["gradient"], line["rate"]]))
+    result = json.loads((out / "result.json").read_text())
+    told = {key: result[key] for key in ("status", "step", "loss", "held_out", "spikes", "tokens")}
+    return steps, told, (out / "model" / "model.safetensors").read_bytes()
+
+
+def disturb(out: Path, steps: int, chance: random.Random, one: bool) -> tuple[int, int]:
+    """Train with one kill; the step that was logged last before it, and the step the run went on from."""
+    run = start(out, steps, restarts=int(one))
+    victims: list[int] = []
+    try:
+        reach(run, out, chance.randint(1, steps * 4 // 5))
+        time.sleep(chance.uniform(0, 0.05))
+        victims = workers(run.pid)
+        kill([chance.choice(victims)] if one else [run.pid, *victims])
+        killed = max(line["step"] for line in read_log(out))
+        check_readable(out)
+        if not one:
+            run.wait()
+            run = start(out, steps, restarts=0)
+        finish(run, out)
+    except BaseException:
+        kill([*workers(run.pid), run.pid] if run.poll() is None else victims)
+        raise
+    return killed, max((line["step"] for line in read_log(out) if line["event"] == "resume"), default=0)
+
+
+def kill(processes: list[int]) -> None:
+    """End processes, and return when they no longer hold anything."""
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    while any(_alive(pid) for pid in processes):
+        time.sleep(0.01)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def main() -> None:
+    """Kill, go on, compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    chance, begin = random.Random(arguments.seed), time.monotonic()
+    from_checkpoint = 0
+    with tempfile.TemporaryDirectory() as folder:
+        undisturbed = Path(folder) / "undisturbed"
+        finish(start(undisturbed, arguments.steps, restarts=0), undisturbed)
+        expected = facts(undisturbed)
+        for number in range(1, arguments.kills + 1):
+            out = Path(folder) / f"round{number}"
+            one = number % 2 == 1
+            killed, resumed = disturb(out, arguments.steps, chance, one)
+            from_checkpoint += resumed > 0
+            if facts(out) != expected:
+                raise SystemExit(f"round {number}, killed after step {killed}, differs from the undisturbed run")
+            what = "one process" if one else "everything"
+            print(f"round {number}: {what} killed after step {killed}, gone on from step {resumed}", flush=True)
+    minutes = (time.monotonic() - begin) / 60
+    print(
+        f"{arguments.kills} kills in {minutes:.1f} minutes, {from_checkpoint} of them after a checkpoint: every "
+        "checkpoint readable, every loss, result and weight as without interruption, to the last bit"
+    )
+
+
+if __name__ == "__main__":
+    main()

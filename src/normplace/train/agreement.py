@@ -1,0 +1,78 @@
+"""What must fit together before a run starts, and be the same before it goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from normplace.errors import UsageError
+from normplace.models.transformer import Transformer
+from normplace.train.config import Recipe
+from normplace.train.corpus import Corpus
+from normplace.train.distributed import World
+
+
+def check_fit(model: nn.Module, corpus: Corpus, recipe: Recipe, world: World) -> None:
+    """Refuse to train when text, network, recipe and processes do not fit together.
+
+    Raises:
+        UsageError: If so, by the first thing that does not fit.
+    """
+    rows = recipe.accumulate * world.size
+    if recipe.batch % rows:
+        shared = f"{world.size} processes" if world.size > 1 else "one process"
+        raise UsageError(
+            f"a batch of {recipe.batch} rows cannot be shared by {shared} in {recipe.accumulate} equal parts each: "
+            f"make it a multiple of {rows}, or start another number of processes."
+        )
+    if isinstance(model, Transformer):
+        limit = model.config.positions.length
+        if limit is not None and recipe.context > limit:
+            raise UsageError(
+                f"rows of {recipe.context} positions are longer than the {limit} the network has learned: lower "
+                "context, or raise length."
+            )
+        if corpus.vocabulary > model.config.vocabulary:
+            raise UsageError(
+                f"the text has {corpus.vocabulary} different tokens, but the network knows {model.config.vocabulary}: "
+                "build it with more."
+            )
+    held_out = (len(corpus.held_out) - 1) // recipe.context
+    judged = min(held_out, recipe.evaluate_rows)
+    if 0 < judged < world.size:
+        raise UsageError(
+            f"{judged} rows of held-out text cannot be shared by {world.size} processes: give more text, lower "
+            "context, or raise evaluate_rows."
+        )
+
+
+def describe(model: nn.Module) -> str:
+    """What must be the same in a checkpoint beside names and shapes."""
+    if isinstance(model, Transformer):
+        rule = model.config.rule
+        return f"a Transformer with placement {rule.name or 'of its own'}, {rule.equation()}"
+    return f"a {type(model).__name__}"
+
+
+def check_same(path: Path, said: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Refuse to go on with another run.
+
+    Args:
+        path: Its checkpoint.
+        said: What the checkpoint says of it.
+        identity: What this run would say.
+
+    Raises:
+        UsageError: If it is another, by the first thing in which they differ.
+    """
+    remedy = "ask for the same, or choose another --out"
+    if said["network"] != identity["network"]:
+        raise UsageError(f"{path} is of {said['network']}, but this is {identity['network']}: {remedy}.")
+    if said["text"] != identity["text"]:
+        digests = f"{said['text'][:12]} and not {identity['text'][:12]}"
+        raise UsageError(f"{path} was learned from other text, of digest {digests}: {remedy}.")
+    for key, value in identity["recipe"].items():
+        if said["recipe"].get(key) != value:
+            raise UsageError(f"{path} was trained with {key}={said['recipe'].get(key)}, not {value}: {remedy}.")
