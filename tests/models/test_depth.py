@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from normplace import Scale, UsageError
 from normplace.models import Dropout, GraphStack
 from normplace.models.depth import segment_length
+from normplace.train.distributed import leave
 
 EDGE_WEIGHT = torch.linspace(0.5, 1.5, RING.shape[1], dtype=torch.float64)
 
@@ -210,6 +211,7 @@ def _worker(rank: int, folder: str) -> None:
             torch.save({name: p.grad for name, p in net.module.named_parameters()}, f"{folder}/{memory}.pt")
     dist.barrier()
     dist.destroy_process_group()
+    leave()
 
 
 def test_two_processes_give_the_gradients_of_one(tmp_path):

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from normplace import fusing, stack
+from normplace.train.distributed import leave
 
 
 def parts(model, way):
@@ -52,3 +53,4 @@ def main(rank: int, meeting: str) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), sys.argv[2])
+    leave()

@@ -7,68 +7,40 @@ from typing import Any
 
 import torch
 
-from normplace.errors import UsageError, unknown
 from normplace.lab.study import Outcome
 from normplace.models.sequence import SequenceModel, count_parameters
+from normplace.studies.causalrn.trained import Trained
 from normplace.tasks.sequences import FixedCopy
 from normplace.train.fit import pick_device
-from normplace.train.sequence import SequenceTraining, fit_sequence, likeliest
+from normplace.train.sequence import fit_sequence, likeliest
 
 EXAM = 128
 """Strings that a look at the model, and the final judgement, take."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Copying:
+class Copying(Trained):
     """What every trial of fixed-length copying says.
 
     Args:
         length: Characters of a string.
-        seed: Of the initial weights and the strings.
         letters: Different characters.
-        dim: Width of CausalRN.
-        depth: Blocks.
-        steps: Of training, at most.
-        batch_size: Strings in a step.
         learning_rate: AdamW's.
-        warm_up: Steps in which it rises.
         every: Steps between two looks.
         stop_when_perfect: Whether training ends once a look finds every string copied.
         decoded: Strings that are also copied by greedy decoding.
-        precision: ``float32`` or ``bfloat16``, of matrix products.
-        device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
-        cuda_graph: Whether a GPU replays one recorded step.
     """
 
     length: int
-    seed: int
     letters: int = 26
-    dim: int = 128
-    depth: int = 4
-    steps: int = 2000
-    batch_size: int = 64
     learning_rate: float = 2e-3
-    warm_up: int = 50
     every: int = 100
     stop_when_perfect: bool = True
     decoded: int = 32
-    precision: str = "float32"
-    device: str = "auto"
-    cuda_graph: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("length", "letters", "dim", "depth", "steps", "batch_size", "every"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
-
-    def choose(self, kind: str, choice: str, choices: Any) -> None:
-        """Refuse a choice that is not offered.
-
-        Raises:
-            UsageError: If it is not.
-        """
-        if choice not in choices:
-            raise unknown(kind, choice, choices)
+        super().__post_init__()
+        self.count("length", "letters", "every")
 
 
 def copy_outcome(trial: Copying, build: Any) -> Outcome:
@@ -95,16 +67,7 @@ def copy_outcome(trial: Copying, build: Any) -> Outcome:
             seen[name].append(value)
         return trial.stop_when_perfect and now["string"] == 1
 
-    training = SequenceTraining(
-        trial.steps,
-        trial.batch_size,
-        trial.learning_rate,
-        warm_up=trial.warm_up,
-        precision=trial.precision,
-        cuda_graph=trial.cuda_graph,
-        every=trial.every,
-    )
-    course = fit_sequence(model, task, training, train, watch)
+    course = fit_sequence(model, task, trial.training(every=trial.every), train, watch)
     metrics = {**judged(exam), "steps": course.trained, "parameters": count_parameters(model)}
     if trial.decoded:
         batch = task.draw(trial.decoded, exam)

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from normplace.errors import unknown
 from normplace.lab.study import Outcome, Part
 from normplace.models.sequence import SequenceModel, count_parameters, matched_width
 from normplace.studies.causalrn.networks import NETWORKS, TITLES, mixer_of
+from normplace.studies.causalrn.trained import Trained
 from normplace.tasks.sequences import load_text
 from normplace.tasks.sequences.text import STANDARD_LIBRARY
 from normplace.tasks.sequences.text import obstacle as text_obstacle
 from normplace.train.fit import pick_device
-from normplace.train.sequence import SequenceTraining, bits_per_token, fit_sequence
+from normplace.train.sequence import bits_per_token, fit_sequence
 
 BYTES = 256
 SIZES: dict[str, dict[str, Any]] = {
@@ -30,46 +30,30 @@ SHOWN = {"smoke": NETWORKS[:4], "laptop": NETWORKS[:4], "full": NETWORKS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageTrial:
+class LanguageTrial(Trained):
     """One network on bytes.
 
     Args:
         network: Which; the Transformer's number of parameters is the measure.
-        seed: Of the initial weights and the windows.
         text: What :func:`load_text` reads.
         context: Positions of a row.
-        dim: Width of every stream.
-        depth: Blocks.
         heads: Of attention.
-        steps: Of training.
         batch_size: Rows in a step.
-        learning_rate: AdamW's; it falls to a tenth along a cosine.
         warm_up: Steps in which it rises.
         exam: Rows of the validation part that are judged.
-        precision: ``float32`` or ``bfloat16``, of matrix products.
-        device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
-        cuda_graph: Whether a GPU replays one recorded step.
     """
 
     network: str
-    seed: int
     text: str = STANDARD_LIBRARY
     context: int = 256
-    dim: int = 128
-    depth: int = 4
     heads: int = 4
-    steps: int = 2000
     batch_size: int = 32
-    learning_rate: float = 1e-3
     warm_up: int = 100
     exam: int = 512
-    precision: str = "float32"
-    device: str = "auto"
-    cuda_graph: bool = True
 
     def __post_init__(self) -> None:
-        if self.network not in NETWORKS:
-            raise unknown("network", self.network, NETWORKS)
+        super().__post_init__()
+        self.choose("network", self.network, NETWORKS)
 
 
 def plan(scale: str) -> Iterator[LanguageTrial]:
@@ -97,16 +81,7 @@ def run(trial: LanguageTrial) -> Outcome:
         torch.manual_seed(trial.seed)
         model = build(trial).to(device)
     generator = torch.Generator(device).manual_seed(trial.seed)
-    training = SequenceTraining(
-        trial.steps,
-        trial.batch_size,
-        trial.learning_rate,
-        warm_up=trial.warm_up,
-        schedule="cosine",
-        precision=trial.precision,
-        cuda_graph=trial.cuda_graph,
-    )
-    course = fit_sequence(model, text, training, generator)
+    course = fit_sequence(model, text, trial.training(schedule="cosine"), generator)
     exam = text.exam(trial.exam)
     return Outcome(
         metrics={

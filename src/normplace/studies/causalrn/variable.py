@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError
 from normplace.lab.study import Outcome, Part
 from normplace.models.sequence import count_parameters
 from normplace.studies.causalrn.fixed import SEEDS
 from normplace.studies.causalrn.networks import NETWORKS, TITLES, build
+from normplace.studies.causalrn.trained import Trained
 from normplace.tasks.sequences import StringTask
 from normplace.train.fit import pick_device
-from normplace.train.sequence import SequenceTraining, fit_sequence, likeliest
+from normplace.train.sequence import fit_sequence, likeliest
 
 COPIED = 0.9
 """The share of right characters from which a length counts as copied, for the reach."""
@@ -39,52 +40,34 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariableTrial:
+class VariableTrial(Trained):
     """One network on packed strings of varying length.
 
     Args:
         network: Which; at CausalRN's number of parameters.
         positions: Kind of position; learned ones cannot be told beyond training, so they are not offered.
-        seed: Of the initial weights and the strings.
         shortest: Least trained length.
         longest: Greatest trained length.
         context: Positions of a training row.
         tested: Lengths to judge by.
-        dim: Width of CausalRN.
-        depth: Blocks.
         heads: Of attention.
-        steps: Of training.
-        batch_size: Rows in a step.
-        learning_rate: AdamW's; it falls to a tenth along a cosine.
-        warm_up: Steps in which it rises.
         exam: Strings of each tested length.
-        precision: ``float32`` or ``bfloat16``, of matrix products.
-        device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
-        cuda_graph: Whether a GPU replays one recorded step.
+        steps: Of training.
     """
 
     network: str
     positions: str
-    seed: int
     shortest: int = 5
     longest: int = 50
     context: int = 220
     tested: tuple[int, ...] = (10, 25, 50, 60, 75, 100, 150, 200, 300, 500, 1000)
-    dim: int = 128
-    depth: int = 4
     heads: int = 4
-    steps: int = 2500
-    batch_size: int = 64
-    learning_rate: float = 1e-3
-    warm_up: int = 50
     exam: int = 64
-    precision: str = "float32"
-    device: str = "auto"
-    cuda_graph: bool = True
+    steps: int = 2500
 
     def __post_init__(self) -> None:
-        if self.network not in NETWORKS:
-            raise unknown("network", self.network, NETWORKS)
+        super().__post_init__()
+        self.choose("network", self.network, NETWORKS)
         if self.positions == "learned":
             raise UsageError("learned positions end with training, and this tests beyond: choose none or sinusoidal.")
         if self.longest not in self.tested:
@@ -107,16 +90,7 @@ def run(trial: VariableTrial) -> Outcome:
         shape: dict[str, Any] = {"heads": trial.heads, "positions": trial.positions}
         model = build(trial.network, task.vocab_size, trial.dim, trial.depth, **shape).to(device)
     train, exam = (torch.Generator(device).manual_seed(2 * trial.seed + n) for n in range(2))
-    training = SequenceTraining(
-        trial.steps,
-        trial.batch_size,
-        trial.learning_rate,
-        warm_up=trial.warm_up,
-        schedule="cosine",
-        precision=trial.precision,
-        cuda_graph=trial.cuda_graph,
-    )
-    course = fit_sequence(model, task, training, train)
+    course = fit_sequence(model, task, trial.training(schedule="cosine"), train)
     series: dict[str, list[float]] = {"length": [], "string": [], "character": []}
     for length in trial.tested:
         batch = task.exam(trial.exam, length, exam)
