@@ -16,6 +16,8 @@ from normplace.bench.case import FORWARD, TRAINING, Case, Floor, Method, Op, Pro
 from normplace.bench.tune import Setting, fastest
 from normplace.models import GENConv
 from normplace.ops import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
+from normplace.tasks.files import find_file
+from normplace.tasks.labelled import TOPIC, load_labelled
 
 EPS = 1e-7
 KINDS = 8  # features of an edge, or rows of the table its term is taken from
@@ -24,14 +26,15 @@ RULES = ("softmax", "power")
 # Nodes, edges, channels, and the exponent with which the chance of a node falls with its rank.
 GRAPHS = {
     "small": (20_000, 200_000, 64, 0.0),
-    "tolokers-like": (11_758, 1_038_000, 64, 0.6),
+    "tolokers": (11_758, 1_038_000, 64, 0.6),
+    "tolokers, drawn": (11_758, 1_038_000, 64, 0.6),
     "random": (100_000, 1_000_000, 64, 0.0),
     "arxiv-like": (169_343, 2_332_486, 128, 0.0),
     "arxiv-like, power law": (169_343, 2_332_486, 128, 0.7),
 }
 ON = {
     ("cpu", True): ("small",),
-    ("cpu", False): ("random", "tolokers-like"),
+    ("cpu", False): ("tolokers, drawn", "random"),
     ("cuda", True): ("arxiv-like",),
     ("cuda", False): ("arxiv-like", "arxiv-like, power law"),
 }
@@ -45,7 +48,9 @@ CHECKED = {"cpu": 8, "cuda": 1}
 
 @functools.lru_cache(maxsize=2)
 def edge_index(graph: str) -> Tensor:
-    """The edges of a graph, sources and targets drawn one by one."""
+    """The edges of a graph, sources and targets drawn one by one; or the published ones of Tolokers."""
+    if graph == "tolokers":
+        return load_labelled(graph).edge_index
     nodes, edges, _, exponent = GRAPHS[graph]
     rng = np.random.default_rng(0)
     chance = np.cumsum(np.arange(1, nodes + 1, dtype=float) ** -exponent)
@@ -207,7 +212,8 @@ def _with_weights(x: Tensor, module: torch.nn.Module) -> dict[str, Tensor]:
 def cases(device: str, quick: bool) -> list[Case]:
     """Every rule and kind of edge term on the first graph, and what the graph matters for on the others."""
     few = [("softmax", "none"), ("power", "table")]
-    first, *others = ON[device, quick]
+    here = find_file("", TOPIC, ["tolokers.npz"]) is not None
+    first, *others = ("tolokers" if here and graph == "tolokers, drawn" else graph for graph in ON[device, quick])
 
     def case(graph: str, rule: str, edge: str, dtype: torch.dtype = torch.float32) -> Case:
         named = "" if dtype == torch.float32 else ", bfloat16"
@@ -251,7 +257,8 @@ OP = Op(
     summary=(
         "Messages relu(x_j + e_ij) + eps of a layer, by softmax with a learned temperature or power mean with a "
         "learned power, and gradients of everything that is learned. Edge terms are none; dense, a learned row for "
-        "each edge; linear, a learned map of 8 features; table, one of 8 learned rows. The graph is sorted beforehand. "
+        "each edge; linear, a learned map of 8 features; table, one of 8 learned rows. The graph is sorted beforehand; "
+        "where the file of Tolokers is found, that graph takes the place of a drawn one of its size. "
         "The floor is what a pass that gathers every row from memory must move: the rows of x once forward, three "
         "backward (two for the power mean), indices and results. PyG clamps its power mean, which is its error there."
     ),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
-from normplace.bench import load_ops
+from normplace.bench import OPS, load_ops
 from normplace.bench.ceilings import UNITS
 from normplace.bench.record import Record
 from normplace.bench.run import plan
@@ -91,13 +91,17 @@ def _not_measured(records: Sequence[Record]) -> str:
 
 
 def _unreached(record: Record) -> list[str]:
-    """The ops that the record has nothing of, and how many cases of the others it has not come to."""
+    """The ops that the command asked for and the record has nothing of, and how many cases it lacks of the others."""
     known = {(row.op, row.case) for row in record.rows}
+    asked = [word for word in record.command.split() if word in OPS]
     left: Counter[str] = Counter()
     planned: Counter[str] = Counter()
-    for case in plan(load_ops(), record.device, "--quick" in record.command):
+    for case in plan(load_ops(asked), record.device, "--quick" in record.command):
         planned[case.op] += 1
-        told = (case.op, case.label) in known or any(text.startswith(f"{case}:") for text in record.refused)
+        # A published graph may have taken the place of a drawn one.
+        told = not known.isdisjoint({(case.op, case.label), (case.op, case.label.removesuffix(", drawn"))}) or any(
+            text.startswith(f"{case}:") for text in record.refused
+        )
         left[case.op] += not told
     return [f"`{op}`" + ("" if n == planned[op] else f" ({n} of {planned[op]} cases)") for op, n in left.items() if n]
 
