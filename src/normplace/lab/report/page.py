@@ -99,10 +99,11 @@ def _header(sections: Sequence[Section], judged: Sequence[Sequence[Judgement]]) 
     n = sum(len(found) for found in judged)
     newest = max((line.finished for line in lines), default="")
     lead = (
-        f"{count(n, 'published claim')} about where normalization sits in a network, set against what was measured "
-        f"here in {count(len(lines), 'trial')}. Each claim, its measure and its threshold were declared before the "
-        "runs, and where pilots shaped them the claim's note says so; the verdicts are computed from the result lines. "
-        "A check holds when the whole 95% interval of the mean over seeds lies on the right side of its threshold."
+        f"{count(n, 'claim')} about where normalization sits in a network, of papers and our own, set against "
+        f"what was measured here in {count(len(lines), 'trial')}. Each claim, its measure and its threshold were "
+        "declared before the runs, and where pilots shaped them the claim's note says so; the verdicts are "
+        "computed from the result lines. A check holds when the whole 95% interval of the mean over seeds lies on the "
+        "right side of its threshold."
     )
     dated = [" Newest result: ", when(newest), "."] if newest else []
     return tag(
