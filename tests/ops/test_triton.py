@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from tests.ops.aggregation import EDGES, Inputs, graph
+from tests.ops.kernels import agree_when_interpreted, needs_gpu
 from tests.ops.test_aggregate import EXPONENTS
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_every_kernel_in_the_interpreter():
-    pytest.importorskip("triton", reason="needs Triton, whose interpreter runs on a CPU")
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.ops.interpreted"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "every kernel agrees" in done.stdout
-
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+    agree_when_interpreted("tests.ops.interpreted")
 
 
 @needs_gpu
