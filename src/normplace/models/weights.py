@@ -15,7 +15,7 @@ def safetensors() -> Any:
         UsageError: If it is not installed.
     """
     if importlib.util.find_spec("safetensors") is None:
-        raise UsageError("weights are kept as safetensors: pip install 'normplace[move]'.")
+        raise UsageError("weights are kept as safetensors, which is not installed: pip install safetensors.")
     import safetensors.torch
 
     return safetensors.torch
