@@ -128,10 +128,8 @@ def tune() -> Iterator[str]:
     """The fastest layouts of the kernels for each class of widths."""
     from normplace.ops.norm_add_norm import triton as kernels
 
-    walking = {"FORWARD": (0, 4, 8), "BACKWARD": (1, 2, 4, 5), "BACKWARD_SHIFTS": (1, 2, 4, 5)}
-    for width, (norm, names) in itertools.product(
-        WIDTHS, (("rms", ("FORWARD", "BACKWARD")), ("layer", ("BACKWARD_SHIFTS",)))
-    ):
+    tables = {"rms": ("FORWARD", "BACKWARD"), "layer": ("FORWARD_CENTRED", "BACKWARD_SHIFTS")}
+    for width, (norm, names) in itertools.product(WIDTHS, tables.items()):
         rows = max(4096, 2**26 // width)
         learned, seeds = inputs(norm, rows, width, "cuda")
         results = ours(*learned.values())
@@ -144,8 +142,9 @@ def tune() -> Iterator[str]:
             return torch.autograd.grad(results, list(learned.values()), seeds, retain_graph=True)
 
         for name in names:
-            setting = Setting(getattr(kernels, name), width, list(layouts(kernels.Tile, width, walking[name])))
-            call = forward if name == "FORWARD" else backward
+            walking, call = ((0, 4, 8), forward) if name.startswith("FORWARD") else ((1, 2, 4, 5), backward)
+            tried = list(layouts(kernels.Tile, width, walking))
+            setting = Setting(getattr(kernels, name), width, tried, forget=kernels.forget_launches)
             yield from fastest(f"{norm}, {rows} × {width}, {name}", setting, call)
 
 
@@ -160,7 +159,7 @@ def layouts(tile: Callable[..., object], block: int, programs: tuple[int, ...]) 
     Yields:
         Layouts.
     """
-    for rows, warps, stages, per_sm in itertools.product((1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2), programs):
+    for rows, warps, stages, per_sm in itertools.product((1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2, 3), programs):
         fits = 8 <= rows * block // (32 * warps) <= 32 and rows * block <= 16384
         if fits and (stages == 1 or per_sm) and (per_sm == 0 or 8 <= warps * per_sm <= 32):
             yield tile(rows=rows, warps=warps, per_sm=per_sm, stages=stages)

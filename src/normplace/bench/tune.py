@@ -20,12 +20,14 @@ class Setting:
         name: Its name, or key.
         values: What to try.
         names: What the values are called; themselves by default.
+        forget: Called after a change, where something remembers what followed from the value before.
     """
 
     owner: object
     name: Any
     values: Sequence[object]
     names: Sequence[str] = ()
+    forget: Callable[[], None] | None = None
 
     def get(self) -> object:
         """Its value now."""
@@ -37,6 +39,8 @@ class Setting:
             self.owner[self.name] = value
         else:
             setattr(self.owner, self.name, value)
+        if self.forget is not None:
+            self.forget()
 
 
 def fastest(title: str, setting: Setting, call: Callable[[], object]) -> Iterator[str]:

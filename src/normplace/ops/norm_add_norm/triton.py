@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
+from normplace.ops.launch import Launch, aligned
 from normplace.ops.norm_add_norm import triton_kernels
 from normplace.ops.norm_add_norm.reference import Given, Grads, Needs, Rule
 
@@ -76,6 +77,8 @@ BACKWARD_SHIFTS = {
 }
 # Programs' parts added at a time, and channels of each program that adds them.
 CHUNK, SPAN = 128, 32
+# Compiled forms that are remembered.
+FORMS = 1024
 # Bytes of shared memory left for sums across warps.
 SCRATCH = 32 * 1024
 
@@ -90,27 +93,32 @@ def _machine(device: torch.device) -> tuple[int, int]:
     return properties["multiprocessor_count"], properties["max_shared_mem"] - SCRATCH
 
 
-def _layout(
-    table: dict[int, Tile],
-    rows: int,
-    width: int,
-    device: torch.device,
-    streamed: tuple[Tensor | None, ...],
-    channels: tuple[Tensor | None, ...],
-) -> tuple[int, dict[str, Any]]:
-    """How many programs there are, and the options of a kernel that reads these tensors by rows and by channels."""
+class Layout(NamedTuple):
+    """How the rows of one launch are shared out."""
+
+    tall: int
+    """Rows of a tile."""
+    most: int
+    """Programs there may be; 0 for as many as tiles."""
+    constants: dict[str, int]
+    warps: int
+
+    def programs(self, rows: int) -> int:
+        """How many programs share so many rows."""
+        tiles = -(-rows // self.tall)
+        return min(tiles, self.most) if self.most else tiles
+
+
+def _layout(table: dict[int, Tile], width: int, device: torch.device, row_bytes: int, channel_bytes: int) -> Layout:
+    """Of a kernel that reads so many bytes of each element of a row, and of each channel."""
     block = 1 << (width - 1).bit_length()
     narrowest = min(table)
     tile = table[max(block, narrowest)]
     tall = tile.rows * max(1, narrowest // block)
-    programs = -(-rows // tall)
     multiprocessors, shared = _machine(device)
-    if tile.per_sm:
-        programs = min(programs, tile.per_sm * multiprocessors)
-    sizes = tall * sum(t.element_size() for t in streamed if t is not None)
-    sizes += sum(t.element_size() for t in channels if t is not None)
-    stages = tile.stages if (tile.stages - 1) * block * sizes <= shared else 1
-    return programs, {"ROWS": tall, "BLOCK": block, "STAGES": stages, "num_warps": tile.warps}
+    fits = (tile.stages - 1) * block * (tall * row_bytes + channel_bytes) <= shared
+    constants = {"ROWS": tall, "BLOCK": block, "STAGES": tile.stages if fits else 1}
+    return Layout(tall, tile.per_sm * multiprocessors, constants, tile.warps)
 
 
 def _rows(tensor: Tensor, width: int) -> Tensor:
@@ -119,30 +127,93 @@ def _rows(tensor: Tensor, width: int) -> Tensor:
     return flat if width == 1 or flat.stride(1) == 1 else flat.contiguous()
 
 
-def _constants(given: Given, rule: Rule, width: int) -> dict[str, Any]:
-    return {
-        "D": width,
-        "OFFSET": rule.unit_offset,
-        "PER_CHANNEL": given.branch is not None and given.branch.numel() > 1,
-    }
+class Form(NamedTuple):
+    """What decides which compiled form of the kernels is meant, apart from what a pass needs and reads by strides."""
+
+    rule: Rule
+    given: tuple[torch.dtype | None, ...]
+    """Dtypes, in the order of :class:`Given`."""
+    per_channel: bool
+    width: int
+    device: torch.device
+
+    @classmethod
+    def of(cls, given: Given, rule: Rule, width: int, device: torch.device) -> Form:
+        """Of the tensors given with a boundary."""
+        dtypes = tuple([None if tensor is None else tensor.dtype for tensor in given])
+        return cls(rule, dtypes, given.branch is not None and given.branch.numel() > 1, width, device)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What both passes are compiled for."""
+        rule = self.rule
+        return {
+            "D": self.width, "OUT": KINDS[rule.out_norm], "IN": KINDS[rule.in_norm], "OFFSET": rule.unit_offset,
+            "PER_CHANNEL": self.per_channel, "KEPT": rule.num_statistics,
+        }  # fmt: skip
+
+
+def _bytes(*dtypes: torch.dtype | None) -> int:
+    return sum(dtype.itemsize for dtype in dtypes if dtype is not None)
+
+
+@functools.lru_cache(maxsize=FORMS)
+def _forward_launch(form: Form, strides: tuple[int, int]) -> tuple[Layout, Launch]:
+    del strides  # only tells launches apart
+    rule = form.rule
+    table = FORWARD_CENTRED if "layer" in (rule.out_norm, rule.in_norm) else FORWARD
+    layout = _layout(table, form.width, form.device, _bytes(rule.x_dtype, rule.f_dtype), _bytes(*form.given[:5]))
+    return layout, Launch(kernels.forward, form.constants | layout.constants, num_warps=layout.warps)
 
 
 def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
     """As the reference."""
-    width = x.shape[-1]
+    width, device = x.shape[-1], x.device
     x_rows, f_rows = _rows(x, width), _rows(f, width)
     rows = len(x_rows)
-    stream = torch.empty(x.shape, dtype=rule.stream_dtype, device=x.device)
-    y = torch.empty(x.shape if rule.in_norm != "none" else 0, dtype=rule.f_dtype, device=x.device)
-    stats = torch.empty(rows, rule.num_statistics, dtype=torch.float32, device=x.device)
-    programs, layout = _layout(FORWARD, rows, width, x.device, (x, f), given[:5])
-    kernels.forward[(programs,)](
-        x_rows, f_rows, x_rows.stride(0), f_rows.stride(0), *given, stream, y, stats, rows,
-        rule.out_eps, rule.in_eps, rule.skip, rule.branch, rule.dropout,
-        OUT=KINDS[rule.out_norm], IN=KINDS[rule.in_norm], KEPT=rule.num_statistics,
-        **_constants(given, rule, width), **layout,
+    stream = torch.empty(x.shape, dtype=rule.stream_dtype, device=device)
+    y = torch.empty(x.shape if rule.in_norm != "none" else 0, dtype=rule.f_dtype, device=device)
+    stats = torch.empty(rows, rule.num_statistics, dtype=torch.float32, device=device)
+    strides = x_rows.stride(0), f_rows.stride(0)
+    layout, launch = _forward_launch(Form.of(given, rule, width, device), strides)
+    launch(
+        (layout.programs(rows), 1, 1), x_rows, f_rows, *strides, *given, stream, y, stats, rows,
+        rule.out_eps, rule.in_eps, rule.skip, rule.branch, rule.dropout, known=aligned(x_rows, f_rows, *given),
     )  # fmt: skip
     return stream, y, stats
+
+
+class Backward(NamedTuple):
+    """The launches of a backward pass, and what the first leaves to the second."""
+
+    asked: tuple[bool, bool, bool, bool]
+    """Whether programs add up parts of the outer gain's and shift's gradients, and of the inner ones."""
+    layout: Layout
+    rows: Launch
+    finish: Launch
+
+
+@functools.lru_cache(maxsize=FORMS)
+def _backward_launches(form: Form, needs: Needs, read: tuple[torch.dtype | None, ...], f_stride: int) -> Backward:
+    del f_stride  # only tells launches apart
+    out_weight, out_bias, in_weight, _, branch = form.given[:5]
+    asked = (
+        needs.out_weight or needs.branch,
+        needs.out_bias or (needs.branch and out_bias is not None),
+        needs.in_weight,
+        needs.in_bias,
+    )
+    table = BACKWARD_SHIFTS if asked[1] or asked[3] else BACKWARD
+    # Gradients of the rows' scales read gains and shifts once more.
+    channels = form.given[:5] * 2 if needs.out_scale or needs.in_scale else (out_weight, in_weight, branch)
+    layout = _layout(table, form.width, form.device, _bytes(*read), _bytes(*channels))
+    constants = {name: form.constants[name] for name in ("D", "OFFSET", "PER_CHANNEL")}
+    return Backward(
+        asked,
+        layout,
+        Launch(kernels.backward, form.constants | layout.constants, num_warps=layout.warps),
+        Launch(kernels.finish, constants | {"CHUNK": CHUNK, "SPAN": SPAN}, num_warps=8),
+    )
 
 
 def backward(
@@ -161,6 +232,12 @@ def backward(
     shape, width, device = like.shape, like.shape[-1], like.device
     rows = like.numel() // width
     f_rows = None if f is None else _rows(f, width)
+    f_stride = 0 if f_rows is None else f_rows.stride(0)
+    d_stream, d_y = (None if grad is None else grad.contiguous() for grad in (d_stream, d_y))
+    read = (d_stream, d_y, stream, f_rows)
+    form = Form.of(given, rule, width, device)
+    launches = _backward_launches(form, needs, tuple([None if t is None else t.dtype for t in read]), f_stride)
+    programs = launches.layout.programs(rows)
     dx = torch.empty(shape, dtype=rule.x_dtype, device=device) if needs.x else None
     df = torch.empty(shape, dtype=rule.f_dtype, device=device) if needs.f else None
 
@@ -168,38 +245,31 @@ def backward(
         return torch.empty_like(tensor) if needed and tensor is not None else None
 
     d_out_scale, d_in_scale = alike(given.out_scale, needs.out_scale), alike(given.in_scale, needs.in_scale)
-    asked = (
-        needs.out_weight or needs.branch,
-        needs.out_bias or (needs.branch and given.out_bias is not None),
-        needs.in_weight,
-        needs.in_bias,
-    )
-    table = BACKWARD_SHIFTS if asked[1] or asked[3] else BACKWARD
-    # Gradients of the rows' scales read gains and shifts once more.
-    channels = given[:5] * 2 if needs.out_scale or needs.in_scale else (given.out_weight, given.in_weight, given.branch)
-    programs, layout = _layout(table, rows, width, device, (d_stream, d_y, stream, f), channels)
-    parts: list[Tensor | None] = [None] * 4
-    if any(asked):
-        free = iter(torch.empty(sum(asked), programs, width, dtype=torch.float32, device=device))
-        parts = [next(free) if wanted else None for wanted in asked]
-    constants = _constants(given, rule, width)
-    kernels.backward[(programs,)](
-        None if d_stream is None else d_stream.contiguous(), None if d_y is None else d_y.contiguous(), stream, f_rows,
-        0 if f_rows is None else f_rows.stride(0), *given, stats, dx, df, d_out_scale, d_in_scale, *parts,
-        rows, rule.skip, rule.branch, rule.dropout,
-        OUT=KINDS[rule.out_norm], IN=KINDS[rule.in_norm], KEPT=rule.num_statistics, **constants, **layout,
+    parts = [
+        torch.empty(programs, width, dtype=torch.float32, device=device) if wanted else None
+        for wanted in launches.asked
+    ]
+    known = aligned(*read, *given)
+    launches.rows(
+        (programs, 1, 1), *read, f_stride, *given, stats, dx, df, d_out_scale, d_in_scale, *parts,
+        rows, rule.skip, rule.branch, rule.dropout, known=known,
     )  # fmt: skip
-    if not any(asked):
+    if not any(launches.asked):
         return Grads(dx, df, None, None, None, None, None, d_out_scale, d_in_scale)
     d_out_weight, d_out_bias = alike(given.out_weight, needs.out_weight), alike(given.out_bias, needs.out_bias)
     d_in_weight, d_in_bias = alike(given.in_weight, needs.in_weight), alike(given.in_bias, needs.in_bias)
     d_branch = torch.empty(width, dtype=torch.float32, device=device) if needs.branch else None
-    kernels.finish[(-(-width // SPAN), 2)](
-        *parts, given.out_weight, given.out_bias, given.branch,
-        d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, programs, rule.branch,
-        CHUNK=CHUNK, SPAN=SPAN, num_warps=8, **constants,
+    launches.finish(
+        (-(-width // SPAN), 2, 1), *parts, given.out_weight, given.out_bias, given.branch,
+        d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, programs, rule.branch, known=known,
     )  # fmt: skip
     if d_branch is not None and given.branch is not None:
-        d_branch = d_branch if constants["PER_CHANNEL"] else d_branch.sum()
+        d_branch = d_branch if form.per_channel else d_branch.sum()
         d_branch = d_branch.reshape(given.branch.shape).to(given.branch.dtype)
     return Grads(dx, df, d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, d_out_scale, d_in_scale)
+
+
+def forget_launches() -> None:
+    """Read the tables of tiles again."""
+    _forward_launch.cache_clear()
+    _backward_launches.cache_clear()

@@ -105,7 +105,7 @@ def _through(g, hat, rstd, D: tl.constexpr, KIND: tl.constexpr):
     return moved * rstd[:, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def forward(
     x, f, x_stride, f_stride, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed,
     stream, y, stats, rows, out_eps, in_eps, skip, branch_value, dropout,
@@ -140,7 +140,7 @@ def forward(
             tl.store(y + place, v, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def backward(
     d_stream, d_y, stream, f, f_stride, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed,
     stats, dx, df, d_out_scale, d_in_scale, out_gain, out_shift, in_gain, in_shift,
@@ -235,7 +235,7 @@ def _summed(part, programs, cols, inside, D: tl.constexpr, CHUNK: tl.constexpr, 
     return tl.sum(total, 0)[None, :]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["programs"])
 def finish(
     out_gain, out_shift, in_gain, in_shift, out_weight, out_bias, branch,
     d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, programs, branch_value,
