@@ -14,7 +14,7 @@ from normplace.errors import UsageError, unknown
 from normplace.lab.study import Outcome
 from normplace.models import Dropout, GraphStack
 from normplace.models.graph import NAMED
-from normplace.studies.deepergcn.network import AGGREGATIONS, conv_factory, learned
+from normplace.studies.deepergcn.network import check_aggregation, conv_factory, learned
 from normplace.tasks import grid_mines
 from normplace.tasks.labelled import LabelledGraph, load_labelled
 from normplace.tasks.labelled import obstacle as labelled_obstacle
@@ -65,11 +65,11 @@ class NodeTrial:
     def __post_init__(self) -> None:
         for kind, choice, choices in (
             ("block order", self.order, NAMED),
-            ("aggregation", self.aggregation, AGGREGATIONS),
             ("place of dropout", self.dropped, DROPPED),
         ):
             if choice not in choices:
                 raise unknown(kind, choice, choices)
+        check_aggregation(self.aggregation)
         for name in ("depth", "dim", "epochs"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
