@@ -44,10 +44,11 @@ SIZES: dict[str, dict[str, Any]] = {
     "10M": {"dim": 384, "depth": 6, "heads": 6},
     "40M": {"dim": 640, "depth": 8, "heads": 10},
     "120M": {"dim": 896, "depth": 12, "heads": 14},
+    "400M": {"dim": 1536, "depth": 14, "heads": 12},
 }
 SEEDS = 5
 FEWER_SEEDS = 3
-"""Of the two larger sizes."""
+"""Of 40M and 120M; 400M, the paper's smallest size, has one, for the table and no claim."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,7 @@ def plan(scale: str) -> Iterator[TrainingTrial]:
         yield from _trials("tiny", NAMED + OTHERS, RATES, SEEDS, exam=128, probe=4, **SIZES["tiny"])
     else:
         half = {"precision": "bfloat16"}
+        yield from _trials("400M", NAMED, (3e-4, 1.2e-3), 1, **half, **SIZES["400M"])
         yield from _trials("120M", NAMED, (3e-4, 1.2e-3), FEWER_SEEDS, **half, **SIZES["120M"])
         yield from _trials("40M", NAMED, (3e-4, 1.2e-3, 4.8e-3), FEWER_SEEDS, **half, **SIZES["40M"])
         rates = (3e-4, 1.2e-3, 4.8e-3, 1.92e-2)
