@@ -56,10 +56,10 @@ def test_every_placement_meets_every_rate_and_seed():
     assert len(laptop) == 8 * 3
     assert set(laptop.values()) == {5}
     full = Counter(trial.size for trial in training.plan("full"))
-    assert full == {"10M": 12 * 4 * 5, "40M": 4 * 3 * 3, "120M": 4 * 2 * 3}
+    assert full == {"10M": 12 * 4 * 5, "40M": 4 * 3 * 3, "120M": 4 * 2 * 3, "400M": 4 * 2}
 
 
-@pytest.mark.parametrize(("size", "millions"), [("10M", 10.7), ("40M", 39.5), ("120M", 115.9)])
+@pytest.mark.parametrize(("size", "millions"), [("10M", 10.7), ("40M", 39.5), ("120M", 115.9), ("400M", 397.2)])
 def test_the_ladder_has_the_sizes_it_is_named_after(size, millions):
     trial = next(trial for trial in training.plan("full") if (trial.size, trial.placement) == (size, "peri"))
     model = Transformer(training.config_of(trial), device="meta")

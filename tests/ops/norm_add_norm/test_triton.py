@@ -60,6 +60,20 @@ def test_the_layout_of_rows_does_not_matter_on_a_gpu():
 
 
 @needs_gpu
+def test_launches_of_one_form_are_told_from_others_on_a_gpu():
+    memory = torch.randn(2, 20 * 64 + 8, device="cuda")
+    for start, rows, skip in ((0, 16, 2), (0, 17, 2.0), (0, 1, 2.0), (1, 16, 2.0), (0, 16, 0.5), (4, 3, 2)):
+        x, f = (part[start : start + rows * 64].view(rows, 64).requires_grad_() for part in memory.clone())
+        found = norm_add_norm(x, f, skip_scale=skip, backend="triton")
+        expected = norm_add_norm(x.double(), f.double(), skip_scale=skip)
+        for got, truth in zip(found, expected, strict=True):
+            torch.testing.assert_close(got.double(), truth, rtol=1e-5, atol=1e-5)
+        gradients = (torch.autograd.grad(results[1].sum(), (x, f)) for results in (found, expected))
+        for got, truth in zip(*gradients, strict=True):
+            torch.testing.assert_close(got, truth, rtol=1e-4, atol=1e-4)
+
+
+@needs_gpu
 def test_a_gpu_gives_the_same_bits_twice():
     case = Boundary("layer", "layer", shape=(5000, 1024), shifts=True, branch="scalar", device="cuda")
     first, second = case.found("triton"), case.found("triton")

@@ -105,8 +105,8 @@ def norm_add_norm(
         _seed(seed, dropout, x),
     )
     rule = Rule(
-        out_norm or "none", in_norm or "none", out_eps, in_eps, unit_offset, skip_scale, factor, dropout,
-        x.dtype, f.dtype, stream_dtype, chosen,
+        out_norm or "none", in_norm or "none", float(out_eps), float(in_eps), unit_offset,
+        float(skip_scale), float(factor), float(dropout), x.dtype, f.dtype, stream_dtype, chosen,
     )  # fmt: skip
     stream, y, _ = apply(x, f, given, rule)
     return stream, stream if in_norm is None else y
