@@ -19,6 +19,10 @@ HOSTILE = "<script>alert(1)</script> & “co”"
 DATASETS = ("sinusoid", "linear", "quadratic")
 ARCHITECTURES = ("standard", "LN first", "LN last", "LN every")
 GRID = [round(-20 + 40 * i / 60, 3) for i in range(61)]
+OF_TWO_CLAIMS = (
+    "The paper states no number, so that the threshold is ours; it was set before any run, after a pilot of one seed "
+    "that chose the width and the learning rate."
+)
 MACHINE = {"cpu": "Intel(R) Xeon(R) Processor @ 2.70GHz", "cores": 2, "memory_gb": 7.8}
 
 
@@ -157,6 +161,7 @@ EXTRAPOLATION = Study(
             "Where the LayerNorm stands matters little.",
             (Check("spread between positions, relative", _spread, at_most=0.1),),
             seeds=5,
+            note=OF_TWO_CLAIMS,
         ),
         Claim(
             "faces",
@@ -164,6 +169,7 @@ EXTRAPOLATION = Study(
             "The same holds for age estimation from faces.",
             (Check("error ratio", lambda lines: {}, at_most=1),),
             seeds=5,
+            note=f"{OF_TWO_CLAIMS} The faces are those the user supplies.",
         ),
     ),
     figures=_figures,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from normplace.lab.claims import Judgement, Measurement, Verdict, judge
 from normplace.lab.report.markup import Html, cite, escape, join, number, tag
+from normplace.lab.report.notes import Note, fold
 from normplace.lab.report.section import Section
 
 _LOOKS = {
@@ -57,8 +58,10 @@ def claim_table(sections: Sequence[Section], judged: Sequence[Sequence[Judgement
     head = tag("tr", *(tag("th", name, scope="col", role="columnheader") for name in _COLUMNS), role="row")
     bodies: list[Html] = []
     for n, (section, judgements) in enumerate(zip(sections, judged, strict=True), start=1):
-        bodies.append(_study_rows(section, f"study-{n}"))
-        bodies += [_claim_rows(judgement) for judgement in judgements]
+        anchor = f"study-{n}"
+        shared, notes = fold([judgement.claim.note for judgement in judgements])
+        bodies.append(_study_rows(section, shared, anchor))
+        bodies += [_claim_rows(judgement, note, anchor) for judgement, note in zip(judgements, notes, strict=True)]
     return tag(
         "table",
         tag("caption", "Claims, what was measured, and the verdict", class_="unseen-text"),
@@ -69,8 +72,8 @@ def claim_table(sections: Sequence[Section], judged: Sequence[Sequence[Judgement
     )
 
 
-def _study_rows(section: Section, anchor: str) -> Html:
-    """The line above a study's claims: what makes them, how long it takes and on what."""
+def _study_rows(section: Section, shared: Mapping[str, int], anchor: str) -> Html:
+    """What stands above a study's claims: what makes them, how long it takes and on what, and the notes they share."""
     commands = join((tag("code", command) for command in section.commands), " ")
     cost = join([section.time, *section.machines], " · ") if section.lines else "no results yet"
     cell = tag(
@@ -82,17 +85,35 @@ def _study_rows(section: Section, anchor: str) -> Html:
         scope="rowgroup",
         role="rowheader",
     )
-    return tag("tbody", tag("tr", cell, role="row"), class_="study", role="rowgroup")
+    rows = [tag("tr", cell, role="row")]
+    if shared:
+        rows.append(tag("tr", tag("td", _shared_notes(shared, anchor), colspan=len(_COLUMNS), role="cell"), role="row"))
+    return tag("tbody", *rows, class_="study", role="rowgroup")
 
 
-def _claim_rows(judgement: Judgement) -> Html:
+def _shared_notes(shared: Mapping[str, int], anchor: str) -> Html:
+    items = [
+        tag("li", cite(passage), f" (of {claims} claims)", id=f"{anchor}-note-{n}")
+        for n, (passage, claims) in enumerate(shared.items(), start=1)
+    ]
+    return tag("ol", *items, class_="shared-notes", role="list", aria_label="Notes that several claims share")
+
+
+def _note(note: Note, anchor: str) -> Html:
+    """The claim's own words, and where to find those it shares."""
+    links = [tag("a", f"note\N{NO-BREAK SPACE}{n}", href=f"#{anchor}-note-{n}") for n in note.shared]
+    pointer = join(["See ", join(links, ", "), "."]) if links else ""
+    return tag("span", join((part for part in (cite(note.own), pointer) if part), " "), class_="note")
+
+
+def _claim_rows(judgement: Judgement, note: Note, anchor: str) -> Html:
     claim = judgement.claim
     span = len(judgement.measurements)
     statement = tag(
         "th",
         tag("span", claim.statement, class_="statement"),
         tag("span", cite(claim.paper), class_="paper"),
-        tag("span", cite(claim.note), class_="note") if claim.note else "",
+        _note(note, anchor) if claim.note else "",
         rowspan=span,
         scope="rowgroup",
         role="rowheader",
