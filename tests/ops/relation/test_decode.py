@@ -95,3 +95,17 @@ def test_refuses_a_sequence():
     x = torch.randn(2, 4, 6)
     with pytest.raises(UsageError, match="one row at a time"):
         relation_scan_step(None, x, x)
+
+
+@pytest.mark.parametrize(
+    ("step", "options", "said"),
+    [
+        (relation_scan_step, {"norm": "joint"}, "unknown norm of a scan 'joint'"),
+        (relation_pairwise_step, {"norm": "both"}, "unknown norm of pairs 'both'"),
+        (relation_pairwise_step, {"activation": "tanh"}, "unknown activation 'tanh'"),
+    ],
+)
+def test_a_step_refuses_the_names_that_the_whole_sequence_refuses(step, options, said):
+    x = torch.randn(2, 6)
+    with pytest.raises(UsageError, match=said):
+        step(None, x, x, **options)

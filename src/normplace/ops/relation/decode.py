@@ -13,8 +13,10 @@ from normplace.ops.relation.plain import Rule, normalise, wide
 from normplace.ops.relation.public import (
     checked,
     normalised_sum,
+    pair_rule,
     relation_pairwise,
     relation_scan,
+    scan_rule,
     separated,
 )
 from normplace.ops.relation.scan_reference import Sums, combine, keys_so_far, nothing, running, stable
@@ -86,7 +88,7 @@ def relation_scan_step(
     Returns:
         y, B × D, and the next state; nothing is changed in place.
     """
-    rule = Rule(norm, "exp", post_norm, eps, True, heads, mean)
+    rule = scan_rule(norm, post_norm, eps, True, heads, mean)
     rows, keys, there = _row(a, b, mask, rule)
     u, v = (separated(x, rule) if norm == "separate" else x.to(wide(x.dtype)) for x in (rows, keys))
     key = there[:, None, None].to(u.dtype)
@@ -148,7 +150,7 @@ def relation_pairwise_step(
     Returns:
         y, B × D, and the next state, which holds one more row; nothing is changed in place.
     """
-    rule = Rule(norm, activation, post_norm, eps, True, heads, mean)
+    rule = pair_rule(norm, activation, post_norm, eps, True, heads, mean)
     row, key, there = _row(a, b, mask, rule)
     memory = PairState(key, there[:, None])
     if state is not None:

@@ -58,9 +58,7 @@ def relation_scan(
                  [0.3679, 2.7183],
                  [1.1513, 1.9348]]])
     """
-    if norm not in SCAN_NORMS:
-        raise unknown("norm of a scan", norm, SCAN_NORMS)
-    rule = Rule(norm, "exp", post_norm, eps, causal, heads, mean)
+    rule = scan_rule(norm, post_norm, eps, causal, heads, mean)
     weight = checked(a, b, mask, rule, backend)
     return op.scan(a.contiguous(), b.contiguous(), weight, norm, post_norm, eps, causal, heads, mean, backend)
 
@@ -109,17 +107,29 @@ def relation_pairwise(
                  [0.0000, 1.0000],
                  [0.3333, 0.6667]]])
     """
-    if norm not in PAIR_NORMS:
-        raise unknown("norm of pairs", norm, PAIR_NORMS)
-    if activation not in ACTIVATIONS:
-        raise unknown("activation", activation, ACTIVATIONS)
-    rule = Rule(norm, activation, post_norm, eps, causal, heads, mean)
+    rule = pair_rule(norm, activation, post_norm, eps, causal, heads, mean)
     weight = checked(a, b, mask, rule, backend)
     if activation == "exp" and norm != "joint":
         return op.scan(a.contiguous(), b.contiguous(), weight, norm, post_norm, eps, causal, heads, mean, backend)
     rows = (separated(a, rule), separated(b, rule)) if norm == "separate" else (a.contiguous(), b.contiguous())
     y = op.pairs(*rows, weight, norm, activation, eps, causal, heads, mean, backend)
     return (normalised_sum(y, eps) if post_norm else y).to(a.dtype)
+
+
+def scan_rule(norm: str, post_norm: bool, eps: float, causal: bool, heads: int, mean: bool) -> Rule:
+    """Which scan; an unknown name is refused."""
+    if norm not in SCAN_NORMS:
+        raise unknown("norm of a scan", norm, SCAN_NORMS)
+    return Rule(norm, "exp", post_norm, eps, causal, heads, mean)
+
+
+def pair_rule(norm: str, activation: str, post_norm: bool, eps: float, causal: bool, heads: int, mean: bool) -> Rule:
+    """Which relation of pairs; an unknown name is refused."""
+    if norm not in PAIR_NORMS:
+        raise unknown("norm of pairs", norm, PAIR_NORMS)
+    if activation not in ACTIVATIONS:
+        raise unknown("activation", activation, ACTIVATIONS)
+    return Rule(norm, activation, post_norm, eps, causal, heads, mean)
 
 
 def separated(x: Tensor, rule: Rule) -> Tensor:
