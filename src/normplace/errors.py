@@ -19,3 +19,15 @@ def unknown(kind: str, name: object, options: Iterable[str]) -> UsageError:
     close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known) or 'nothing yet'}."
     return UsageError(f"unknown {kind} {name!r}: {hint}")
+
+
+def expect_at_least(least: int, settings: object, *names: str) -> None:
+    """Refuse settings whose fields ``names`` are below ``least``.
+
+    Raises:
+        UsageError: If one is.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        if value < least:
+            raise UsageError(f"{name} must be at least {least}, got {value}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_at_least, unknown
 from normplace.models.transformer import AttentionConfig, MLPConfig, PositionConfig, TransformerConfig
 from normplace.train.schedule import Schedule
 
@@ -120,10 +120,8 @@ class Recipe:
     peak_tflops: float = 0.0
 
     def __post_init__(self) -> None:
-        counts = ("context", "batch", "accumulate", "steps", "patience")
-        for name in (*counts, "evaluate_every", "evaluate_rows", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        expect_at_least(1, self, "context", "batch", "accumulate", "steps", "patience")
+        expect_at_least(1, self, "evaluate_every", "evaluate_rows", "checkpoint_every")
         for name in ("clip", "spike"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be positive, got {getattr(self, name)}.")

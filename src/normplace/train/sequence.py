@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import expect_at_least, unknown
 from normplace.tasks.sequences.batch import IGNORE, SequenceTask
 from normplace.train.replay import Replayed, set_rate
 
@@ -52,9 +52,7 @@ class SequenceTraining:
     cuda_graph: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "every"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        expect_at_least(1, self, "steps", "batch_size", "every")
         if self.schedule not in SCHEDULES:
             raise unknown("schedule", self.schedule, SCHEDULES)
         if self.precision not in PRECISIONS:

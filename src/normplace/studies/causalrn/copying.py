@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from normplace.errors import expect_at_least
 from normplace.lab.study import Outcome
 from normplace.models.sequence import SequenceModel, count_parameters
 from normplace.studies.causalrn.trained import Trained
@@ -40,7 +41,7 @@ class Copying(Trained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.count("length", "letters", "every")
+        expect_at_least(1, self, "length", "letters", "every")
 
 
 def copy_outcome(trial: Copying, build: Any) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import expect_at_least, unknown
 from normplace.train.sequence import SequenceTraining
 
 
@@ -38,17 +38,7 @@ class Trained:
     cuda_graph: bool = True
 
     def __post_init__(self) -> None:
-        self.count("dim", "depth", "steps", "batch_size")
-
-    def count(self, *names: str) -> None:
-        """Refuse numbers of things that are not positive.
-
-        Raises:
-            UsageError: If one is not.
-        """
-        for name in names:
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        expect_at_least(1, self, "dim", "depth", "steps", "batch_size")
 
     def choose(self, kind: str, choice: str, choices: Any) -> None:
         """Refuse a choice that is not offered.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import expect_at_least, unknown
 from normplace.lab.study import Outcome, Part
 from normplace.models import Dropout, GraphStack
 from normplace.models.graph_parts import SumOfEmbeddings
@@ -55,9 +55,8 @@ class MolhivTrial:
     def __post_init__(self) -> None:
         if self.aggregation not in AGGREGATIONS:
             raise unknown("aggregation", self.aggregation, AGGREGATIONS)
-        for name, least in (("depth", 2), ("dim", 1), ("epochs", 1), ("batch_size", 2)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        expect_at_least(2, self, "depth", "batch_size")
+        expect_at_least(1, self, "dim", "epochs")
 
 
 class BondConv(nn.Module):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from normplace.audit.smoothing import smoothing
-from normplace.errors import UsageError, unknown
+from normplace.errors import expect_at_least, unknown
 from normplace.lab.study import Outcome
 from normplace.models import Dropout, GraphStack
 from normplace.models.graph import NAMED
@@ -70,9 +70,7 @@ class NodeTrial:
             if choice not in choices:
                 raise unknown(kind, choice, choices)
         check_aggregation(self.aggregation)
-        for name in ("depth", "dim", "epochs"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        expect_at_least(1, self, "depth", "dim", "epochs")
 
 
 def ready(trial: NodeTrial) -> str | None:

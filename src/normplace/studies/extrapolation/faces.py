@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import expect_at_least, unknown
 from normplace.lab.study import Outcome, Part
 from normplace.studies.extrapolation.network import NAMES, VARIANTS
 from normplace.studies.extrapolation.tabular import network_predictions
@@ -46,9 +46,7 @@ class FacesTrial:
     def __post_init__(self) -> None:
         if self.norm_at not in VARIANTS:
             raise unknown("choice of layers", self.norm_at, VARIANTS)
-        for name in ("epochs", "batch_size", "width"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        expect_at_least(1, self, "epochs", "batch_size", "width")
 
 
 def plan(scale: str) -> Iterator[FacesTrial]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import expect_at_least, unknown
 from normplace.lab.study import Outcome, Part
 from normplace.studies.extrapolation.network import NAMES, VARIANTS
 from normplace.studies.extrapolation.tabular import (
@@ -57,9 +57,8 @@ class ProteinTrial:
     def __post_init__(self) -> None:
         if self.learner not in LEARNERS:
             raise unknown("learner", self.learner, LEARNERS)
-        for name, least in (("rows", 0), ("batch_size", 0), ("epochs", 1), ("width", 1), ("rounds", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        expect_at_least(0, self, "rows", "batch_size")
+        expect_at_least(1, self, "epochs", "width", "rounds")
 
 
 def plan(scale: str) -> Iterator[ProteinTrial]:

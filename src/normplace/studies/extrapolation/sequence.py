@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import expect_at_least, unknown
 from normplace.lab.study import Outcome, Part
 from normplace.studies.extrapolation.sequence_model import SequenceRegressor
 from normplace.tasks.lines import GIVEN, TESTED, TRAINED, line_sequences, roll_out
@@ -50,9 +50,7 @@ class SequenceTrial:
     def __post_init__(self) -> None:
         if self.norm_at not in PLACES:
             raise unknown("place of the LayerNorm", self.norm_at, PLACES)
-        for name in ("width", "heads", "layers", "sequences", "epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        expect_at_least(1, self, "width", "heads", "layers", "sequences", "epochs", "batch_size")
 
 
 def plan(scale: str) -> Iterator[SequenceTrial]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import expect_at_least, unknown
 from normplace.lab.study import Outcome, Part
 from normplace.studies.extrapolation.network import NORMS, VARIANTS, build_network
 from normplace.tasks.toy import EDGE, FUNCTIONS, growth_exponent, toy_data
@@ -43,9 +43,7 @@ class ToyTrial:
     norm: str = "layer"
 
     def __post_init__(self) -> None:
-        for name in ("width", "points", "epochs"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        expect_at_least(1, self, "width", "points", "epochs")
         if self.norm not in NORMS:
             raise unknown("norm", self.norm, NORMS)
 

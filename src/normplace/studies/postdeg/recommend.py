@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_at_least, unknown
 from normplace.lab.study import Outcome, Part
 from normplace.models import topology
 from normplace.models.recommend import Adjacency, LightGCN, NormalizedGCN
@@ -113,9 +113,7 @@ class RecommendTrial:
         for name, options in choices.items():
             if getattr(self, name) not in options:
                 raise unknown(name, getattr(self, name), options)
-        for name in ("depth", "dim", "epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        expect_at_least(1, self, "depth", "dim", "epochs", "batch_size")
         if self.dataset == "own" and not self.table:
             raise UsageError("dataset 'own' is read from a file: set table to its path.")
         if self.model == "lightgcn" and self.where != "none":

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_at_least, unknown
 from normplace.lab.study import Outcome, Part
 from normplace.norms import LayerNorm
 from normplace.scale import Scale
@@ -72,9 +72,7 @@ class SelectionTrial:
         ):
             if name not in options:
                 raise unknown(kind, name, options)
-        for name in ("steps", "train_graphs", "test_graphs"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        expect_at_least(1, self, "steps", "train_graphs", "test_graphs")
 
 
 def convolution(aggregation: str) -> Callable[[int, int], nn.Module]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_at_least, unknown
 from normplace.lab.study import Outcome, Part
 from normplace.models import GraphStack, topology
 from normplace.scale import Scale
@@ -67,9 +67,7 @@ class SocialTrial:
         for kind, name, options in (("aggregation", self.aggregation, AGGREGATIONS), ("slot", self.slot, SLOTS)):
             if name not in options:
                 raise unknown(kind, name, options)
-        for name in ("width", "depth", "epochs"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        expect_at_least(1, self, "width", "depth", "epochs")
         if self.width % HEADS:
             raise UsageError(f"the width must be a multiple of {HEADS}, the heads that share it, got {self.width}.")
         if not 0 < self.share <= 1:
