@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from normplace.errors import UsageError, unknown
 from normplace.models.positions import sinusoids
 from normplace.models.sequence.mixers import STD, Mixer, Relation, build_mixer
-from normplace.models.transformer.generate import check_draws, draw
+from normplace.models.transformer.generate import check_draws, draw, extend
 from normplace.models.transformer.layer import Blocks
 from normplace.models.transformer.starts import Embedding, Projection
 from normplace.models.transformer.streams import build_streams
@@ -140,7 +140,7 @@ class SequenceModel(nn.Module):
         Args:
             tokens: (batch, length), whole numbers.
         """
-        state = SequenceState(0, [self.mixer.cache() for _ in self.blocks])
+        state = self._start()
         return self._continue(tokens, state), state
 
     def step(self, tokens: Tensor, state: SequenceState) -> Tensor:
@@ -184,18 +184,12 @@ class SequenceModel(nn.Module):
         """
         check_draws(new, temperature, top_k, top_p)
         self._check(tokens, new - 1)
-        logits, state = self.prefill(tokens)
-        logits, added = logits[:, -1], [tokens]
-        ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
-        while True:
-            token = draw(logits, temperature, top_k, top_p, generator).to(tokens.dtype)
-            if stop is not None:
-                token = token.masked_fill(ended, stop)
-                ended |= token == stop
-            added.append(token[:, None])
-            if len(added) > new or (stop is not None and bool(ended.all())):
-                return torch.cat(added, 1)
-            logits = self.step(token, state)
+        state = self._start()
+        choose = functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
+        return extend(tokens, new, lambda read: choose(self._continue(read, state)[:, -1]), stop)
+
+    def _start(self) -> SequenceState:
+        return SequenceState(0, [self.mixer.cache() for _ in self.blocks])
 
     def _continue(self, tokens: Tensor, state: SequenceState) -> Tensor:
         with torch.no_grad():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -84,11 +86,25 @@ def generate(
         UsageError: If an argument is out of range, or the network is an encoder.
     """
     _check(model, ids, new, temperature, top_k, top_p)
-    cache, done, read = model.new_cache(), torch.zeros(len(ids), dtype=torch.bool, device=ids.device), ids
+    cache = model.new_cache()
+    choose = functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
+    return extend(ids, new, lambda read: choose(model(read, cache=cache)[:, -1]), stop)
+
+
+def extend(ids: Tensor, new: int, follow: Callable[[Tensor], Tensor], stop: int | None = None) -> Tensor:
+    """The tokens with up to ``new`` more behind them, until every sequence has ended.
+
+    Args:
+        ids: The tokens to start from, batch × length.
+        new: How many more at most.
+        follow: From the tokens that it has not been given yet, batch × length, to the next of each sequence.
+        stop: A token that ends a sequence; sequences that end early are filled with it.
+    """
+    done, read = torch.zeros(len(ids), dtype=torch.bool, device=ids.device), ids
     for _ in range(new):
-        token = draw(model(read, cache=cache)[:, -1], temperature, top_k, top_p, generator)
+        token = follow(read).to(ids.dtype)
         if stop is not None:
-            token = torch.where(done, stop, token)
+            token = token.masked_fill(done, stop)
             done |= token == stop
         read = token[:, None]
         ids = torch.cat((ids, read), 1)
