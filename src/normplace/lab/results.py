@@ -7,7 +7,6 @@ moment leaves at most one torn line, the last. Opening the file again sets that 
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import gzip
 import json
 import math
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from normplace.errors import UsageError
+from normplace.train.appending import open_to_append
 
 FORMAT = 1
 
@@ -139,16 +139,7 @@ class ResultFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.recovered: Path | None = None
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --out.") from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._file)
-            raise UsageError(f"another run is writing {path}: wait for it, or choose another --out.") from error
+        self._file = open_to_append(path)
         try:
             self.lines = read_lines(path)
             self._mend()

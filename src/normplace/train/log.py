@@ -7,7 +7,6 @@ steps after it again; the last line of a step is the one that counts.
 from __future__ import annotations
 
 import errno
-import fcntl
 import importlib.util
 import json
 import math
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from normplace.errors import UsageError, unknown
+from normplace.train.appending import open_to_append
 
 FILE = "log.jsonl"
 
@@ -108,16 +108,7 @@ class Log:
     def __init__(self, out: Path, also: Sequence[str] = (), config: Mapping[str, Any] | None = None) -> None:
         check_sinks(also)
         self.path = out / FILE
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as error:
-            raise UsageError(f"cannot write {self.path}: {error.strerror or error}; choose another --out.") from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._file)
-            raise UsageError(f"another run is writing {self.path}: wait for it, or choose another --out.") from error
+        self._file = open_to_append(self.path)
         self._mend()
         self._sinks = [SINKS[name](out, config or {}) for name in also]
 
