@@ -51,7 +51,7 @@ def test_full_scale_holds_the_laptops_trials_and_the_published_graphs():
     assert laptop - on_the_grid
     trials = list(depth.plan("full"))
     assert {trial.depth for trial in trials if trial.data == "minesweeper"} == {2, 7, 14, 28, 56, 112}
-    assert len(list(anchors.plan("full"))) == 2 * 2 * 10
+    assert len(list(anchors.plan("full"))) == (3 + 2) * 10
     assert list(anchors.plan("laptop")) == []
 
 

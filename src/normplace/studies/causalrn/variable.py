@@ -27,7 +27,6 @@ VARIANTS = (
     ("transformer", "none"),
     ("transformer", "rotary"),
     ("transformer", "alibi"),
-    ("gated-linear", "none"),
 )
 MAIN = VARIANTS[0], VARIANTS[2], VARIANTS[3]
 SIZES: dict[str, dict[str, Any]] = {
@@ -75,7 +74,7 @@ class VariableTrial(Trained):
 
 
 def plan(scale: str) -> Iterator[VariableTrial]:
-    """The main networks, and at ``full`` more kinds of position and of linear attention."""
+    """The main networks, and at ``full`` more kinds of position."""
     for seed in range(min(3, SEEDS[scale])):
         for network, positions in VARIANTS if scale == "full" else MAIN:
             yield VariableTrial(network=network, positions=positions, seed=seed, **SIZES[scale])

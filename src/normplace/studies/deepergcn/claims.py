@@ -93,7 +93,7 @@ def learned_end(lines: Sequence[Line], data: str, aggregation: str, name: str) -
 
 def anchor(lines: Sequence[Line], data: str) -> dict[int, float]:
     """Score of the candidate that was best by validation, by split."""
-    best = best_by_validation(lines, "anchors", anchors.CANDIDATES[data], data=data)
+    best = best_by_validation(lines, "anchors", tuple(anchors.CANDIDATES[data]), data=data)
     return score(lines, "anchors", data=data, aggregation=best)
 
 
@@ -221,6 +221,11 @@ def _claims_on(name: str, graphs: tuple[str, ...], words: str, seeds: int) -> tu
     )
 
 
+_TRIED = {
+    "minesweeper": " The first two networks reached 0.925. The third, with a matrix for a node's own row, was added "
+    "after that, its width and settings chosen by validation among a dozen networks on the first split."
+}
+
 CLAIMS = (
     *_claims_on("grid", GRAPHS[:1], "On a generated grid of mines", SEEDS),
     *_claims_on("published", GRAPHS[1:], "On Minesweeper and Tolokers", FEWER_SEEDS),
@@ -266,8 +271,8 @@ CLAIMS = (
                 Check("test ROC-AUC", partial(anchor, data=data), at_least=round(anchors.PUBLISHED[data][0] - 0.01, 4)),
             ),
             seeds=anchors.SPLITS,
-            note=f"Published: {mean:.4f} ± {deviation:.4f}. Of two aggregations the one with the better mean "
-            "validation score counts. The margin is ours.",
+            note=f"Published: {mean:.4f} ± {deviation:.4f}. Of the networks tried the one with the best mean "
+            f"validation score counts. The margin is ours.{_TRIED.get(data, '')}",
         )
         for data, source in (("minesweeper", "arXiv 2406.08993"), ("tolokers", "arXiv 2302.11640"))
         for mean, deviation in (anchors.PUBLISHED[data],)
