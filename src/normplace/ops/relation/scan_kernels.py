@@ -201,8 +201,8 @@ def _combined(
 ):  # fmt: skip
     """z, 2^(u - shift) or its exponent, and the norm of z with its scale.
 
-    To keep the square of a y with a norm in range, y and ``root_eps`` are 2^``LOWER`` of themselves, and with
-    ``DIVIDE`` divided by the largest y.
+    To keep the square of a y with a norm in range, y and ``root_eps`` come divided by 2^``LOWER``, and with
+    ``DIVIDE`` are divided by the largest y.
     ``EXACT`` is for an eps of 0, where numbers that are all equal must give exactly zero.
     """
     scale = w
@@ -217,7 +217,7 @@ def _combined(
             root_eps = tl.where(root_eps > 0.0, root_eps * tl.exp2(-shift), 0.0)
         z = tl.where(live & (w > 0.0), tl.exp2(exponent) * (total * w), 0.0)
     else:
-        gate = tl.exp2(u + LOWER)
+        gate = tl.exp2(u - LOWER)
         z = tl.where(live, gate * (total * w), 0.0)
         if POST and DIVIDE:
             largest = tl.max(tl.max(z, 2), 1)

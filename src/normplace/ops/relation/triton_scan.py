@@ -18,7 +18,7 @@ from torch import Tensor
 
 from normplace.ops.relation import scan_kernels
 from normplace.ops.relation.plain import Rule
-from normplace.ops.relation.scan_reference import NARROW, stable
+from normplace.ops.relation.scan_reference import lowering, stable
 
 # Launched with options and numbers that their Python signatures do not show.
 kernels: Any = scan_kernels
@@ -52,9 +52,6 @@ BACKWARD = Tile(elements=1024, warps=1, chunk=16)
 MOST_WARPS = 16
 # Chunks, and channels of them, that are accumulated at a time.
 SLOTS, SLOT_WIDTH = 256, 8
-# y of a head of up to so many channels, times 2^-40, stays in range when squared. As exponents sum to zero over the
-# channels, a mean of exponentials reaches 1 in one of them at least, so nothing that matters is lost below.
-LOWERED = 1100
 
 
 @dataclass(frozen=True)
@@ -88,20 +85,14 @@ class Plan:
         return self.length, self.channels, self.heads, self.channels // self.heads, self.rule.eps
 
     @property
-    def divide(self) -> bool:
-        """Whether a y with a norm is divided by its largest entry."""
-        return not self.rule.mean or self.channels // self.heads > LOWERED
-
-    @property
-    def lower(self) -> float:
-        """The power of 2 that a y with a norm is multiplied by instead."""
-        known = self.keep_top or self.divide or not self.rule.post_norm
-        return 0.0 if known or self.channels // self.heads <= NARROW else -40.0
+    def lower(self) -> float | None:
+        """The power of two that a y with a norm is divided by; None where that depends on y."""
+        return 0.0 if self.keep_top else lowering(self.rule, self.channels)
 
     @property
     def root_eps(self) -> float:
         """The root of what is added to the variance of that."""
-        return math.sqrt(self.rule.eps) * 2.0**self.lower
+        return math.sqrt(self.rule.eps) * 2.0 ** -(self.lower or 0.0)
 
     def flags(self, weight: Tensor | None) -> dict[str, Any]:
         """What every kernel on rows is compiled for."""
@@ -124,8 +115,8 @@ class Plan:
             "POST": rule.post_norm,
             "MEAN": rule.mean,
             "CAUSAL": rule.causal,
-            "LOWER": self.lower,
-            "DIVIDE": self.divide,
+            "LOWER": self.lower or 0.0,
+            "DIVIDE": self.lower is None,
             "EXACT": rule.eps == 0,
         }
 
