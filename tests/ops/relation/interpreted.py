@@ -18,7 +18,7 @@ def shrink() -> None:
     """Tiles so small that a few rows take several of them."""
     triton_scan.FORWARD = triton_scan.Tile(elements=16, warps=4, chunk=4)
     triton_scan.SUMS = triton_scan.Tile(elements=8, warps=4)
-    triton_scan.BACKWARD = triton_scan.Tile(elements=16, warps=4)
+    triton_scan.BACKWARD = triton_scan.Tile(elements=16, warps=4, chunk=4)
     triton_scan.SLOTS, triton_scan.SLOT_WIDTH = 2, 4
     tile = triton_pairs.Tile(rows=4, cols=4, warps=4, unroll=2)
     triton_pairs.FORWARD = triton_pairs.QUERIES = triton_pairs.KEYS = tile

@@ -4,6 +4,8 @@ The mathematics is that of :mod:`normplace.ops.relation.pair_reference`, given t
 
     n_ij = (a_i + b_j) s_ij - (mean a_i + mean b_j) s_ij
 
+For the exponential, which is then one of base 2, scales and so n come multiplied by log2(e).
+
 What is left for a channel of a pair is an addition, a multiplication and the activation. Rows are added as they were
 given: where they nearly cancel, that sum is exact. Backward, these kernels leave out the part through s.
 """
@@ -15,7 +17,6 @@ given: where they nearly cancel, that sum is exact. Backward, these kernels leav
 import triton
 import triton.language as tl
 
-LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
 
@@ -84,19 +85,19 @@ def _counts(weight, row, other, T, keep, CAUSAL: tl.constexpr, KEYS: tl.constexp
 
 
 @triton.jit
-def _pair(rows, place, other, T, in_width, CHECK: tl.constexpr):
-    """``rows`` and the row at ``place``, added."""
+def _row(place, other, T, in_width, CHECK: tl.constexpr):
+    """The row of ``other`` at ``place``, which is within the sequence unless it is to be checked."""
     if CHECK:
         in_width = _inside(other, T, in_width)
-    return rows + tl.load(place, mask=in_width, other=0.0).to(tl.float32)
+    return tl.load(place, mask=in_width, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _normalised(x, s, mean, ACT: tl.constexpr):
-    """Pairs after the norm; times log2(e) for the exponential, which is then one of base 2."""
-    if ACT == "exp":
-        s *= LOG2E
-    return x * s - mean * s
+def _scaled_back(total, ACT: tl.constexpr, NORM: tl.constexpr):
+    """A sum of s p without the factor that scales come multiplied by."""
+    if NORM and ACT == "exp":
+        return total * LN2
+    return total
 
 
 @triton.jit
@@ -111,10 +112,10 @@ def _add_keys(
     of_b, of_scale, of_mean = of_b + j * D, of_scale + j, of_mean + j
     for k in tl.static_range(COUNT):
         key = j + k
-        x = _pair(rows, of_b + k * D, key, T, in_width, CHECK)
+        x = rows + _row(of_b + k * D, key, T, in_width, CHECK)
         if NORM:
             s = _of_pairs(of_scale + k, _inside(key, T, keep), CHECK)
-            x = _normalised(x, s, mean + _read(of_mean + k, key, T, keep, CHECK), ACT)
+            x = x * s - (mean + _read(of_mean + k, key, T, keep, CHECK)) * s
         term = _activate(x, ACT)
         if CHECK or MASKED:
             term = tl.where(_counts(of_weight, i, key, T, keep, CAUSAL, False, MASKED), term, 0.0)
@@ -179,10 +180,10 @@ def _add_key_slopes(
         counts = keep
         if CHECK or MASKED:
             counts = _counts(of_weight, i, key, T, keep, CAUSAL, False, MASKED)
-        x = _pair(rows, of_b + k * D, key, T, in_width, CHECK)
+        x = rows + _row(of_b + k * D, key, T, in_width, CHECK)
         if NORM:
             s = _of_pairs(of_scale + k, counts, CHECK or MASKED)
-            x = _normalised(x, s, mean + _read(of_mean + k, key, T, keep, CHECK), ACT)
+            x = x * s - (mean + _read(of_mean + k, key, T, keep, CHECK)) * s
             p = g * _slope(x, ACT)
             acc += s * p
             share = tl.where(number == k, tl.sum(p * x, 1)[:, None] * (s * s), share)
@@ -190,7 +191,7 @@ def _add_key_slopes(
             p = g * _slope(x, ACT)
             acc += tl.where(counts, p, 0.0) if CHECK or MASKED else p
     if NORM:
-        share *= (-LN2 if ACT == "exp" else -1.0) / width
+        share *= (-LN2 * LN2 * LN2 if ACT == "exp" else -1.0) / width
         mask = keep & (number >= 0)
         if CHECK:
             mask = mask & (j + number < T)
@@ -243,7 +244,7 @@ def query_gradients(
                 acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step,
                 in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
             )  # fmt: skip
-        tl.store(da + place, acc, mask=keep & in_width)
+        tl.store(da + place, _scaled_back(acc, ACT, NORM), mask=keep & in_width)
         # What one thread has left of a pair, another takes up for the next channels.
         tl.debug_barrier()
 
@@ -262,12 +263,12 @@ def _add_query_slopes(
         counts = keep
         if CHECK or MASKED:
             counts = _counts(of_weight, j, query, T, keep, CAUSAL, True, MASKED)
-        x = _pair(keys, of_a + k * D, query, T, in_width, CHECK)
-        g = _pair(0.0, of_grad + k * D, query, T, in_width, CHECK)
+        x = keys + _row(of_a + k * D, query, T, in_width, CHECK)
+        g = _row(of_grad + k * D, query, T, in_width, CHECK)
         factor = _read(own_weight + k, query, T, keep, CHECK)
         if NORM:
             s = _of_pairs(of_scale + k * stride, counts, CHECK or MASKED)
-            x = _normalised(x, s, mean + _read(of_mean + k, query, T, keep, CHECK), ACT)
+            x = x * s - (mean + _read(of_mean + k, query, T, keep, CHECK)) * s
             factor *= s
         term = factor * (g * _slope(x, ACT))
         acc += tl.where(counts, term, 0.0) if CHECK or MASKED else term
@@ -322,4 +323,4 @@ def key_gradients(
             acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, step, in_width, keep,
             ACT, NORM, MASKED, CAUSAL, True, UNROLL,
         )  # fmt: skip
-    tl.store(db + place, acc, mask=(j < T) & in_width)
+    tl.store(db + place, _scaled_back(acc, ACT, NORM), mask=(j < T) & in_width)

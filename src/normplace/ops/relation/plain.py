@@ -6,6 +6,7 @@ The norm is ``(x - mean) / sqrt(var + eps)`` with the biased variance. At eps = 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -31,10 +32,16 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def exponential(x: Tensor, lower: float = 0.0) -> Tensor:
+    """``exp(x) 2^-lower``, by the power of two that PyTorch computes faster than that of e."""
+    scaled = x * math.log2(math.e)
+    return (scaled.sub_(lower) if lower else scaled).exp2_()
+
+
 def centre(x: Tensor) -> Tensor:
     """``x`` less its mean over the last axis; exactly zero where all entries are equal."""
     x = x - x[..., :1]
-    return x - x.mean(-1, keepdim=True)
+    return x.sub_(x.mean(-1, keepdim=True))
 
 
 def inverse_root(variance: Tensor) -> Tensor:
@@ -44,10 +51,12 @@ def inverse_root(variance: Tensor) -> Tensor:
 
 def normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The plain norm over the last axis, and what it multiplied the centred numbers by."""
-    if eps > 0:
-        out, _, scale = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
-        return out, scale
     x = centre(x)
+    if eps > 0:
+        squares = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square()
+        scale = (squares / x.shape[-1] + eps).rsqrt()
+        # In place where no gradient needs what it was.
+        return (x * scale if x.requires_grad else x.mul_(scale)), scale
     # Divided by the largest first: the square of a small number would be lost.
     largest = x.detach().abs().amax(-1, keepdim=True)
     x = x / torch.where(largest > 0, largest, 1)

@@ -7,6 +7,7 @@ With rows less their means, written ~, one matrix product gives the scale s of e
 Where a pair nearly cancels, the product has lost its digits, and the square is summed from the pair itself. Rows of
 half precision are first multiplied as they are, with ``a~·b~ = a·b - D mean a mean b``: their products are exact. That
 loses digits where means are large beside what is left without them, and such tiles are left for the other kernel.
+What is kept is ``GAIN`` times the scale.
 
 Backward, the part through s is ``c_ij x~_ij`` with ``c_ij = -s_ij² mean(p_ij n_ij)``: a matrix product for either side.
 """
@@ -74,7 +75,7 @@ def _tile():
 @triton.jit
 def quick_scales(
     a, b, mean_a, square_a, mean_b, square_b, scale, left, first, T, D, heads, width, eps, stride,
-    CAUSAL: tl.constexpr, WIDEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    CAUSAL: tl.constexpr, WIDEN: tl.constexpr, GAIN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """The scale of every pair of a tile of queries and keys, and whether it is left to :func:`pair_scales`."""
     local = tl.program_id(2).to(tl.int64)
@@ -100,13 +101,15 @@ def quick_scales(
         wrong = pair & ((total <= NEAR * lengths) | (means > lengths))
         tl.store(left + _tile(), tl.max(tl.max(wrong.to(tl.int32), 1), 0))
         row = scale + local * T * stride + i.to(tl.int64) * stride
-        tl.store(row[:, None] + j[None, :], tl.rsqrt(tl.maximum(total / width + eps, 1e-38)), mask=pair)
+        found = GAIN * tl.rsqrt(tl.maximum(total / width + eps, 1e-38))
+        tl.store(row[:, None] + j[None, :], found, mask=pair)
 
 
 @triton.jit
 def pair_scales(
     a, b, mean_a, square_a, mean_b, square_b, scale, left, first, T, D, heads, width, eps, stride,
-    CAUSAL: tl.constexpr, FLAT: tl.constexpr, LEFT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    CAUSAL: tl.constexpr, FLAT: tl.constexpr, LEFT: tl.constexpr, GAIN: tl.constexpr, ROWS: tl.constexpr,
+    COLS: tl.constexpr,
 ):  # fmt: skip
     """The scale of every pair of a tile of queries and keys, of those ``left`` only if ``LEFT``.
 
@@ -153,7 +156,7 @@ def pair_scales(
             total = tl.where(near, exact, total)
         variance = total / width + eps
         known = (total if FLAT else variance) > 0.0
-        found = tl.where(known, 1.0 / tl.sqrt_rn(tl.where(known, variance, 1.0)), 0.0)
+        found = tl.where(known, GAIN / tl.sqrt_rn(tl.where(known, variance, 1.0)), 0.0)
         row = scale + local * T * stride + i.to(tl.int64) * stride
         tl.store(row[:, None] + j[None, :], found, mask=pair)
 

@@ -72,27 +72,62 @@ def _inverse_root(variance):
 
 
 @triton.jit
+def _row_values(x, row, there, D, width, live, HEADS: tl.constexpr, WIDTH: tl.constexpr, KEEP: tl.constexpr):
+    """Rows as they are, in float32."""
+    # Rows to be read a second time stay in the cache, the others leave it first.
+    policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
+    mask = there[:, None, None] & live
+    return tl.load(x + _place(row, D, width, HEADS, WIDTH), mask=mask, other=0.0, eviction_policy=policy).to(tl.float32)
+
+
+@triton.jit
 def _exponent(
     x, row, there, D, heads, width, eps, live, NORM: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
     KEEP: tl.constexpr,
 ):  # fmt: skip
-    """The rows after their norm, times log2(e), and what the norm multiplied them by."""
-    mask = there[:, None, None] & live
-    # Rows to be read a second time stay in the cache, the others leave it first.
-    policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
-    value = tl.load(x + _place(row, D, width, HEADS, WIDTH), mask=mask, other=0.0, eviction_policy=policy)
-    value = value.to(tl.float32)
+    """The rows after their norm, times log2(e), what the norm took off them and what it multiplied the rest by."""
+    value = _row_values(x, row, there, D, width, live, HEADS, WIDTH, KEEP)
     scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
+    centre = tl.zeros_like(scale)
     if NORM:
         # Less its first channel, so that a constant row is exactly zero; a sum of equal bfloat16 numbers is exact.
         if x.dtype.element_ty != tl.bfloat16:
             head = tl.arange(0, HEADS)[None, :]
             first = tl.load(x + row[:, None] * D + head * width, mask=there[:, None] & (head < heads), other=0.0)
-            value = tl.where(live, value - first.to(tl.float32)[:, :, None], 0.0)
+            centre = first.to(tl.float32)
+            value = tl.where(live, value - centre[:, :, None], 0.0)
         mean = tl.div_rn(tl.sum(value, 2), tl.zeros_like(scale) + width)
         value = tl.where(live, value - mean[:, :, None], 0.0)
+        centre += mean
         scale = _inverse_root(tl.sum(value * value, 2) / width + eps)
         value *= (scale * LOG2E)[:, :, None]
+    else:
+        value *= LOG2E
+    return value, centre, scale
+
+
+@triton.jit
+def _statistics(row, heads, HEADS: tl.constexpr):
+    """Where the statistics of the heads of rows are kept, and which there are."""
+    head = tl.arange(0, HEADS)[None, :]
+    return row[:, None] * heads + head, (head < heads) & (row >= 0)[:, None]
+
+
+@triton.jit
+def _known_exponent(
+    x, centres, scales, row, there, D, heads, width, live, NORM: tl.constexpr, HEADS: tl.constexpr,
+    WIDTH: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """The rows after their norm, times log2(e), by statistics taken before; and what it multiplied them by."""
+    value = _row_values(x, row, there, D, width, live, HEADS, WIDTH, KEEP)
+    scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
+    if NORM:
+        place, mask = _statistics(row, heads, HEADS)
+        mask = mask & there[:, None]
+        scale = tl.load(scales + place, mask=mask, other=0.0)
+        factor = scale * LOG2E
+        offset = -tl.load(centres + place, mask=mask, other=0.0) * factor
+        value = tl.where(live, value * factor[:, :, None] + offset[:, :, None], 0.0)
     else:
         value *= LOG2E
     return value, scale
@@ -121,38 +156,53 @@ def _carried(sums, tops, slot, D, width, live, STABLE: tl.constexpr, HEADS: tl.c
 
 
 @triton.jit
-def _running(exponent, factor, total, top, STABLE: tl.constexpr, REVERSE: tl.constexpr):
-    """Sums over the rows of ``factor · 2^exponent``, those carried included."""
+def _walked(exponent, factor, total, top, STABLE: tl.constexpr, REVERSE: tl.constexpr):
+    """Sums over the rows of ``factor · 2^exponent``, those carried included, and what is carried on.
+
+    Unless ``STABLE``, ``factor`` is that product itself.
+    """
     if STABLE:
-        own_top, own = tl.associative_scan(
-            (tl.where(factor == 0.0, LOWEST, exponent), factor), 0, _join, reverse=REVERSE
-        )
-        top, total = _join(own_top, own, top, total)
-        return total, top
-    total = tl.cumsum(factor * tl.exp2(exponent), 0, reverse=REVERSE) + total
-    return total, total
+        exponent = tl.where(factor == 0.0, LOWEST, exponent)
+        own_top, own = tl.associative_scan((exponent, factor), 0, _join, reverse=REVERSE)
+        so_far_top, so_far = _join(own_top, own, top, total)
+        best = tl.maximum(tl.max(exponent, 0)[None, :, :], top)
+        total = total * tl.exp2(top - best) + tl.sum(factor * tl.exp2(exponent - best), 0)[None, :, :]
+        return so_far, so_far_top, total, best
+    if factor.shape[0] == 1:
+        total += factor
+        return total, total, total, total
+    so_far = tl.cumsum(factor, 0, reverse=REVERSE) + total
+    total += tl.sum(factor, 0)[None, :, :]
+    return so_far, so_far, total, total
+
+
+@triton.jit
+def _keys(v, there, live, STABLE: tl.constexpr):
+    """What the sums over keys add up: 2^v, or 1 where that is left to them; 0 for a key that is not there."""
+    return tl.where(there[:, None, None] & live, tl.full(v.shape, 1.0, tl.float32) if STABLE else tl.exp2(v), 0.0)
 
 
 @triton.jit
 def _summed(exponent, factor, total, top, STABLE: tl.constexpr):
-    """The last of :func:`_running`, 1 × heads × channels."""
+    """What :func:`_walked` carries on, 1 × heads × channels."""
     if STABLE:
         exponent = tl.where(factor == 0.0, LOWEST, exponent)
         best = tl.maximum(tl.max(exponent, 0)[None, :, :], top)
         total = total * tl.exp2(top - best) + tl.sum(factor * tl.exp2(exponent - best), 0)[None, :, :]
         return total, best
-    total += tl.sum(factor * tl.exp2(exponent), 0)[None, :, :]
+    total += tl.sum(factor, 0)[None, :, :]
     return total, total
 
 
 @triton.jit
 def _combined(
     u, total, top, w, D, root_eps, live, STABLE: tl.constexpr, POST: tl.constexpr, LOWER: tl.constexpr,
-    EXACT: tl.constexpr,
+    DIVIDE: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """z, 2^(u - shift) or its exponent, and the norm of z with its scale.
 
-    ``LOWER`` is what a y with a norm is multiplied by to keep its square in range, 0 where that depends on y.
+    To keep the square of a y with a norm in range, y and ``root_eps`` come divided by 2^``LOWER``, and with
+    ``DIVIDE`` are divided by the largest y.
     ``EXACT`` is for an eps of 0, where numbers that are all equal must give exactly zero.
     """
     scale = w
@@ -167,14 +217,9 @@ def _combined(
             root_eps = tl.where(root_eps > 0.0, root_eps * tl.exp2(-shift), 0.0)
         z = tl.where(live & (w > 0.0), tl.exp2(exponent) * (total * w), 0.0)
     else:
-        gate = tl.exp2(u)
-        if POST and LOWER > 0.0:
-            z = tl.where(live, gate * (total * (w * LOWER)), 0.0)
-            gate *= LOWER
-            root_eps *= LOWER
-        else:
-            z = tl.where(live, gate * (total * w), 0.0)
-        if POST and LOWER == 0.0:
+        gate = tl.exp2(u - LOWER)
+        z = tl.where(live, gate * (total * w), 0.0)
+        if POST and DIVIDE:
             largest = tl.max(tl.max(z, 2), 1)
             inverse = 1.0 / tl.where(largest > 0.0, largest, 1.0)
             z *= inverse[:, None, None]
@@ -193,22 +238,26 @@ def _combined(
 
 @triton.jit
 def key_sums(
-    b, weight, sums, tops, T, D, heads, width, eps, chunks,
+    b, weight, sums, tops, centres, scales, T, D, heads, width, eps, chunks,
     NORM: tl.constexpr, STABLE: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Sum 2^v over a chunk of time, into the slot after it."""
+    """Sum 2^v over a chunk of time, into the slot after it, and keep the statistics of its rows."""
     sequence, chunk = tl.program_id(0).to(tl.int64) // chunks, tl.program_id(0) % chunks
     live = _live(heads, width, HEADS, WIDTH, EVEN)
     total = tl.zeros([1, HEADS, WIDTH], tl.float32)
     top = tl.full([1, HEADS, WIDTH], LOWEST, tl.float32)
-    for begin in range(0, CHUNK, ROWS):
+    for begin in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
         t = chunk * CHUNK + begin + tl.arange(0, ROWS)
-        w = _weight(weight, sequence, t, T, MASKED, False, True)
-        there = _there(w, WHOLE)
-        v, _ = _exponent(b, sequence * T + t, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, True)
-        key = tl.where(there[:, None, None] & live, 1.0, 0.0)
-        total, top = _summed(v, key, total, top, STABLE)
+        row = sequence * T + t
+        there = _there(_weight(weight, sequence, t, T, MASKED, False, True), WHOLE)
+        v, centre, scale = _exponent(b, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, True)
+        total, top = _summed(v, _keys(v, there, live, STABLE), total, top, STABLE)
+        if NORM:
+            place, mask = _statistics(row, heads, HEADS)
+            mask = mask & there[:, None]
+            tl.store(centres + place, centre, mask=mask)
+            tl.store(scales + place, scale, mask=mask)
     place = _place((sequence * (chunks + 1) + chunk + 1)[None], D, width, HEADS, WIDTH)
     tl.store(sums + place, total, mask=live)
     if STABLE:
@@ -253,10 +302,11 @@ def accumulate(
 
 @triton.jit
 def relate(
-    a, b, weight, sums, tops, y, T, D, heads, width, eps, root_eps, chunks,
+    a, b, weight, sums, tops, centres, scales, y, T, D, heads, width, eps, root_eps, chunks,
     NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
     CAUSAL: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
-    EVEN: tl.constexpr, WHOLE: tl.constexpr, LOWER: tl.constexpr, EXACT: tl.constexpr,
+    EVEN: tl.constexpr, WHOLE: tl.constexpr, LOWER: tl.constexpr, DIVIDE: tl.constexpr, EXACT: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """The relation of a chunk of time, given the sums before it."""
     # From the end, whose rows of b are the ones still in the cache.
@@ -265,111 +315,98 @@ def relate(
     live = _live(heads, width, HEADS, WIDTH, EVEN)
     slot = sequence * (chunks + 1) + (chunk if CAUSAL else chunks)
     total, top = _carried(sums, tops, slot, D, width, live, STABLE, HEADS, WIDTH)
-    for begin in range(0, CHUNK, ROWS):
+    for begin in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
         t = chunk * CHUNK + begin + tl.arange(0, ROWS)
         row = sequence * T + t
         w = _weight(weight, sequence, t, T, MASKED, MEAN, CAUSAL)
         there = _there(w, WHOLE)
-        u, _ = _exponent(a, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, False)
+        u, _, _ = _exponent(a, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, False)
+        so_far, so_far_top = total, top
         if CAUSAL:
-            v, _ = _exponent(b, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, False)
-            key = tl.where(there[:, None, None] & live, 1.0, 0.0)
-            so_far, so_far_top = _running(v, key, total, top, STABLE, False)
-            total, top = _summed(v, key, total, top, STABLE)
-        else:
-            so_far, so_far_top = total, top
-        _, _, out, _ = _combined(u, so_far, so_far_top, w, D, root_eps, live, STABLE, POST, LOWER, EXACT)
+            v, _ = _known_exponent(b, centres, scales, row, there, D, heads, width, live, NORM, HEADS, WIDTH, False)
+            so_far, so_far_top, total, top = _walked(v, _keys(v, there, live, STABLE), total, top, STABLE, False)
+        _, _, out, _ = _combined(u, so_far, so_far_top, w, D, root_eps, live, STABLE, POST, LOWER, DIVIDE, EXACT)
         mask = _there(tl.where(t < T, 1.0, 0.0), WHOLE)[:, None, None] & live
         tl.store(y + _place(row, D, width, HEADS, WIDTH), out, mask=mask, eviction_policy="evict_first")
 
 
 @triton.jit
-def _gradients(
-    grad, a, b, weight, sums, tops, sequence, chunk, T, D, heads, width, eps, root_eps, chunks, live,
+def query_gradients(
+    grad, a, b, weight, sums, tops, centres, scales, da, kept, exponents, later, later_tops,
+    T, D, heads, width, eps, root_eps, chunks,
     NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
-    CAUSAL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
-    LOWER: tl.constexpr, EXACT: tl.constexpr, FIRST: tl.constexpr,
+    CAUSAL: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+    EVEN: tl.constexpr, WHOLE: tl.constexpr, LOWER: tl.constexpr, DIVIDE: tl.constexpr, EXACT: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
-    """What a chunk of one tile takes from both sides: exponents, scales, the gradient of z, z, gate and weights."""
-    t = chunk * ROWS + tl.arange(0, ROWS)
-    row = sequence * T + t
-    w = _weight(weight, sequence, t, T, MASKED, MEAN, CAUSAL)
-    there = _there(w, WHOLE)
-    u, u_scale = _exponent(a, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, FIRST)
-    place = _place(row, D, width, HEADS, WIDTH)
-    g = tl.load(grad + place, mask=there[:, None, None] & live, other=0.0).to(tl.float32)
-    v, v_scale = u, u_scale
-    z, gate = u, u
-    if POST or not FIRST:
-        v, v_scale = _exponent(b, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, FIRST)
-        slot = sequence * (chunks + 1) + (chunk if CAUSAL else chunks)
-        total, top = _carried(sums, tops, slot, D, width, live, STABLE, HEADS, WIDTH)
+    """The gradient of a for a chunk of time, q of each row, and the sum of q over the chunk into its own slot."""
+    number = tl.num_programs(0) - 1 - tl.program_id(0)
+    sequence, chunk = number.to(tl.int64) // chunks, number % chunks
+    live = _live(heads, width, HEADS, WIDTH, EVEN)
+    slot = sequence * (chunks + 1) + (chunk if CAUSAL else chunks)
+    total, top = _carried(sums, tops, slot, D, width, live, STABLE, HEADS, WIDTH)
+    own = tl.zeros([1, HEADS, WIDTH], tl.float32)
+    own_top = tl.full([1, HEADS, WIDTH], LOWEST, tl.float32)
+    for begin in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
+        t = chunk * CHUNK + begin + tl.arange(0, ROWS)
+        row = sequence * T + t
+        w = _weight(weight, sequence, t, T, MASKED, MEAN, CAUSAL)
+        there = _there(w, WHOLE)
+        u, _, u_scale = _exponent(a, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, False)
+        so_far, so_far_top = total, top
         if CAUSAL:
-            key = tl.where(there[:, None, None] & live, 1.0, 0.0)
-            total, top = _running(v, key, total, top, STABLE, False)
-        z, gate, normed, scale = _combined(u, total, top, w, D, root_eps, live, STABLE, POST, LOWER, EXACT)
+            v, _ = _known_exponent(b, centres, scales, row, there, D, heads, width, live, NORM, HEADS, WIDTH, True)
+            so_far, so_far_top, total, top = _walked(v, _keys(v, there, live, STABLE), total, top, STABLE, False)
+        z, gate, normed, scale = _combined(
+            u, so_far, so_far_top, w, D, root_eps, live, STABLE, POST, LOWER, DIVIDE, EXACT
+        )
+        g = _row_values(grad, row, there, D, width, live, HEADS, WIDTH, False)
         if POST:
             mean = tl.sum(tl.sum(g, 2), 1) / D
             inner = tl.sum(tl.sum(g * normed, 2), 1) / D
             g = scale[:, None, None] * (g - mean[:, None, None] - normed * inner[:, None, None])
             g = tl.where(live, g, 0.0)
-    elif not STABLE:
-        gate = tl.exp2(u)
-    return u, u_scale, v, v_scale, g, z, gate, w
+        place = _place(row, D, width, HEADS, WIDTH)
+        mask = _there(tl.where(t < T, 1.0, 0.0), WHOLE)[:, None, None] & live
+        through = _through_norm(g * z, u, u_scale, width, live, NORM)
+        tl.store(da + place, through, mask=mask, eviction_policy="evict_first")
+        q = g * w[:, None, None] if STABLE else g * w[:, None, None] * gate
+        own, own_top = _summed(gate, q, own, own_top, STABLE)
+        if CAUSAL:
+            tl.store(kept + place, q, mask=mask)
+            if STABLE:
+                tl.store(exponents + place, gate, mask=mask)
+    place = _place((sequence * (chunks + 1) + chunk)[None], D, width, HEADS, WIDTH)
+    tl.store(later + place, own, mask=live)
+    if STABLE:
+        tl.store(later_tops + place, own_top, mask=live)
 
 
 @triton.jit
-def query_sums(
-    grad, a, b, weight, sums, tops, later, later_tops, T, D, heads, width, eps, root_eps, chunks,
-    NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
-    CAUSAL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    WHOLE: tl.constexpr, LOWER: tl.constexpr, EXACT: tl.constexpr,
+def key_gradients(
+    b, weight, centres, scales, kept, exponents, later, later_tops, db, T, D, heads, width, chunks,
+    NORM: tl.constexpr, STABLE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
+    CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Sum q over a chunk of time, into its own slot."""
+    """The gradient of b for a chunk of time, given q of its rows and the sums of q after it."""
     sequence, chunk = tl.program_id(0).to(tl.int64) // chunks, tl.program_id(0) % chunks
     live = _live(heads, width, HEADS, WIDTH, EVEN)
-    _, _, _, _, g, _, gate, w = _gradients(
-        grad, a, b, weight, sums, tops, sequence, chunk, T, D, heads, width, eps, root_eps, chunks, live,
-        NORM, STABLE, POST, MASKED, MEAN, CAUSAL, ROWS, HEADS, WIDTH, WHOLE, LOWER, EXACT, True,
-    )  # fmt: skip
-    factor = g * w[:, None, None]
-    place = _place((sequence * (chunks + 1) + chunk)[None], D, width, HEADS, WIDTH)
-    if STABLE:
-        exponent = tl.where(factor == 0.0, LOWEST, gate)
-        best = tl.max(exponent, 0)
-        tl.store(later + place, tl.sum(factor * tl.exp2(exponent - best[None, :, :]), 0)[None, :, :], mask=live)
-        tl.store(later_tops + place, best[None, :, :], mask=live)
-    else:
-        tl.store(later + place, tl.sum(factor * gate, 0)[None, :, :], mask=live)
-
-
-@triton.jit
-def differentiate(
-    grad, a, b, weight, sums, tops, later, later_tops, da, db, T, D, heads, width, eps, root_eps, chunks,
-    NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
-    CAUSAL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    WHOLE: tl.constexpr, LOWER: tl.constexpr, EXACT: tl.constexpr,
-):  # fmt: skip
-    """Gradients of a chunk of time, given the sums before it and those after."""
-    number = tl.num_programs(0) - 1 - tl.program_id(0)
-    sequence, chunk = number.to(tl.int64) // chunks, number % chunks
-    live = _live(heads, width, HEADS, WIDTH, EVEN)
-    u, u_scale, v, v_scale, g, z, gate, w = _gradients(
-        grad, a, b, weight, sums, tops, sequence, chunk, T, D, heads, width, eps, root_eps, chunks, live,
-        NORM, STABLE, POST, MASKED, MEAN, CAUSAL, ROWS, HEADS, WIDTH, WHOLE, LOWER, EXACT, False,
-    )  # fmt: skip
-    t = chunk * ROWS + tl.arange(0, ROWS)
-    mask = (t < T)[:, None, None] & live
-    place = _place(sequence * T + t, D, width, HEADS, WIDTH)
-    tl.store(da + place, _through_norm(g * z, u, u_scale, width, live, NORM), mask=mask)
     slot = sequence * (chunks + 1) + (chunk + 1 if CAUSAL else 0)
     total, top = _carried(later, later_tops, slot, D, width, live, STABLE, HEADS, WIDTH)
-    factor = g * w[:, None, None]
-    if CAUSAL:
-        if STABLE:
-            total, top = _running(gate, factor, total, top, True, True)
-        else:
-            total = tl.cumsum(factor * gate, 0, reverse=True) + total
-    dv = tl.exp2(v + top if STABLE else v) * total
-    dv = tl.where(_there(w, WHOLE)[:, None, None] & live, dv, 0.0)
-    tl.store(db + place, _through_norm(dv, v, v_scale, width, live, NORM), mask=mask)
+    for begin in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
+        t = (chunk + 1) * CHUNK - begin - ROWS + tl.arange(0, ROWS)
+        row = sequence * T + t
+        there = _there(_weight(weight, sequence, t, T, MASKED, False, True), WHOLE)
+        v, scale = _known_exponent(b, centres, scales, row, there, D, heads, width, live, NORM, HEADS, WIDTH, False)
+        after, after_top = total, top
+        if CAUSAL:
+            q = _row_values(kept, row, there, D, width, live, HEADS, WIDTH, False)
+            gate = v
+            if STABLE:
+                gate = _row_values(exponents, row, there, D, width, live, HEADS, WIDTH, False)
+            after, after_top, total, top = _walked(gate, q, total, top, STABLE, True)
+        dv = tl.where(there[:, None, None] & live, tl.exp2(v + after_top if STABLE else v) * after, 0.0)
+        mask = _there(tl.where(t < T, 1.0, 0.0), WHOLE)[:, None, None] & live
+        through = _through_norm(dv, v, scale, width, live, NORM)
+        tl.store(db + _place(row, D, width, HEADS, WIDTH), through, mask=mask, eviction_policy="evict_first")

@@ -9,6 +9,7 @@ Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -152,7 +153,8 @@ def _scales(given: Problem, scale: Tensor, first: int, count: int) -> None:
         given.a, given.b, mean_a, square_a, mean_b, square_b, scale, left, first, *given.sizes, given.rule.eps,
         given.stride,
     )  # fmt: skip
-    layout = {"CAUSAL": given.rule.causal, "ROWS": SCALES.rows, "num_warps": SCALES.warps}
+    gain = math.log2(math.e) if given.rule.activation == "exp" else 1.0
+    layout = {"CAUSAL": given.rule.causal, "GAIN": gain, "ROWS": SCALES.rows, "num_warps": SCALES.warps}
     if half:
         # The interpreter would multiply bfloat16 by its bits.
         widen = os.environ.get("TRITON_INTERPRET") == "1"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from normplace.ops.relation import scan_kernels
 from normplace.ops.relation.plain import Rule
-from normplace.ops.relation.scan_reference import NARROW, stable
+from normplace.ops.relation.scan_reference import lowering, stable
 
 # Launched with options and numbers that their Python signatures do not show.
 kernels: Any = scan_kernels
@@ -33,6 +33,8 @@ class Tile:
     warps: int
     chunk: int = 1
     """Rows a program walks through, at least."""
+    stages: int = 1
+    """Steps of that walk whose loads are under way."""
 
     def rows(self, length: int, padded: int) -> int:
         """Rows side by side where a row has ``padded`` channels."""
@@ -46,13 +48,10 @@ class Tile:
 # Where a row is the work of one warp, its sums need no barrier.
 SUMS = Tile(elements=1024, warps=1)
 FORWARD = Tile(elements=1024, warps=1, chunk=16)
-BACKWARD = Tile(elements=4096, warps=4)
+BACKWARD = Tile(elements=1024, warps=1, chunk=16)
 MOST_WARPS = 16
 # Chunks, and channels of them, that are accumulated at a time.
 SLOTS, SLOT_WIDTH = 256, 8
-# y of a head of up to so many channels, times 2^-40, stays in range when squared. As exponents sum to zero over the
-# channels, a mean of exponentials reaches 1 in one of them at least, so nothing that matters is lost below.
-LOWERED = 1100
 
 
 @dataclass(frozen=True)
@@ -86,12 +85,14 @@ class Plan:
         return self.length, self.channels, self.heads, self.channels // self.heads, self.rule.eps
 
     @property
-    def lower(self) -> float:
-        """What a y with a norm is multiplied by; 0 where that depends on y."""
-        width = self.channels // self.heads
-        if not self.rule.mean or width > LOWERED:
-            return 0.0
-        return 1.0 if width <= NARROW else 2.0**-40
+    def lower(self) -> float | None:
+        """The power of two that a y with a norm is divided by; None where that depends on y."""
+        return 0.0 if self.keep_top else lowering(self.rule, self.channels)
+
+    @property
+    def root_eps(self) -> float:
+        """The root of what is added to the variance of that."""
+        return math.sqrt(self.rule.eps) * 2.0 ** -(self.lower or 0.0)
 
     def flags(self, weight: Tensor | None) -> dict[str, Any]:
         """What every kernel on rows is compiled for."""
@@ -114,7 +115,8 @@ class Plan:
             "POST": rule.post_norm,
             "MEAN": rule.mean,
             "CAUSAL": rule.causal,
-            "LOWER": self.lower,
+            "LOWER": self.lower or 0.0,
+            "DIVIDE": self.lower is None,
             "EXACT": rule.eps == 0,
         }
 
@@ -137,18 +139,35 @@ def _accumulate(plan: Plan, sums: Tensor, tops: Tensor | None, reverse: bool) ->
     )  # fmt: skip
 
 
-def _key_sums(b: Tensor, weight: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor | None]:
-    """The sums before each chunk, and those of all time."""
+@dataclass(frozen=True)
+class Keys:
+    """What is known of the keys once they were read."""
+
+    sums: Tensor
+    """Before each chunk, and of all time."""
+    tops: Tensor | None
+    centres: Tensor
+    """What the norm takes off each row."""
+    scales: Tensor
+
+    @property
+    def all(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """As the kernels take them."""
+        return self.sums, self.tops, self.centres, self.scales
+
+
+def _keys(b: Tensor, weight: Tensor | None, plan: Plan) -> Keys:
     sums, tops = plan.slots(b)
+    centres, scales = b.new_empty(2, plan.batch, plan.length, plan.heads, dtype=torch.float32)
     flags = plan.flags(weight)
     padded = flags["HEADS"] * flags["WIDTH"]
     rows = min(plan.chunk, SUMS.rows(plan.length, padded))
     kernels.key_sums[(plan.batch * plan.chunks,)](
-        b, weight, sums, tops, *plan.sizes, plan.chunks, ROWS=rows, CHUNK=plan.chunk,
-        num_warps=SUMS.warps_of(rows * padded), **flags,
+        b, weight, sums, tops, centres, scales, *plan.sizes, plan.chunks, ROWS=rows, CHUNK=plan.chunk,
+        STAGES=SUMS.stages, num_warps=SUMS.warps_of(rows * padded), **flags,
     )  # fmt: skip
     _accumulate(plan, sums, tops, reverse=False)
-    return sums, tops
+    return Keys(sums, tops, centres, scales)
 
 
 def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
@@ -156,8 +175,8 @@ def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
     layout = plan(a, rule, FORWARD)
     y = torch.empty_like(a)
     kernels.relate[(layout.batch * layout.chunks,)](
-        a, b, weight, *_key_sums(b, weight, layout), y, *layout.sizes, math.sqrt(rule.eps), layout.chunks,
-        ROWS=layout.rows, CHUNK=layout.chunk, num_warps=layout.warps, **layout.options(weight),
+        a, b, weight, *_keys(b, weight, layout).all, y, *layout.sizes, layout.root_eps, layout.chunks,
+        ROWS=layout.rows, CHUNK=layout.chunk, STAGES=FORWARD.stages, num_warps=layout.warps, **layout.options(weight),
     )  # fmt: skip
     return y
 
@@ -166,13 +185,19 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
     """As the reference."""
     layout = plan(a, rule, BACKWARD)
     da, db = torch.empty_like(a), torch.empty_like(b)
-    sums, tops = _key_sums(b, weight, layout)
+    keys = _keys(b, weight, layout)
     later, later_tops = layout.slots(a)
-    given = (grad, a, b, weight, sums, tops, later, later_tops)
-    sizes = (*layout.sizes, math.sqrt(rule.eps), layout.chunks)
-    options = layout.options(weight) | {"ROWS": layout.rows, "num_warps": layout.warps}
+    kept = torch.empty(a.shape if rule.causal else 0, dtype=torch.float32, device=a.device)
+    exponents = torch.empty_like(kept) if layout.keep_top else None
     grid = (layout.batch * layout.chunks,)
-    kernels.query_sums[grid](*given, *sizes, **options)
+    shape = {"CHUNK": layout.chunk, "STAGES": BACKWARD.stages, "num_warps": layout.warps, "ROWS": layout.rows}
+    kernels.query_gradients[grid](
+        grad, a, b, weight, *keys.all, da, kept, exponents, later, later_tops, *layout.sizes, layout.root_eps,
+        layout.chunks, **shape, **layout.options(weight),
+    )  # fmt: skip
     _accumulate(layout, later, later_tops, reverse=True)
-    kernels.differentiate[grid](*given, da, db, *sizes, **options)
+    kernels.key_gradients[grid](
+        b, weight, keys.centres, keys.scales, kept, exponents, later, later_tops, db, *layout.sizes[:4], layout.chunks,
+        CAUSAL=rule.causal, **shape, **layout.flags(weight),
+    )  # fmt: skip
     return da, db
