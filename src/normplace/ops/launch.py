@@ -17,7 +17,11 @@ ALIGNMENT = 16
 
 def aligned(*tensors: Tensor | None) -> bool:
     """Whether every tensor begins where new memory would; a slice of one may not."""
-    return not any(tensor is not None and tensor.data_ptr() % ALIGNMENT for tensor in tensors)
+    bits = 0
+    for tensor in tensors:
+        if tensor is not None:
+            bits |= tensor.data_ptr()
+    return bits % ALIGNMENT == 0
 
 
 class Launch:
