@@ -52,6 +52,7 @@ BACKWARD = Tile(elements=1024, warps=1, chunk=16)
 MOST_WARPS = 16
 # Chunks, and channels of them, that are accumulated at a time.
 SLOTS, SLOT_WIDTH = 256, 8
+OVERLAP = False
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,14 @@ def plan(a: Tensor, rule: Rule, tile: Tile) -> Plan:
     return Plan(batch, length, channels, heads, rows, chunk, warps, rule, stable(rule, channels, a.dtype))
 
 
+def _after():
+    return {"OVERLAP": True, "launch_pdl": True} if OVERLAP else {"OVERLAP": False}
+
+
 def _accumulate(plan: Plan, sums: Tensor, tops: Tensor | None, reverse: bool) -> None:
     kernels.accumulate[(plan.batch, triton.cdiv(plan.channels, SLOT_WIDTH))](
         sums, tops, plan.channels, plan.chunks, STABLE=plan.keep_top, REVERSE=reverse,
-        SLOTS=min(SLOTS, triton.next_power_of_2(plan.chunks)), WIDTH=SLOT_WIDTH,
+        SLOTS=min(SLOTS, triton.next_power_of_2(plan.chunks)), WIDTH=SLOT_WIDTH, **_after(),
     )  # fmt: skip
 
 
@@ -164,7 +169,7 @@ def _keys(b: Tensor, weight: Tensor | None, plan: Plan) -> Keys:
     rows = min(plan.chunk, SUMS.rows(plan.length, padded))
     kernels.key_sums[(plan.batch * plan.chunks,)](
         b, weight, sums, tops, centres, scales, *plan.sizes, plan.chunks, ROWS=rows, CHUNK=plan.chunk,
-        STAGES=SUMS.stages, num_warps=SUMS.warps_of(rows * padded), **flags,
+        STAGES=SUMS.stages, OVERLAP=OVERLAP, num_warps=SUMS.warps_of(rows * padded), **flags,
     )  # fmt: skip
     _accumulate(plan, sums, tops, reverse=False)
     return Keys(sums, tops, centres, scales)
@@ -176,7 +181,7 @@ def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
     y = torch.empty_like(a)
     kernels.relate[(layout.batch * layout.chunks,)](
         a, b, weight, *_keys(b, weight, layout).all, y, *layout.sizes, layout.root_eps, layout.chunks,
-        ROWS=layout.rows, CHUNK=layout.chunk, STAGES=FORWARD.stages, num_warps=layout.warps, **layout.options(weight),
+        ROWS=layout.rows, CHUNK=layout.chunk, STAGES=FORWARD.stages, **_after(), num_warps=layout.warps, **layout.options(weight),
     )  # fmt: skip
     return y
 
@@ -190,7 +195,7 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
     kept = torch.empty(a.shape if rule.causal else 0, dtype=torch.float32, device=a.device)
     exponents = torch.empty_like(kept) if layout.keep_top else None
     grid = (layout.batch * layout.chunks,)
-    shape = {"CHUNK": layout.chunk, "STAGES": BACKWARD.stages, "num_warps": layout.warps, "ROWS": layout.rows}
+    shape = {"CHUNK": layout.chunk, "STAGES": BACKWARD.stages, "num_warps": layout.warps, "ROWS": layout.rows, **_after()}
     kernels.query_gradients[grid](
         grad, a, b, weight, *keys.all, da, kept, exponents, later, later_tops, *layout.sizes, layout.root_eps,
         layout.chunks, **shape, **layout.options(weight),
