@@ -65,7 +65,14 @@ def key_sums(
 
 @triton.jit
 def accumulate(
-    sums, tops, D, chunks, STABLE: tl.constexpr, REVERSE: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
+    sums,
+    tops,
+    D,
+    chunks,
+    STABLE: tl.constexpr,
+    REVERSE: tl.constexpr,
+    SLOTS: tl.constexpr,
+    WIDTH: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """Sum each slot into the next, or each into the one before; the first of them is empty."""

@@ -1,7 +1,8 @@
 """The scan on a GPU: sums of chunks of time, one small pass over those, and the rows again; no atomics.
 
-The rows of b are read twice, and the second time from the end, where part of them is still in the cache. The backward
-pass keeps nothing but a and b.
+The rows of b are read twice, the second time with their statistics known and from the end, where part of them is still
+in the cache. The backward pass is given a and b alone: it takes the same sums, then walks through time to the gradient
+of a, leaving q of every row in float32, and back through time, summing those up, to the gradient of b.
 
 Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
 """
@@ -195,7 +196,13 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
     kept = torch.empty(a.shape if rule.causal else 0, dtype=torch.float32, device=a.device)
     exponents = torch.empty_like(kept) if layout.keep_top else None
     grid = (layout.batch * layout.chunks,)
-    shape = {"CHUNK": layout.chunk, "STAGES": BACKWARD.stages, "num_warps": layout.warps, "ROWS": layout.rows, **_after()}
+    shape = {
+        "CHUNK": layout.chunk,
+        "STAGES": BACKWARD.stages,
+        "num_warps": layout.warps,
+        "ROWS": layout.rows,
+        **_after(),
+    }
     kernels.query_gradients[grid](
         grad, a, b, weight, *keys.all, da, kept, exponents, later, later_tops, *layout.sizes, layout.root_eps,
         layout.chunks, **shape, **layout.options(weight),
