@@ -47,7 +47,8 @@ def key_sums(
     total = tl.zeros([1, HEADS, WIDTH], tl.float32)
     top = tl.full([1, HEADS, WIDTH], LOWEST, tl.float32)
     for begin in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
-        t = chunk * CHUNK + begin + tl.arange(0, ROWS)
+        # From its end, so that the rows the next kernel begins with are the last to leave the cache.
+        t = (chunk + 1) * CHUNK - begin - ROWS + tl.arange(0, ROWS)
         row = sequence * T + t
         there = which_there(weights_of(weight, sequence, t, T, MASKED, False, True), WHOLE)
         v, centre, scale = exponents_of(b, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, True)
