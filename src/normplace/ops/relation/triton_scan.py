@@ -51,8 +51,8 @@ SUMS = Tile(elements=1024, warps=1)
 FORWARD = Tile(elements=1024, warps=1, chunk=16)
 BACKWARD = Tile(elements=1024, warps=1, chunk=16)
 MOST_WARPS = 16
-# Chunks, and channels of them, that are accumulated at a time.
-SLOTS, SLOT_WIDTH = 256, 8
+# Chunks, and channels of them, that are accumulated at a time, and the warps that do.
+SLOTS, SLOT_WIDTH, SLOT_WARPS = 256, 8, 4
 OVERLAP = False
 
 
@@ -141,7 +141,7 @@ def _after():
 def _accumulate(plan: Plan, sums: Tensor, tops: Tensor | None, reverse: bool) -> None:
     kernels.accumulate[(plan.batch, triton.cdiv(plan.channels, SLOT_WIDTH))](
         sums, tops, plan.channels, plan.chunks, STABLE=plan.keep_top, REVERSE=reverse,
-        SLOTS=min(SLOTS, triton.next_power_of_2(plan.chunks)), WIDTH=SLOT_WIDTH, **_after(),
+        SLOTS=min(SLOTS, triton.next_power_of_2(plan.chunks)), WIDTH=SLOT_WIDTH, num_warps=SLOT_WARPS, **_after(),
     )  # fmt: skip
 
 
@@ -182,7 +182,8 @@ def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
     y = torch.empty_like(a)
     kernels.relate[(layout.batch * layout.chunks,)](
         a, b, weight, *_keys(b, weight, layout).all, y, *layout.sizes, layout.root_eps, layout.chunks,
-        ROWS=layout.rows, CHUNK=layout.chunk, STAGES=FORWARD.stages, **_after(), num_warps=layout.warps, **layout.options(weight),
+        ROWS=layout.rows, CHUNK=layout.chunk, STAGES=FORWARD.stages, num_warps=layout.warps, **_after(),
+        **layout.options(weight),
     )  # fmt: skip
     return y
 
