@@ -1,8 +1,8 @@
 """The scan on a GPU: sums of chunks of time, one small pass over those, and the rows again; no atomics.
 
 The rows of b are read twice, the second time with their statistics known and in the opposite order, so that part of
-them is still in the cache. The backward pass is given a and b alone: it takes the same sums, then walks through time to the gradient
-of a, leaving q of every row in float32, and back through time, summing those up, to the gradient of b.
+them is still in the cache. The backward pass is given a and b alone: it takes the same sums, then walks through time to
+the gradient of a, leaving q of every row in float32, and back through time, summing those up, to the gradient of b.
 
 Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
 """
