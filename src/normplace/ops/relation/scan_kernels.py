@@ -51,7 +51,8 @@ def key_sums(
         t = (chunk + 1) * CHUNK - begin - ROWS + tl.arange(0, ROWS)
         row = sequence * T + t
         there = which_there(weights_of(weight, sequence, t, T, MASKED, False, True), WHOLE)
-        v, centre, scale = exponents_of(b, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, True)
+        key = values_of(b, row, there, D, width, live, HEADS, WIDTH, True)
+        v, centre, scale = exponents_of(key, b, row, there, D, heads, width, eps, live, NORM, HEADS)
         total, top = summed(v, terms_of(v, there, live, STABLE), total, top, STABLE)
         if NORM:
             place, mask = places_of_statistics(row, heads, HEADS)
@@ -133,11 +134,14 @@ def relate(
         row = sequence * T + t
         w = weights_of(weight, sequence, t, T, MASKED, MEAN, CAUSAL)
         there = which_there(w, WHOLE)
-        u, _, _ = exponents_of(a, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, False)
+        # All that is read, before anything is computed.
+        query = values_of(a, row, there, D, width, live, HEADS, WIDTH, False)
         so_far, so_far_top = total, top
         if CAUSAL:
-            v, _ = known_exponents_of(b, centres, scales, row, there, D, heads, width, live, NORM, HEADS, WIDTH, False)
+            key = values_of(b, row, there, D, width, live, HEADS, WIDTH, False)
+            v, _ = known_exponents_of(key, centres, scales, row, there, heads, live, NORM, HEADS)
             so_far, so_far_top, total, top = walked(v, terms_of(v, there, live, STABLE), total, top, STABLE, False)
+        u, _, _ = exponents_of(query, a, row, there, D, heads, width, eps, live, NORM, HEADS)
         _, _, out, _ = combined(u, so_far, so_far_top, w, D, root_eps, live, STABLE, POST, LOWER, DIVIDE, EXACT)
         mask = which_there(tl.where(t < T, 1.0, 0.0), WHOLE)[:, None, None] & live
         tl.store(y + places(row, D, width, HEADS, WIDTH), out, mask=mask, eviction_policy="evict_first")
@@ -168,15 +172,18 @@ def query_gradients(
         row = sequence * T + t
         w = weights_of(weight, sequence, t, T, MASKED, MEAN, CAUSAL)
         there = which_there(w, WHOLE)
-        u, _, u_scale = exponents_of(a, row, there, D, heads, width, eps, live, NORM, HEADS, WIDTH, False)
+        # All that is read, before anything is computed.
+        query = values_of(a, row, there, D, width, live, HEADS, WIDTH, False)
+        g = values_of(grad, row, there, D, width, live, HEADS, WIDTH, False)
         so_far, so_far_top = total, top
         if CAUSAL:
-            v, _ = known_exponents_of(b, centres, scales, row, there, D, heads, width, live, NORM, HEADS, WIDTH, True)
+            key = values_of(b, row, there, D, width, live, HEADS, WIDTH, True)
+            v, _ = known_exponents_of(key, centres, scales, row, there, heads, live, NORM, HEADS)
             so_far, so_far_top, total, top = walked(v, terms_of(v, there, live, STABLE), total, top, STABLE, False)
+        u, _, u_scale = exponents_of(query, a, row, there, D, heads, width, eps, live, NORM, HEADS)
         z, gate, normed, scale = combined(
             u, so_far, so_far_top, w, D, root_eps, live, STABLE, POST, LOWER, DIVIDE, EXACT
         )
-        g = values_of(grad, row, there, D, width, live, HEADS, WIDTH, False)
         if POST:
             mean = tl.sum(tl.sum(g, 2), 1) / D
             inner = tl.sum(tl.sum(g * normed, 2), 1) / D
@@ -216,7 +223,8 @@ def key_gradients(
         t = (chunk + 1) * CHUNK - begin - ROWS + tl.arange(0, ROWS)
         row = sequence * T + t
         there = which_there(weights_of(weight, sequence, t, T, MASKED, False, True), WHOLE)
-        v, scale = known_exponents_of(b, centres, scales, row, there, D, heads, width, live, NORM, HEADS, WIDTH, False)
+        key = values_of(b, row, there, D, width, live, HEADS, WIDTH, False)
+        v, scale = known_exponents_of(key, centres, scales, row, there, heads, live, NORM, HEADS)
         after, after_top = total, top
         if CAUSAL:
             q = values_of(kept, row, there, D, width, live, HEADS, WIDTH, False)

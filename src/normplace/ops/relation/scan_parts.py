@@ -80,12 +80,18 @@ def values_of(x, row, there, D, width, live, HEADS: tl.constexpr, WIDTH: tl.cons
 
 
 @triton.jit
+def _mean(total, width):
+    """``total / width`` rounded as a division is, without the branch that a division has: it would part the loads."""
+    inverse = 1.0 / width
+    mean = total * inverse
+    return mean + tl.fma(-mean, width, total) * inverse
+
+
+@triton.jit
 def exponents_of(
-    x, row, there, D, heads, width, eps, live, NORM: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
-    KEEP: tl.constexpr,
+    value, x, row, there, D, heads, width, eps, live, NORM: tl.constexpr, HEADS: tl.constexpr
 ):  # fmt: skip
     """The rows after their norm, times log2(e), what the norm took off them and what it multiplied the rest by."""
-    value = values_of(x, row, there, D, width, live, HEADS, WIDTH, KEEP)
     scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
     centre = tl.zeros_like(scale)
     if NORM:
@@ -95,7 +101,7 @@ def exponents_of(
             first = tl.load(x + row[:, None] * D + head * width, mask=there[:, None] & (head < heads), other=0.0)
             centre = first.to(tl.float32)
             value = tl.where(live, value - centre[:, :, None], 0.0)
-        mean = tl.div_rn(tl.sum(value, 2), tl.zeros_like(scale) + width)
+        mean = _mean(tl.sum(value, 2), tl.zeros_like(scale) + width)
         value = tl.where(live, value - mean[:, :, None], 0.0)
         centre += mean
         scale = inverse_root(tl.sum(value * value, 2) / width + eps)
@@ -114,11 +120,9 @@ def places_of_statistics(row, heads, HEADS: tl.constexpr):
 
 @triton.jit
 def known_exponents_of(
-    x, centres, scales, row, there, D, heads, width, live, NORM: tl.constexpr, HEADS: tl.constexpr,
-    WIDTH: tl.constexpr, KEEP: tl.constexpr,
+    value, centres, scales, row, there, heads, live, NORM: tl.constexpr, HEADS: tl.constexpr
 ):  # fmt: skip
     """The rows after their norm, times log2(e), by statistics taken before; and what it multiplied them by."""
-    value = values_of(x, row, there, D, width, live, HEADS, WIDTH, KEEP)
     scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
     if NORM:
         place, mask = places_of_statistics(row, heads, HEADS)
