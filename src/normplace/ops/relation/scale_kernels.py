@@ -201,3 +201,13 @@ def add_through_scale(
     place = (sequence * T + r)[:, None] * D + head * width + cols[None, :]
     mask = (r < T)[:, None] & (cols < width)[None, :]
     tl.store(out + place, tl.load(out + place, mask=mask, other=0.0) + product, mask=mask)
+
+
+@triton.jit
+def remove_means(x, out, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows less their means, in the precision of ``out``."""
+    r = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    cols = tl.arange(0, WIDTH)[None, :]
+    mask = (r < rows) & (cols < width)
+    value = tl.load(x + r * width + cols, mask=mask, other=0.0)
+    tl.store(out + r * width + cols, value - (tl.sum(value, 1) / width)[:, None], mask=mask)

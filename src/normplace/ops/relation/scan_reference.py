@@ -8,8 +8,9 @@ A norm over D channels leaves no number above sqrt(D - 1), so sums of exponentia
 that bound would not keep a product within single precision, or where nothing is normalized, a sum is kept as
 ``total · exp(top)`` with the largest exponent so far.
 
-The norm after the sum is of y itself. It is computed from z = y exp(-shift), with a shift of each row that keeps z
-near 1, as ``(z - mean) / sqrt(var + eps exp(-2 shift))``: the same number.
+The norm after the sum is of y itself. It is computed from z = y exp(-shift), with a shift that keeps the squares of z
+in range, as ``(z - mean) / sqrt(var + eps exp(-2 shift))``: the same number. Where the bound above says enough of y,
+the shift is one for all rows.
 
 Backward, with q_i = w_i exp(u_i) dy_i::
 

@@ -185,11 +185,17 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
     da, db = (torch.empty(a.shape, dtype=torch.float32, device=a.device) for _ in range(2))
     for first, count in given.slices():
         _gradients(given, grad, da, db, first, count)
-    if given.norm:
-        for d in (da, db):
-            heads = d.unflatten(-1, (rule.heads, -1))
-            heads -= heads.mean(-1, keepdim=True)
-    return da, db
+    return (_less_means(da, given), _less_means(db, given)) if given.norm else (da, db)
+
+
+def _less_means(d: Tensor, given: Problem) -> Tensor:
+    """A gradient through the mean that pairs are taken less of, in the precision of the rows."""
+    width = given.sizes[3]
+    padded = triton.next_power_of_2(width)
+    rows, step = d.numel() // width, max(1, STATISTICS // padded)
+    out = torch.empty_like(given.a)
+    of_scales.remove_means[(triton.cdiv(rows, step),)](d, out, rows, width, ROWS=step, WIDTH=padded)
+    return out
 
 
 def _gradients(given: Problem, grad: Tensor, da: Tensor, db: Tensor, first: int, count: int) -> None:

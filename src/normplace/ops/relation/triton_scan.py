@@ -1,7 +1,8 @@
 """The scan on a GPU: sums of chunks of time, one small pass over those, and the rows again; no atomics.
 
-The rows of b are read twice, and the second time from the end, where part of them is still in the cache. The backward
-pass keeps nothing but a and b.
+The rows of b are read twice, the second time with their statistics known and in the opposite order, so that part of
+them is still in the cache. The backward pass is given a and b alone: it takes the same sums, then walks through time to
+the gradient of a, leaving q of every row in float32, and back through time, summing those up, to the gradient of b.
 
 Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
 """
@@ -50,8 +51,9 @@ SUMS = Tile(elements=1024, warps=1)
 FORWARD = Tile(elements=1024, warps=1, chunk=16)
 BACKWARD = Tile(elements=1024, warps=1, chunk=16)
 MOST_WARPS = 16
-# Chunks, and channels of them, that are accumulated at a time.
-SLOTS, SLOT_WIDTH = 256, 8
+# Chunks, and channels of them, that are accumulated at a time, and the warps that do.
+SLOTS, SLOT_WIDTH, SLOT_WARPS = 256, 8, 4
+OVERLAP = False
 
 
 @dataclass(frozen=True)
@@ -132,10 +134,14 @@ def plan(a: Tensor, rule: Rule, tile: Tile) -> Plan:
     return Plan(batch, length, channels, heads, rows, chunk, warps, rule, stable(rule, channels, a.dtype))
 
 
+def _after():
+    return {"OVERLAP": True, "launch_pdl": True} if OVERLAP else {"OVERLAP": False}
+
+
 def _accumulate(plan: Plan, sums: Tensor, tops: Tensor | None, reverse: bool) -> None:
     kernels.accumulate[(plan.batch, triton.cdiv(plan.channels, SLOT_WIDTH))](
         sums, tops, plan.channels, plan.chunks, STABLE=plan.keep_top, REVERSE=reverse,
-        SLOTS=min(SLOTS, triton.next_power_of_2(plan.chunks)), WIDTH=SLOT_WIDTH,
+        SLOTS=min(SLOTS, triton.next_power_of_2(plan.chunks)), WIDTH=SLOT_WIDTH, num_warps=SLOT_WARPS, **_after(),
     )  # fmt: skip
 
 
@@ -164,7 +170,7 @@ def _keys(b: Tensor, weight: Tensor | None, plan: Plan) -> Keys:
     rows = min(plan.chunk, SUMS.rows(plan.length, padded))
     kernels.key_sums[(plan.batch * plan.chunks,)](
         b, weight, sums, tops, centres, scales, *plan.sizes, plan.chunks, ROWS=rows, CHUNK=plan.chunk,
-        STAGES=SUMS.stages, num_warps=SUMS.warps_of(rows * padded), **flags,
+        STAGES=SUMS.stages, OVERLAP=OVERLAP, num_warps=SUMS.warps_of(rows * padded), **flags,
     )  # fmt: skip
     _accumulate(plan, sums, tops, reverse=False)
     return Keys(sums, tops, centres, scales)
@@ -176,7 +182,8 @@ def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
     y = torch.empty_like(a)
     kernels.relate[(layout.batch * layout.chunks,)](
         a, b, weight, *_keys(b, weight, layout).all, y, *layout.sizes, layout.root_eps, layout.chunks,
-        ROWS=layout.rows, CHUNK=layout.chunk, STAGES=FORWARD.stages, num_warps=layout.warps, **layout.options(weight),
+        ROWS=layout.rows, CHUNK=layout.chunk, STAGES=FORWARD.stages, num_warps=layout.warps, **_after(),
+        **layout.options(weight),
     )  # fmt: skip
     return y
 
@@ -190,7 +197,13 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
     kept = torch.empty(a.shape if rule.causal else 0, dtype=torch.float32, device=a.device)
     exponents = torch.empty_like(kept) if layout.keep_top else None
     grid = (layout.batch * layout.chunks,)
-    shape = {"CHUNK": layout.chunk, "STAGES": BACKWARD.stages, "num_warps": layout.warps, "ROWS": layout.rows}
+    shape = {
+        "CHUNK": layout.chunk,
+        "STAGES": BACKWARD.stages,
+        "num_warps": layout.warps,
+        "ROWS": layout.rows,
+        **_after(),
+    }
     kernels.query_gradients[grid](
         grad, a, b, weight, *keys.all, da, kept, exponents, later, later_tops, *layout.sizes, layout.root_eps,
         layout.chunks, **shape, **layout.options(weight),
