@@ -202,20 +202,6 @@ def test_compiled_equals_eager(raw):
         torch.testing.assert_close(compiled, eager)
 
 
-def test_the_number_of_threads_changes_no_bit():
-    pytest.importorskip("numba")
-    case = Inputs("softmax", 1.5, "linear", edge_index=graph(200, 200, 3000), num_src=200, num_dst=200)
-    threads = torch.get_num_threads()
-    try:
-        found = []
-        for number in (1, 3):
-            torch.set_num_threads(number)
-            found.append(case.found("numba"))
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
-
-
 def test_long_rows_are_taken_in_channels(monkeypatch):
     monkeypatch.setattr(reference, "BUDGET", 40)  # the hub has 23 edges: one channel at a time
     Inputs("softmax", 1.5, "linear").compare("reference")

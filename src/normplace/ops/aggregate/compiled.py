@@ -31,8 +31,8 @@ def _blocks(indptr: np.ndarray, channels: int) -> list[tuple[int, int, int]]:
     if number <= 1:
         return [(0, 0, rows)]
     cost = indptr.astype(np.int64) + np.arange(rows + 1)
-    bounds = np.searchsorted(cost, np.linspace(0, cost[-1], number + 1)).tolist()
-    return [(n, first, last) for n, (first, last) in enumerate(itertools.pairwise(bounds)) if first < last]
+    bounds = np.unique(np.searchsorted(cost, np.linspace(0, cost[-1], number + 1))).tolist()
+    return [(n, first, last) for n, (first, last) in enumerate(itertools.pairwise(bounds))]
 
 
 def _run(task: Callable[[int, int, int], None], blocks: list[tuple[int, int, int]]) -> None:

@@ -265,7 +265,8 @@ def _forward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge:
 
 def _backward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge: str) -> Callable[..., None]:
     real, weigh, log, exp = numbers.real, numbers.weigh, numbers.log, numbers.exp
-    near, series = numbers.psi_near, numbers.psi_series
+    near, (first_of_series, *others) = numbers.psi_near, numbers.psi_series
+    rest_of_series = tuple(others)
     load, store, fill, add_up, prefetch_lanes = lanes
     add_term, ask = _term(edge, load), _term_hint(edge, lanes)
     zero, one, infinity, hardest, flat = real(0), real(1), real(np.inf), real(HARDEST), real(-200)
@@ -325,8 +326,8 @@ def _backward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge
                             slope = g * exp((t - one) * diff)
                             if need_exponent:
                                 u, row = t * diff, load(y, i, column)
-                                near_zero = fill(zero)
-                                for coefficient in series:
+                                near_zero = fill(first_of_series)
+                                for coefficient in rest_of_series:
                                     near_zero = near_zero * u + coefficient
                                 # y u² psi(u), from the exponential that is there: y exp(u) = m exp((p - 1) diff).
                                 far = ((u - one) * (slope * m) + g * row) * inverse

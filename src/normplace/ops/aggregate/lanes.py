@@ -77,7 +77,6 @@ def _spread_all(builder: Any, kinds: Any, given: Any) -> list[Any]:
 def _define(operation: Callable[..., Any], emit: Callable[..., Any], compares: bool = False) -> None:
     """Give lanes, and lanes with a number, an operator."""
 
-    @infer_global(operation)
     class Typing(AbstractTemplate):
         key = operation
 
@@ -86,6 +85,9 @@ def _define(operation: Callable[..., Any], emit: Callable[..., Any], compares: b
                 lanes, kinds = _alike(args)
                 return signature(lanes.of(types.boolean) if compares else lanes, *kinds)
             return None
+
+    register: Any = infer_global(operation)
+    register(Typing)
 
     def generate(context: Any, builder: Any, signed: Any, given: Any) -> Any:
         return emit(builder, *_spread_all(builder, signed.args, given))
@@ -194,7 +196,8 @@ def prefetch(context, array, row):
     """Ask for the start of a row before it is needed."""
 
     def generate(context, builder, signed, given):
-        _, place = _place(context, builder, signed.args[0], *given, context.get_constant(types.intp, 0))
+        first = context.get_constant(types.intp, 0)
+        _, place = _place(context, builder, signed.args[0], given[0], given[1], first)
         _hint(builder, builder.bitcast(place, ir.IntType(8).as_pointer()))
         return context.get_dummy_value()
 
