@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import llvmlite.binding
 import numpy as np
 
 from normplace.ops.aggregate.compiled_math import exp32, log32, weight32
@@ -61,20 +60,12 @@ def _numbers(dtype: np.dtype) -> _Numbers:
     return _Numbers(real, exp32, weight32, log32, real(0.5), tuple(real(c) for c in PSI_SERIES[-8:]))
 
 
-@functools.cache
-def _most_lanes() -> int:
-    """Four registers of float32: enough to keep the arithmetic busy, and few enough to leave registers for the rest."""
-    features = llvmlite.binding.get_host_cpu_features()
-    return 64 if features.get("avx512f") else 32 if features.get("avx") else 16
-
-
 def lanes_for(channels: int, dtype: np.dtype) -> int:
     """How many lanes walk the edges in the least time: few walks over them, and few lanes without a channel."""
     if dtype == np.float64:
         return 8
-    sizes = [size for size in (64, 32, 16, 8) if size <= _most_lanes()]
     # A walk costs about as much beside its lanes as eight lanes do.
-    return min(sizes, key=lambda size: -(-channels // size) * (size + 8))
+    return min((64, 32, 16, 8), key=lambda lanes: -(-channels // lanes) * (lanes + 8))
 
 
 def _term(edge: str, load: Callable[..., Any]) -> Callable[..., Any]:

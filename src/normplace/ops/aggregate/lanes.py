@@ -293,7 +293,7 @@ def access(dtype: np.dtype, count: int, whole: bool) -> Access:
             _, place = _place(context, builder, signed.args[0], *given)
             place = builder.bitcast(place, ir.IntType(8).as_pointer())
             for offset in range(0, count * size, LINE):
-                _hint(builder, builder.gep(place, [_INDEX(offset)], source_etype=ir.IntType(8)))
+                _hint(builder, builder.gep(place, [_INDEX(offset)]))
             return context.get_dummy_value()
 
         return types.void(array, types.intp, types.intp), generate
