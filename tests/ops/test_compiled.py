@@ -19,8 +19,9 @@ def crowded(kind: str, exponent: float, edge: str = "none", channels: int = 5) -
     return Inputs(kind, exponent, edge, graph(200, 200, 3000), 200, 200, channels)
 
 
-@pytest.mark.parametrize("channels", [8, 40, 64, 130])
-def test_every_width(channels):
+@pytest.mark.parametrize("channels", [80, 128])
+def test_several_vectors_for_a_row(channels):
+    """The last one of 80 channels is cut, those of 128 are whole."""
     Inputs("softmax", 1.5, "linear", channels=channels).compare("numba")
 
 
@@ -38,11 +39,10 @@ def test_long_rows(kind, exponent):
     crowded(kind, exponent).compare("numba")
 
 
-@pytest.mark.parametrize("edge", ["linear", "table", "dense"])
+@pytest.mark.parametrize("edge", ["linear", "table"])
 def test_the_number_of_threads_changes_no_bit(edge, monkeypatch):
     monkeypatch.setattr(compiled, "GRAIN", 256)
     case, threads = crowded("softmax", 1.5, edge), torch.get_num_threads()
-    assert case.edge_index is not None
     try:
         found = []
         for number in (1, 3):

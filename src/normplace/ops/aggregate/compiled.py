@@ -64,14 +64,14 @@ def forward(
     indptr, indices, edges = (t.numpy() for t in arriving[:3])
     y = torch.empty(len(indptr) - 1, x.shape[1], dtype=x.dtype)
     k = torch.empty_like(y)
-    blocks, out, made = _blocks(indptr, x.shape[1]), (y.numpy(), k.numpy()), (rule.relu, real(rule.eps))
-    if rule.kind == "power" and rule.edge == "none":
+    blocks, out, message = _blocks(indptr, x.shape[1]), (y.numpy(), k.numpy()), (rule.relu, real(rule.eps))
+    if rule.kind == "power" and rule.edge == "none":  # then a message is its source's alone, and so is its logarithm
         sent, values = values, np.empty_like(values)
         sources = _blocks(np.arange(len(sent) + 1), x.shape[1])
-        _run(lambda n, first, last: passes.logs(first, last, sent, values, *made), sources)
-        made = (False, real(0))
+        _run(lambda n, first, last: passes.logs(first, last, sent, values, *message), sources)
+        message = (False, real(0))
     given = (values, real(exponent.item()), *_edges(edge, weight, rule, values.dtype))
-    _run(lambda n, first, last: passes.forward(first, last, *given, indptr, indices, edges, *out, *made), blocks)
+    _run(lambda n, first, last: passes.forward(first, last, *given, indptr, indices, edges, *out, *message), blocks)
     return y, k
 
 
@@ -103,10 +103,10 @@ def backward(
     d_weight, d_exponent = np.zeros((len(blocks), *size), values.dtype), np.zeros((len(blocks), 1))
     given = (pulled, values, real(exponent.item()), *_edges(edge, weight, rule, values.dtype))
     kept = (indptr, indices, edges, y.numpy(), k.numpy(), dx.numpy(), d_edge.numpy())
-    made = (rule.relu, real(rule.eps), rule.semi, needs.exponent)
+    choice = (rule.relu, real(rule.eps), rule.semi, needs.exponent)
 
     def block(n: int, first: int, last: int) -> None:
-        passes.backward(first, last, *given, *kept, d_weight[n], d_exponent[n], *made)
+        passes.backward(first, last, *given, *kept, d_weight[n], d_exponent[n], *choice)
 
     _run(block, blocks)
     return Grads(

@@ -21,9 +21,8 @@ from normplace.ops.aggregate.reference import PSI_NEAR, PSI_SERIES
 HARDEST = 3e38
 # Edges of a run.
 RUN = 64
-# Edges between the one worked on and the one whose rows are asked for, so that memory answers in time; a backward pass
-# asks for several rows of each.
-AHEAD, AHEAD_BACKWARD = 8, 4
+# Rows that memory is asked for before they are needed, so that it answers in time; with more it loses track.
+AHEAD = 16
 
 
 class Kernels(NamedTuple):
@@ -32,11 +31,12 @@ class Kernels(NamedTuple):
     logs: Callable[..., None]
     """``(first, last, x, out, relu, eps)``: the logarithms of messages without edge terms."""
     forward: Callable[..., None]
-    """``(first, last, x, exponent, edge, ids, weight, indptr, indices, edges, y, k, relu, eps)``."""
+    """``(first, last, x, exponent, terms, ids, weight, indptr, indices, edges, y, k, relu, eps)``."""
     pull: Callable[..., None]
-    """``(first, last, grad, k, indptr, out)``: what the backward pass needs of the gradient, as one matrix."""
+    """``(first, last, grad, k, indptr, out)``: the gradient times all that a weight has of its row alone, so that the
+    backward pass reads one matrix less for each edge."""
     backward: Callable[..., None]
-    """``(first, last, pulled, x, exponent, edge, ids, weight, indptr, indices, edges, y, k, dx, d_edge, d_weight,
+    """``(first, last, pulled, x, exponent, terms, ids, weight, indptr, indices, edges, y, k, dx, d_edge, d_weight,
     d_exponent, relu, eps, semi, need_exponent)``."""
 
 
@@ -163,7 +163,7 @@ def _pull(numbers: _Numbers, lanes: Access, count: int, is_power: bool) -> Calla
                 if is_power:
                     store(out, i, column, g * share)
                 else:
-                    # The entropy is between 0 and the logarithm of the row's length: no weight is lost.
+                    # The entropy of n weights is at most log n, so a factor of this size loses nothing.
                     store(out, i, column, g * weigh(-one * load(k, i, column)))
 
     return pull
@@ -174,6 +174,7 @@ def _forward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge:
     load, store, fill, prefetch_lanes = lanes.load, lanes.store, lanes.fill, lanes.prefetch
     add_term, ask = _term(edge, load), _term_hint(edge, lanes)
     zero, one, half, infinity, hardest = real(0), real(1), real(0.5), real(np.inf), real(HARDEST)
+    ahead = AHEAD // (2 if edge == "dense" else 1)
     takes_logs = is_power and edge != "none"  # without edge terms they are taken beforehand, once for each source
 
     @inlined
@@ -198,7 +199,7 @@ def _forward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge:
                     # Twice over the run: the pivot, and then sums relative to it.
                     high = top
                     for place in range(begin, end):
-                        later = min(place + AHEAD, len(indices) - 1)
+                        later = min(place + ahead, len(indices) - 1)
                         prefetch_lanes(x, indices[later], column)
                         ask(terms, ids, edges[later], column)
                         sent = load(x, indices[place], column)
@@ -261,6 +262,7 @@ def _backward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge
     load, store, fill, add_up, prefetch_lanes = lanes
     add_term, ask = _term(edge, load), _term_hint(edge, lanes)
     zero, one, infinity, hardest, flat = real(0), real(1), real(np.inf), real(HARDEST), real(-200)
+    ahead = AHEAD // ((3 if is_power else 2) + (2 if edge == "dense" else 0))
 
     @inlined
     def add_features(terms, edges, begin, end, kept, d_weight, column):
@@ -301,7 +303,7 @@ def _backward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge
                     part, dt = fill(zero), fill(zero)
                     for place in range(begin, end):
                         i, e = indices[place], edges[place]
-                        later = min(place + AHEAD_BACKWARD, len(indices) - 1)
+                        later = min(place + ahead, len(indices) - 1)
                         prefetch_lanes(pulled, indices[later], column)
                         if is_power:
                             prefetch_lanes(k, indices[later], column)
@@ -330,7 +332,7 @@ def _backward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge
                             a = g * weigh(u)
                             slope = a * (one + flow * larger(flat, u))  # where the weight is nothing, so is its slope
                             dt = dt + a * diff * diff
-                        dm = where(before > floor, slope, zero)
+                        dm = where(before <= floor, zero, slope)
                         part = part + dm
                         if edge == "dense":
                             if len(d_edge):

@@ -1,4 +1,4 @@
-"""Generalized aggregation without edge terms, as products with a sparse matrix.
+"""Generalized aggregation without edge terms, as products with a sparse matrix: the fast path of plain PyTorch.
 
 A message then depends on its source alone, so ``exp(t m)`` is taken once per node instead of once per edge, and sums
 over neighbours are sparse products, which PyTorch hands to MKL. With ``z = exp(t (m - c))``, where c is the message of

@@ -113,6 +113,7 @@ _define(operator.lshift, lambda builder, a, b: builder.shl(a, b))
 _define(operator.rshift, lambda builder, a, b: builder.ashr(a, b))
 _define(operator.gt, lambda builder, a, b: builder.fcmp_ordered(">", a, b), compares=True)
 _define(operator.lt, lambda builder, a, b: builder.fcmp_ordered("<", a, b), compares=True)
+_define(operator.le, lambda builder, a, b: builder.fcmp_ordered("<=", a, b), compares=True)
 _define(operator.eq, lambda builder, a, b: builder.fcmp_ordered("==", a, b), compares=True)
 
 
@@ -180,6 +181,7 @@ exp64, log64 = _by_library("exp"), _by_library("log")
 
 def _place(context: Any, builder: Any, kind: Any, array: Any, row: Any, column: Any) -> tuple[Any, Any]:
     """A view of a matrix, and the address of one of its elements."""
+    assert kind.layout == "C", "lanes are neighbouring columns"
     view = context.make_array(kind)(context, builder, array)
     return view, cgutils.get_item_pointer(context, builder, kind, view, [row, column], wraparound=False)
 

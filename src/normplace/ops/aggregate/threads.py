@@ -41,7 +41,7 @@ def share(task: Callable[..., None], blocks: Iterable[tuple[int, ...]], threads:
             task(*block)
 
     helpers = min(threads, len(left)) - 1
-    helping = [_helpers(helpers).submit(work) for _ in range(helpers)]
+    helping = [_helpers(threads - 1).submit(work) for _ in range(helpers)]
     try:
         work()
     finally:
