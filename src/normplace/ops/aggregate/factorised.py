@@ -1,4 +1,4 @@
-"""Generalized aggregation without edge terms, as products with a sparse matrix.
+"""Generalized aggregation without edge terms, as products with a sparse matrix: the fast path of plain PyTorch.
 
 A message then depends on its source alone, so ``exp(t m)`` is taken once per node instead of once per edge, and sums
 over neighbours are sparse products, which PyTorch hands to MKL. With ``z = exp(t (m - c))``, where c is the message of
@@ -16,7 +16,6 @@ each with a pivot of its own; in the backward pass likewise. So the result is ri
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -32,8 +31,6 @@ REACH = 57.0
 LONGEST = 4096
 # Below this power the product loses digits that the root magnifies.
 LEAST_POWER = 0.5
-# With fewer edges for each node, the passes over nodes cost more time and memory than exponentials for each edge.
-LEAST_DEGREE = 40
 # The gradient of the exponent is a variance within rows, taken as a difference of sums over the graph: it loses as many
 # digits as the square of the graph's spread has over that. Beyond this spread, times the exponent, rows are walked.
 STEEP = 24.0
@@ -63,10 +60,8 @@ def _pivot(value: Tensor, exponent: float) -> Tensor:
     return value.amin(0) if exponent < 0 else value.amax(0)
 
 
-def forward(
-    x: Tensor, exponent: Tensor, arriving: Half, rule: Rule, exact: Callable[[Tensor, Tensor, Tensor], None]
-) -> tuple[Tensor, Tensor]:
-    """As the reference; ``exact`` overwrites both results in the rows it is given."""
+def forward(x: Tensor, exponent: Tensor, arriving: Half, rule: Rule) -> tuple[Tensor, Tensor]:
+    """As the reference."""
     t = exponent.item()
     m = _messages(x, rule)
     count = arriving.indptr.diff()[:, None]
@@ -91,7 +86,8 @@ def forward(
     k.masked_fill_(empty, 0)
     lost = (~(log_total > -REACH).all(1) | (count[:, 0] > LONGEST)) & ~empty[:, 0]
     if lost.any():
-        exact(y, k, lost.nonzero()[:, 0])
+        rows = lost.nonzero()[:, 0]
+        y[rows], k[rows] = reference.forward(x, exponent, None, None, subset(arriving, rows), rule)
     return y, k
 
 
@@ -105,9 +101,15 @@ def backward(
     k: Tensor,
     rule: Rule,
     needs: Needs,
-    exact: Callable[[Tensor], Grads],
 ) -> Grads:
-    """As the reference; ``exact`` gives the part of the gradients that comes from the rows it is given."""
+    """As the reference."""
+
+    def exact(marked: Tensor) -> Grads:
+        """The part of the gradients that comes from some rows."""
+        rows = marked.nonzero()[:, 0]
+        part = subset(arriving, rows)
+        return reference.backward(grad[rows], x, exponent, None, None, part, y[rows], k[rows], rule, needs)
+
     t = exponent.item()
     m = _messages(x, rule)
     matrix = _matrix(leaving, len(arriving.indptr) - 1, x.dtype)
@@ -172,46 +174,3 @@ def subset(arriving: Half, rows: Tensor) -> Half:
     offset = torch.nn.functional.pad(count.cumsum(0), (1, 0))
     place = torch.arange(int(offset[-1])) + (start - offset[:-1]).repeat_interleave(count)
     return Half(offset, arriving.indices[place], arriving.edges[place], offset, offset)
-
-
-def exact_forward(
-    x: Tensor, exponent: Tensor, arriving: Half, rule: Rule, numba: bool
-) -> Callable[[Tensor, Tensor, Tensor], None]:
-    """What overwrites the rows it is given, each computed by itself, with numba or by the reference."""
-
-    def run(y: Tensor, k: Tensor, rows: Tensor) -> None:
-        if numba:
-            from normplace.ops.aggregate import compiled
-
-            compiled.forward(x, exponent, None, None, arriving, rule, (y, k, rows.numpy()))
-        else:
-            y[rows], k[rows] = reference.forward(x, exponent, None, None, subset(arriving, rows), rule)
-
-    return run
-
-
-def exact_backward(
-    grad: Tensor,
-    x: Tensor,
-    exponent: Tensor,
-    arriving: Half,
-    leaving: Half,
-    y: Tensor,
-    k: Tensor,
-    rule: Rule,
-    needs: Needs,
-    numba: bool,
-) -> Callable[[Tensor], Grads]:
-    """What gives the gradients from the rows that are marked, with numba or by the reference."""
-
-    def run(marked: Tensor) -> Grads:
-        if numba:
-            from normplace.ops.aggregate import compiled
-
-            given = (grad, x, exponent, None, None, arriving, leaving, y, k, rule, needs)
-            return compiled.backward(*given, marked.numpy())
-        rows = marked.nonzero()[:, 0]
-        part = subset(arriving, rows)
-        return reference.backward(grad[rows], x, exponent, None, None, part, y[rows], k[rows], rule, needs)
-
-    return run

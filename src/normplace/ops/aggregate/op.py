@@ -25,14 +25,14 @@ def _installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def choose(device: str, exponent: Tensor, rule: Rule, size: tuple[int, int, int], asked: str) -> str:
+def choose(device: str, exponent: Tensor, rule: Rule, size: tuple[int, int], asked: str) -> str:
     """What computes the aggregation.
 
     Args:
         device: Type of the device the rows are on.
         exponent: Temperature or power.
         rule: What is aggregated.
-        size: Edges, nodes and channels.
+        size: Edges and channels.
         asked: One of :data:`BACKENDS`; ``auto`` takes the fastest there is.
 
     Raises:
@@ -45,10 +45,9 @@ def choose(device: str, exponent: Tensor, rule: Rule, size: tuple[int, int, int]
     if asked == "auto":
         if device != "cpu":
             return "triton" if device == "cuda" and _installed("triton") else "reference"
-        edges, nodes, channels = size
+        edges, channels = size
         walks = "numba" if edges * channels > SMALL and _installed("numba") else "reference"
-        pays = edges >= factorised.LEAST_DEGREE * nodes or walks == "reference"
-        return "factorised" if pays and factorised.applies(float(exponent), rule) else walks
+        return "factorised" if walks == "reference" and factorised.applies(float(exponent), rule) else walks
     if asked == "factorised" and not (device == "cpu" and factorised.applies(float(exponent), rule)):
         raise UsageError(
             "the factorised form needs a CPU, no edge terms, and a finite temperature or a power over 1/2."
@@ -85,7 +84,7 @@ def aggregate(
     """The aggregate, and what its gradient needs, in float32 or float64."""
     rule = Rule(kind, edge_kind, relu, eps, semi)
     arriving = Half(*graph[:5])
-    chosen = choose(x.device.type, exponent, rule, (len(arriving.indices), len(x), x.shape[1]), backend)
+    chosen = choose(x.device.type, exponent, rule, (len(arriving.indices), x.shape[1]), backend)
     if not len(arriving.indices) or not x.shape[1]:
         y = x.new_zeros(len(arriving.indptr) - 1, x.shape[1], dtype=_wide(x.dtype))
         return y, torch.zeros_like(y)
@@ -98,8 +97,7 @@ def aggregate(
             return triton.forward(x, exponent, edge, weight, arriving, rule, piece)
     x, edge, weight = _widened(x), _widened(edge), _widened(weight)
     if chosen == "factorised":
-        exact = factorised.exact_forward(x, exponent, arriving, rule, _installed("numba"))
-        return factorised.forward(x, exponent, arriving, rule, exact)
+        return factorised.forward(x, exponent, arriving, rule)
     from normplace.ops.aggregate import compiled
 
     return compiled.forward(x, exponent, edge, weight, arriving, rule)
@@ -134,7 +132,7 @@ def aggregate_backward(
     """Gradients of x, exponent, dense edge terms and weights; an empty tensor for one that is not needed."""
     rule, needs = Rule(kind, edge_kind, relu, eps, semi), Needs(need_exponent, need_edge, need_weight)
     arriving, leaving = Half(*graph[:5]), Half(*graph[5:])
-    chosen = choose(x.device.type, exponent, rule, (len(arriving.indices), len(x), x.shape[1]), backend)
+    chosen = choose(x.device.type, exponent, rule, (len(arriving.indices), x.shape[1]), backend)
     grad = grad.contiguous()
     if not len(arriving.indices) or not x.shape[1]:
         zeros = (torch.zeros_like(t) if t is not None else None for t in (exponent, edge, weight))
@@ -176,9 +174,7 @@ def _on_cpu(
 ) -> Grads:
     x, edge, weight = _widened(x), _widened(edge), _widened(weight)
     if chosen == "factorised":
-        kept = (y, k, rule, needs)
-        exact = factorised.exact_backward(grad, x, exponent, arriving, leaving, *kept, _installed("numba"))
-        return factorised.backward(grad, x, exponent, arriving, leaving, y, k, rule, needs, exact)
+        return factorised.backward(grad, x, exponent, arriving, leaving, y, k, rule, needs)
     from normplace.ops.aggregate import compiled
 
     return compiled.backward(grad, x, exponent, edge, weight, arriving, leaving, y, k, rule, needs)
@@ -210,12 +206,16 @@ def _save(ctx, inputs, output):
     x, exponent, edge, weight, graph, *rule = inputs
     y, k = output
     ctx.mark_non_differentiable(k)
+    ctx.set_materialize_grads(False)  # k has no gradient: no zeros of its size for it
     ctx.save_for_backward(x, exponent, edge, weight, y, k, *graph)
     ctx.rule = rule
 
 
 def _differentiate(ctx, grad, _):
     x, exponent, edge, weight, y, k, *graph = ctx.saved_tensors
+    rest = ([None] * len(graph), *[None] * len(ctx.rule))
+    if grad is None:
+        return None, None, None, None, *rest
     edge_kind = ctx.rule[2]
     needs = (
         ctx.needs_input_grad[1],
@@ -224,7 +224,7 @@ def _differentiate(ctx, grad, _):
     )
     found = aggregate_backward(grad, x, exponent, edge, weight, y, k, graph, *ctx.rule, *needs)
     d_exponent, d_edge, d_weight = (f if need else None for f, need in zip(found[1:], needs, strict=True))
-    return found[0], d_exponent, d_edge, d_weight, [None] * len(graph), *[None] * len(ctx.rule)
+    return found[0], d_exponent, d_edge, d_weight, *rest
 
 
 aggregate.register_autograd(_differentiate, setup_context=_save)

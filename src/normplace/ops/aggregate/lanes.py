@@ -1,0 +1,303 @@
+"""Numbers side by side, as one value inside compiled loops.
+
+Left to find by itself which loops vectorize, a compiler checks before every row that no two arrays overlap, and keeps
+sums in memory. A :class:`Lanes` is a vector from the start: its arithmetic is one instruction for each register that it
+fills, and sums over edges stay in registers. A processor with narrower registers takes more of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, models, register_model
+
+compiled = functools.partial(numba.njit, nogil=True, error_model="numpy", fastmath={"contract"})
+inlined = compiled(inline="always")
+
+LINE = 64
+"""Bytes of a line of the cache."""
+_BIT, _INDEX = ir.IntType(1), ir.IntType(32)
+# A product and a sum may become one instruction; nothing else changes the result.
+_FUSED = ("contract",)
+
+
+class Lanes(types.Type):
+    """The type of ``count`` numbers side by side."""
+
+    def __init__(self, element: types.Type, count: int) -> None:
+        self.element, self.count = element, count
+        super().__init__(name=f"Lanes({element}, {count})")
+
+    def of(self, element: types.Type) -> Lanes:
+        """As many numbers of another type."""
+        return Lanes(element, self.count)
+
+
+@register_model(Lanes)
+class _Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, lanes: Lanes) -> None:
+        element = manager.lookup(lanes.element).get_value_type()
+        super().__init__(manager, lanes, ir.VectorType(element, lanes.count))
+
+
+def _lowered(define: Callable[..., Any]) -> Callable[..., Any]:
+    """A function inside compiled loops, from one that is told the types of its arguments."""
+    return intrinsic(define)
+
+
+def _spread(builder: Any, value: Any, count: int) -> Any:
+    """One number in every lane."""
+    blank = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
+    first = builder.insert_element(blank, value, _INDEX(0))
+    return builder.shuffle_vector(first, blank, ir.Constant(ir.VectorType(_INDEX, count), [0] * count))
+
+
+def _alike(kinds: Any) -> tuple[Lanes, tuple[types.Type, ...]]:
+    """The lanes among the types of some arguments, and those types with numbers as the lanes have them."""
+    lanes = next(kind for kind in kinds if isinstance(kind, Lanes))
+    return lanes, tuple(kind if isinstance(kind, Lanes) else lanes.element for kind in kinds)
+
+
+def _spread_all(builder: Any, kinds: Any, given: Any) -> list[Any]:
+    lanes, _ = _alike(kinds)
+    return [
+        value if isinstance(kind, Lanes) else _spread(builder, value, lanes.count)
+        for kind, value in zip(kinds, given, strict=True)
+    ]
+
+
+def _define(operation: Callable[..., Any], emit: Callable[..., Any], compares: bool = False) -> None:
+    """Give lanes, and lanes with a number, an operator."""
+
+    class Typing(AbstractTemplate):
+        key = operation
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            if any(isinstance(kind, Lanes) for kind in args):
+                lanes, kinds = _alike(args)
+                return signature(lanes.of(types.boolean) if compares else lanes, *kinds)
+            return None
+
+    register: Any = infer_global(operation)
+    register(Typing)
+
+    def generate(context: Any, builder: Any, signed: Any, given: Any) -> Any:
+        return emit(builder, *_spread_all(builder, signed.args, given))
+
+    for kinds in ((Lanes, Lanes), (Lanes, types.Number), (types.Number, Lanes)):
+        lower_builtin(operation, *kinds)(generate)
+
+
+def _either(of_reals: str, of_integers: str) -> Callable[..., Any]:
+    def emit(builder: Any, a: Any, b: Any) -> Any:
+        if isinstance(a.type.element, ir.IntType):
+            return getattr(builder, of_integers)(a, b)
+        return getattr(builder, of_reals)(a, b, flags=_FUSED)
+
+    return emit
+
+
+_define(operator.add, _either("fadd", "add"))
+_define(operator.sub, _either("fsub", "sub"))
+_define(operator.mul, _either("fmul", "mul"))
+_define(operator.truediv, lambda builder, a, b: builder.fdiv(a, b))
+_define(operator.lshift, lambda builder, a, b: builder.shl(a, b))
+_define(operator.rshift, lambda builder, a, b: builder.ashr(a, b))
+_define(operator.gt, lambda builder, a, b: builder.fcmp_ordered(">", a, b), compares=True)
+_define(operator.lt, lambda builder, a, b: builder.fcmp_ordered("<", a, b), compares=True)
+_define(operator.le, lambda builder, a, b: builder.fcmp_ordered("<=", a, b), compares=True)
+_define(operator.eq, lambda builder, a, b: builder.fcmp_ordered("==", a, b), compares=True)
+
+
+@_lowered
+def larger(context, a, b):
+    """The larger of two, lane by lane; ``b`` where either is nan."""
+
+    def generate(context, builder, signed, given):
+        a, b = _spread_all(builder, signed.args, given)
+        return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+    lanes, kinds = _alike((a, b))
+    return lanes(*kinds), generate
+
+
+@_lowered
+def where(context, test, a, b):
+    """``a`` in the lanes where the test holds, elsewhere ``b``."""
+
+    def generate(context, builder, signed, given):
+        return builder.select(given[0], *_spread_all(builder, signed.args[1:], given[1:]))
+
+    lanes, kinds = _alike((a, b))
+    return lanes(test, *kinds), generate
+
+
+@_lowered
+def recast(context, value):
+    """The bits of float32 lanes as int32, and back."""
+
+    def generate(context, builder, signed, given):
+        return builder.bitcast(given[0], context.get_value_type(signed.return_type))
+
+    other = types.int32 if value.element == types.float32 else types.float32
+    return value.of(other)(value), generate
+
+
+@_lowered
+def to_float32(context, value):
+    """int32 lanes as numbers."""
+
+    def generate(context, builder, signed, given):
+        return builder.sitofp(given[0], context.get_value_type(signed.return_type))
+
+    return value.of(types.float32)(value), generate
+
+
+def _by_library(name: str) -> Callable[..., Any]:
+    """A function of the C library, for each float64 lane in turn."""
+
+    def define(context, value):
+        def generate(context, builder, signed, given):
+            vector = given[0].type
+            shape = ir.FunctionType(vector, [vector])
+            known = cgutils.get_or_insert_function(builder.module, shape, f"llvm.{name}.v{vector.count}f64")
+            return builder.call(known, given)
+
+        return value(value), generate
+
+    return _lowered(define)
+
+
+exp64, log64 = _by_library("exp"), _by_library("log")
+
+
+def _place(context: Any, builder: Any, kind: Any, array: Any, row: Any, column: Any) -> tuple[Any, Any]:
+    """A view of a matrix, and the address of one of its elements."""
+    assert kind.layout == "C", "lanes are neighbouring columns"
+    view = context.make_array(kind)(context, builder, array)
+    return view, cgutils.get_item_pointer(context, builder, kind, view, [row, column], wraparound=False)
+
+
+def _hint(builder: Any, address: Any) -> None:
+    """Ask for a line of the cache: to be read, kept near, as data."""
+    shape = ir.FunctionType(ir.VoidType(), [address.type, _INDEX, _INDEX, _INDEX])
+    known = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0i8")
+    builder.call(known, [address, _INDEX(0), _INDEX(3), _INDEX(1)])
+
+
+@_lowered
+def prefetch(context, array, row):
+    """Ask for the start of a row before it is needed."""
+
+    def generate(context, builder, signed, given):
+        first = context.get_constant(types.intp, 0)
+        _, place = _place(context, builder, signed.args[0], given[0], given[1], first)
+        _hint(builder, builder.bitcast(place, ir.IntType(8).as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+class Access(NamedTuple):
+    """How lanes of one type and number meet the columns of a matrix."""
+
+    load: Callable[..., Any]
+    """``load(array, row, column)``: the lanes from a column on; past the last column, ones."""
+    store: Callable[..., Any]
+    """``store(array, row, column, lanes)``: those that have a column."""
+    fill: Callable[..., Any]
+    """``fill(number)``: the same in every lane."""
+    add_up: Callable[..., Any]
+    """``add_up(array, column, lanes)``: the sum of those that have a column."""
+    prefetch: Callable[..., Any]
+    """``prefetch(array, row, column)``: ask for what will be loaded."""
+
+
+@functools.cache
+def access(dtype: np.dtype, count: int, whole: bool) -> Access:
+    """The functions for ``count`` lanes; ``whole`` says that they divide the columns of every matrix."""
+    element = numba.from_dtype(dtype)
+    kind, size = Lanes(element, count), dtype.itemsize
+    name = f"v{count}f{8 * size}"
+    mask = ir.VectorType(_BIT, count)
+
+    def inside(builder, view, column):
+        """The lanes that have a column."""
+        left = builder.trunc(builder.sub(cgutils.unpack_tuple(builder, view.shape)[1], column), _INDEX)
+        order = ir.Constant(ir.VectorType(_INDEX, count), list(range(count)))
+        return builder.icmp_signed("<", order, _spread(builder, left, count))
+
+    def masked(builder, verb, returns, *kinds):
+        shape = ir.FunctionType(returns, kinds)
+        return cgutils.get_or_insert_function(builder.module, shape, f"llvm.masked.{verb}.{name}.p0")
+
+    @_lowered
+    def load(context, array, row, column):
+        def generate(context, builder, signed, given):
+            view, place = _place(context, builder, signed.args[0], *given)
+            vector = context.get_value_type(kind)
+            place = builder.bitcast(place, vector.as_pointer())
+            if whole:
+                return builder.load(place, align=size)
+            known = masked(builder, "load", vector, place.type, _INDEX, mask, vector)
+            ones = ir.Constant(vector, [1.0] * count)
+            return builder.call(known, [place, _INDEX(size), inside(builder, view, given[2]), ones])
+
+        return kind(array, types.intp, types.intp), generate
+
+    @_lowered
+    def store(context, array, row, column, lanes):
+        def generate(context, builder, signed, given):
+            view, place = _place(context, builder, signed.args[0], *given[:3])
+            vector = context.get_value_type(kind)
+            place = builder.bitcast(place, vector.as_pointer())
+            if whole:
+                builder.store(given[3], place, align=size)
+            else:
+                known = masked(builder, "store", ir.VoidType(), vector, place.type, _INDEX, mask)
+                builder.call(known, [given[3], place, _INDEX(size), inside(builder, view, given[2])])
+            return context.get_dummy_value()
+
+        return types.void(array, types.intp, types.intp, kind), generate
+
+    @_lowered
+    def fill(context, number):
+        def generate(context, builder, signed, given):
+            return _spread(builder, given[0], count)
+
+        return kind(element), generate
+
+    @_lowered
+    def add_up(context, array, column, lanes):
+        def generate(context, builder, signed, given):
+            value, number = given[2], given[2].type.element
+            if not whole:
+                view = context.make_array(signed.args[0])(context, builder, given[0])
+                value = builder.select(inside(builder, view, given[1]), value, ir.Constant(value.type, [0.0] * count))
+            shape = ir.FunctionType(number, [number, value.type])
+            known = cgutils.get_or_insert_function(builder.module, shape, f"llvm.vector.reduce.fadd.{name}")
+            # In pairs rather than one after the other.
+            return builder.call(known, [ir.Constant(number, 0.0), value], fastmath=("reassoc",))
+
+        return element(array, types.intp, kind), generate
+
+    @_lowered
+    def prefetch_lanes(context, array, row, column):
+        def generate(context, builder, signed, given):
+            _, place = _place(context, builder, signed.args[0], *given)
+            place = builder.bitcast(place, ir.IntType(8).as_pointer())
+            for offset in range(0, count * size, LINE):
+                _hint(builder, builder.gep(place, [_INDEX(offset)]))
+            return context.get_dummy_value()
+
+        return types.void(array, types.intp, types.intp), generate
+
+    return Access(load, store, fill, add_up, prefetch_lanes)
