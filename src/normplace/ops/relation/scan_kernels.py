@@ -134,11 +134,14 @@ def relate(
         row = sequence * T + t
         w = weights_of(weight, sequence, t, T, MASKED, MEAN, CAUSAL)
         there = which_there(w, WHOLE)
-        # All that is read, before anything is computed.
         query = values_of(a, row, there, D, width, live, HEADS, WIDTH, False)
-        so_far, so_far_top = total, top
+        key = query
         if CAUSAL:
             key = values_of(b, row, there, D, width, live, HEADS, WIDTH, False)
+        if STAGES == 1:  # nothing waits for one of them before the other is asked for
+            tl.debug_barrier()
+        so_far, so_far_top = total, top
+        if CAUSAL:
             v, _ = known_exponents_of(key, centres, scales, row, there, heads, live, NORM, HEADS)
             so_far, so_far_top, total, top = walked(v, terms_of(v, there, live, STABLE), total, top, STABLE, False)
         u, _, _ = exponents_of(query, a, row, there, D, heads, width, eps, live, NORM, HEADS)
@@ -172,12 +175,16 @@ def query_gradients(
         row = sequence * T + t
         w = weights_of(weight, sequence, t, T, MASKED, MEAN, CAUSAL)
         there = which_there(w, WHOLE)
-        # All that is read, before anything is computed.
         query = values_of(a, row, there, D, width, live, HEADS, WIDTH, False)
         g = values_of(grad, row, there, D, width, live, HEADS, WIDTH, False)
-        so_far, so_far_top = total, top
+        key = query
         if CAUSAL:
             key = values_of(b, row, there, D, width, live, HEADS, WIDTH, True)
+        if STAGES == 1:
+            tl.debug_barrier()
+        g = g.to(tl.float32)
+        so_far, so_far_top = total, top
+        if CAUSAL:
             v, _ = known_exponents_of(key, centres, scales, row, there, heads, live, NORM, HEADS)
             so_far, so_far_top, total, top = walked(v, terms_of(v, there, live, STABLE), total, top, STABLE, False)
         u, _, u_scale = exponents_of(query, a, row, there, D, heads, width, eps, live, NORM, HEADS)

@@ -72,11 +72,11 @@ def inverse_root(variance):
 
 @triton.jit
 def values_of(x, row, there, D, width, live, HEADS: tl.constexpr, WIDTH: tl.constexpr, KEEP: tl.constexpr):
-    """Rows as they are, in float32."""
+    """Rows as they are."""
     # Rows to be read a second time stay in the cache, the others leave it first.
     policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
     mask = there[:, None, None] & live
-    return tl.load(x + places(row, D, width, HEADS, WIDTH), mask=mask, other=0.0, eviction_policy=policy).to(tl.float32)
+    return tl.load(x + places(row, D, width, HEADS, WIDTH), mask=mask, other=0.0, eviction_policy=policy)
 
 
 @triton.jit
@@ -92,6 +92,7 @@ def exponents_of(
     value, x, row, there, D, heads, width, eps, live, NORM: tl.constexpr, HEADS: tl.constexpr
 ):  # fmt: skip
     """The rows after their norm, times log2(e), what the norm took off them and what it multiplied the rest by."""
+    value = value.to(tl.float32)
     scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
     centre = tl.zeros_like(scale)
     if NORM:
@@ -123,6 +124,7 @@ def known_exponents_of(
     value, centres, scales, row, there, heads, live, NORM: tl.constexpr, HEADS: tl.constexpr
 ):  # fmt: skip
     """The rows after their norm, times log2(e), by statistics taken before; and what it multiplied them by."""
+    value = value.to(tl.float32)
     scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
     if NORM:
         place, mask = places_of_statistics(row, heads, HEADS)
