@@ -81,7 +81,7 @@ def values_of(x, row, there, D, width, live, HEADS: tl.constexpr, WIDTH: tl.cons
 
 @triton.jit
 def _mean(total, width):
-    """``total / width`` rounded as a division is, without the branch that a division has: it would part the loads."""
+    """``total / width``, rounded as a division is but without its branch: nothing after one is read before it."""
     inverse = 1.0 / width
     mean = total * inverse
     return mean + tl.fma(-mean, width, total) * inverse
@@ -167,18 +167,18 @@ def walked(exponent, factor, total, top, STABLE: tl.constexpr, REVERSE: tl.const
     Unless ``STABLE``, ``factor`` is that product itself.
     """
     if STABLE:
-        exponent = tl.where(factor == 0.0, LOWEST, exponent)
-        own_top, own = tl.associative_scan((exponent, factor), 0, join, reverse=REVERSE)
+        own_top, own = tl.associative_scan(
+            (tl.where(factor == 0.0, LOWEST, exponent), factor), 0, join, reverse=REVERSE
+        )
         so_far_top, so_far = join(own_top, own, top, total)
-        best = tl.maximum(tl.max(exponent, 0)[None, :, :], top)
-        total = total * tl.exp2(top - best) + tl.sum(factor * tl.exp2(exponent - best), 0)[None, :, :]
-        return so_far, so_far_top, total, best
+        total, top = summed(exponent, factor, total, top, True)
+        return so_far, so_far_top, total, top
     if factor.shape[0] == 1:
         total += factor
         return total, total, total, total
     so_far = tl.cumsum(factor, 0, reverse=REVERSE) + total
-    total += tl.sum(factor, 0)[None, :, :]
-    return so_far, so_far, total, total
+    total, top = summed(exponent, factor, total, top, False)
+    return so_far, so_far, total, top
 
 
 @triton.jit
