@@ -223,14 +223,14 @@ def tune() -> Iterator[str]:
 
     long, many = (4, 8192, 1024, torch.bfloat16), (64, 602, 192, torch.bfloat16)
     scans, products = (build("cuda", shape, quick=True) for build, shape in ((scan, long), (pairs, many)))
-    walks = [triton_scan.Tile(*layout) for layout in ((1024, 1, 32), (1024, 1, 8), (1024, 2, 16))]
-    sums, back = ([triton_scan.Tile(*size) for size in sizes] for sizes in ([(2048, 2)], [(2048, 2), (1024, 1)]))
-    tiles = [triton_pairs.Tile(*layout) for layout in ((32, 64, 4, 4), (16, 64, 4, 4))]
-    scales, through = [triton_pairs.Tile(128, 32, 8)], [triton_pairs.Tile(64, 64, 4, 64)]
+    walks = [triton_scan.Tile(*layout) for layout in ((1024, 1, 16, 3), (1024, 1, 32, 4), (1024, 2, 16))]
+    sums = [triton_scan.Tile(*layout) for layout in ((1024, 1, 1, 4), (2048, 1))]
+    tiles = [triton_pairs.Tile(*layout) for layout in ((32, 64, 8, 8), (8, 64, 2, 8), (16, 32, 2, 8))]
+    scales, through = [triton_pairs.Tile(128, 32, 8)], [triton_pairs.Tile(64, 128, 8, 32)]
     for problem, module, name, layouts, step in (
         (scans, triton_scan, "SUMS", sums, FORWARD),
         (scans, triton_scan, "FORWARD", walks, FORWARD),
-        (scans, triton_scan, "BACKWARD", back, TRAINING),
+        (scans, triton_scan, "BACKWARD", walks, TRAINING),
         (products, triton_pairs, "SCALES", scales, FORWARD),
         (products, triton_pairs, "FORWARD", tiles, FORWARD),
         (products, triton_pairs, "QUERIES", tiles, TRAINING),

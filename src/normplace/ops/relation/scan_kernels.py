@@ -37,13 +37,10 @@ def key_sums(
     b, weight, sums, tops, centres, scales, T, D, heads, width, eps, chunks,
     NORM: tl.constexpr, STABLE: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Sum 2^v over a chunk of time, into the slot after it, and keep the statistics of its rows."""
     sequence, chunk = tl.program_id(0).to(tl.int64) // chunks, tl.program_id(0) % chunks
     live = live_channels(heads, width, HEADS, WIDTH, EVEN)
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
     total = tl.zeros([1, HEADS, WIDTH], tl.float32)
     top = tl.full([1, HEADS, WIDTH], LOWEST, tl.float32)
     for begin in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
@@ -67,22 +64,11 @@ def key_sums(
 
 @triton.jit
 def accumulate(
-    sums,
-    tops,
-    D,
-    chunks,
-    STABLE: tl.constexpr,
-    REVERSE: tl.constexpr,
-    SLOTS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    sums, tops, D, chunks, STABLE: tl.constexpr, REVERSE: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr
 ):
     """Sum each slot into the next, or each into the one before; the first of them is empty."""
     sequence = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     edge = sequence * (chunks + 1) + (chunks if REVERSE else 0)
     tl.store(sums + edge * D + cols, tl.zeros([WIDTH], tl.float32), mask=cols < D)
     total = tl.zeros([1, WIDTH], tl.float64)
@@ -118,7 +104,7 @@ def relate(
     NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
     CAUSAL: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, LOWER: tl.constexpr, DIVIDE: tl.constexpr, EXACT: tl.constexpr,
-    STAGES: tl.constexpr, OVERLAP: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """The relation of a chunk of time, given the sums before it."""
     # From the end, whose rows of b are the ones still in the cache.
@@ -126,19 +112,20 @@ def relate(
     sequence, chunk = number.to(tl.int64) // chunks, number % chunks
     live = live_channels(heads, width, HEADS, WIDTH, EVEN)
     slot = sequence * (chunks + 1) + (chunk if CAUSAL else chunks)
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()
     total, top = carried_in(sums, tops, slot, D, width, live, STABLE, HEADS, WIDTH)
     for begin in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
         t = chunk * CHUNK + begin + tl.arange(0, ROWS)
         row = sequence * T + t
         w = weights_of(weight, sequence, t, T, MASKED, MEAN, CAUSAL)
         there = which_there(w, WHOLE)
-        # All that is read, before anything is computed.
         query = values_of(a, row, there, D, width, live, HEADS, WIDTH, False)
-        so_far, so_far_top = total, top
+        key = query
         if CAUSAL:
             key = values_of(b, row, there, D, width, live, HEADS, WIDTH, False)
+        if STAGES == 1:  # nothing waits for one of them before the other is asked for
+            tl.debug_barrier()
+        so_far, so_far_top = total, top
+        if CAUSAL:
             v, _ = known_exponents_of(key, centres, scales, row, there, heads, live, NORM, HEADS)
             so_far, so_far_top, total, top = walked(v, terms_of(v, there, live, STABLE), total, top, STABLE, False)
         u, _, _ = exponents_of(query, a, row, there, D, heads, width, eps, live, NORM, HEADS)
@@ -154,16 +141,13 @@ def query_gradients(
     NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
     CAUSAL: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, LOWER: tl.constexpr, DIVIDE: tl.constexpr, EXACT: tl.constexpr,
-    STAGES: tl.constexpr, OVERLAP: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a for a chunk of time, q of each row, and the sum of q over the chunk into its own slot."""
     number = tl.num_programs(0) - 1 - tl.program_id(0)
     sequence, chunk = number.to(tl.int64) // chunks, number % chunks
     live = live_channels(heads, width, HEADS, WIDTH, EVEN)
     slot = sequence * (chunks + 1) + (chunk if CAUSAL else chunks)
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     total, top = carried_in(sums, tops, slot, D, width, live, STABLE, HEADS, WIDTH)
     own = tl.zeros([1, HEADS, WIDTH], tl.float32)
     own_top = tl.full([1, HEADS, WIDTH], LOWEST, tl.float32)
@@ -172,12 +156,16 @@ def query_gradients(
         row = sequence * T + t
         w = weights_of(weight, sequence, t, T, MASKED, MEAN, CAUSAL)
         there = which_there(w, WHOLE)
-        # All that is read, before anything is computed.
         query = values_of(a, row, there, D, width, live, HEADS, WIDTH, False)
         g = values_of(grad, row, there, D, width, live, HEADS, WIDTH, False)
-        so_far, so_far_top = total, top
+        key = query
         if CAUSAL:
             key = values_of(b, row, there, D, width, live, HEADS, WIDTH, True)
+        if STAGES == 1:
+            tl.debug_barrier()
+        g = g.to(tl.float32)
+        so_far, so_far_top = total, top
+        if CAUSAL:
             v, _ = known_exponents_of(key, centres, scales, row, there, heads, live, NORM, HEADS)
             so_far, so_far_top, total, top = walked(v, terms_of(v, there, live, STABLE), total, top, STABLE, False)
         u, _, u_scale = exponents_of(query, a, row, there, D, heads, width, eps, live, NORM, HEADS)
@@ -210,14 +198,12 @@ def key_gradients(
     b, weight, centres, scales, kept, exponents, later, later_tops, db, T, D, heads, width, chunks,
     NORM: tl.constexpr, STABLE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
-    STAGES: tl.constexpr, OVERLAP: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """The gradient of b for a chunk of time, given q of its rows and the sums of q after it."""
     sequence, chunk = tl.program_id(0).to(tl.int64) // chunks, tl.program_id(0) % chunks
     live = live_channels(heads, width, HEADS, WIDTH, EVEN)
     slot = sequence * (chunks + 1) + (chunk + 1 if CAUSAL else 0)
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()
     total, top = carried_in(later, later_tops, slot, D, width, live, STABLE, HEADS, WIDTH)
     for begin in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
         t = (chunk + 1) * CHUNK - begin - ROWS + tl.arange(0, ROWS)

@@ -72,16 +72,16 @@ def inverse_root(variance):
 
 @triton.jit
 def values_of(x, row, there, D, width, live, HEADS: tl.constexpr, WIDTH: tl.constexpr, KEEP: tl.constexpr):
-    """Rows as they are, in float32."""
+    """Rows as they are."""
     # Rows to be read a second time stay in the cache, the others leave it first.
     policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
     mask = there[:, None, None] & live
-    return tl.load(x + places(row, D, width, HEADS, WIDTH), mask=mask, other=0.0, eviction_policy=policy).to(tl.float32)
+    return tl.load(x + places(row, D, width, HEADS, WIDTH), mask=mask, other=0.0, eviction_policy=policy)
 
 
 @triton.jit
 def _mean(total, width):
-    """``total / width`` rounded as a division is, without the branch that a division has: it would part the loads."""
+    """``total / width``, rounded as a division is but without its branch: nothing after one is read before it."""
     inverse = 1.0 / width
     mean = total * inverse
     return mean + tl.fma(-mean, width, total) * inverse
@@ -92,6 +92,7 @@ def exponents_of(
     value, x, row, there, D, heads, width, eps, live, NORM: tl.constexpr, HEADS: tl.constexpr
 ):  # fmt: skip
     """The rows after their norm, times log2(e), what the norm took off them and what it multiplied the rest by."""
+    value = value.to(tl.float32)
     scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
     centre = tl.zeros_like(scale)
     if NORM:
@@ -123,6 +124,7 @@ def known_exponents_of(
     value, centres, scales, row, there, heads, live, NORM: tl.constexpr, HEADS: tl.constexpr
 ):  # fmt: skip
     """The rows after their norm, times log2(e), by statistics taken before; and what it multiplied them by."""
+    value = value.to(tl.float32)
     scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
     if NORM:
         place, mask = places_of_statistics(row, heads, HEADS)
@@ -165,18 +167,18 @@ def walked(exponent, factor, total, top, STABLE: tl.constexpr, REVERSE: tl.const
     Unless ``STABLE``, ``factor`` is that product itself.
     """
     if STABLE:
-        exponent = tl.where(factor == 0.0, LOWEST, exponent)
-        own_top, own = tl.associative_scan((exponent, factor), 0, join, reverse=REVERSE)
+        own_top, own = tl.associative_scan(
+            (tl.where(factor == 0.0, LOWEST, exponent), factor), 0, join, reverse=REVERSE
+        )
         so_far_top, so_far = join(own_top, own, top, total)
-        best = tl.maximum(tl.max(exponent, 0)[None, :, :], top)
-        total = total * tl.exp2(top - best) + tl.sum(factor * tl.exp2(exponent - best), 0)[None, :, :]
-        return so_far, so_far_top, total, best
+        total, top = summed(exponent, factor, total, top, True)
+        return so_far, so_far_top, total, top
     if factor.shape[0] == 1:
         total += factor
         return total, total, total, total
     so_far = tl.cumsum(factor, 0, reverse=REVERSE) + total
-    total += tl.sum(factor, 0)[None, :, :]
-    return so_far, so_far, total, total
+    total, top = summed(exponent, factor, total, top, False)
+    return so_far, so_far, total, top
 
 
 @triton.jit

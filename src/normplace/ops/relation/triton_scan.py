@@ -47,13 +47,12 @@ class Tile:
 
 
 # Where a row is the work of one warp, its sums need no barrier.
-SUMS = Tile(elements=1024, warps=1)
+SUMS = Tile(elements=2048, warps=1)
 FORWARD = Tile(elements=1024, warps=1, chunk=16)
 BACKWARD = Tile(elements=1024, warps=1, chunk=16)
 MOST_WARPS = 16
 # Chunks, and channels of them, that are accumulated at a time, and the warps that do.
 SLOTS, SLOT_WIDTH, SLOT_WARPS = 256, 8, 4
-OVERLAP = False
 
 
 @dataclass(frozen=True)
@@ -134,14 +133,10 @@ def plan(a: Tensor, rule: Rule, tile: Tile) -> Plan:
     return Plan(batch, length, channels, heads, rows, chunk, warps, rule, stable(rule, channels, a.dtype))
 
 
-def _after():
-    return {"OVERLAP": True, "launch_pdl": True} if OVERLAP else {"OVERLAP": False}
-
-
 def _accumulate(plan: Plan, sums: Tensor, tops: Tensor | None, reverse: bool) -> None:
     kernels.accumulate[(plan.batch, triton.cdiv(plan.channels, SLOT_WIDTH))](
         sums, tops, plan.channels, plan.chunks, STABLE=plan.keep_top, REVERSE=reverse,
-        SLOTS=min(SLOTS, triton.next_power_of_2(plan.chunks)), WIDTH=SLOT_WIDTH, num_warps=SLOT_WARPS, **_after(),
+        SLOTS=min(SLOTS, triton.next_power_of_2(plan.chunks)), WIDTH=SLOT_WIDTH, num_warps=SLOT_WARPS,
     )  # fmt: skip
 
 
@@ -170,7 +165,7 @@ def _keys(b: Tensor, weight: Tensor | None, plan: Plan) -> Keys:
     rows = min(plan.chunk, SUMS.rows(plan.length, padded))
     kernels.key_sums[(plan.batch * plan.chunks,)](
         b, weight, sums, tops, centres, scales, *plan.sizes, plan.chunks, ROWS=rows, CHUNK=plan.chunk,
-        STAGES=SUMS.stages, OVERLAP=OVERLAP, num_warps=SUMS.warps_of(rows * padded), **flags,
+        STAGES=SUMS.stages, num_warps=SUMS.warps_of(rows * padded), **flags,
     )  # fmt: skip
     _accumulate(plan, sums, tops, reverse=False)
     return Keys(sums, tops, centres, scales)
@@ -182,7 +177,7 @@ def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
     y = torch.empty_like(a)
     kernels.relate[(layout.batch * layout.chunks,)](
         a, b, weight, *_keys(b, weight, layout).all, y, *layout.sizes, layout.root_eps, layout.chunks,
-        ROWS=layout.rows, CHUNK=layout.chunk, STAGES=FORWARD.stages, num_warps=layout.warps, **_after(),
+        ROWS=layout.rows, CHUNK=layout.chunk, STAGES=FORWARD.stages, num_warps=layout.warps,
         **layout.options(weight),
     )  # fmt: skip
     return y
@@ -197,13 +192,7 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
     kept = torch.empty(a.shape if rule.causal else 0, dtype=torch.float32, device=a.device)
     exponents = torch.empty_like(kept) if layout.keep_top else None
     grid = (layout.batch * layout.chunks,)
-    shape = {
-        "CHUNK": layout.chunk,
-        "STAGES": BACKWARD.stages,
-        "num_warps": layout.warps,
-        "ROWS": layout.rows,
-        **_after(),
-    }
+    shape = {"ROWS": layout.rows, "CHUNK": layout.chunk, "STAGES": BACKWARD.stages, "num_warps": layout.warps}
     kernels.query_gradients[grid](
         grad, a, b, weight, *keys.all, da, kept, exponents, later, later_tops, *layout.sizes, layout.root_eps,
         layout.chunks, **shape, **layout.options(weight),
