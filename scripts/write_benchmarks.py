@@ -11,8 +11,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def committed() -> list[Record]:
-    """The records, those of a GPU first."""
-    return [Record.read(path) for path in sorted((ROOT / "benchmarks" / "results").glob("bench-*.json"), reverse=True)]
+    """The records, those of a GPU first, the newest of each device first."""
+    records = [Record.read(path) for path in (ROOT / "benchmarks" / "results").glob("bench-*.json")]
+    return sorted(records, key=lambda record: (record.device, record.date), reverse=True)
 
 
 if __name__ == "__main__":

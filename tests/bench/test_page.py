@@ -24,7 +24,7 @@ def test_the_page_names_machine_versions_date_command_and_what_is_not_measured()
     for said in (
         "## H200",
         "- Versions: torch 2.13",
-        "- Date: 15 November 2026, at a load average of 0.1",
+        "- Date: 15 November 2026, 12:00 UTC, at a load average of 0.1",
         "- Command: `normplace bench --device cuda`",
         "- Ceilings: copy 4 TB/s, exp 3.2 Texp/s",
         "## EPYC",

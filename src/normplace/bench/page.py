@@ -71,14 +71,15 @@ def _run(record: Record) -> str:
     facts = [
         f"- Hardware: {describe(dict(record.hardware))}; {count(record.hardware['threads'], 'thread')}",
         f"- Versions: {', '.join(f'{name} {version}' for name, version in record.versions.items())}",
-        f"- Date: {date:%-d %B %Y}, at a load average of {record.load:.1f}",
+        f"- Date: {date:%-d %B %Y, %H:%M} UTC, at a load average of {record.load:.1f}",
         f"- Command: `{record.command}`",
     ]
     if record.ceilings:
         limits = (f"{name} {rate / UNITS[name][1]:.3g} {UNITS[name][0]}" for name, rate in record.ceilings.items())
         facts.append(f"- Ceilings: {', '.join(limits)}")
-    parts = [f"## {_machine(record)}\n", "\n".join(facts), ""]
-    for op in dict.fromkeys(row.op for row in record.rows):
+    ops = dict.fromkeys(row.op for row in record.rows)
+    parts = [f"## {_machine(record)}: {', '.join(f'`{op}`' for op in ops)}\n", "\n".join(facts), ""]
+    for op in ops:
         parts += [f"### `{op}`\n", as_markdown(*table(record, op)), ""]
     return "\n".join(parts)
 
