@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from normplace.bench.ahead import compile_ahead
 from normplace.bench.allocator import SETTINGS, keep_freed, return_freed
 from normplace.bench.apart import Died, apart
 from normplace.bench.case import Case, Op
@@ -55,6 +56,7 @@ def run(cases: Sequence[Case], device: str, quick: bool, progress: Progress, com
     Yields:
         After each case, the record of all so far.
     """
+    compile_ahead(cases, device)
     here, limits = surroundings(), ceilings(device)
     whole = Outcome(notes=[SETTINGS] if device == "cpu" else [])
     measured = functools.partial(measure, device=device, quick=quick)
