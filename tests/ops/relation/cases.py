@@ -122,3 +122,11 @@ def kinked(**options: Any) -> Case:
     case.a[:, half : 2 * half], case.b[:, :half] = rows, step - rows
     case.a[:, 0], case.b[:, 0] = 2.0, 0.3
     return case
+
+
+def distant(**options: Any) -> Case:
+    """Rows whose mean is ten thousand times their deviation, and among them constant ones."""
+    case = Case(norm="separate", **options)
+    case.a, case.b = case.a + 1e4, case.b - 1e4
+    case.a[:, ::3], case.b[:, ::2] = -3.3, 2.7
+    return case

@@ -6,7 +6,7 @@ import itertools
 import warnings
 
 import torch
-from tests.ops.relation.cases import Case, cancelling, kinked
+from tests.ops.relation.cases import Case, cancelling, distant, kinked
 
 from normplace.ops.relation import op, triton_pairs, triton_scan
 
@@ -49,6 +49,7 @@ def main() -> None:
         Case(small, "none", post_norm=post_norm, causal=causal, masked=not causal).compare("scan", "triton")
     Case(small, "none", post_norm=True, scale=40.0).compare("scan", "triton", 1e-4, 1e-3)
     Case((2, 3, 5), "separate", mean=False, eps=0.0).compare("scan", "triton")
+    distant(shape=(1, 7, 6), heads=2).compare("scan", "triton")
     cancelling(shape=(2, 9, 6), eps=0.0).compare("pairwise", "triton", of_gradients=2e-4)
     kinked(shape=(2, 9, 6)).compare("pairwise", "triton", of_gradients=2e-4)
     Case(small, heads=2, causal=False, masked=True).compare("pairwise", "triton")

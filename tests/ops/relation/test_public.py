@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from tests.ops.relation.cases import Case, cancelling, kinked, norm
+from tests.ops.relation.cases import Case, cancelling, distant, kinked, norm
 
 from normplace import UsageError
 from normplace.ops import relation_pairwise, relation_scan
@@ -72,6 +72,12 @@ def test_pairs_that_nearly_cancel():
     """Normalizing magnifies what is left of them fifty times, and the last digits of the gradient with it."""
     for eps in (1e-5, 0.0):
         cancelling(shape=(2, 40, 48), eps=eps).compare("pairwise", of_gradients=2e-4)
+
+
+@pytest.mark.parametrize("op", ["scan", "pairwise"])
+def test_constant_rows_and_large_means(op):
+    for causal in (True, False):
+        distant(shape=(2, 40, 48), heads=3, causal=causal).compare(op)
 
 
 def test_the_slope_of_a_rectifier_at_zero_is_zero():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.ops.kernels import agree_when_interpreted, needs_gpu
-from tests.ops.relation.cases import Case, cancelling, kinked
+from tests.ops.relation.cases import Case, cancelling, distant, kinked
 
 
 def test_every_kernel_in_the_interpreter():
@@ -32,6 +32,12 @@ def test_heads_and_cancelling_pairs_on_a_gpu():
     for eps in (1e-5, 0.0):
         cancelling(shape=(2, 140, 96), eps=eps, device="cuda").compare("pairwise", "triton", of_gradients=2e-4)
         kinked(shape=(1, 10, 11), eps=eps, device="cuda").compare("pairwise", "triton", of_gradients=2e-4)
+
+
+@needs_gpu
+@pytest.mark.parametrize("causal", [False, True])
+def test_constant_rows_and_large_means_on_a_gpu(causal):
+    distant(shape=(2, 70, 96), heads=3, causal=causal, device="cuda").compare("scan", "triton")
 
 
 @needs_gpu

@@ -34,7 +34,7 @@ from normplace.ops.relation.scan_parts import (
 
 @triton.jit
 def key_sums(
-    b, weight, sums, tops, centres, scales, T, D, heads, width, eps, chunks,
+    b, weight, sums, tops, means, scales, T, D, heads, width, eps, chunks,
     NORM: tl.constexpr, STABLE: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -49,12 +49,12 @@ def key_sums(
         row = sequence * T + t
         there = which_there(weights_of(weight, sequence, t, T, MASKED, False, True), WHOLE)
         key = values_of(b, row, there, D, width, live, HEADS, WIDTH, True)
-        v, centre, scale = exponents_of(key, b, row, there, D, heads, width, eps, live, NORM, HEADS)
+        v, mean, scale = exponents_of(key, b, row, there, D, heads, width, eps, live, NORM, HEADS)
         total, top = summed(v, terms_of(v, there, live, STABLE), total, top, STABLE)
         if NORM:
             place, mask = places_of_statistics(row, heads, HEADS)
             mask = mask & there[:, None]
-            tl.store(centres + place, centre, mask=mask)
+            tl.store(means + place, mean, mask=mask)
             tl.store(scales + place, scale, mask=mask)
     place = places((sequence * (chunks + 1) + chunk + 1)[None], D, width, HEADS, WIDTH)
     tl.store(sums + place, total, mask=live)
@@ -100,7 +100,7 @@ def accumulate(
 
 @triton.jit
 def relate(
-    a, b, weight, sums, tops, centres, scales, y, T, D, heads, width, eps, root_eps, chunks,
+    a, b, weight, sums, tops, means, scales, y, T, D, heads, width, eps, root_eps, chunks,
     NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
     CAUSAL: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, LOWER: tl.constexpr, DIVIDE: tl.constexpr, EXACT: tl.constexpr,
@@ -126,7 +126,7 @@ def relate(
             tl.debug_barrier()
         so_far, so_far_top = total, top
         if CAUSAL:
-            v, _ = known_exponents_of(key, centres, scales, row, there, heads, live, NORM, HEADS)
+            v, _ = known_exponents_of(key, b, means, scales, row, there, D, heads, width, live, NORM, HEADS)
             so_far, so_far_top, total, top = walked(v, terms_of(v, there, live, STABLE), total, top, STABLE, False)
         u, _, _ = exponents_of(query, a, row, there, D, heads, width, eps, live, NORM, HEADS)
         _, _, out, _ = combined(u, so_far, so_far_top, w, D, root_eps, live, STABLE, POST, LOWER, DIVIDE, EXACT)
@@ -136,7 +136,7 @@ def relate(
 
 @triton.jit
 def query_gradients(
-    grad, a, b, weight, sums, tops, centres, scales, da, kept, exponents, later, later_tops,
+    grad, a, b, weight, sums, tops, means, scales, da, kept, exponents, later, later_tops,
     T, D, heads, width, eps, root_eps, chunks,
     NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
     CAUSAL: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
@@ -166,7 +166,7 @@ def query_gradients(
         g = g.to(tl.float32)
         so_far, so_far_top = total, top
         if CAUSAL:
-            v, _ = known_exponents_of(key, centres, scales, row, there, heads, live, NORM, HEADS)
+            v, _ = known_exponents_of(key, b, means, scales, row, there, D, heads, width, live, NORM, HEADS)
             so_far, so_far_top, total, top = walked(v, terms_of(v, there, live, STABLE), total, top, STABLE, False)
         u, _, u_scale = exponents_of(query, a, row, there, D, heads, width, eps, live, NORM, HEADS)
         z, gate, normed, scale = combined(
@@ -195,7 +195,7 @@ def query_gradients(
 
 @triton.jit
 def key_gradients(
-    b, weight, centres, scales, kept, exponents, later, later_tops, db, T, D, heads, width, chunks,
+    b, weight, means, scales, kept, exponents, later, later_tops, db, T, D, heads, width, chunks,
     NORM: tl.constexpr, STABLE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     STAGES: tl.constexpr,
@@ -210,7 +210,7 @@ def key_gradients(
         row = sequence * T + t
         there = which_there(weights_of(weight, sequence, t, T, MASKED, False, True), WHOLE)
         key = values_of(b, row, there, D, width, live, HEADS, WIDTH, False)
-        v, scale = known_exponents_of(key, centres, scales, row, there, heads, live, NORM, HEADS)
+        v, scale = known_exponents_of(key, b, means, scales, row, there, D, heads, width, live, NORM, HEADS)
         after, after_top = total, top
         if CAUSAL:
             q = values_of(kept, row, there, D, width, live, HEADS, WIDTH, False)

@@ -88,28 +88,35 @@ def _mean(total, width):
 
 
 @triton.jit
+def _less_first(value, x, row, there, D, heads, width, live, HEADS: tl.constexpr):
+    """Rows less their first channel, so that a constant row is exactly zero and a large mean costs no digits.
+
+    Not in bfloat16, where a sum of equal numbers is exact.
+    """
+    value = value.to(tl.float32)
+    if x.dtype.element_ty != tl.bfloat16:
+        head = tl.arange(0, HEADS)[None, :]
+        first = tl.load(x + row[:, None] * D + head * width, mask=there[:, None] & (head < heads), other=0.0)
+        value = tl.where(live, value - first.to(tl.float32)[:, :, None], 0.0)
+    return value
+
+
+@triton.jit
 def exponents_of(
     value, x, row, there, D, heads, width, eps, live, NORM: tl.constexpr, HEADS: tl.constexpr
 ):  # fmt: skip
-    """The rows after their norm, times log2(e), what the norm took off them and what it multiplied the rest by."""
-    value = value.to(tl.float32)
+    """The rows after their norm, times log2(e), and the norm's statistics: mean and reciprocal deviation."""
     scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
-    centre = tl.zeros_like(scale)
+    mean = tl.zeros_like(scale)
     if NORM:
-        # Less its first channel, so that a constant row is exactly zero; a sum of equal bfloat16 numbers is exact.
-        if x.dtype.element_ty != tl.bfloat16:
-            head = tl.arange(0, HEADS)[None, :]
-            first = tl.load(x + row[:, None] * D + head * width, mask=there[:, None] & (head < heads), other=0.0)
-            centre = first.to(tl.float32)
-            value = tl.where(live, value - centre[:, :, None], 0.0)
+        value = _less_first(value, x, row, there, D, heads, width, live, HEADS)
         mean = _mean(tl.sum(value, 2), tl.zeros_like(scale) + width)
         value = tl.where(live, value - mean[:, :, None], 0.0)
-        centre += mean
         scale = inverse_root(tl.sum(value * value, 2) / width + eps)
         value *= (scale * LOG2E)[:, :, None]
     else:
-        value *= LOG2E
-    return value, centre, scale
+        value = value.to(tl.float32) * LOG2E
+    return value, mean, scale
 
 
 @triton.jit
@@ -121,20 +128,20 @@ def places_of_statistics(row, heads, HEADS: tl.constexpr):
 
 @triton.jit
 def known_exponents_of(
-    value, centres, scales, row, there, heads, live, NORM: tl.constexpr, HEADS: tl.constexpr
+    value, x, means, scales, row, there, D, heads, width, live, NORM: tl.constexpr, HEADS: tl.constexpr
 ):  # fmt: skip
     """The rows after their norm, times log2(e), by statistics taken before; and what it multiplied them by."""
-    value = value.to(tl.float32)
     scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
     if NORM:
         place, mask = places_of_statistics(row, heads, HEADS)
         mask = mask & there[:, None]
         scale = tl.load(scales + place, mask=mask, other=0.0)
-        factor = scale * LOG2E
-        offset = -tl.load(centres + place, mask=mask, other=0.0) * factor
-        value = tl.where(live, value * factor[:, :, None] + offset[:, :, None], 0.0)
+        mean = tl.load(means + place, mask=mask, other=0.0)
+        value = _less_first(value, x, row, there, D, heads, width, live, HEADS)
+        # Products first would save an operation, and leave of a constant row the rounding of one of them.
+        value = tl.where(live, (value - mean[:, :, None]) * (scale * LOG2E)[:, :, None], 0.0)
     else:
-        value *= LOG2E
+        value = value.to(tl.float32) * LOG2E
     return value, scale
 
 

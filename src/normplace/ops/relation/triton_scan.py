@@ -147,28 +147,28 @@ class Keys:
     sums: Tensor
     """Before each chunk, and of all time."""
     tops: Tensor | None
-    centres: Tensor
-    """What the norm takes off each row."""
+    means: Tensor
+    """Of each row, less its first channel but in bfloat16."""
     scales: Tensor
 
     @property
     def all(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """As the kernels take them."""
-        return self.sums, self.tops, self.centres, self.scales
+        return self.sums, self.tops, self.means, self.scales
 
 
 def _keys(b: Tensor, weight: Tensor | None, plan: Plan) -> Keys:
     sums, tops = plan.slots(b)
-    centres, scales = b.new_empty(2, plan.batch, plan.length, plan.heads, dtype=torch.float32)
+    means, scales = b.new_empty(2, plan.batch, plan.length, plan.heads, dtype=torch.float32)
     flags = plan.flags(weight)
     padded = flags["HEADS"] * flags["WIDTH"]
     rows = min(plan.chunk, SUMS.rows(plan.length, padded))
     kernels.key_sums[(plan.batch * plan.chunks,)](
-        b, weight, sums, tops, centres, scales, *plan.sizes, plan.chunks, ROWS=rows, CHUNK=plan.chunk,
+        b, weight, sums, tops, means, scales, *plan.sizes, plan.chunks, ROWS=rows, CHUNK=plan.chunk,
         STAGES=SUMS.stages, num_warps=SUMS.warps_of(rows * padded), **flags,
     )  # fmt: skip
     _accumulate(plan, sums, tops, reverse=False)
-    return Keys(sums, tops, centres, scales)
+    return Keys(sums, tops, means, scales)
 
 
 def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
@@ -199,7 +199,7 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
     )  # fmt: skip
     _accumulate(layout, later, later_tops, reverse=True)
     kernels.key_gradients[grid](
-        b, weight, keys.centres, keys.scales, kept, exponents, later, later_tops, db, *layout.sizes[:4], layout.chunks,
+        b, weight, keys.means, keys.scales, kept, exponents, later, later_tops, db, *layout.sizes[:4], layout.chunks,
         CAUSAL=rule.causal, **shape, **layout.flags(weight),
     )  # fmt: skip
     return da, db
