@@ -51,7 +51,7 @@ def examine() -> Iterator[Finding]:
     yield _package("charts", "vl-convert-python", "charts", "figures of the report", module="vl_convert")
     yield _package("trees", "xgboost-cpu", "trees", "the XGBoost baseline", module="xgboost")
     yield _package("graphs", "torch-geometric", "graphs", "graph convolutions", module="torch_geometric")
-    yield _package("numba", "numba", "graphs", "node selection")
+    yield _package("numba", "numba", "graphs", "node selection, aggregation on a CPU")
     yield _package("hf", "transformers", "hf", "auditing and moving Hugging Face models")
     yield _package("weights", "safetensors", "move", "files of moved models")
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
