@@ -38,8 +38,8 @@ from normplace.ops.relation.plain import (
     wide,
 )
 
-# Elements of a piece: it stays in the cache of one core.
-BUDGET = 1 << 17
+# Elements of a piece: enough that calling PyTorch costs little beside them, and few enough to stay in the cache.
+BUDGET = 1 << 18
 # Rows of a block that are summed one after the other, those of all blocks at once.
 BLOCK = 16
 # exp(2 sqrt(D - 1)) and its sums stay below the largest float32 for heads up to this width.
