@@ -25,7 +25,7 @@ from normplace.ops.relation.plain import Rule, exponential, normalise, normalise
 
 ACTIVATIONS = ("exp", "relu", "gelu", "elu")
 # Elements of the largest temporary: it stays in the cache of one core.
-BUDGET = 1 << 17
+BUDGET = 1 << 18
 
 
 def activate(x: Tensor, name: str) -> Tensor:
