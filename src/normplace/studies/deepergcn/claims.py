@@ -222,8 +222,9 @@ def _claims_on(name: str, graphs: tuple[str, ...], words: str, seeds: int) -> tu
 
 
 _TRIED = {
-    "minesweeper": " The first two networks reached 0.925. The third, with a matrix for a node's own row, was added "
-    "after that, its width and settings chosen by validation among a dozen networks on the first split."
+    "minesweeper": " The first two networks reached 0.925. The third, with a matrix for a node's own row and the "
+    "settings of that paper's code, was added after pilots of thirteen networks on the first split, which showed test "
+    "scores too."
 }
 
 CLAIMS = (
