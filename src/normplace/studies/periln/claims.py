@@ -12,7 +12,7 @@ from typing import Any
 from normplace.lab.claims import Check, Claim
 from normplace.lab.measures import metric
 from normplace.studies.periln import bound, measures
-from normplace.studies.periln.training import FEWER_SEEDS, NAMED, SEEDS
+from normplace.studies.periln.training import NAMED, SEEDS
 
 PAPER = "arXiv 2502.02732"
 SECOND_HAND = f"{PAPER}, as summaries of it report"
@@ -263,7 +263,7 @@ CLAIMS = (
         "ladder",
         ("10M", "40M", "120M"),
         "In byte models of 10, 40 and 120 million parameters,",
-        FEWER_SEEDS,
+        SEEDS,
         _UNKNOWN,
     ),
 )
