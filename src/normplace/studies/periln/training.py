@@ -115,8 +115,9 @@ def plan(scale: str) -> Iterator[TrainingTrial]:
         rates = (3e-4, 1.2e-3, 4.8e-3, 1.92e-2)
         yield from _trials("400M", NAMED, rates[:2], 1, **half, **SIZES["400M"])
         yield from _trials("120M", NAMED, rates[:2], SEEDS, **half, **SIZES["120M"])
+        yield from _trials("40M", NAMED, rates[:3], SEEDS, **half, **SIZES["40M"])
         yield from _trials("10M", NAMED + OTHERS + MORE, rates, SEEDS, **half, **SIZES["10M"])
-        yield from _trials("40M", NAMED + OTHERS, rates[:3], SEEDS, **half, **SIZES["40M"])
+        yield from _trials("40M", OTHERS, rates[:3], SEEDS, **half, **SIZES["40M"])
 
 
 def _trials(
