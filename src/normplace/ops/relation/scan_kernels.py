@@ -29,6 +29,7 @@ from normplace.ops.relation.scan_parts import (
     walked,
     weights_of,
     which_there,
+    widened,
 )
 
 
@@ -163,7 +164,7 @@ def query_gradients(
             key = values_of(b, row, there, D, width, live, HEADS, WIDTH, True)
         if STAGES == 1:
             tl.debug_barrier()
-        g = g.to(tl.float32)
+        g = widened(g)
         so_far, so_far_top = total, top
         if CAUSAL:
             v, _ = known_exponents_of(key, b, means, scales, row, there, D, heads, width, live, NORM, HEADS)
@@ -213,7 +214,7 @@ def key_gradients(
         v, scale = known_exponents_of(key, b, means, scales, row, there, D, heads, width, live, NORM, HEADS)
         after, after_top = total, top
         if CAUSAL:
-            q = values_of(kept, row, there, D, width, live, HEADS, WIDTH, False)
+            q = widened(values_of(kept, row, there, D, width, live, HEADS, WIDTH, False))
             gate = v
             if STABLE:
                 gate = values_of(exponents, row, there, D, width, live, HEADS, WIDTH, False)

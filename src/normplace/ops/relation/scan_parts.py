@@ -88,12 +88,20 @@ def _mean(total, width):
 
 
 @triton.jit
+def widened(value):
+    """Numbers in float32; those of bfloat16, which is its upper half, by a shift, in fewer instructions."""
+    if value.dtype == tl.bfloat16:
+        return (value.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    return value.to(tl.float32)
+
+
+@triton.jit
 def _less_first(value, x, row, there, D, heads, width, live, HEADS: tl.constexpr):
     """Rows less their first channel, so that a constant row is exactly zero and a large mean costs no digits.
 
     Not in bfloat16, where a sum of equal numbers is exact.
     """
-    value = value.to(tl.float32)
+    value = widened(value)
     if x.dtype.element_ty != tl.bfloat16:
         head = tl.arange(0, HEADS)[None, :]
         first = tl.load(x + row[:, None] * D + head * width, mask=there[:, None] & (head < heads), other=0.0)
@@ -115,7 +123,7 @@ def exponents_of(
         scale = inverse_root(tl.sum(value * value, 2) / width + eps)
         value *= (scale * LOG2E)[:, :, None]
     else:
-        value = value.to(tl.float32) * LOG2E
+        value = widened(value) * LOG2E
     return value, mean, scale
 
 
@@ -141,7 +149,7 @@ def known_exponents_of(
         # Products first would save an operation, and leave of a constant row the rounding of one of them.
         value = tl.where(live, (value - mean[:, :, None]) * (scale * LOG2E)[:, :, None], 0.0)
     else:
-        value = value.to(tl.float32) * LOG2E
+        value = widened(value) * LOG2E
     return value, scale
 
 

@@ -2,7 +2,7 @@
 
 The rows of b are read twice, the second time with their statistics known and in the opposite order, so that part of
 them is still in the cache. The backward pass is given a and b alone: it takes the same sums, then walks through time to
-the gradient of a, leaving q of every row in float32, and back through time, summing those up, to the gradient of b.
+the gradient of a, leaving q of every row, and back through time, summing those up, to the gradient of b.
 
 Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
 """
@@ -53,6 +53,8 @@ BACKWARD = Tile(elements=1024, warps=1, chunk=16)
 MOST_WARPS = 16
 # Chunks, and channels of them, that are accumulated at a time, and the warps that do.
 SLOTS, SLOT_WIDTH, SLOT_WARPS = 256, 8, 4
+# What q of a row is kept in where it is not float32: the gradient it is summed into is rounded to no more digits.
+KEPT = {torch.bfloat16: torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -189,8 +191,8 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
     da, db = torch.empty_like(a), torch.empty_like(b)
     keys = _keys(b, weight, layout)
     later, later_tops = layout.slots(a)
-    kept = torch.empty(a.shape if rule.causal else 0, dtype=torch.float32, device=a.device)
-    exponents = torch.empty_like(kept) if layout.keep_top else None
+    kept = torch.empty(a.shape if rule.causal else 0, dtype=KEPT.get(a.dtype, torch.float32), device=a.device)
+    exponents = torch.empty_like(kept, dtype=torch.float32) if layout.keep_top else None
     grid = (layout.batch * layout.chunks,)
     shape = {"ROWS": layout.rows, "CHUNK": layout.chunk, "STAGES": BACKWARD.stages, "num_warps": layout.warps}
     kernels.query_gradients[grid](
