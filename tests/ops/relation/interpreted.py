@@ -47,6 +47,9 @@ def main() -> None:
     for post_norm, causal in ((False, True), (True, False), (True, True)):
         Case(small, "separate", post_norm=post_norm, causal=causal, heads=2, masked=causal).compare("scan", "triton")
         Case(small, "none", post_norm=post_norm, causal=causal, masked=not causal).compare("scan", "triton")
+    late = Case(small, "none", post_norm=True, masked=True)
+    late.mask[:, :3] = False  # rows before which there is no sum, and so no largest exponent
+    late.compare("scan", "triton")
     Case(small, "none", post_norm=True, scale=40.0).compare("scan", "triton", 1e-4, 1e-3)
     Case((2, 3, 5), "separate", mean=False, eps=0.0).compare("scan", "triton")
     distant(shape=(1, 7, 6), heads=2).compare("scan", "triton")

@@ -16,6 +16,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 # An exponent lower than any, of which differences can be taken.
 LOWEST = tl.constexpr(-1e30)
+# A root of eps beside which a y with a norm is nothing, and whose square is in range.
+HIGHEST_ROOT = tl.constexpr(1e18)
 
 
 @triton.jit
@@ -234,7 +236,7 @@ def combined(
             shift = tl.max(tl.max(tl.where(live, exponent, LOWEST), 2), 1)
             exponent -= shift[:, None, None]
             gate = u - shift[:, None, None]
-            root_eps = tl.where(root_eps > 0.0, root_eps * tl.exp2(-shift), 0.0)
+            root_eps = tl.where(root_eps > 0.0, tl.minimum(root_eps * tl.exp2(-shift), HIGHEST_ROOT), 0.0)
         z = tl.where(live & (w > 0.0), tl.exp2(exponent) * (total * w), 0.0)
     else:
         gate = tl.exp2(u - LOWER)
