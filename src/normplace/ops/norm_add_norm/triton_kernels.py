@@ -107,8 +107,8 @@ def _through(g, hat, rstd, D: tl.constexpr, KIND: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])
 def forward(
-    x, f, x_stride, f_stride, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed,
-    stream, y, stats, rows, out_eps, in_eps, skip, branch_value, dropout,
+    x, f, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed, stream, y, stats,
+    x_stride, f_stride, rows, out_eps, in_eps, skip, branch_value, dropout,
     D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
     KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -140,17 +140,25 @@ def forward(
             tl.store(y + place, v, mask=mask)
 
 
+@triton.jit
+def _part(parts, which: tl.constexpr, program, programs, D: tl.constexpr):
+    """Where a program leaves its part of one sum."""
+    return parts + (which * programs + program) * D
+
+
 @triton.jit(do_not_specialize=["rows"])
 def backward(
-    d_stream, d_y, stream, f, f_stride, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed,
-    stats, dx, df, d_out_scale, d_in_scale, out_gain, out_shift, in_gain, in_shift,
-    rows, skip, branch_value, dropout,
+    d_stream, d_y, stream, f, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed,
+    stats, dx, df, d_out_scale, d_in_scale, parts,
+    f_stride, rows, skip, branch_value, dropout,
     D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
     KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    OUT_GAIN: tl.constexpr, OUT_SHIFT: tl.constexpr, IN_GAIN: tl.constexpr, IN_SHIFT: tl.constexpr,
 ):  # fmt: skip
     """Gradients of rows, and of the gains and shifts the part that this program's rows contribute.
 
-    The parts leave out the branch's multiplier, so that its own gradient follows from them too.
+    The last constants number the sums that are wanted, and are -1 for the others. The sums leave out the branch's
+    multiplier, so that its own gradient follows from them too.
     """
     cols = tl.arange(0, BLOCK)
     inside = cols < D
@@ -178,9 +186,9 @@ def backward(
                 tl.store(d_in_scale + row, product, mask=there)
             if in_scale is not None:
                 g *= tl.load(in_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
-            if in_gain is not None:
+            if IN_GAIN >= 0:
                 sum_in_gain += tl.sum(g * hat, 0)
-            if in_shift is not None:
+            if IN_SHIFT >= 0:
                 sum_in_shift += tl.sum(g, 0)
             through = _through(_gained(g, in_weight, cols, inside, OFFSET), hat, rstd, D, IN)
             if IN == 2:
@@ -204,9 +212,9 @@ def backward(
                 u = _affine(hat, out_weight, out_bias, cols, inside, OFFSET)
                 product = tl.sum(total * _branched(u, branch, branch_value, cols, inside, PER_CHANNEL), 1)
                 tl.store(d_out_scale + row, product, mask=there)
-            if out_gain is not None:
+            if OUT_GAIN >= 0:
                 sum_out_gain += tl.sum(g * hat, 0)
-        if out_shift is not None:
+        if OUT_SHIFT >= 0:
             sum_out_shift += tl.sum(g, 0)
         if df is not None:
             g = _branched(g, branch, branch_value, cols, inside, PER_CHANNEL)
@@ -214,19 +222,22 @@ def backward(
             if OUT > 0:
                 g = _through(g, hat, rstd, D, OUT)
             tl.store(df + place, g, mask=mask)
-    place = tl.program_id(0) * D + cols
-    if out_gain is not None:
-        tl.store(out_gain + place, sum_out_gain, mask=inside)
-    if out_shift is not None:
-        tl.store(out_shift + place, sum_out_shift, mask=inside)
-    if in_gain is not None:
-        tl.store(in_gain + place, sum_in_gain, mask=inside)
-    if in_shift is not None:
-        tl.store(in_shift + place, sum_in_shift, mask=inside)
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    if OUT_GAIN >= 0:
+        tl.store(_part(parts, OUT_GAIN, program, programs, D) + cols, sum_out_gain, mask=inside)
+    if OUT_SHIFT >= 0:
+        tl.store(_part(parts, OUT_SHIFT, program, programs, D) + cols, sum_out_shift, mask=inside)
+    if IN_GAIN >= 0:
+        tl.store(_part(parts, IN_GAIN, program, programs, D) + cols, sum_in_gain, mask=inside)
+    if IN_SHIFT >= 0:
+        tl.store(_part(parts, IN_SHIFT, program, programs, D) + cols, sum_in_shift, mask=inside)
 
 
 @triton.jit
-def _summed(part, programs, cols, inside, D: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr):
+def _summed(
+    parts, which: tl.constexpr, programs, cols, inside, D: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr
+):  # fmt: skip
+    part = _part(parts, which, 0, programs, D)
     total = tl.zeros([CHUNK, SPAN], tl.float32)
     for first in range(0, programs, CHUNK):
         number = first + tl.arange(0, CHUNK)
@@ -237,9 +248,10 @@ def _summed(part, programs, cols, inside, D: tl.constexpr, CHUNK: tl.constexpr, 
 
 @triton.jit(do_not_specialize=["programs"])
 def finish(
-    out_gain, out_shift, in_gain, in_shift, out_weight, out_bias, branch,
-    d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, programs, branch_value,
+    parts, out_weight, out_bias, branch, d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch,
+    programs, branch_value,
     D: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr,
+    OUT_GAIN: tl.constexpr, OUT_SHIFT: tl.constexpr, IN_GAIN: tl.constexpr, IN_SHIFT: tl.constexpr,
 ):  # fmt: skip
     """Add the programs' parts: the gradients of gains, shifts and, channel by channel, of the branch's multiplier.
 
@@ -251,14 +263,14 @@ def finish(
     mask = inside[None, :]
     if tl.program_id(1) == 0:
         product = tl.zeros([1, SPAN], tl.float32)
-        if out_gain is not None:
-            part = _summed(out_gain, programs, cols, inside, D, CHUNK, SPAN)
+        if OUT_GAIN >= 0:
+            part = _summed(parts, OUT_GAIN, programs, cols, inside, D, CHUNK, SPAN)
             product += _gained(part, out_weight, cols, inside, OFFSET)
             if d_out_weight is not None:
                 part = _branched(part, branch, branch_value, cols, inside, PER_CHANNEL)
                 tl.store(d_out_weight + place, part, mask=mask)
-        if out_shift is not None:
-            part = _summed(out_shift, programs, cols, inside, D, CHUNK, SPAN)
+        if OUT_SHIFT >= 0:
+            part = _summed(parts, OUT_SHIFT, programs, cols, inside, D, CHUNK, SPAN)
             if out_bias is not None:
                 product += part * _channels(out_bias, cols, inside)
             if d_out_bias is not None:
@@ -267,7 +279,9 @@ def finish(
         if d_branch is not None:
             tl.store(d_branch + place, product, mask=mask)
     else:
-        if in_gain is not None:
-            tl.store(d_in_weight + place, _summed(in_gain, programs, cols, inside, D, CHUNK, SPAN), mask=mask)
-        if in_shift is not None:
-            tl.store(d_in_bias + place, _summed(in_shift, programs, cols, inside, D, CHUNK, SPAN), mask=mask)
+        if IN_GAIN >= 0:
+            part = _summed(parts, IN_GAIN, programs, cols, inside, D, CHUNK, SPAN)
+            tl.store(d_in_weight + place, part, mask=mask)
+        if IN_SHIFT >= 0:
+            part = _summed(parts, IN_SHIFT, programs, cols, inside, D, CHUNK, SPAN)
+            tl.store(d_in_bias + place, part, mask=mask)
