@@ -37,7 +37,7 @@ class Launch:
         self._compiled: Any = None
 
     def __call__(
-        self, grid: tuple[int, int, int], stream: int, tensors: Sequence[Tensor | None], *numbers: float
+        self, grid: tuple[int, int, int], stream: int, tensors: Sequence[Tensor | None], *numbers: float | None
     ) -> None:
         """Run it.
 

@@ -161,6 +161,11 @@ class Form(NamedTuple):
         }  # fmt: skip
 
 
+def _factor(value: float) -> float | None:
+    """None spares the kernels a multiplication by one."""
+    return None if value == 1 else value
+
+
 def _bytes(*dtypes: torch.dtype | None) -> int:
     return sum(dtype.itemsize for dtype in dtypes if dtype is not None)
 
@@ -186,7 +191,7 @@ def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Ten
     layout, launch = _forward_launch(Form.of(given, rule, width, device), strides)
     launch(
         (layout.programs(rows), 1, 1), _stream(device), (x_rows, f_rows, *given, stream, y, stats),
-        *strides, rows, rule.out_eps, rule.in_eps, rule.skip, rule.branch, rule.dropout,
+        *strides, rows, rule.out_eps, rule.in_eps, _factor(rule.skip), _factor(rule.branch), rule.dropout,
     )  # fmt: skip
     return stream, y, stats
 
@@ -262,7 +267,7 @@ def backward(
     launches.rows(
         (programs, 1, 1), queue,
         (d_stream, d_y, stream, f_rows, *given, stats, dx, df, d_out_scale, d_in_scale, parts),
-        f_stride, rows, rule.skip, rule.branch, rule.dropout,
+        f_stride, rows, _factor(rule.skip), _factor(rule.branch), rule.dropout,
     )  # fmt: skip
     if parts is None:
         return Grads(dx, df, None, None, None, None, None, d_out_scale, d_in_scale)
@@ -273,7 +278,7 @@ def backward(
         (-(-width // SPAN), 2, 1), queue,
         (parts, given.out_weight, given.out_bias, given.branch,
          d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch),
-        programs, rule.branch,
+        programs, _factor(rule.branch),
     )  # fmt: skip
     if d_branch is not None and given.branch is not None:
         d_branch = d_branch if form.per_channel else d_branch.sum()

@@ -61,9 +61,15 @@ def _affine(v, weight, bias, cols, inside, OFFSET: tl.constexpr):
 
 
 @triton.jit
+def _times(v, factor):
+    """A missing factor is one."""
+    return v if factor is None else factor * v
+
+
+@triton.jit
 def _branched(v, branch, branch_value, cols, inside, PER_CHANNEL: tl.constexpr):
     if branch is None:
-        v *= branch_value
+        v = _times(v, branch_value)
     elif PER_CHANNEL:
         v *= _channels(branch, cols, inside)
     else:
@@ -72,14 +78,21 @@ def _branched(v, branch, branch_value, cols, inside, PER_CHANNEL: tl.constexpr):
 
 
 @triton.jit
+def _unpadded(v, inside, D: tl.constexpr, BLOCK: tl.constexpr):
+    """A mean has been taken from padding too."""
+    return v if D == BLOCK else tl.where(inside[None, :], v, 0.0)
+
+
+@triton.jit
 def _standardised(
-    v, mask, row, there, stats, place, eps, D: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr
+    v, inside, row, there, stats, place, eps,
+    D: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The standardised rows, whose statistics are stored at ``place`` of the KEPT of each row."""
     stats += row.to(tl.int64) * KEPT + place
     if KIND == 2:
         mean = tl.sum(v, 1) / D
-        v = tl.where(mask, v - mean[:, None], 0.0)
+        v = _unpadded(v - mean[:, None], inside, D, BLOCK)
         tl.store(stats + 2, mean, mask=there)
     rstd = tl.rsqrt(tl.sum(v * v, 1) / D + eps)
     tl.store(stats, rstd, mask=there)
@@ -97,12 +110,20 @@ def _restandardised(v, row, there, stats, place, KIND: tl.constexpr, KEPT: tl.co
 
 
 @triton.jit
+def _pairs_added(first, second, other_first, other_second):
+    return first + other_first, second + other_second
+
+
+@triton.jit
 def _through(g, hat, rstd, D: tl.constexpr, KIND: tl.constexpr):
     """The gradient of what was standardised."""
-    moved = g - hat * (tl.sum(g * hat, 1) / D)[:, None]
     if KIND == 2:
-        moved -= (tl.sum(g, 1) / D)[:, None]
-    return moved * rstd[:, None]
+        along, level = tl.reduce((g * hat, g), 1, _pairs_added)
+        moved = g * rstd[:, None] - (level / D * rstd)[:, None]
+    else:
+        along = tl.sum(g * hat, 1)
+        moved = g * rstd[:, None]
+    return moved - hat * (along / D * rstd)[:, None]
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -122,18 +143,19 @@ def forward(
         u = _read(f, row, f_stride, cols, mask).to(tl.float32)
         v = _read(x, row, x_stride, cols, mask).to(tl.float32)
         if OUT > 0:
-            u = _standardised(u, mask, row, there, stats, 0, out_eps, D, OUT, KEPT)
+            u = _standardised(u, inside, row, there, stats, 0, out_eps, D, OUT, KEPT, BLOCK)
         u = _affine(u, out_weight, out_bias, cols, inside, OFFSET)
         if out_scale is not None:
             u *= tl.load(out_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
         if seed is not None:
             u = _kept(u, seed, row, cols, dropout)
-        v = skip * v + _branched(u, branch, branch_value, cols, inside, PER_CHANNEL)
+        v = _times(v, skip) + _branched(u, branch, branch_value, cols, inside, PER_CHANNEL)
         place = row.to(tl.int64)[:, None] * D + cols[None, :]
         rounded = v.to(stream.dtype.element_ty)
         tl.store(stream + place, rounded, mask=mask)
         if IN > 0:
-            v = _standardised(rounded.to(tl.float32), mask, row, there, stats, 1, in_eps, D, IN, KEPT)
+            v = rounded.to(tl.float32)
+            v = _standardised(v, inside, row, there, stats, 1, in_eps, D, IN, KEPT, BLOCK)
             v = _affine(v, in_weight, in_bias, cols, inside, OFFSET)
             if in_scale is not None:
                 v *= tl.load(in_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
@@ -192,13 +214,13 @@ def backward(
                 sum_in_shift += tl.sum(g, 0)
             through = _through(_gained(g, in_weight, cols, inside, OFFSET), hat, rstd, D, IN)
             if IN == 2:
-                through = tl.where(mask, through, 0.0)  # the mean is taken from padding too
+                through = _unpadded(through, inside, D, BLOCK)
             total = through if d_stream is None else total.to(tl.float32) + through
         else:
             total = total.to(tl.float32)
         place = row.to(tl.int64)[:, None] * D + cols[None, :]
         if dx is not None:
-            tl.store(dx + place, skip * total, mask=mask)
+            tl.store(dx + place, _times(total, skip), mask=mask)
         if seed is not None:
             total = _kept(total, seed, row, cols, dropout)
         g = total
