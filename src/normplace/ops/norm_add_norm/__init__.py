@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError, unknown
-from normplace.ops.norm_add_norm.op import BACKENDS, Choice, apply, choose
+from normplace.ops.norm_add_norm.op import BACKENDS, Choice, apply, choose, traced
 from normplace.ops.norm_add_norm.reference import Given, Rule
 
 __all__ = ["boundary_backend", "norm_add_norm"]
@@ -82,8 +82,9 @@ def norm_add_norm(
     """
     if x.shape != f.shape or not x.dim():
         raise UsageError(f"x and f must have one shape, features last, got {tuple(x.shape)} and {tuple(f.shape)}.")
+    _beside("f", f, x)
     branch, factor = (branch_scale, 1.0) if isinstance(branch_scale, Tensor) else (None, branch_scale)
-    rule_of = _rule if torch.compiler.is_compiling() else _known_rule  # a compiler sees through no cache
+    rule_of = _rule if traced() else _known_rule  # whoever traces sees through no cache
     rule = rule_of(
         out_norm, in_norm, float(out_eps), float(in_eps), unit_offset, float(skip_scale), float(factor),
         float(dropout), x.dtype, f.dtype, stream_dtype, backend, x.device.type, x.shape[-1],
@@ -97,7 +98,7 @@ def norm_add_norm(
         None if out_bias is None else _channels("out_bias", out_bias, x),
         None if in_weight is None else _channels("in_weight", in_weight, x),
         None if in_bias is None else _channels("in_bias", in_bias, x),
-        branch if branch is None or branch.numel() == 1 else _channels("branch_scale", branch, x),
+        None if branch is None else _branch(branch, x),
         None if out_scale is None else _rows("out_scale", out_scale, x),
         None if in_scale is None else _rows("in_scale", in_scale, x),
         _seed(seed, x) if dropout else None,
@@ -159,13 +160,25 @@ def _rule(
 _known_rule = functools.lru_cache(maxsize=1024)(_rule)
 
 
+def _beside(name: str, tensor: Tensor, x: Tensor) -> None:
+    # A kernel is given addresses alone, and reads what it finds there.
+    if tensor.device != x.device:
+        raise UsageError(f"{name} must be on {x.device}, where x is, got one on {tensor.device}: move it with .to().")
+
+
 def _channels(name: str, tensor: Tensor, x: Tensor) -> Tensor:
+    _beside(name, tensor, x)
     if tensor.shape != x.shape[-1:]:
         raise UsageError(f"{name} must have one number for each of {x.shape[-1]} features, got {tuple(tensor.shape)}.")
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
+def _branch(tensor: Tensor, x: Tensor) -> Tensor:
+    return tensor.to(x.device) if tensor.numel() == 1 else _channels("branch_scale", tensor, x)
+
+
 def _rows(name: str, tensor: Tensor, x: Tensor) -> Tensor:
+    _beside(name, tensor, x)
     if tensor.shape not in (x.shape[:-1], (*x.shape[:-1], 1)):
         raise UsageError(f"{name} must have one number for each row of {tuple(x.shape)}, got {tuple(tensor.shape)}.")
     return tensor.reshape(-1).contiguous()

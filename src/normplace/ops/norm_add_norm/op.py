@@ -260,6 +260,11 @@ class _Boundary(torch.autograd.Function):
 _straight = cast(Any, super(torch.autograd.Function, _Boundary)).apply
 
 
+def traced() -> bool:
+    """Whether a compiler or a dispatch mode watches what is called."""
+    return torch.compiler.is_compiling() or bool(torch._C._len_torch_dispatch_stack())
+
+
 def transformed() -> bool:
     """Whether a ``torch.func`` transform or forward-mode differentiation is under way: plain PyTorch serves those."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
@@ -272,7 +277,7 @@ def apply(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tenso
     compiling = torch.compiler.is_compiling()
     if (compiling and rule.backend == "reference") or (not compiling and transformed()):
         return reference.forward(x, f, given, rule)[:2]  # whose parts a compiler fuses and a transform knows
-    if compiling or torch._C._len_torch_dispatch_stack():
+    if traced():
         return boundary(x, f, *given, *rule)[:2]
     if torch.is_grad_enabled() and (x.requires_grad or f.requires_grad or _any_learned(given)):
         return _straight(x, f, *given, rule)

@@ -129,10 +129,13 @@ def _layout(table: dict[int, Tile], width: int, device: torch.device, row_bytes:
     return Layout(tall, tile.per_sm * multiprocessors, constants, tile.warps)
 
 
-def _rows(tensor: Tensor, width: int) -> Tensor:
-    """The tensor as rows whose elements lie side by side, copied only where they do not."""
-    flat = tensor if tensor.dim() == 2 else tensor.reshape(-1, width)
-    return flat if width == 1 or flat.stride(1) == 1 else flat.contiguous()
+def _rows(tensor: Tensor, width: int) -> tuple[Tensor, int]:
+    """The tensor with the elements of a row side by side, copied where they are not, and how far apart rows begin."""
+    if tensor.is_contiguous():
+        return tensor, width
+    flat = tensor.reshape(-1, width)
+    flat = flat if width == 1 or flat.stride(1) == 1 else flat.contiguous()
+    return flat, flat.stride(0)
 
 
 class Form(NamedTuple):
@@ -171,8 +174,8 @@ def _bytes(*dtypes: torch.dtype | None) -> int:
 
 
 @functools.lru_cache(maxsize=FORMS)
-def _forward_launch(form: Form, strides: tuple[int, int]) -> tuple[Layout, Launch]:
-    del strides  # only tells launches apart
+def _forward_launch(form: Form, x_stride: int, f_stride: int) -> tuple[Layout, Launch]:
+    del x_stride, f_stride  # only tells launches apart
     rule = form.rule
     table = FORWARD_CENTRED if "layer" in (rule.out_norm, rule.in_norm) else FORWARD
     layout = _layout(table, form.width, form.device, _bytes(rule.x_dtype, rule.f_dtype), _bytes(*form.given[:5]))
@@ -182,16 +185,15 @@ def _forward_launch(form: Form, strides: tuple[int, int]) -> tuple[Layout, Launc
 def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
     """As the reference."""
     width, device = x.shape[-1], x.device
-    x_rows, f_rows = _rows(x, width), _rows(f, width)
-    rows = len(x_rows)
+    (x_rows, x_stride), (f_rows, f_stride) = _rows(x, width), _rows(f, width)
+    rows = x.numel() // width
     stream = torch.empty_like(x, dtype=rule.stream_dtype, memory_format=torch.contiguous_format)
     y = torch.empty_like(stream, dtype=rule.f_dtype) if rule.in_norm != "none" else f.new_empty(0)
     stats = torch.empty(rows, rule.num_statistics, dtype=torch.float32, device=device)
-    strides = x_rows.stride(0), f_rows.stride(0)
-    layout, launch = _forward_launch(Form.of(given, rule, width, device), strides)
+    layout, launch = _forward_launch(Form.of(given, rule, width, device), x_stride, f_stride)
     launch(
         (layout.programs(rows), 1, 1), _stream(device), (x_rows, f_rows, *given, stream, y, stats),
-        *strides, rows, rule.out_eps, rule.in_eps, _factor(rule.skip), _factor(rule.branch), rule.dropout,
+        x_stride, f_stride, rows, rule.out_eps, rule.in_eps, _factor(rule.skip), _factor(rule.branch), rule.dropout,
     )  # fmt: skip
     return stream, y, stats
 
@@ -250,8 +252,7 @@ def backward(
     assert like is not None
     width, device = like.shape[-1], like.device
     rows = like.numel() // width
-    f_rows = None if f is None else _rows(f, width)
-    f_stride = 0 if f_rows is None else f_rows.stride(0)
+    f_rows, f_stride = (None, 0) if f is None else _rows(f, width)
     d_stream = None if d_stream is None else d_stream.contiguous()
     d_y = None if d_y is None else d_y.contiguous()
     read = (d_stream is not None, d_y is not None, f is not None)
