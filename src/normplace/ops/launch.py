@@ -61,8 +61,8 @@ class Launch:
             )  # fmt: skip
             return
         compiled = self.kernel[grid](*tensors, *numbers, **self.constants, **self.options)
-        if known:
-            self._compiled = compiled  # None in the interpreter, which compiles nothing
+        if known and all(hasattr(compiled, name) for name in ("run", "function", "packed_metadata")):
+            self._compiled = compiled  # the interpreter compiles nothing
 
 
 def _watched() -> bool:
