@@ -34,7 +34,7 @@ def _kept(v, seed, row, cols, dropout):
 @triton.jit
 def _read(pointer, row, stride, cols, mask):
     place = row.to(tl.int64)[:, None] * stride + cols[None, :]
-    return tl.load(pointer + place, mask=mask, other=0.0, eviction_policy="evict_first")
+    return tl.load(pointer + place, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -110,20 +110,13 @@ def _restandardised(v, row, there, stats, place, KIND: tl.constexpr, KEPT: tl.co
 
 
 @triton.jit
-def _pairs_added(first, second, other_first, other_second):
-    return first + other_first, second + other_second
-
-
-@triton.jit
 def _through(g, hat, rstd, D: tl.constexpr, KIND: tl.constexpr):
     """The gradient of what was standardised."""
     if KIND == 2:
-        along, level = tl.reduce((g * hat, g), 1, _pairs_added)
-        moved = g * rstd[:, None] - (level / D * rstd)[:, None]
+        moved = g * rstd[:, None] - (tl.sum(g, 1) / D * rstd)[:, None]
     else:
-        along = tl.sum(g * hat, 1)
         moved = g * rstd[:, None]
-    return moved - hat * (along / D * rstd)[:, None]
+    return moved - hat * (tl.sum(g * hat, 1) / D * rstd)[:, None]
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -152,14 +145,14 @@ def forward(
         v = _times(v, skip) + _branched(u, branch, branch_value, cols, inside, PER_CHANNEL)
         place = row.to(tl.int64)[:, None] * D + cols[None, :]
         rounded = v.to(stream.dtype.element_ty)
-        tl.store(stream + place, rounded, mask=mask)
+        tl.store(stream + place, rounded, mask=mask, eviction_policy="evict_first")
         if IN > 0:
             v = rounded.to(tl.float32)
             v = _standardised(v, inside, row, there, stats, 1, in_eps, D, IN, KEPT, BLOCK)
             v = _affine(v, in_weight, in_bias, cols, inside, OFFSET)
             if in_scale is not None:
                 v *= tl.load(in_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
-            tl.store(y + place, v, mask=mask)
+            tl.store(y + place, v, mask=mask, eviction_policy="evict_first")
 
 
 @triton.jit
@@ -182,6 +175,8 @@ def backward(
     The last constants number the sums that are wanted, and are -1 for the others. The sums leave out the branch's
     multiplier, so that its own gradient follows from them too.
     """
+    # Tiles in flight wait in shared memory, and take registers only from where they are used.
+    AHEAD: tl.constexpr = STAGES > 1
     cols = tl.arange(0, BLOCK)
     inside = cols < D
     sum_out_gain = tl.zeros([BLOCK], tl.float32)
@@ -192,14 +187,14 @@ def backward(
         row = first + tl.arange(0, ROWS)
         there = row < rows
         mask = there[:, None] & inside[None, :]
-        # Every load is issued before the first is used.
         if d_y is not None:
             g = _read(d_y, row, D, cols, mask)
             v = _read(stream, row, D, cols, mask)
-        if d_stream is not None:
-            total = _read(d_stream, row, D, cols, mask)
-        if f is not None:
-            u = _read(f, row, f_stride, cols, mask)
+        if not AHEAD:  # every load is issued before the first is used
+            if d_stream is not None:
+                total = _read(d_stream, row, D, cols, mask)
+            if f is not None:
+                u = _read(f, row, f_stride, cols, mask)
         if d_y is not None:
             g = g.to(tl.float32)
             hat, rstd = _restandardised(v.to(tl.float32), row, there, stats, 1, IN, KEPT)
@@ -215,9 +210,11 @@ def backward(
             through = _through(_gained(g, in_weight, cols, inside, OFFSET), hat, rstd, D, IN)
             if IN == 2:
                 through = _unpadded(through, inside, D, BLOCK)
+            if AHEAD and d_stream is not None:
+                total = _read(d_stream, row, D, cols, mask)
             total = through if d_stream is None else total.to(tl.float32) + through
         else:
-            total = total.to(tl.float32)
+            total = (_read(d_stream, row, D, cols, mask) if AHEAD else total).to(tl.float32)
         place = row.to(tl.int64)[:, None] * D + cols[None, :]
         if dx is not None:
             tl.store(dx + place, _times(total, skip), mask=mask)
@@ -227,6 +224,8 @@ def backward(
         if out_scale is not None:
             g *= tl.load(out_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
         if f is not None:
+            if AHEAD:
+                u = _read(f, row, f_stride, cols, mask)
             hat = u.to(tl.float32)
             if OUT > 0:
                 hat, rstd = _restandardised(hat, row, there, stats, 0, OUT, KEPT)
