@@ -112,10 +112,9 @@ def _restandardised(v, row, there, stats, place, KIND: tl.constexpr, KEPT: tl.co
 @triton.jit
 def _through(g, hat, rstd, D: tl.constexpr, KIND: tl.constexpr):
     """The gradient of what was standardised."""
+    moved = g * rstd[:, None]
     if KIND == 2:
-        moved = g * rstd[:, None] - (tl.sum(g, 1) / D * rstd)[:, None]
-    else:
-        moved = g * rstd[:, None]
+        moved -= (tl.sum(g, 1) / D * rstd)[:, None]
     return moved - hat * (tl.sum(g * hat, 1) / D * rstd)[:, None]
 
 
