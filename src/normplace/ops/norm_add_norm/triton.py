@@ -37,8 +37,6 @@ class Tile:
     """Programs for each multiprocessor, which walk over the tiles; 0 for as many programs as tiles."""
     stages: int = 1
     """Tiles in flight in one program."""
-    registers: int = 0
-    """The most that a thread may take, so that more programs run at a time; 0 for as many as the compiler likes."""
 
 
 # By the width padded to a power of two; narrower rows share the tile of the narrowest class, several to its row. The
@@ -112,8 +110,7 @@ class Layout(NamedTuple):
     most: int
     """Programs there may be; 0 for as many as tiles."""
     constants: dict[str, int]
-    options: dict[str, int]
-    """How the kernel is compiled."""
+    warps: int
 
     def programs(self, rows: int) -> int:
         """How many programs share so many rows."""
@@ -130,8 +127,7 @@ def _layout(table: dict[int, Tile], width: int, device: torch.device, row_bytes:
     multiprocessors, shared = _machine(device)
     fits = (tile.stages - 1) * block * (tall * row_bytes + channel_bytes) <= shared
     constants = {"ROWS": tall, "BLOCK": block, "STAGES": tile.stages if fits else 1}
-    options = {"num_warps": tile.warps} | ({"maxnreg": tile.registers} if tile.registers else {})
-    return Layout(tall, tile.per_sm * multiprocessors, constants, options)
+    return Layout(tall, tile.per_sm * multiprocessors, constants, tile.warps)
 
 
 def _rows(tensor: Tensor, width: int) -> tuple[Tensor, int]:
@@ -184,7 +180,7 @@ def _forward_launch(form: Form, x_stride: int, f_stride: int) -> tuple[Layout, L
     rule = form.rule
     table = FORWARD_CENTRED if "layer" in (rule.out_norm, rule.in_norm) else FORWARD
     layout = _layout(table, form.width, form.device, _bytes(rule.x_dtype, rule.f_dtype), _bytes(*form.given[:5]))
-    return layout, Launch(kernels.forward, form.constants | layout.constants, **layout.options)
+    return layout, Launch(kernels.forward, form.constants | layout.constants, num_warps=layout.warps)
 
 
 def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
@@ -237,7 +233,7 @@ def _backward_launches(form: Form, needs: Needs, read: tuple[bool, bool, bool], 
     return Backward(
         len(kept),
         layout,
-        Launch(kernels.backward, form.constants | layout.constants | parts, **layout.options),
+        Launch(kernels.backward, form.constants | layout.constants | parts, num_warps=layout.warps),
         Launch(kernels.finish, constants | {"CHUNK": CHUNK, "SPAN": SPAN} | parts, num_warps=8),
     )
 
