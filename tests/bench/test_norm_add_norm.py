@@ -34,5 +34,5 @@ def test_layouts_fit_a_program():
     tiles = [dict(tile) for tile in norm_add_norm.layouts(lambda **options: options.items(), 4096, (0, 2))]
     assert {"rows": 1, "warps": 8, "per_sm": 0, "stages": 1} in tiles
     for tile in tiles:
-        assert 8 <= tile["rows"] * 4096 / (32 * tile["warps"]) <= 32
+        assert 8 <= tile["rows"] * 4096 / (32 * tile["warps"]) <= 64
         assert tile["stages"] == 1 or tile["per_sm"]

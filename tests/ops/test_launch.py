@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from normplace.ops.launch import Launch, aligned
+triton = pytest.importorskip("triton", reason="launches are of Triton's kernels")
+
+from normplace.ops.launch import Launch  # noqa: E402
 
 
 class Kernel:
@@ -25,41 +28,52 @@ class Kernel:
 class Compiled:
     """One compiled form."""
 
+    function = "function"
+    packed_metadata = "metadata"
+
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
 
-    def __getitem__(self, grid):
-        return lambda *args: self.kernel.straight.append((grid, args))
+    def run(self, *args) -> None:
+        self.kernel.straight.append(args)
 
 
 def test_the_first_launch_is_inspected_and_the_next_goes_straight():
-    kernel = Kernel()
+    kernel, x, y = Kernel(), torch.zeros(8), torch.ones(8)
     launch = Launch(kernel, {"D": 8, "EVEN": True}, num_warps=4)
-    launch((2, 1, 1), "x", 5)
-    launch((3, 1, 1), "y", 6)
-    assert kernel.inspected == [((2, 1, 1), ("x", 5), {"D": 8, "EVEN": True, "num_warps": 4})]
-    assert kernel.straight == [((3, 1, 1), ("y", 6, 8, True))]
+    launch((2, 1, 1), 77, (x, None), 5, 0.5)
+    launch((3, 2, 1), 78, (y, None), 6, 0.25)
+    assert kernel.inspected == [((2, 1, 1), (x, None, 5, 0.5), {"D": 8, "EVEN": True, "num_warps": 4})]
+    hooks = (None, None, None)
+    assert kernel.straight == [
+        (3, 2, 1, 78, "function", "metadata", *hooks, y.data_ptr(), 0, 6, 0.25, 8, True),
+    ]
 
 
-def test_a_launch_of_another_form_is_inspected_and_not_kept():
-    kernel = Kernel()
+def test_a_slice_that_begins_elsewhere_is_inspected_and_not_kept():
+    kernel, whole = Kernel(), torch.zeros(8)
     launch = Launch(kernel, {"D": 8})
-    for known in (False, True, False, True):
-        launch((1, 1, 1), "x", known=known)
-    assert len(kernel.inspected) == 3
-    assert len(kernel.straight) == 1
+    for start in (1, 0, 1, 4, 0):
+        launch((1, 1, 1), 0, (whole, whole[start:]))
+    assert [args[1].storage_offset() for _, args, _ in kernel.inspected] == [1, 0, 1]
+    assert len(kernel.straight) == 2
 
 
 def test_an_interpreted_kernel_is_always_inspected():
     calls = []
     kernel = {(1, 1, 1): lambda *args, **named: calls.append(args)}
     launch = Launch(kernel, {})
-    launch((1, 1, 1), "x")
-    launch((1, 1, 1), "y")
-    assert calls == [("x",), ("y",)]
+    launch((1, 1, 1), 0, (), 1)
+    launch((1, 1, 1), 0, (), 2)
+    assert calls == [(1,), (2,)]
 
 
-def test_a_slice_is_not_aligned():
-    whole = torch.zeros(8)
-    assert aligned(whole, None, whole[4:])
-    assert not aligned(whole, whole[1:])
+def test_a_profiler_is_told_of_every_launch(monkeypatch):
+    kernel = Kernel()
+    launch = Launch(kernel, {})
+    launch((1, 1, 1), 0, ())
+    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", lambda metadata: None)
+    launch((1, 1, 1), 0, ())
+    monkeypatch.undo()
+    launch((1, 1, 1), 0, ())
+    assert (len(kernel.inspected), len(kernel.straight)) == (2, 1)

@@ -149,7 +149,7 @@ def tune() -> Iterator[str]:
 
 
 def layouts(tile: Callable[..., object], block: int, programs: tuple[int, ...]) -> Iterator[object]:
-    """What is worth trying of a width, 8 to 32 elements of a tile for each thread.
+    """What is worth trying of a width, 8 to 64 elements of a tile for each thread.
 
     Args:
         tile: Makes a layout.
@@ -159,8 +159,8 @@ def layouts(tile: Callable[..., object], block: int, programs: tuple[int, ...]) 
     Yields:
         Layouts.
     """
-    for rows, warps, stages, per_sm in itertools.product((1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2, 3), programs):
-        fits = 8 <= rows * block // (32 * warps) <= 32 and rows * block <= 16384
+    for rows, warps, stages, per_sm in itertools.product((1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), programs):
+        fits = 8 <= rows * block // (32 * warps) <= 64 and rows * block <= 16384
         if fits and (stages == 1 or per_sm) and (per_sm == 0 or 8 <= warps * per_sm <= 32):
             yield tile(rows=rows, warps=warps, per_sm=per_sm, stages=stages)
 

@@ -153,6 +153,7 @@ def test_says_what_computes_it_and_why():
         ({"out_weight": torch.ones(2)}, "3 features"),
         ({"branch_scale": torch.ones(2)}, "3 features"),
         ({"out_scale": torch.ones(3)}, "each row"),
+        ({"in_weight": torch.ones(3, device="meta")}, "must be on cpu"),
         ({"in_norm": None, "in_scale": torch.ones(2)}, "belongs to a norm"),
         ({"out_norm": None, "out_bias": torch.ones(3)}, "belongs to a norm"),
         ({"dropout": 0.5}, "needs a seed"),

@@ -6,11 +6,13 @@ With norms on both sides of the branch (Peri-LN, Kim et al. 2025, arXiv 2502.027
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
 from normplace.errors import UsageError, unknown
-from normplace.ops.norm_add_norm.op import BACKENDS, Choice, apply, choose
+from normplace.ops.norm_add_norm.op import BACKENDS, Choice, apply, choose, traced
 from normplace.ops.norm_add_norm.reference import Given, Rule
 
 __all__ = ["boundary_backend", "norm_add_norm"]
@@ -78,37 +80,30 @@ def norm_add_norm(
         >>> norm_add_norm(x, f)
         (tensor([[4., 1.]]), tensor([[1.3720, 0.3430]]))
     """
-    if backend not in BACKENDS:
-        raise unknown("backend", backend, BACKENDS)
-    for norm in (out_norm, in_norm):
-        if norm is not None and norm not in NORMS:
-            raise unknown("norm", norm, NORMS)
     if x.shape != f.shape or not x.dim():
         raise UsageError(f"x and f must have one shape, features last, got {tuple(x.shape)} and {tuple(f.shape)}.")
-    if not (x.is_floating_point() and f.is_floating_point()):
-        raise UsageError(f"x and f must be floating point, got {x.dtype} and {f.dtype}: convert them with .float().")
+    _beside("f", f, x)
+    branch, factor = (branch_scale, 1.0) if isinstance(branch_scale, Tensor) else (None, branch_scale)
+    rule_of = _rule if traced() else _known_rule  # whoever traces sees through no cache
+    rule = rule_of(
+        out_norm, in_norm, float(out_eps), float(in_eps), unit_offset, float(skip_scale), float(factor),
+        float(dropout), x.dtype, f.dtype, stream_dtype, backend, x.device.type, x.shape[-1],
+    )  # fmt: skip
     if (out_norm is None and (out_weight is not None or out_bias is not None)) or (
         in_norm is None and (in_weight is not None or in_bias is not None or in_scale is not None)
     ):
         raise UsageError("a gain, shift or inner scale belongs to a norm: name the norm, or drop what belongs to it.")
-    stream_dtype = x.dtype if stream_dtype is None else stream_dtype
-    chosen = choose(x.device.type, (x.dtype, f.dtype, stream_dtype), x.shape[-1], backend).backend
-    branch, factor = (branch_scale, 1.0) if isinstance(branch_scale, Tensor) else (None, branch_scale)
     given = Given(
-        _channels("out_weight", out_weight, x),
-        _channels("out_bias", out_bias, x),
-        _channels("in_weight", in_weight, x),
-        _channels("in_bias", in_bias, x),
-        branch if branch is None or branch.numel() == 1 else _channels("branch_scale", branch, x),
-        _rows("out_scale", out_scale, x),
-        _rows("in_scale", in_scale, x),
-        _seed(seed, dropout, x),
+        None if out_weight is None else _channels("out_weight", out_weight, x),
+        None if out_bias is None else _channels("out_bias", out_bias, x),
+        None if in_weight is None else _channels("in_weight", in_weight, x),
+        None if in_bias is None else _channels("in_bias", in_bias, x),
+        None if branch is None else _branch(branch, x),
+        None if out_scale is None else _rows("out_scale", out_scale, x),
+        None if in_scale is None else _rows("in_scale", in_scale, x),
+        _seed(seed, x) if dropout else None,
     )
-    rule = Rule(
-        out_norm or "none", in_norm or "none", float(out_eps), float(in_eps), unit_offset,
-        float(skip_scale), float(factor), float(dropout), x.dtype, f.dtype, stream_dtype, chosen,
-    )  # fmt: skip
-    stream, y, _ = apply(x, f, given, rule)
+    stream, y = apply(x, f, given, rule)
     return stream, stream if in_norm is None else y
 
 
@@ -128,27 +123,68 @@ def boundary_backend(x: Tensor, f: Tensor | None = None, backend: str = "auto") 
     return choose(x.device.type, dtypes, x.shape[-1], backend)
 
 
-def _channels(name: str, tensor: Tensor | None, x: Tensor) -> Tensor | None:
-    if tensor is None:
-        return None
+def _rule(
+    out_norm: str | None,
+    in_norm: str | None,
+    out_eps: float,
+    in_eps: float,
+    unit_offset: bool,
+    skip: float,
+    branch: float,
+    dropout: float,
+    x_dtype: torch.dtype,
+    f_dtype: torch.dtype,
+    stream_dtype: torch.dtype | None,
+    backend: str,
+    device: str,
+    width: int,
+) -> Rule:
+    """Everything that is not a tensor, checked."""
+    if backend not in BACKENDS:
+        raise unknown("backend", backend, BACKENDS)
+    for norm in (out_norm, in_norm):
+        if norm is not None and norm not in NORMS:
+            raise unknown("norm", norm, NORMS)
+    if not (x_dtype.is_floating_point and f_dtype.is_floating_point):
+        raise UsageError(f"x and f must be floating point, got {x_dtype} and {f_dtype}: convert them with .float().")
+    if not 0 <= dropout < 1:
+        raise UsageError(f"dropout must be at least 0 and less than 1, got {dropout}.")
+    stream_dtype = x_dtype if stream_dtype is None else stream_dtype
+    chosen = choose(device, (x_dtype, f_dtype, stream_dtype), width, backend).backend
+    return Rule(
+        out_norm or "none", in_norm or "none", out_eps, in_eps, unit_offset,
+        skip, branch, dropout, x_dtype, f_dtype, stream_dtype, chosen,
+    )  # fmt: skip
+
+
+_known_rule = functools.lru_cache(maxsize=1024)(_rule)
+
+
+def _beside(name: str, tensor: Tensor, x: Tensor) -> None:
+    # A kernel is given addresses alone, and reads what it finds there.
+    if tensor.device != x.device:
+        raise UsageError(f"{name} must be on {x.device}, where x is, got one on {tensor.device}: move it with .to().")
+
+
+def _channels(name: str, tensor: Tensor, x: Tensor) -> Tensor:
+    _beside(name, tensor, x)
     if tensor.shape != x.shape[-1:]:
         raise UsageError(f"{name} must have one number for each of {x.shape[-1]} features, got {tuple(tensor.shape)}.")
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
-def _rows(name: str, tensor: Tensor | None, x: Tensor) -> Tensor | None:
-    if tensor is None:
-        return None
+def _branch(tensor: Tensor, x: Tensor) -> Tensor:
+    return tensor.to(x.device) if tensor.numel() == 1 else _channels("branch_scale", tensor, x)
+
+
+def _rows(name: str, tensor: Tensor, x: Tensor) -> Tensor:
+    _beside(name, tensor, x)
     if tensor.shape not in (x.shape[:-1], (*x.shape[:-1], 1)):
         raise UsageError(f"{name} must have one number for each row of {tuple(x.shape)}, got {tuple(tensor.shape)}.")
     return tensor.reshape(-1).contiguous()
 
 
-def _seed(seed: int | Tensor | None, dropout: float, x: Tensor) -> Tensor | None:
-    if not 0 <= dropout < 1:
-        raise UsageError(f"dropout must be at least 0 and less than 1, got {dropout}.")
-    if not dropout:
-        return None
+def _seed(seed: int | Tensor | None, x: Tensor) -> Tensor:
     if seed is None:
         raise UsageError(
             "dropout needs a seed: pass seed=torch.randint(2**62, (), generator=...), a new one each step."

@@ -6,9 +6,10 @@ straight through an autograd function otherwise, which spares a small tensor the
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -70,17 +71,26 @@ def choose(device: str, dtypes: tuple[torch.dtype, ...], width: int, asked: str 
     return Choice("composed" if device == "cpu" and one else "reference", why_not)
 
 
-def compute(x: Tensor, f: Tensor, *rest) -> tuple[Tensor, Tensor, Tensor]:
-    """The stream, what the next branch reads (empty without an inner norm), and the statistics of the rows."""
-    given, rule = Given(*rest[:8]), Rule(*rest[8:])
-    if rule.backend == "reference" or not x.numel():
-        return reference.forward(x, f, given, rule)
+@functools.cache
+def _kernels() -> Any:
     from normplace.ops.norm_add_norm import triton
 
-    if x.device.type == "cuda" and x.device.index != torch.cuda.current_device():
+    return triton
+
+
+def _elsewhere(tensor: Tensor) -> bool:
+    """Whether the tensor's device is not the current one."""
+    return tensor.is_cuda and tensor.get_device() != torch.cuda.current_device()
+
+
+def compute(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
+    """The stream, what the next branch reads (empty without an inner norm), and the statistics of the rows."""
+    if rule.backend == "reference" or not x.numel():
+        return reference.forward(x, f, given, rule)
+    if _elsewhere(x):
         with torch.cuda.device_of(x):
-            return triton.forward(x, f, given, rule)
-    return triton.forward(x, f, given, rule)
+            return _kernels().forward(x, f, given, rule)
+    return _kernels().forward(x, f, given, rule)
 
 
 def compute_backward(
@@ -98,20 +108,20 @@ def compute_backward(
     assert like is not None
     if rule.backend == "reference" or not like.numel():
         return reference.backward(d_stream, d_y, stream, f, stats, given, rule, needs)
-    from normplace.ops.norm_add_norm import triton
-
-    if like.device.type == "cuda" and like.device.index != torch.cuda.current_device():
+    if _elsewhere(like):
         with torch.cuda.device_of(like):
-            return triton.backward(d_stream, d_y, stream, f, stats, given, rule, needs)
-    return triton.backward(d_stream, d_y, stream, f, stats, given, rule, needs)
+            return _kernels().backward(d_stream, d_y, stream, f, stats, given, rule, needs)
+    return _kernels().backward(d_stream, d_y, stream, f, stats, given, rule, needs)
 
 
-boundary = torch.library.custom_op(
+@torch.library.custom_op(
     "normplace::norm_add_norm",
-    compute,
     mutates_args=(),
     schema=f"(Tensor x, Tensor f, {_GIVEN}, {_RULE}) -> (Tensor, Tensor, Tensor)",
 )
+def boundary(x, f, *rest):
+    """What :func:`compute` returns."""
+    return compute(x, f, Given(*rest[:8]), Rule(*rest[8:]))
 
 
 @boundary.register_fake
@@ -144,11 +154,42 @@ def _(d_stream, d_y, stream, f, stats, *rest):
     return tuple(value if need else stats.new_empty(0) for value, need in zip(found, needs, strict=True))
 
 
-def _save(ctx, inputs, output):
-    _, f, *rest = inputs
-    given, rule = Given(*rest[:8]), Rule(*rest[8:])
-    stream, _, stats = output
-    ctx.mark_non_differentiable(stats)
+class Division(NamedTuple):
+    """How the gradients of a boundary are come by: what would be written unchanged is passed on instead."""
+
+    asked: Needs
+    """What is computed."""
+    passes: bool
+    """Whether the gradient of x is that of the stream."""
+    shares: bool
+    """Whether the gradient of f is that of x."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _division(rule: Rule, wanted: tuple[bool, ...], bare: bool, through_stream: bool) -> Division:
+    """Of the gradients wanted.
+
+    Args:
+        rule: Of the boundary.
+        wanted: In the order of :class:`Needs`.
+        bare: Whether no tensor acts on the branch.
+        through_stream: Whether there is no gradient of what the next branch reads.
+    """
+    needs = Needs(*wanted)
+    passes = through_stream and rule.skip == 1
+    shares = bare and rule.out_norm == "none" and not rule.dropout and rule.branch == rule.skip
+    shares = shares and needs.f and rule.f_dtype == rule.x_dtype
+    asked = needs._replace(
+        x=(needs.x or shares) and not passes,
+        f=needs.f and not shares,
+        in_weight=needs.in_weight and not through_stream,
+        in_bias=needs.in_bias and not through_stream,
+        in_scale=needs.in_scale and not through_stream,
+    )
+    return Division(asked, passes, shares)
+
+
+def _save(ctx, f, given, rule, stream, stats):
     ctx.set_materialize_grads(False)
     needs = ctx.needs_input_grad
     reads_f = rule.out_norm != "none" or needs[6] or needs[7]
@@ -157,43 +198,47 @@ def _save(ctx, inputs, output):
     ctx.rule = rule
 
 
-def _differentiate(ctx, d_stream, d_y, _, *, as_operator=True):
+def _differentiate(ctx, d_stream, d_y, *, as_operator) -> tuple[Tensor | None, ...]:
+    """The gradients of tensors, the seed included."""
     stream, f, stats, *rest = ctx.saved_tensors
-    given, rule = Given(*rest), ctx.rule
+    given, rule, wanted = Given(*rest), ctx.rule, ctx.needs_input_grad[:9]
     if rule.in_norm == "none":
         d_y = None
     if d_stream is None and d_y is None:
-        return (None,) * (2 + len(given) + len(rule))
-    needs = Needs(*ctx.needs_input_grad[:9])
+        return (None,) * 10
     if torch.is_grad_enabled():  # the gradients will be differentiated in turn
-        found = reference.backward(d_stream, d_y, stream, f, None, given, rule, needs)
-        return *found, None, *[None] * len(rule)
-    # What would be written unchanged is passed on instead.
-    passes = d_y is None and rule.skip == 1
-    plain_branch = rule.out_norm == "none" and given.branch is None and given.out_scale is None and not rule.dropout
-    shares = plain_branch and given.out_weight is None and given.out_bias is None and rule.branch == rule.skip
-    shares = shares and needs.f and rule.f_dtype == rule.x_dtype
-    asked = needs._replace(
-        x=(needs.x or shares) and not passes,
-        f=needs.f and not shares,
-        in_weight=needs.in_weight and d_y is not None,
-        in_bias=needs.in_bias and d_y is not None,
-        in_scale=needs.in_scale and d_y is not None,
-    )
-    found = Grads(*[None] * 9)
-    if any(asked):
+        return *reference.backward(d_stream, d_y, stream, f, None, given, rule, Needs(*wanted)), None
+    bare = given.out_weight is None and given.out_bias is None and given.branch is None and given.out_scale is None
+    asked, passes, shares = _division(rule, wanted, bare, d_y is None)
+    found = _NOTHING
+    if True in asked:
         saved = (d_stream, d_y, stream if d_y is not None else None, f, stats)
         if as_operator or torch._C._len_torch_dispatch_stack():
             values = boundary_backward(*saved, *given, *rule, list(asked))
             found = Grads(*(value if need else None for value, need in zip(values, asked, strict=True)))
         else:
             found = compute_backward(*saved, given, rule, asked)
+    if not (passes or shares):
+        return *found, None
     dx = d_stream.to(rule.x_dtype) if passes and d_stream is not None else found.x
-    df = dx if shares else found.f
-    return dx if needs.x else None, df, *found[2:], None, *[None] * len(rule)
+    return dx if wanted[0] else None, dx if shares else found.f, *found[2:], None
 
 
-boundary.register_autograd(_differentiate, setup_context=_save)
+_NOTHING = Grads(*[None] * 9)
+
+
+def _save_operator(ctx, inputs, output):
+    _, f, *rest = inputs
+    stream, _, stats = output
+    ctx.mark_non_differentiable(stats)
+    _save(ctx, f, Given(*rest[:8]), Rule(*rest[8:]), stream, stats)
+
+
+def _differentiate_operator(ctx, d_stream, d_y, _):
+    return *_differentiate(ctx, d_stream, d_y, as_operator=True), *[None] * len(Rule._fields)
+
+
+boundary.register_autograd(_differentiate_operator, setup_context=_save_operator)
 
 
 class _Boundary(torch.autograd.Function):
@@ -201,15 +246,23 @@ class _Boundary(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, f, *rest):
-        *given, rule = rest
-        inputs = (x, f, *given, *rule)
-        output = compute(*inputs)
-        _save(ctx, inputs, output)
-        return output
+        given, rule = Given(*rest[:8]), rest[8]
+        stream, y, stats = compute(x, f, given, rule)
+        _save(ctx, f, given, rule, stream, stats)
+        return stream, y
 
     @staticmethod
     def backward(ctx, *grads):
-        return _differentiate(ctx, *grads, as_operator=False)[: 3 + len(Given._fields)]
+        return *_differentiate(ctx, *grads, as_operator=False), None
+
+
+# Less what ``apply`` of every function looks for: transforms, which have been looked for already.
+_straight = cast(Any, super(torch.autograd.Function, _Boundary)).apply
+
+
+def traced() -> bool:
+    """Whether a compiler or a dispatch mode watches what is called."""
+    return torch.compiler.is_compiling() or bool(torch._C._len_torch_dispatch_stack())
 
 
 def transformed() -> bool:
@@ -217,14 +270,19 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
-def apply(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
-    """The boundary by the shortest way that whoever watches permits; the statistics are empty where none are kept."""
+def apply(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tensor]:
+    """The stream and what the next branch reads, by the shortest way that whoever watches permits."""
     if rule.backend == "composed":
-        return *composed.forward(x, f, given, rule), x.new_empty(0)
+        return composed.forward(x, f, given, rule)
     compiling = torch.compiler.is_compiling()
     if (compiling and rule.backend == "reference") or (not compiling and transformed()):
-        return reference.forward(x, f, given, rule)  # whose parts a compiler fuses and a transform knows
-    if compiling or torch._C._len_torch_dispatch_stack():
-        return boundary(x, f, *given, *rule)
-    learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, f, *given))
-    return _Boundary.apply(x, f, *given, rule) if learns else compute(x, f, *given, *rule)
+        return reference.forward(x, f, given, rule)[:2]  # whose parts a compiler fuses and a transform knows
+    if traced():
+        return boundary(x, f, *given, *rule)[:2]
+    if torch.is_grad_enabled() and (x.requires_grad or f.requires_grad or _any_learned(given)):
+        return _straight(x, f, *given, rule)
+    return compute(x, f, given, rule)[:2]
+
+
+def _any_learned(given: Given) -> bool:
+    return any(tensor is not None and tensor.requires_grad for tensor in given)

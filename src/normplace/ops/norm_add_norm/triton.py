@@ -17,7 +17,7 @@ import torch
 import triton
 from torch import Tensor
 
-from normplace.ops.launch import Launch, aligned
+from normplace.ops.launch import Launch
 from normplace.ops.norm_add_norm import triton_kernels
 from normplace.ops.norm_add_norm.reference import Given, Grads, Needs, Rule
 
@@ -60,19 +60,20 @@ BACKWARD = {
     256: Tile(rows=8, warps=4, per_sm=4, stages=2),
     512: Tile(rows=4, warps=4, per_sm=4, stages=2),
     1024: Tile(rows=2, warps=4, per_sm=2, stages=3),
-    2048: Tile(rows=2, warps=4, per_sm=2, stages=2),
-    4096: Tile(rows=1, warps=8, per_sm=2, stages=3),
-    8192: Tile(rows=1, warps=16, per_sm=2, stages=3),
+    2048: Tile(rows=1, warps=8, per_sm=2, stages=3),
+    4096: Tile(rows=2, warps=16, per_sm=1, stages=3),
+    8192: Tile(rows=1, warps=16, per_sm=1, stages=3),
     16384: Tile(rows=1, warps=32, per_sm=1),
 }
-# With gradients of shifts a program keeps twice as many sums.
+# With gradients of shifts a program keeps twice as many sums. That of 8192 was chosen for what its threads hold, which
+# just fits their registers.
 BACKWARD_SHIFTS = {
     256: Tile(rows=4, warps=4, per_sm=5, stages=2),
     512: Tile(rows=2, warps=4, per_sm=5, stages=2),
     1024: Tile(rows=2, warps=4, per_sm=2, stages=3),
     2048: Tile(rows=1, warps=4, per_sm=2, stages=3),
-    4096: Tile(rows=2, warps=16, per_sm=2, stages=3),
-    8192: Tile(rows=1, warps=16, per_sm=2),
+    4096: Tile(rows=1, warps=8, per_sm=1, stages=4),
+    8192: Tile(rows=1, warps=16, per_sm=1, stages=3),
     16384: Tile(rows=1, warps=32, per_sm=1),
 }
 # Programs' parts added at a time, and channels of each program that adds them.
@@ -91,6 +92,14 @@ def _machine(device: torch.device) -> tuple[int, int]:
     driver: Any = triton.runtime.driver
     properties = driver.active.utils.get_device_properties(device.index)
     return properties["multiprocessor_count"], properties["max_shared_mem"] - SCRATCH
+
+
+def _stream(device: torch.device) -> int:
+    """The current stream of the device, which is the current one."""
+    if device.index is None:
+        return 0
+    driver: Any = triton.runtime.driver
+    return driver.active.get_current_stream(device.index)
 
 
 class Layout(NamedTuple):
@@ -121,10 +130,13 @@ def _layout(table: dict[int, Tile], width: int, device: torch.device, row_bytes:
     return Layout(tall, tile.per_sm * multiprocessors, constants, tile.warps)
 
 
-def _rows(tensor: Tensor, width: int) -> Tensor:
-    """The tensor as rows whose elements lie side by side, copied only where they do not."""
-    flat = tensor if tensor.dim() == 2 else tensor.reshape(-1, width)
-    return flat if width == 1 or flat.stride(1) == 1 else flat.contiguous()
+def _rows(tensor: Tensor, width: int) -> tuple[Tensor, int]:
+    """The tensor with the elements of a row side by side, copied where they are not, and how far apart rows begin."""
+    if tensor.is_contiguous():
+        return tensor, width
+    flat = tensor.reshape(-1, width)
+    flat = flat if width == 1 or flat.stride(1) == 1 else flat.contiguous()
+    return flat, flat.stride(0)
 
 
 class Form(NamedTuple):
@@ -153,13 +165,18 @@ class Form(NamedTuple):
         }  # fmt: skip
 
 
+def _factor(value: float) -> float | None:
+    """None spares the kernels a multiplication by one."""
+    return None if value == 1 else value
+
+
 def _bytes(*dtypes: torch.dtype | None) -> int:
     return sum(dtype.itemsize for dtype in dtypes if dtype is not None)
 
 
 @functools.lru_cache(maxsize=FORMS)
-def _forward_launch(form: Form, strides: tuple[int, int]) -> tuple[Layout, Launch]:
-    del strides  # only tells launches apart
+def _forward_launch(form: Form, x_stride: int, f_stride: int) -> tuple[Layout, Launch]:
+    del x_stride, f_stride  # only tells launches apart
     rule = form.rule
     table = FORWARD_CENTRED if "layer" in (rule.out_norm, rule.in_norm) else FORWARD
     layout = _layout(table, form.width, form.device, _bytes(rule.x_dtype, rule.f_dtype), _bytes(*form.given[:5]))
@@ -169,16 +186,15 @@ def _forward_launch(form: Form, strides: tuple[int, int]) -> tuple[Layout, Launc
 def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
     """As the reference."""
     width, device = x.shape[-1], x.device
-    x_rows, f_rows = _rows(x, width), _rows(f, width)
-    rows = len(x_rows)
-    stream = torch.empty(x.shape, dtype=rule.stream_dtype, device=device)
-    y = torch.empty(x.shape if rule.in_norm != "none" else 0, dtype=rule.f_dtype, device=device)
+    (x_rows, x_stride), (f_rows, f_stride) = _rows(x, width), _rows(f, width)
+    rows = x.numel() // width
+    stream = torch.empty_like(x, dtype=rule.stream_dtype, memory_format=torch.contiguous_format)
+    y = torch.empty_like(stream, dtype=rule.f_dtype) if rule.in_norm != "none" else f.new_empty(0)
     stats = torch.empty(rows, rule.num_statistics, dtype=torch.float32, device=device)
-    strides = x_rows.stride(0), f_rows.stride(0)
-    layout, launch = _forward_launch(Form.of(given, rule, width, device), strides)
+    layout, launch = _forward_launch(Form.of(given, rule, width, device), x_stride, f_stride)
     launch(
-        (layout.programs(rows), 1, 1), x_rows, f_rows, *strides, *given, stream, y, stats, rows,
-        rule.out_eps, rule.in_eps, rule.skip, rule.branch, rule.dropout, known=aligned(x_rows, f_rows, *given),
+        (layout.programs(rows), 1, 1), _stream(device), (x_rows, f_rows, *given, stream, y, stats),
+        x_stride, f_stride, rows, rule.out_eps, rule.in_eps, _factor(rule.skip), _factor(rule.branch), rule.dropout,
     )  # fmt: skip
     return stream, y, stats
 
@@ -186,33 +202,39 @@ def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Ten
 class Backward(NamedTuple):
     """The launches of a backward pass, and what the first leaves to the second."""
 
-    asked: tuple[bool, bool, bool, bool]
-    """Whether programs add up parts of the outer gain's and shift's gradients, and of the inner ones."""
+    num_parts: int
+    """Sums that each program keeps, over its rows, of the gains' and shifts' gradients."""
     layout: Layout
     rows: Launch
     finish: Launch
 
 
 @functools.lru_cache(maxsize=FORMS)
-def _backward_launches(form: Form, needs: Needs, read: tuple[torch.dtype | None, ...], f_stride: int) -> Backward:
+def _backward_launches(form: Form, needs: Needs, read: tuple[bool, bool, bool], f_stride: int) -> Backward:
     del f_stride  # only tells launches apart
+    rule = form.rule
     out_weight, out_bias, in_weight, _, branch = form.given[:5]
-    asked = (
-        needs.out_weight or needs.branch,
-        needs.out_bias or (needs.branch and out_bias is not None),
-        needs.in_weight,
-        needs.in_bias,
-    )
-    table = BACKWARD_SHIFTS if asked[1] or asked[3] else BACKWARD
+    asked = {
+        "OUT_GAIN": needs.out_weight or needs.branch,
+        "OUT_SHIFT": needs.out_bias or (needs.branch and out_bias is not None),
+        "IN_GAIN": needs.in_weight,
+        "IN_SHIFT": needs.in_bias,
+    }
+    kept = [name for name, wanted in asked.items() if wanted]
+    parts = {name: kept.index(name) if wanted else -1 for name, wanted in asked.items()}
+    table = BACKWARD_SHIFTS if asked["OUT_SHIFT"] or asked["IN_SHIFT"] else BACKWARD
     # Gradients of the rows' scales read gains and shifts once more.
     channels = form.given[:5] * 2 if needs.out_scale or needs.in_scale else (out_weight, in_weight, branch)
-    layout = _layout(table, form.width, form.device, _bytes(*read), _bytes(*channels))
+    by_stream, by_y, by_f = read
+    stream_bytes, f_bytes = rule.stream_dtype.itemsize, rule.f_dtype.itemsize
+    row_bytes = by_stream * stream_bytes + by_y * (f_bytes + stream_bytes) + by_f * f_bytes
+    layout = _layout(table, form.width, form.device, row_bytes, _bytes(*channels))
     constants = {name: form.constants[name] for name in ("D", "OFFSET", "PER_CHANNEL")}
     return Backward(
-        asked,
+        len(kept),
         layout,
-        Launch(kernels.backward, form.constants | layout.constants, num_warps=layout.warps),
-        Launch(kernels.finish, constants | {"CHUNK": CHUNK, "SPAN": SPAN}, num_warps=8),
+        Launch(kernels.backward, form.constants | layout.constants | parts, num_warps=layout.warps),
+        Launch(kernels.finish, constants | {"CHUNK": CHUNK, "SPAN": SPAN} | parts, num_warps=8),
     )
 
 
@@ -229,44 +251,47 @@ def backward(
     """As the reference."""
     like = d_stream if d_stream is not None else d_y
     assert like is not None
-    shape, width, device = like.shape, like.shape[-1], like.device
+    width, device = like.shape[-1], like.device
     rows = like.numel() // width
-    f_rows = None if f is None else _rows(f, width)
-    f_stride = 0 if f_rows is None else f_rows.stride(0)
-    d_stream, d_y = (None if grad is None else grad.contiguous() for grad in (d_stream, d_y))
-    read = (d_stream, d_y, stream, f_rows)
+    f_rows, f_stride = (None, 0) if f is None else _rows(f, width)
+    d_stream = None if d_stream is None else d_stream.contiguous()
+    d_y = None if d_y is None else d_y.contiguous()
+    read = (d_stream is not None, d_y is not None, f is not None)
     form = Form.of(given, rule, width, device)
-    launches = _backward_launches(form, needs, tuple([None if t is None else t.dtype for t in read]), f_stride)
-    programs = launches.layout.programs(rows)
-    dx = torch.empty(shape, dtype=rule.x_dtype, device=device) if needs.x else None
-    df = torch.empty(shape, dtype=rule.f_dtype, device=device) if needs.f else None
-
-    def alike(tensor: Tensor | None, needed: bool) -> Tensor | None:
-        return torch.empty_like(tensor) if needed and tensor is not None else None
-
-    d_out_scale, d_in_scale = alike(given.out_scale, needs.out_scale), alike(given.in_scale, needs.in_scale)
-    parts = [
-        torch.empty(programs, width, dtype=torch.float32, device=device) if wanted else None
-        for wanted in launches.asked
-    ]
-    known = aligned(*read, *given)
+    launches = _backward_launches(form, needs, read, f_stride)
+    programs, queue = launches.layout.programs(rows), _stream(device)
+    dx = _alike(like, needs.x, rule.x_dtype)
+    df = _alike(like, needs.f, rule.f_dtype)
+    d_out_scale = _alike(given.out_scale, needs.out_scale)
+    d_in_scale = _alike(given.in_scale, needs.in_scale)
+    kept = launches.num_parts
+    parts = torch.empty(kept, programs, width, dtype=torch.float32, device=device) if kept else None
     launches.rows(
-        (programs, 1, 1), *read, f_stride, *given, stats, dx, df, d_out_scale, d_in_scale, *parts,
-        rows, rule.skip, rule.branch, rule.dropout, known=known,
+        (programs, 1, 1), queue,
+        (d_stream, d_y, stream, f_rows, *given, stats, dx, df, d_out_scale, d_in_scale, parts),
+        f_stride, rows, _factor(rule.skip), _factor(rule.branch), rule.dropout,
     )  # fmt: skip
-    if not any(launches.asked):
+    if parts is None:
         return Grads(dx, df, None, None, None, None, None, d_out_scale, d_in_scale)
-    d_out_weight, d_out_bias = alike(given.out_weight, needs.out_weight), alike(given.out_bias, needs.out_bias)
-    d_in_weight, d_in_bias = alike(given.in_weight, needs.in_weight), alike(given.in_bias, needs.in_bias)
+    d_out_weight, d_out_bias = _alike(given.out_weight, needs.out_weight), _alike(given.out_bias, needs.out_bias)
+    d_in_weight, d_in_bias = _alike(given.in_weight, needs.in_weight), _alike(given.in_bias, needs.in_bias)
     d_branch = torch.empty(width, dtype=torch.float32, device=device) if needs.branch else None
     launches.finish(
-        (-(-width // SPAN), 2, 1), *parts, given.out_weight, given.out_bias, given.branch,
-        d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, programs, rule.branch, known=known,
+        (-(-width // SPAN), 2, 1), queue,
+        (parts, given.out_weight, given.out_bias, given.branch,
+         d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch),
+        programs, _factor(rule.branch),
     )  # fmt: skip
     if d_branch is not None and given.branch is not None:
         d_branch = d_branch if form.per_channel else d_branch.sum()
         d_branch = d_branch.reshape(given.branch.shape).to(given.branch.dtype)
     return Grads(dx, df, d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, d_out_scale, d_in_scale)
+
+
+def _alike(tensor: Tensor | None, needed: bool, dtype: torch.dtype | None = None) -> Tensor | None:
+    if not needed or tensor is None:
+        return None
+    return torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def forget_launches() -> None:

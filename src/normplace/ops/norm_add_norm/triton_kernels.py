@@ -34,7 +34,7 @@ def _kept(v, seed, row, cols, dropout):
 @triton.jit
 def _read(pointer, row, stride, cols, mask):
     place = row.to(tl.int64)[:, None] * stride + cols[None, :]
-    return tl.load(pointer + place, mask=mask, other=0.0, eviction_policy="evict_first")
+    return tl.load(pointer + place, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -61,9 +61,15 @@ def _affine(v, weight, bias, cols, inside, OFFSET: tl.constexpr):
 
 
 @triton.jit
+def _times(v, factor):
+    """A missing factor is one."""
+    return v if factor is None else factor * v
+
+
+@triton.jit
 def _branched(v, branch, branch_value, cols, inside, PER_CHANNEL: tl.constexpr):
     if branch is None:
-        v *= branch_value
+        v = _times(v, branch_value)
     elif PER_CHANNEL:
         v *= _channels(branch, cols, inside)
     else:
@@ -72,14 +78,21 @@ def _branched(v, branch, branch_value, cols, inside, PER_CHANNEL: tl.constexpr):
 
 
 @triton.jit
+def _unpadded(v, inside, D: tl.constexpr, BLOCK: tl.constexpr):
+    """A mean has been taken from padding too."""
+    return v if D == BLOCK else tl.where(inside[None, :], v, 0.0)
+
+
+@triton.jit
 def _standardised(
-    v, mask, row, there, stats, place, eps, D: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr
+    v, inside, row, there, stats, place, eps,
+    D: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The standardised rows, whose statistics are stored at ``place`` of the KEPT of each row."""
     stats += row.to(tl.int64) * KEPT + place
     if KIND == 2:
         mean = tl.sum(v, 1) / D
-        v = tl.where(mask, v - mean[:, None], 0.0)
+        v = _unpadded(v - mean[:, None], inside, D, BLOCK)
         tl.store(stats + 2, mean, mask=there)
     rstd = tl.rsqrt(tl.sum(v * v, 1) / D + eps)
     tl.store(stats, rstd, mask=there)
@@ -99,16 +112,16 @@ def _restandardised(v, row, there, stats, place, KIND: tl.constexpr, KEPT: tl.co
 @triton.jit
 def _through(g, hat, rstd, D: tl.constexpr, KIND: tl.constexpr):
     """The gradient of what was standardised."""
-    moved = g - hat * (tl.sum(g * hat, 1) / D)[:, None]
+    moved = g * rstd[:, None]
     if KIND == 2:
-        moved -= (tl.sum(g, 1) / D)[:, None]
-    return moved * rstd[:, None]
+        moved -= (tl.sum(g, 1) / D * rstd)[:, None]
+    return moved - hat * (tl.sum(g * hat, 1) / D * rstd)[:, None]
 
 
 @triton.jit(do_not_specialize=["rows"])
 def forward(
-    x, f, x_stride, f_stride, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed,
-    stream, y, stats, rows, out_eps, in_eps, skip, branch_value, dropout,
+    x, f, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed, stream, y, stats,
+    x_stride, f_stride, rows, out_eps, in_eps, skip, branch_value, dropout,
     D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
     KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -122,36 +135,47 @@ def forward(
         u = _read(f, row, f_stride, cols, mask).to(tl.float32)
         v = _read(x, row, x_stride, cols, mask).to(tl.float32)
         if OUT > 0:
-            u = _standardised(u, mask, row, there, stats, 0, out_eps, D, OUT, KEPT)
+            u = _standardised(u, inside, row, there, stats, 0, out_eps, D, OUT, KEPT, BLOCK)
         u = _affine(u, out_weight, out_bias, cols, inside, OFFSET)
         if out_scale is not None:
             u *= tl.load(out_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
         if seed is not None:
             u = _kept(u, seed, row, cols, dropout)
-        v = skip * v + _branched(u, branch, branch_value, cols, inside, PER_CHANNEL)
+        v = _times(v, skip) + _branched(u, branch, branch_value, cols, inside, PER_CHANNEL)
         place = row.to(tl.int64)[:, None] * D + cols[None, :]
         rounded = v.to(stream.dtype.element_ty)
-        tl.store(stream + place, rounded, mask=mask)
+        tl.store(stream + place, rounded, mask=mask, eviction_policy="evict_first")
         if IN > 0:
-            v = _standardised(rounded.to(tl.float32), mask, row, there, stats, 1, in_eps, D, IN, KEPT)
+            v = rounded.to(tl.float32)
+            v = _standardised(v, inside, row, there, stats, 1, in_eps, D, IN, KEPT, BLOCK)
             v = _affine(v, in_weight, in_bias, cols, inside, OFFSET)
             if in_scale is not None:
                 v *= tl.load(in_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
-            tl.store(y + place, v, mask=mask)
+            tl.store(y + place, v, mask=mask, eviction_policy="evict_first")
+
+
+@triton.jit
+def _part(parts, which: tl.constexpr, program, programs, D: tl.constexpr):
+    """Where a program leaves its part of one sum."""
+    return parts + (which * programs + program) * D
 
 
 @triton.jit(do_not_specialize=["rows"])
 def backward(
-    d_stream, d_y, stream, f, f_stride, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed,
-    stats, dx, df, d_out_scale, d_in_scale, out_gain, out_shift, in_gain, in_shift,
-    rows, skip, branch_value, dropout,
+    d_stream, d_y, stream, f, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed,
+    stats, dx, df, d_out_scale, d_in_scale, parts,
+    f_stride, rows, skip, branch_value, dropout,
     D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
     KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    OUT_GAIN: tl.constexpr, OUT_SHIFT: tl.constexpr, IN_GAIN: tl.constexpr, IN_SHIFT: tl.constexpr,
 ):  # fmt: skip
     """Gradients of rows, and of the gains and shifts the part that this program's rows contribute.
 
-    The parts leave out the branch's multiplier, so that its own gradient follows from them too.
+    The last constants number the sums that are wanted, and are -1 for the others. The sums leave out the branch's
+    multiplier, so that its own gradient follows from them too.
     """
+    # Tiles in flight wait in shared memory, and take registers only from where they are used.
+    AHEAD: tl.constexpr = STAGES > 1
     cols = tl.arange(0, BLOCK)
     inside = cols < D
     sum_out_gain = tl.zeros([BLOCK], tl.float32)
@@ -162,14 +186,14 @@ def backward(
         row = first + tl.arange(0, ROWS)
         there = row < rows
         mask = there[:, None] & inside[None, :]
-        # Every load is issued before the first is used.
         if d_y is not None:
             g = _read(d_y, row, D, cols, mask)
             v = _read(stream, row, D, cols, mask)
-        if d_stream is not None:
-            total = _read(d_stream, row, D, cols, mask)
-        if f is not None:
-            u = _read(f, row, f_stride, cols, mask)
+        if not AHEAD:  # every load is issued before the first is used
+            if d_stream is not None:
+                total = _read(d_stream, row, D, cols, mask)
+            if f is not None:
+                u = _read(f, row, f_stride, cols, mask)
         if d_y is not None:
             g = g.to(tl.float32)
             hat, rstd = _restandardised(v.to(tl.float32), row, there, stats, 1, IN, KEPT)
@@ -178,25 +202,29 @@ def backward(
                 tl.store(d_in_scale + row, product, mask=there)
             if in_scale is not None:
                 g *= tl.load(in_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
-            if in_gain is not None:
+            if IN_GAIN >= 0:
                 sum_in_gain += tl.sum(g * hat, 0)
-            if in_shift is not None:
+            if IN_SHIFT >= 0:
                 sum_in_shift += tl.sum(g, 0)
             through = _through(_gained(g, in_weight, cols, inside, OFFSET), hat, rstd, D, IN)
             if IN == 2:
-                through = tl.where(mask, through, 0.0)  # the mean is taken from padding too
+                through = _unpadded(through, inside, D, BLOCK)
+            if AHEAD and d_stream is not None:
+                total = _read(d_stream, row, D, cols, mask)
             total = through if d_stream is None else total.to(tl.float32) + through
         else:
-            total = total.to(tl.float32)
+            total = (_read(d_stream, row, D, cols, mask) if AHEAD else total).to(tl.float32)
         place = row.to(tl.int64)[:, None] * D + cols[None, :]
         if dx is not None:
-            tl.store(dx + place, skip * total, mask=mask)
+            tl.store(dx + place, _times(total, skip), mask=mask)
         if seed is not None:
             total = _kept(total, seed, row, cols, dropout)
         g = total
         if out_scale is not None:
             g *= tl.load(out_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
         if f is not None:
+            if AHEAD:
+                u = _read(f, row, f_stride, cols, mask)
             hat = u.to(tl.float32)
             if OUT > 0:
                 hat, rstd = _restandardised(hat, row, there, stats, 0, OUT, KEPT)
@@ -204,9 +232,9 @@ def backward(
                 u = _affine(hat, out_weight, out_bias, cols, inside, OFFSET)
                 product = tl.sum(total * _branched(u, branch, branch_value, cols, inside, PER_CHANNEL), 1)
                 tl.store(d_out_scale + row, product, mask=there)
-            if out_gain is not None:
+            if OUT_GAIN >= 0:
                 sum_out_gain += tl.sum(g * hat, 0)
-        if out_shift is not None:
+        if OUT_SHIFT >= 0:
             sum_out_shift += tl.sum(g, 0)
         if df is not None:
             g = _branched(g, branch, branch_value, cols, inside, PER_CHANNEL)
@@ -214,19 +242,22 @@ def backward(
             if OUT > 0:
                 g = _through(g, hat, rstd, D, OUT)
             tl.store(df + place, g, mask=mask)
-    place = tl.program_id(0) * D + cols
-    if out_gain is not None:
-        tl.store(out_gain + place, sum_out_gain, mask=inside)
-    if out_shift is not None:
-        tl.store(out_shift + place, sum_out_shift, mask=inside)
-    if in_gain is not None:
-        tl.store(in_gain + place, sum_in_gain, mask=inside)
-    if in_shift is not None:
-        tl.store(in_shift + place, sum_in_shift, mask=inside)
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    if OUT_GAIN >= 0:
+        tl.store(_part(parts, OUT_GAIN, program, programs, D) + cols, sum_out_gain, mask=inside)
+    if OUT_SHIFT >= 0:
+        tl.store(_part(parts, OUT_SHIFT, program, programs, D) + cols, sum_out_shift, mask=inside)
+    if IN_GAIN >= 0:
+        tl.store(_part(parts, IN_GAIN, program, programs, D) + cols, sum_in_gain, mask=inside)
+    if IN_SHIFT >= 0:
+        tl.store(_part(parts, IN_SHIFT, program, programs, D) + cols, sum_in_shift, mask=inside)
 
 
 @triton.jit
-def _summed(part, programs, cols, inside, D: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr):
+def _summed(
+    parts, which: tl.constexpr, programs, cols, inside, D: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr
+):  # fmt: skip
+    part = _part(parts, which, 0, programs, D)
     total = tl.zeros([CHUNK, SPAN], tl.float32)
     for first in range(0, programs, CHUNK):
         number = first + tl.arange(0, CHUNK)
@@ -237,9 +268,10 @@ def _summed(part, programs, cols, inside, D: tl.constexpr, CHUNK: tl.constexpr, 
 
 @triton.jit(do_not_specialize=["programs"])
 def finish(
-    out_gain, out_shift, in_gain, in_shift, out_weight, out_bias, branch,
-    d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, programs, branch_value,
+    parts, out_weight, out_bias, branch, d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch,
+    programs, branch_value,
     D: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr,
+    OUT_GAIN: tl.constexpr, OUT_SHIFT: tl.constexpr, IN_GAIN: tl.constexpr, IN_SHIFT: tl.constexpr,
 ):  # fmt: skip
     """Add the programs' parts: the gradients of gains, shifts and, channel by channel, of the branch's multiplier.
 
@@ -251,14 +283,14 @@ def finish(
     mask = inside[None, :]
     if tl.program_id(1) == 0:
         product = tl.zeros([1, SPAN], tl.float32)
-        if out_gain is not None:
-            part = _summed(out_gain, programs, cols, inside, D, CHUNK, SPAN)
+        if OUT_GAIN >= 0:
+            part = _summed(parts, OUT_GAIN, programs, cols, inside, D, CHUNK, SPAN)
             product += _gained(part, out_weight, cols, inside, OFFSET)
             if d_out_weight is not None:
                 part = _branched(part, branch, branch_value, cols, inside, PER_CHANNEL)
                 tl.store(d_out_weight + place, part, mask=mask)
-        if out_shift is not None:
-            part = _summed(out_shift, programs, cols, inside, D, CHUNK, SPAN)
+        if OUT_SHIFT >= 0:
+            part = _summed(parts, OUT_SHIFT, programs, cols, inside, D, CHUNK, SPAN)
             if out_bias is not None:
                 product += part * _channels(out_bias, cols, inside)
             if d_out_bias is not None:
@@ -267,7 +299,9 @@ def finish(
         if d_branch is not None:
             tl.store(d_branch + place, product, mask=mask)
     else:
-        if in_gain is not None:
-            tl.store(d_in_weight + place, _summed(in_gain, programs, cols, inside, D, CHUNK, SPAN), mask=mask)
-        if in_shift is not None:
-            tl.store(d_in_bias + place, _summed(in_shift, programs, cols, inside, D, CHUNK, SPAN), mask=mask)
+        if IN_GAIN >= 0:
+            part = _summed(parts, IN_GAIN, programs, cols, inside, D, CHUNK, SPAN)
+            tl.store(d_in_weight + place, part, mask=mask)
+        if IN_SHIFT >= 0:
+            part = _summed(parts, IN_SHIFT, programs, cols, inside, D, CHUNK, SPAN)
+            tl.store(d_in_bias + place, part, mask=mask)
