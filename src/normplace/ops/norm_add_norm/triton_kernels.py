@@ -11,6 +11,8 @@ again. A program walks over tiles; the backward pass adds up its gains' gradient
 import triton
 import triton.language as tl
 
+from normplace.ops.rounding import mean_of, reciprocal_root
+
 
 @triton.jit
 def _mix(h):
@@ -91,10 +93,10 @@ def _standardised(
     """The standardised rows, whose statistics are stored at ``place`` of the KEPT of each row."""
     stats += row.to(tl.int64) * KEPT + place
     if KIND == 2:
-        mean = tl.sum(v, 1) / D
+        mean = mean_of(tl.sum(v, 1), D)
         v = _unpadded(v - mean[:, None], inside, D, BLOCK)
         tl.store(stats + 2, mean, mask=there)
-    rstd = tl.rsqrt(tl.sum(v * v, 1) / D + eps)
+    rstd = reciprocal_root(mean_of(tl.sum(v * v, 1), D) + eps)
     tl.store(stats, rstd, mask=there)
     return v * rstd[:, None]
 
@@ -112,10 +114,10 @@ def _restandardised(v, row, there, stats, place, KIND: tl.constexpr, KEPT: tl.co
 @triton.jit
 def _through(g, hat, rstd, D: tl.constexpr, KIND: tl.constexpr):
     """The gradient of what was standardised."""
-    moved = g * rstd[:, None]
+    inner = mean_of(tl.sum(g * hat, 1), D)
     if KIND == 2:
-        moved -= (tl.sum(g, 1) / D * rstd)[:, None]
-    return moved - hat * (tl.sum(g * hat, 1) / D * rstd)[:, None]
+        g -= mean_of(tl.sum(g, 1), D)[:, None]
+    return g * rstd[:, None] - hat * (inner * rstd)[:, None]
 
 
 @triton.jit(do_not_specialize=["rows"])

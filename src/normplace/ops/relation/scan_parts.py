@@ -12,6 +12,8 @@ masked.
 import triton
 import triton.language as tl
 
+from normplace.ops.rounding import mean_of, reciprocal_root
+
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 # An exponent lower than any, of which differences can be taken.
@@ -65,11 +67,7 @@ def live_channels(heads, width, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: 
 @triton.jit
 def inverse_root(variance):
     """``1 / sqrt(variance)``, and 0 of 0."""
-    safe = tl.where(variance > 0.0, variance, 1.0)
-    root = tl.rsqrt(safe)
-    # The hardware's is approximate; one step of Newton's method gives its last digits.
-    root *= 1.5 - 0.5 * (safe * root) * root
-    return tl.where(variance > 0.0, root, 0.0)
+    return tl.where(variance > 0.0, reciprocal_root(tl.where(variance > 0.0, variance, 1.0)), 0.0)
 
 
 @triton.jit
@@ -79,14 +77,6 @@ def values_of(x, row, there, D, width, live, HEADS: tl.constexpr, WIDTH: tl.cons
     policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
     mask = there[:, None, None] & live
     return tl.load(x + places(row, D, width, HEADS, WIDTH), mask=mask, other=0.0, eviction_policy=policy)
-
-
-@triton.jit
-def _mean(total, width):
-    """``total / width``, rounded as a division is but without its branch: nothing after one is read before it."""
-    inverse = 1.0 / width
-    mean = total * inverse
-    return mean + tl.fma(-mean, width, total) * inverse
 
 
 @triton.jit
@@ -120,7 +110,7 @@ def exponents_of(
     mean = tl.zeros_like(scale)
     if NORM:
         value = _less_first(value, x, row, there, D, heads, width, live, HEADS)
-        mean = _mean(tl.sum(value, 2), tl.zeros_like(scale) + width)
+        mean = mean_of(tl.sum(value, 2), width)
         value = tl.where(live, value - mean[:, :, None], 0.0)
         scale = inverse_root(tl.sum(value * value, 2) / width + eps)
         value *= (scale * LOG2E)[:, :, None]

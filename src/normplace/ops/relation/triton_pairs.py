@@ -43,7 +43,7 @@ SCALES = Tile(rows=64, cols=32, warps=4)
 QUICK_STEP = 64
 FORWARD = Tile(rows=16, cols=64, warps=4, unroll=8)
 QUERIES = Tile(rows=16, cols=64, warps=4, unroll=8)
-KEYS = Tile(rows=16, cols=64, warps=4, unroll=8)
+KEYS = Tile(rows=16, cols=64, warps=4, unroll=4)
 THROUGH_SCALE = Tile(rows=64, cols=64, warps=4, unroll=32)
 # Elements of the rows whose mean is taken by one program.
 STATISTICS = 4096

@@ -49,7 +49,7 @@ class Tile:
 # Where a row is the work of one warp, its sums need no barrier.
 SUMS = Tile(elements=2048, warps=1)
 FORWARD = Tile(elements=1024, warps=1, chunk=16)
-BACKWARD = Tile(elements=1024, warps=1, chunk=16)
+BACKWARD = Tile(elements=1024, warps=1, chunk=16, stages=2)
 MOST_WARPS = 16
 # Chunks, and channels of them, that are accumulated at a time, and the warps that do.
 SLOTS, SLOT_WIDTH, SLOT_WARPS = 256, 8, 4
@@ -202,6 +202,6 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
     _accumulate(layout, later, later_tops, reverse=True)
     kernels.key_gradients[grid](
         b, weight, keys.means, keys.scales, kept, exponents, later, later_tops, db, *layout.sizes[:4], layout.chunks,
-        CAUSAL=rule.causal, **shape, **layout.flags(weight),
+        CAUSAL=rule.causal, **shape | {"STAGES": 1}, **layout.flags(weight),
     )  # fmt: skip
     return da, db
