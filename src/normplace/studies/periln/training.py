@@ -117,7 +117,6 @@ def plan(scale: str) -> Iterator[TrainingTrial]:
         yield from _trials("120M", NAMED, rates[:2], SEEDS, **half, **SIZES["120M"])
         yield from _trials("40M", NAMED, rates[:3], SEEDS, **half, **SIZES["40M"])
         yield from _trials("10M", NAMED + OTHERS + MORE, rates, SEEDS, **half, **SIZES["10M"])
-        yield from _trials("40M", OTHERS, rates[:3], SEEDS, **half, **SIZES["40M"])
 
 
 def _trials(
