@@ -7,8 +7,8 @@ in bfloat16 autocast with AdamW: ``pre`` and ``peri``, each with the norm, add a
 with separate ones, and each with its branches and loss compiled and not, turn by turn. Operations are counted as
 :mod:`normplace.train.throughput` says and held against the peak the GPU's maker states, 989 · 10¹² a second in bfloat16
 for an H200, and against the rate of a large product measured in the same run. The second part trains ``peri`` from the
-same weights on the same bytes, fused and not, and not fused from weights that differ by a millionth: how far losses part
-for no other reason than rounding.
+same weights on the same bytes, fused and not, and not fused from weights that differ by a millionth: how far losses
+part for no other reason than rounding.
 """
 
 from __future__ import annotations
