@@ -184,6 +184,8 @@ def _add_key_slopes(
         if NORM:
             s = _of_pairs(of_scale + k, counts, CHECK or MASKED)
             x = x * s - (mean + _read(of_mean + k, key, T, keep, CHECK)) * s
+            # A channel that is padding holds the mean alone, which may be anything.
+            x = tl.where(in_width, x, 0.0)
             p = g * _slope(x, ACT)
             acc += s * p
             share = tl.where(number == k, tl.sum(p * x, 1)[:, None] * (s * s), share)
