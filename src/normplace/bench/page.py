@@ -28,10 +28,11 @@ relative to the largest entry.
 **Times** are medians with quartiles, of a forward pass without gradients, and of forward and backward as in training.
 Methods take turns, one call of each in every round, and a ratio is the median over rounds. On a GPU a time is what
 passes between two events around one call whose inputs are not in the cache, and whose launches are queued while the
-cache is flushed, as those of a training step are; calls *on end*, timed together and divided, show what launching
-takes. *Rate* is what the pass must at least do, divided by the time, and *of ceiling* its fraction of what the same GPU
-did in the same run: bytes of a device copy, operations of a float32 product, or exponentials of a kernel that does
-nothing else. Memory is the most that was taken at a time over the inputs, results included.
+cache is flushed, as those of a training step are; where launching takes longer than that, about a millisecond, the
+time shows it. Calls *on end*, timed together and divided, show what launching takes. *Rate* is what the pass must at
+least do, divided by the time, and *of ceiling* its fraction of what the same GPU did in the same run: bytes of a
+device copy, operations of a float32 product, or exponentials of a kernel that does nothing else. Memory is the most
+that was taken at a time over the inputs, results included.
 
 **On a CPU** there are ratios only. Times are taken while the C library's allocator keeps large blocks that are freed:
 as it comes, it gives them back to the system, and peers that allocate much are several times slower. Memory is the
