@@ -200,6 +200,7 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
         layout.chunks, **shape, **layout.options(weight),
     )  # fmt: skip
     _accumulate(layout, later, later_tops, reverse=True)
+    # More than one step under way slowed this one down on an H200.
     kernels.key_gradients[grid](
         b, weight, keys.means, keys.scales, kept, exponents, later, later_tops, db, *layout.sizes[:4], layout.chunks,
         CAUSAL=rule.causal, **shape | {"STAGES": 1}, **layout.flags(weight),
