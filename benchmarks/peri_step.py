@@ -192,11 +192,8 @@ def main() -> None:
     for name in ("fused", "nudged"):
         gaps = [abs(a - b) / b for a, b in zip(courses[name], courses["separate"], strict=True)]
         halves = [statistics.median(half) for half in (gaps[: len(gaps) // 2], gaps[len(gaps) // 2 :])]
-        print(
-            f"{name} from separate over {arguments.steps} steps: median gap {halves[0]:.2%}, then {halves[1]:.2%};",
-            end=" ",
-        )
-        print(f"at most {max(gaps):.2%}")
+        said = f"median gap {halves[0]:.2%}, then {halves[1]:.2%}, at most {max(gaps):.2%}"
+        print(f"{name} from separate over {arguments.steps} steps: {said}")
     if arguments.out:
         settings = {name: value for name, value in vars(arguments).items() if name != "out"}
         report = {"settings": settings, "gemm_flops_per_s": rate, "step": rows, "peri_over_pre": ratios}

@@ -65,15 +65,14 @@ BACKWARD = {
     8192: Tile(rows=1, warps=16, per_sm=1, stages=3),
     16384: Tile(rows=1, warps=32, per_sm=1),
 }
-# With gradients of shifts a program keeps twice as many sums. That of 8192 was chosen for what its threads hold, which
-# just fits their registers.
+# With gradients of shifts a program keeps twice as many sums, which at 8192 leave no registers for rows in flight.
 BACKWARD_SHIFTS = {
     256: Tile(rows=4, warps=4, per_sm=5, stages=2),
     512: Tile(rows=2, warps=4, per_sm=5, stages=2),
     1024: Tile(rows=2, warps=4, per_sm=2, stages=3),
     2048: Tile(rows=1, warps=4, per_sm=2, stages=3),
     4096: Tile(rows=1, warps=8, per_sm=1, stages=4),
-    8192: Tile(rows=1, warps=16, per_sm=1, stages=3),
+    8192: Tile(rows=1, warps=16, per_sm=2),
     16384: Tile(rows=1, warps=32, per_sm=1),
 }
 # Programs' parts added at a time, and channels of each program that adds them.
