@@ -243,6 +243,14 @@ def test_a_chart_takes_the_colours_of_the_page():
     assert 'role="img"' in svg and 'aria-label="Alt"' in svg
 
 
+@pytest.mark.parametrize("count", [2, 8, 12, 32])
+def test_no_two_lines_look_alike(count):
+    spec = curves(x={"field": "x"}, y={"field": "y"}, series="g", order=[f"line {i}" for i in range(count)])
+    line = spec["layer"][-1]["encoding"]
+    looks = zip(line["stroke"]["scale"]["range"], map(tuple, line["strokeDash"]["scale"]["range"]), strict=True)
+    assert len(set(looks)) == count
+
+
 def test_curves_have_one_legend_bands_and_a_value_at_each_vertex():
     rows = [{"x": x, "y": x + i, "lo": x, "hi": x + 2, "g": g} for x in range(3) for i, g in enumerate("ab")]
     y = {"field": "y", "title": "height"}

@@ -50,7 +50,8 @@ def curves(
     """
     domain = list(order)
     colours = [PALETTE[i % len(PALETTE)] for i in range(len(domain))]
-    dashes = [_DASHES[i % len(_DASHES)] for i in range(len(domain))]
+    # A colour that comes round again has another dash.
+    dashes = [_DASHES[(i + i // len(PALETTE)) % len(_DASHES)] for i in range(len(domain))]
     along = {"type": "quantitative", **x}
     key = {"field": series, "type": "nominal", "title": None, "sort": domain}
     layers: list[Mapping[str, Any]] = list(under)
