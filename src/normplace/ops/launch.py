@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
-from triton import knobs
+from triton import knobs, runtime
 
 # Triton compiles for pointers and whole numbers that are multiples of it, or not.
 ALIGNMENT = 16
@@ -63,6 +64,14 @@ class Launch:
         compiled = self.kernel[grid](*tensors, *numbers, **self.constants, **self.options)
         if known and all(hasattr(compiled, name) for name in ("run", "function", "packed_metadata")):
             self._compiled = compiled  # the interpreter compiles nothing
+
+
+def current_stream(device: torch.device) -> int:
+    """The current stream of the device, which is the current one."""
+    if device.index is None:
+        return 0
+    driver: Any = runtime.driver
+    return driver.active.get_current_stream(device.index)
 
 
 def _watched() -> bool:

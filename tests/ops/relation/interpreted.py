@@ -31,7 +31,7 @@ def shrink() -> None:
 
 def half_precision_before_it_is_rounded() -> None:
     """Products of rows as they are and, where means are large or pairs cancel, of centred rows: both are exact."""
-    options = ("joint", "exp", 1e-5, True, 1, True)
+    options = ("joint", "exp", True, 1e-5, True, 1, True)  # a post-norm, which would follow, is given single precision
     for dtype, offset in itertools.product((torch.bfloat16, torch.float16), (0.0, 9.0)):
         case = (Case if offset else cancelling)(shape=(1, 20, 16), dtype=dtype)
         a, b = case.a + offset, case.b + offset / 2

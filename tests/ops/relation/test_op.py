@@ -25,15 +25,16 @@ def test_gradcheck():
 
 
 @pytest.mark.parametrize(
-    ("operator", "options"),
+    ("operator", "dtype", "options"),
     [
-        (op.scan, ("separate", True, 1e-5, True, 2, True, "auto")),
-        (op.scan, ("none", False, 1e-5, False, 1, True, "auto")),
-        (op.pairs, ("joint", "exp", 1e-5, True, 2, True, "auto")),
+        (op.scan, torch.float32, ("separate", "exp", True, 1e-5, True, 2, True, "auto")),
+        (op.scan, torch.float32, ("none", "exp", False, 1e-5, False, 1, True, "auto")),
+        (op.pairs, torch.bfloat16, ("joint", "exp", False, 1e-5, True, 2, True, "auto")),
+        (op.pairs, torch.bfloat16, ("joint", "exp", True, 1e-5, True, 2, True, "auto")),
     ],
 )
-def test_registration(operator, options):
-    a, b = (torch.randn(2, 9, 6, requires_grad=True) for _ in range(2))
+def test_registration(operator, dtype, options):
+    a, b = (torch.randn(2, 9, 6, dtype=dtype, requires_grad=True) for _ in range(2))
     torch.library.opcheck(operator, (a, b, None, *options))
     torch.library.opcheck(operator, (a, b, torch.ones(2, 9), *options))
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from normplace.errors import UsageError
 from normplace.ops.norm_add_norm import composed, reference
 from normplace.ops.norm_add_norm.reference import Given, Grads, Needs, Rule
+from normplace.ops.watchers import elsewhere, traced, transformed
 
 BACKENDS = ("auto", "composed", "reference", "triton")
 # Wider rows do not fit the registers of one program.
@@ -78,16 +78,11 @@ def _kernels() -> Any:
     return triton
 
 
-def _elsewhere(tensor: Tensor) -> bool:
-    """Whether the tensor's device is not the current one."""
-    return tensor.is_cuda and tensor.get_device() != torch.cuda.current_device()
-
-
 def compute(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
     """The stream, what the next branch reads (empty without an inner norm), and the statistics of the rows."""
     if rule.backend == "reference" or not x.numel():
         return reference.forward(x, f, given, rule)
-    if _elsewhere(x):
+    if elsewhere(x):
         with torch.cuda.device_of(x):
             return _kernels().forward(x, f, given, rule)
     return _kernels().forward(x, f, given, rule)
@@ -108,7 +103,7 @@ def compute_backward(
     assert like is not None
     if rule.backend == "reference" or not like.numel():
         return reference.backward(d_stream, d_y, stream, f, stats, given, rule, needs)
-    if _elsewhere(like):
+    if elsewhere(like):
         with torch.cuda.device_of(like):
             return _kernels().backward(d_stream, d_y, stream, f, stats, given, rule, needs)
     return _kernels().backward(d_stream, d_y, stream, f, stats, given, rule, needs)
@@ -258,16 +253,6 @@ class _Boundary(torch.autograd.Function):
 
 # Less what ``apply`` of every function looks for: transforms, which have been looked for already.
 _straight = cast(Any, super(torch.autograd.Function, _Boundary)).apply
-
-
-def traced() -> bool:
-    """Whether a compiler or a dispatch mode watches what is called."""
-    return torch.compiler.is_compiling() or bool(torch._C._len_torch_dispatch_stack())
-
-
-def transformed() -> bool:
-    """Whether a ``torch.func`` transform or forward-mode differentiation is under way: plain PyTorch serves those."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def apply(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ import torch
 import triton
 from torch import Tensor
 
-from normplace.ops.launch import Launch
+from normplace.ops.launch import Launch, current_stream
 from normplace.ops.norm_add_norm import triton_kernels
 from normplace.ops.norm_add_norm.reference import Given, Grads, Needs, Rule
 
@@ -91,14 +91,6 @@ def _machine(device: torch.device) -> tuple[int, int]:
     driver: Any = triton.runtime.driver
     properties = driver.active.utils.get_device_properties(device.index)
     return properties["multiprocessor_count"], properties["max_shared_mem"] - SCRATCH
-
-
-def _stream(device: torch.device) -> int:
-    """The current stream of the device, which is the current one."""
-    if device.index is None:
-        return 0
-    driver: Any = triton.runtime.driver
-    return driver.active.get_current_stream(device.index)
 
 
 class Layout(NamedTuple):
@@ -192,7 +184,7 @@ def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Ten
     stats = torch.empty(rows, rule.num_statistics, dtype=torch.float32, device=device)
     layout, launch = _forward_launch(Form.of(given, rule, width, device), x_stride, f_stride)
     launch(
-        (layout.programs(rows), 1, 1), _stream(device), (x_rows, f_rows, *given, stream, y, stats),
+        (layout.programs(rows), 1, 1), current_stream(device), (x_rows, f_rows, *given, stream, y, stats),
         x_stride, f_stride, rows, rule.out_eps, rule.in_eps, _factor(rule.skip), _factor(rule.branch), rule.dropout,
     )  # fmt: skip
     return stream, y, stats
@@ -258,7 +250,7 @@ def backward(
     read = (d_stream is not None, d_y is not None, f is not None)
     form = Form.of(given, rule, width, device)
     launches = _backward_launches(form, needs, read, f_stride)
-    programs, queue = launches.layout.programs(rows), _stream(device)
+    programs, queue = launches.layout.programs(rows), current_stream(device)
     dx = _alike(like, needs.x, rule.x_dtype)
     df = _alike(like, needs.f, rule.f_dtype)
     d_out_scale = _alike(given.out_scale, needs.out_scale)

@@ -1,10 +1,17 @@
-"""The relations as PyTorch operators, with their gradients and shapes, and the choice of what computes them."""
+"""The relations as PyTorch operators, with their gradients and shapes, and the choice of what computes them.
+
+The same two passes are reached in two ways: through operators that ``torch.compile`` and dispatch modes see, and
+straight through an autograd function otherwise, which spares a small tensor the cost of dispatch.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -12,12 +19,12 @@ from torch import Tensor
 from normplace.errors import UsageError
 from normplace.ops.relation import pair_reference, scan_reference
 from normplace.ops.relation.plain import Rule, weights, wide
+from normplace.ops.watchers import elsewhere, traced, transformed
 
 BACKENDS = ("auto", "reference", "triton")
 # A program of the scan's kernels holds whole rows, and there are only so many registers.
 WIDEST_ROW = 16_384
-_SCAN = "str norm, bool post_norm, float eps, bool causal, int heads, bool mean, str backend"
-_PAIR = "str norm, str activation, float eps, bool causal, int heads, bool mean, str backend"
+_RULE = "str norm, str activation, bool post_norm, float eps, bool causal, int heads, bool mean, str backend"
 
 
 @functools.cache
@@ -51,79 +58,96 @@ def choose(a: Tensor, asked: str) -> str:
     return asked
 
 
-@torch.library.custom_op(
-    "normplace::relation_scan", mutates_args=(), schema=f"(Tensor a, Tensor b, Tensor? weight, {_SCAN}) -> Tensor"
-)
-def scan(a: Tensor, b: Tensor, weight: Tensor | None, *options) -> Tensor:
+@functools.cache
+def _kernels(name: str) -> Any:
+    return importlib.import_module(f"normplace.ops.relation.{name}")
+
+
+def compute_scan(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule, backend: str) -> Tensor:
     """The relation of every row, in the dtype of a."""
-    rule, backend = _scan_rule(*options)
-    if choose(a, backend) == "triton":
-        from normplace.ops.relation import triton_scan
-
+    if choose(a, backend) == "reference":
+        return scan_reference.forward(a, b, _weights(weight, a, rule), rule)
+    if elsewhere(a):
         with torch.cuda.device_of(a):
-            return triton_scan.forward(a, b, weight, rule)
-    return scan_reference.forward(a, b, _weights(weight, a, rule), rule)
+            return _kernels("triton_scan").forward(a, b, weight, rule)
+    return _kernels("triton_scan").forward(a, b, weight, rule)
 
 
-@torch.library.custom_op(
-    "normplace::relation_scan_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad, Tensor a, Tensor b, Tensor? weight, {_SCAN}) -> (Tensor, Tensor)",
-)
-def scan_backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, *options) -> tuple[Tensor, Tensor]:
+def compute_scan_backward(
+    grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule, backend: str
+) -> tuple[Tensor, Tensor]:
     """Gradients of a and b."""
-    rule, backend = _scan_rule(*options)
-    if choose(a, backend) == "triton":
-        from normplace.ops.relation import triton_scan
-
+    if choose(a, backend) == "reference":
+        return scan_reference.backward(grad, a, b, _weights(weight, a, rule), rule)
+    if elsewhere(a):
         with torch.cuda.device_of(a):
-            return triton_scan.backward(grad.contiguous(), a, b, weight, rule)
-    return scan_reference.backward(grad, a, b, _weights(weight, a, rule), rule)
+            return _kernels("triton_scan").backward(grad.contiguous(), a, b, weight, rule)
+    return _kernels("triton_scan").backward(grad.contiguous(), a, b, weight, rule)
 
 
-@torch.library.custom_op(
-    "normplace::relation_pairs", mutates_args=(), schema=f"(Tensor a, Tensor b, Tensor? weight, {_PAIR}) -> Tensor"
-)
-def pairs(a: Tensor, b: Tensor, weight: Tensor | None, *options) -> Tensor:
-    """The relation of every row, in float32 or float64."""
-    rule, backend = _pair_rule(*options)
-    if choose(a, backend) == "triton":
-        from normplace.ops.relation import triton_pairs
-
+def compute_pairs(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule, backend: str) -> Tensor:
+    """The relation of every row before its post-norm: in float32 or float64 if there is one, or else as a."""
+    if choose(a, backend) == "reference":
+        y = pair_reference.forward(a, b, _weights(weight, a, rule), rule)
+        return y if rule.post_norm else y.to(a.dtype)
+    if elsewhere(a):
         with torch.cuda.device_of(a):
-            return triton_pairs.forward(a, b, weight, rule)
-    return pair_reference.forward(a, b, _weights(weight, a, rule), rule)
+            return _kernels("triton_pairs").forward(a, b, weight, rule)
+    return _kernels("triton_pairs").forward(a, b, weight, rule)
 
 
-@torch.library.custom_op(
-    "normplace::relation_pairs_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad, Tensor a, Tensor b, Tensor? weight, {_PAIR}) -> (Tensor, Tensor)",
-)
-def pairs_backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, *options) -> tuple[Tensor, Tensor]:
+def compute_pairs_backward(
+    grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule, backend: str
+) -> tuple[Tensor, Tensor]:
     """Gradients of a and b."""
-    rule, backend = _pair_rule(*options)
-    if choose(a, backend) == "triton":
-        from normplace.ops.relation import triton_pairs
-
-        with torch.cuda.device_of(a):
-            da, db = triton_pairs.backward(grad.contiguous(), a, b, weight, rule)
-    else:
+    if choose(a, backend) == "reference":
         da, db = pair_reference.backward(grad, a, b, _weights(weight, a, rule), rule)
-    return da.to(a.dtype), db.to(b.dtype)
-
-
-def _scan_rule(norm, post_norm, eps, causal, heads, mean, backend) -> tuple[Rule, str]:
-    return Rule(norm, "exp", post_norm, eps, causal, heads, mean), backend
-
-
-def _pair_rule(norm, activation, eps, causal, heads, mean, backend) -> tuple[Rule, str]:
-    return Rule(norm, activation, False, eps, causal, heads, mean), backend
+        return da.to(a.dtype), db.to(b.dtype)
+    if elsewhere(a):
+        with torch.cuda.device_of(a):
+            return _kernels("triton_pairs").backward(grad.contiguous(), a, b, weight, rule)
+    return _kernels("triton_pairs").backward(grad.contiguous(), a, b, weight, rule)
 
 
 def _weights(weight: Tensor | None, a: Tensor, rule: Rule) -> Tensor:
     like = a.new_empty(0, dtype=wide(a.dtype))
     return weights(None, a.shape[1], rule, like) if weight is None else weight
+
+
+@torch.library.custom_op(
+    "normplace::relation_scan", mutates_args=(), schema=f"(Tensor a, Tensor b, Tensor? weight, {_RULE}) -> Tensor"
+)
+def scan(a: Tensor, b: Tensor, weight: Tensor | None, *options) -> Tensor:
+    """What :func:`compute_scan` returns."""
+    return compute_scan(a, b, weight, Rule(*options[:-1]), options[-1])
+
+
+@torch.library.custom_op(
+    "normplace::relation_scan_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad, Tensor a, Tensor b, Tensor? weight, {_RULE}) -> (Tensor, Tensor)",
+)
+def scan_backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, *options) -> tuple[Tensor, Tensor]:
+    """Gradients of a and b."""
+    return compute_scan_backward(grad, a, b, weight, Rule(*options[:-1]), options[-1])
+
+
+@torch.library.custom_op(
+    "normplace::relation_pairs", mutates_args=(), schema=f"(Tensor a, Tensor b, Tensor? weight, {_RULE}) -> Tensor"
+)
+def pairs(a: Tensor, b: Tensor, weight: Tensor | None, *options) -> Tensor:
+    """What :func:`compute_pairs` returns."""
+    return compute_pairs(a, b, weight, Rule(*options[:-1]), options[-1])
+
+
+@torch.library.custom_op(
+    "normplace::relation_pairs_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad, Tensor a, Tensor b, Tensor? weight, {_RULE}) -> (Tensor, Tensor)",
+)
+def pairs_backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, *options) -> tuple[Tensor, Tensor]:
+    """Gradients of a and b."""
+    return compute_pairs_backward(grad, a, b, weight, Rule(*options[:-1]), options[-1])
 
 
 @scan.register_fake
@@ -133,7 +157,7 @@ def _(a, b, weight, *options):
 
 @pairs.register_fake
 def _(a, b, weight, *options):
-    return torch.empty_like(a, dtype=wide(a.dtype))
+    return torch.empty_like(a, dtype=wide(a.dtype) if Rule(*options[:-1]).post_norm else a.dtype)
 
 
 @scan_backward.register_fake
@@ -161,3 +185,48 @@ scan.register_autograd(functools.partial(_differentiate, scan_backward), setup_c
 pairs.register_autograd(functools.partial(_differentiate, pairs_backward), setup_context=_save)
 scan_backward.register_autograd(_refuse)
 pairs_backward.register_autograd(_refuse)
+
+
+class Passes(NamedTuple):
+    """A relation and its gradients, straight and as operators."""
+
+    forward: Callable[..., Tensor]
+    backward: Callable[..., tuple[Tensor, Tensor]]
+    operator: Callable[..., Tensor]
+    operator_backward: Callable[..., tuple[Tensor, Tensor]]
+
+
+SCAN = Passes(compute_scan, compute_scan_backward, scan, scan_backward)
+PAIRS = Passes(compute_pairs, compute_pairs_backward, pairs, pairs_backward)
+
+
+class _Relation(torch.autograd.Function):
+    """The same without the dispatcher; a ``setup_context`` of its own would have the arguments bound by inspection."""
+
+    @staticmethod
+    def forward(ctx, a, b, weight, passes, rule, backend):
+        ctx.save_for_backward(a, b, weight)
+        ctx.how = passes, rule, backend
+        return passes.forward(a, b, weight, rule, backend)
+
+    @staticmethod
+    def backward(ctx, grad):
+        passes, rule, backend = ctx.how
+        if torch.is_grad_enabled() or traced():  # the operator refuses to be differentiated in turn
+            da, db = passes.operator_backward(grad, *ctx.saved_tensors, *rule, backend)
+        else:
+            da, db = passes.backward(grad, *ctx.saved_tensors, rule, backend)
+        return da, db, None, None, None, None
+
+
+# Less what ``apply`` of every function looks for: transforms, which have been looked for already.
+_straight = cast(Any, super(torch.autograd.Function, _Relation)).apply
+
+
+def apply(passes: Passes, a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule, backend: str) -> Tensor:
+    """The relation, by the shortest way that whoever watches permits."""
+    if traced() or transformed():
+        return passes.operator(a, b, weight, *rule, backend)
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        return _straight(a, b, weight, passes, rule, backend)
+    return passes.forward(a, b, weight, rule, backend)

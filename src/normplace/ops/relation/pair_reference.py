@@ -97,7 +97,7 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor, rule: Rule) -> 
     """Gradients of a and b, in float32 or float64."""
     a, b, weight = _prepared(a, b, weight)
     da, db, time = torch.zeros_like(a), torch.zeros_like(b), torch.arange(a.shape[1], device=a.device)
-    grad = grad.unflatten(-1, (rule.heads, -1))
+    grad = grad.to(a.dtype).unflatten(-1, (rule.heads, -1))
     for i, j in _pieces(a, rule.causal):
         n, scale = _pairs(a, b, i, j, rule)
         share = _counted(weight, time[i], time[j], rule.causal)[..., None]

@@ -7,14 +7,13 @@ The norm is ``(x - mean) / sqrt(var + eps)`` with the biased variance. At eps = 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """Which relation."""
 
     norm: str = "separate"

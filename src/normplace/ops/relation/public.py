@@ -60,7 +60,7 @@ def relation_scan(
     """
     rule = scan_rule(norm, post_norm, eps, causal, heads, mean)
     weight = checked(a, b, mask, rule, backend)
-    return op.scan(a.contiguous(), b.contiguous(), weight, norm, post_norm, eps, causal, heads, mean, backend)
+    return op.apply(op.SCAN, a.contiguous(), b.contiguous(), weight, rule, backend)
 
 
 def relation_pairwise(
@@ -110,9 +110,9 @@ def relation_pairwise(
     rule = pair_rule(norm, activation, post_norm, eps, causal, heads, mean)
     weight = checked(a, b, mask, rule, backend)
     if activation == "exp" and norm != "joint":
-        return op.scan(a.contiguous(), b.contiguous(), weight, norm, post_norm, eps, causal, heads, mean, backend)
+        return op.apply(op.SCAN, a.contiguous(), b.contiguous(), weight, rule, backend)
     rows = (separated(a, rule), separated(b, rule)) if norm == "separate" else (a.contiguous(), b.contiguous())
-    y = op.pairs(*rows, weight, norm, activation, eps, causal, heads, mean, backend)
+    y = op.apply(op.PAIRS, *rows, weight, rule, backend)
     return (normalised_sum(y, eps) if post_norm else y).to(a.dtype)
 
 

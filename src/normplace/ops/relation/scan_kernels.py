@@ -36,8 +36,8 @@ from normplace.ops.relation.scan_parts import (
 @triton.jit
 def key_sums(
     b, weight, sums, tops, means, scales, T, D, heads, width, eps, chunks,
-    NORM: tl.constexpr, STABLE: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
+    NORM: tl.constexpr, STABLE: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+    MASKED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Sum 2^v over a chunk of time, into the slot after it, and keep the statistics of its rows."""
     sequence, chunk = tl.program_id(0).to(tl.int64) // chunks, tl.program_id(0) % chunks
@@ -102,9 +102,9 @@ def accumulate(
 @triton.jit
 def relate(
     a, b, weight, sums, tops, means, scales, y, T, D, heads, width, eps, root_eps, chunks,
-    NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
-    CAUSAL: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
-    EVEN: tl.constexpr, WHOLE: tl.constexpr, LOWER: tl.constexpr, DIVIDE: tl.constexpr, EXACT: tl.constexpr,
+    NORM: tl.constexpr, STABLE: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+    MASKED: tl.constexpr, WHOLE: tl.constexpr, CAUSAL: tl.constexpr, POST: tl.constexpr, MEAN: tl.constexpr,
+    LOWER: tl.constexpr, DIVIDE: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """The relation of a chunk of time, given the sums before it."""
@@ -139,9 +139,9 @@ def relate(
 def query_gradients(
     grad, a, b, weight, sums, tops, means, scales, da, kept, exponents, later, later_tops,
     T, D, heads, width, eps, root_eps, chunks,
-    NORM: tl.constexpr, STABLE: tl.constexpr, POST: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr,
-    CAUSAL: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
-    EVEN: tl.constexpr, WHOLE: tl.constexpr, LOWER: tl.constexpr, DIVIDE: tl.constexpr, EXACT: tl.constexpr,
+    NORM: tl.constexpr, STABLE: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+    MASKED: tl.constexpr, WHOLE: tl.constexpr, CAUSAL: tl.constexpr, POST: tl.constexpr, MEAN: tl.constexpr,
+    LOWER: tl.constexpr, DIVIDE: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a for a chunk of time, q of each row, and the sum of q over the chunk into its own slot."""
@@ -197,8 +197,8 @@ def query_gradients(
 @triton.jit
 def key_gradients(
     b, weight, means, scales, kept, exponents, later, later_tops, db, T, D, heads, width, chunks,
-    NORM: tl.constexpr, STABLE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
-    CHUNK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
+    NORM: tl.constexpr, STABLE: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+    MASKED: tl.constexpr, WHOLE: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """The gradient of b for a chunk of time, given q of its rows and the sums of q after it."""

@@ -9,16 +9,20 @@ Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
+from normplace.ops.launch import Launch, current_stream
 from normplace.ops.relation import scan_kernels
 from normplace.ops.relation.plain import Rule
+from normplace.ops.relation.planned import FORMS, Scratch, Step
 from normplace.ops.relation.scan_reference import lowering, stable
 
 # Launched with options and numbers that their Python signatures do not show.
@@ -57,9 +61,24 @@ SLOTS, SLOT_WIDTH, SLOT_WARPS = 256, 8, 4
 KEPT = {torch.bfloat16: torch.bfloat16}
 
 
+class Form(NamedTuple):
+    """What decides how the kernels are compiled and launched."""
+
+    rule: Rule
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    masked: bool
+    device: torch.device
+
+    @classmethod
+    def of(cls, a: Tensor, weight: Tensor | None, rule: Rule) -> Form:
+        """Of a relation."""
+        return cls(rule, a.shape, a.dtype, weight is not None, a.device)
+
+
 @dataclass(frozen=True)
 class Plan:
-    """The sizes a launch needs."""
+    """How the kernels of a pass walk through time, and the launches that follow from it."""
 
     batch: int
     length: int
@@ -68,24 +87,35 @@ class Plan:
     rows: int
     chunk: int
     warps: int
+    stages: int
     rule: Rule
     keep_top: bool
+    masked: bool
 
     @property
     def chunks(self) -> int:
         """Chunks of one sequence."""
         return triton.cdiv(self.length, self.chunk)
 
-    def slots(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Room for the sums of every chunk and the empty one, and for their largest exponents."""
-        shape = (self.batch, self.chunks + 1, self.channels)
-        total = torch.empty(shape, dtype=torch.float32, device=like.device)
-        return total, torch.empty_like(total) if self.keep_top else None
+    @property
+    def slots(self) -> int:
+        """Numbers in the sums of every chunk and the empty one."""
+        return self.batch * (self.chunks + 1) * self.channels
 
     @property
-    def sizes(self) -> tuple[int, int, int, int, float]:
-        """T, D, heads, channels of a head, eps."""
-        return self.length, self.channels, self.heads, self.channels // self.heads, self.rule.eps
+    def tops(self) -> int:
+        """Numbers in their largest exponents."""
+        return self.slots if self.keep_top else 0
+
+    @property
+    def statistics(self) -> int:
+        """Numbers in the means of rows, or their scales."""
+        return self.batch * self.length * self.heads if self.rule.norm != "none" else 0
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """T, D, heads, channels of a head."""
+        return self.length, self.channels, self.heads, self.channels // self.heads
 
     @property
     def lower(self) -> float | None:
@@ -97,112 +127,148 @@ class Plan:
         """The root of what is added to the variance of that."""
         return math.sqrt(self.rule.eps) * 2.0 ** -(self.lower or 0.0)
 
-    def flags(self, weight: Tensor | None) -> dict[str, Any]:
+    @property
+    def padded(self) -> tuple[int, int]:
+        """Heads and channels of a head, as a tile has them."""
+        return triton.next_power_of_2(self.heads), triton.next_power_of_2(self.channels // self.heads)
+
+    @property
+    def flags(self) -> dict[str, Any]:
         """What every kernel on rows is compiled for."""
-        heads, width = self.heads, self.channels // self.heads
-        padded = triton.next_power_of_2(heads), triton.next_power_of_2(width)
         return {
             "NORM": self.rule.norm != "none",
             "STABLE": self.keep_top,
-            "HEADS": padded[0],
-            "WIDTH": padded[1],
-            "EVEN": padded == (heads, width),
-            "MASKED": weight is not None,
-            "WHOLE": weight is None and self.length % self.chunk == 0,
+            "HEADS": self.padded[0],
+            "WIDTH": self.padded[1],
+            "EVEN": self.padded == (self.heads, self.channels // self.heads),
+            "MASKED": self.masked,
+            "WHOLE": not self.masked and self.length % self.chunk == 0,
         }
 
-    def options(self, weight: Tensor | None) -> dict[str, Any]:
-        """What the kernels that weigh rows are compiled for."""
-        rule = self.rule
-        return self.flags(weight) | {
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the kernels that weigh rows are compiled for besides."""
+        rule, lower = self.rule, self.lower
+        return {
+            "CAUSAL": rule.causal,
             "POST": rule.post_norm,
             "MEAN": rule.mean,
-            "CAUSAL": rule.causal,
-            "LOWER": self.lower or 0.0,
-            "DIVIDE": self.lower is None,
+            "LOWER": lower or 0.0,
+            "DIVIDE": lower is None,
             "EXACT": rule.eps == 0,
         }
 
+    def step(self, kernel: Any, options: dict[str, Any], *numbers: float, stages: int) -> Step:
+        """Of a kernel that walks through the chunks."""
+        constants = self.flags | options | {"ROWS": self.rows, "CHUNK": self.chunk, "STAGES": stages}
+        launch = Launch(kernel, constants, num_warps=self.warps)
+        return Step(launch, (self.batch * self.chunks, 1, 1), (*self.sizes, *numbers, self.chunks))
 
-def plan(a: Tensor, rule: Rule, tile: Tile) -> Plan:
-    """How a kernel walks through ``a``."""
-    batch, length, channels = a.shape
+    def key_sums(self) -> Step:
+        """The sums of each chunk."""
+        padded = self.padded[0] * self.padded[1]
+        rows = min(self.chunk, SUMS.rows(self.length, padded))
+        alone = dataclasses.replace(self, rows=rows, warps=SUMS.warps_of(rows * padded))
+        return alone.step(kernels.key_sums, {}, self.rule.eps, stages=SUMS.stages)
+
+    def accumulate(self, *, reverse: bool) -> Step:
+        """The sums before each chunk, or after it."""
+        slots = min(SLOTS, triton.next_power_of_2(self.chunks))
+        constants = {"STABLE": self.keep_top, "REVERSE": reverse, "SLOTS": slots, "WIDTH": SLOT_WIDTH}
+        launch = Launch(kernels.accumulate, constants, num_warps=SLOT_WARPS)
+        return Step(launch, (self.batch, triton.cdiv(self.channels, SLOT_WIDTH), 1), (self.channels, self.chunks))
+
+
+def _plan(form: Form, tile: Tile) -> Plan:
+    rule, (batch, length, channels) = form.rule, form.shape
     heads = rule.heads if rule.norm != "none" else 1
     padded = triton.next_power_of_2(heads) * triton.next_power_of_2(channels // heads)
     rows = tile.rows(length, padded)
     chunk = max(rows, min(tile.chunk, triton.next_power_of_2(length)))
     warps = tile.warps_of(rows * padded)
-    return Plan(batch, length, channels, heads, rows, chunk, warps, rule, stable(rule, channels, a.dtype))
+    keep_top = stable(rule, channels, form.dtype)
+    return Plan(batch, length, channels, heads, rows, chunk, warps, tile.stages, rule, keep_top, form.masked)
 
 
-def _accumulate(plan: Plan, sums: Tensor, tops: Tensor | None, reverse: bool) -> None:
-    kernels.accumulate[(plan.batch, triton.cdiv(plan.channels, SLOT_WIDTH))](
-        sums, tops, plan.channels, plan.chunks, STABLE=plan.keep_top, REVERSE=reverse,
-        SLOTS=min(SLOTS, triton.next_power_of_2(plan.chunks)), WIDTH=SLOT_WIDTH, num_warps=SLOT_WARPS,
-    )  # fmt: skip
+class Forward(NamedTuple):
+    """The launches of a forward pass, and what they leave each other."""
+
+    scratch: Scratch
+    """The sums before each chunk and of all time, their largest exponents; of each row, the mean, less its first
+    channel but in bfloat16, and the scale."""
+    key_sums: Step
+    accumulate: Step
+    relate: Step
 
 
-@dataclass(frozen=True)
-class Keys:
-    """What is known of the keys once they were read."""
-
-    sums: Tensor
-    """Before each chunk, and of all time."""
-    tops: Tensor | None
-    means: Tensor
-    """Of each row, less its first channel but in bfloat16."""
-    scales: Tensor
-
-    @property
-    def all(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """As the kernels take them."""
-        return self.sums, self.tops, self.means, self.scales
-
-
-def _keys(b: Tensor, weight: Tensor | None, plan: Plan) -> Keys:
-    sums, tops = plan.slots(b)
-    means, scales = b.new_empty(2, plan.batch, plan.length, plan.heads, dtype=torch.float32)
-    flags = plan.flags(weight)
-    padded = flags["HEADS"] * flags["WIDTH"]
-    rows = min(plan.chunk, SUMS.rows(plan.length, padded))
-    kernels.key_sums[(plan.batch * plan.chunks,)](
-        b, weight, sums, tops, means, scales, *plan.sizes, plan.chunks, ROWS=rows, CHUNK=plan.chunk,
-        STAGES=SUMS.stages, num_warps=SUMS.warps_of(rows * padded), **flags,
-    )  # fmt: skip
-    _accumulate(plan, sums, tops, reverse=False)
-    return Keys(sums, tops, means, scales)
+@functools.lru_cache(maxsize=FORMS)
+def _forward(form: Form) -> Forward:
+    plan = _plan(form, FORWARD)
+    return Forward(
+        Scratch(plan.slots, plan.tops, plan.statistics, plan.statistics),
+        plan.key_sums(),
+        plan.accumulate(reverse=False),
+        plan.step(kernels.relate, plan.options, form.rule.eps, plan.root_eps, stages=plan.stages),
+    )
 
 
 def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
     """As the reference."""
-    layout = plan(a, rule, FORWARD)
+    device = a.device
+    stream = current_stream(device)
+    scratch, key_sums, accumulate, relate = _forward(Form.of(a, weight, rule))
+    sums, tops, means, scales = scratch.take(device)
     y = torch.empty_like(a)
-    kernels.relate[(layout.batch * layout.chunks,)](
-        a, b, weight, *_keys(b, weight, layout).all, y, *layout.sizes, layout.root_eps, layout.chunks,
-        ROWS=layout.rows, CHUNK=layout.chunk, STAGES=FORWARD.stages, num_warps=layout.warps,
-        **layout.options(weight),
-    )  # fmt: skip
+    key_sums(stream, b, weight, sums, tops, means, scales)
+    accumulate(stream, sums, tops)
+    relate(stream, a, b, weight, sums, tops, means, scales, y)
     return y
+
+
+class Backward(NamedTuple):
+    """The launches of a backward pass, and what they leave each other."""
+
+    scratch: Scratch
+    """As that of a forward pass, then sums after each chunk and their largest exponents, and the exponents of rows."""
+    key_sums: Step
+    accumulate: Step
+    query_gradients: Step
+    accumulate_later: Step
+    key_gradients: Step
+
+
+@functools.lru_cache(maxsize=FORMS)
+def _backward(form: Form) -> Backward:
+    plan = _plan(form, BACKWARD)
+    exponents = math.prod(form.shape) if plan.keep_top and form.rule.causal else 0
+    return Backward(
+        Scratch(plan.slots, plan.tops, plan.statistics, plan.statistics, plan.slots, plan.tops, exponents),
+        plan.key_sums(),
+        plan.accumulate(reverse=False),
+        plan.step(kernels.query_gradients, plan.options, form.rule.eps, plan.root_eps, stages=plan.stages),
+        plan.accumulate(reverse=True),
+        # More than one step under way slowed this one down on an H200.
+        plan.step(kernels.key_gradients, {"CAUSAL": form.rule.causal}, stages=1),
+    )
 
 
 def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> tuple[Tensor, Tensor]:
     """As the reference."""
-    layout = plan(a, rule, BACKWARD)
+    device = a.device
+    stream = current_stream(device)
+    steps = _backward(Form.of(a, weight, rule))
+    sums, tops, means, scales, later, later_tops, exponents = steps.scratch.take(device)
+    kept = torch.empty_like(a, dtype=KEPT.get(a.dtype, torch.float32)) if rule.causal else None
     da, db = torch.empty_like(a), torch.empty_like(b)
-    keys = _keys(b, weight, layout)
-    later, later_tops = layout.slots(a)
-    kept = torch.empty(a.shape if rule.causal else 0, dtype=KEPT.get(a.dtype, torch.float32), device=a.device)
-    exponents = torch.empty_like(kept, dtype=torch.float32) if layout.keep_top else None
-    grid = (layout.batch * layout.chunks,)
-    shape = {"ROWS": layout.rows, "CHUNK": layout.chunk, "STAGES": BACKWARD.stages, "num_warps": layout.warps}
-    kernels.query_gradients[grid](
-        grad, a, b, weight, *keys.all, da, kept, exponents, later, later_tops, *layout.sizes, layout.root_eps,
-        layout.chunks, **shape, **layout.options(weight),
-    )  # fmt: skip
-    _accumulate(layout, later, later_tops, reverse=True)
-    # More than one step under way slowed this one down on an H200.
-    kernels.key_gradients[grid](
-        b, weight, keys.means, keys.scales, kept, exponents, later, later_tops, db, *layout.sizes[:4], layout.chunks,
-        CAUSAL=rule.causal, **shape | {"STAGES": 1}, **layout.flags(weight),
-    )  # fmt: skip
+    steps.key_sums(stream, b, weight, sums, tops, means, scales)
+    steps.accumulate(stream, sums, tops)
+    steps.query_gradients(stream, grad, a, b, weight, sums, tops, means, scales, da, kept, exponents, later, later_tops)
+    steps.accumulate_later(stream, later, later_tops)
+    steps.key_gradients(stream, b, weight, means, scales, kept, exponents, later, later_tops, db)
     return da, db
+
+
+def forget_launches() -> None:
+    """Read the tiles again."""
+    _forward.cache_clear()
+    _backward.cache_clear()
