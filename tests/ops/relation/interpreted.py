@@ -62,6 +62,11 @@ def main() -> None:
     Case(small, "none", "elu", mean=False).compare("pairwise", "triton")
     Case(small, "separate", "relu", causal=False, post_norm=True).compare("pairwise", "triton")
     half_precision_before_it_is_rounded()
+    # As long sequences are laid out.
+    triton_pairs.AT_ONCE, triton_pairs.TURNED = 0, 1
+    triton_pairs.forget_launches()
+    Case(small, masked=True).compare("pairwise", "triton")
+    Case(small, heads=2, causal=False).compare("pairwise", "triton")
     for name, kind in (("scan", "separate"), ("pairwise", "joint")):
         half = Case(small, kind, dtype=torch.bfloat16)
         found, expected = half.found(name, "triton"), half.expected()

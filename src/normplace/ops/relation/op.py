@@ -210,12 +210,12 @@ class _Relation(torch.autograd.Function):
         return passes.forward(a, b, weight, rule, backend)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, *grads):
         passes, rule, backend = ctx.how
         if torch.is_grad_enabled() or traced():  # the operator refuses to be differentiated in turn
-            da, db = passes.operator_backward(grad, *ctx.saved_tensors, *rule, backend)
+            da, db = passes.operator_backward(*grads, *ctx.saved_tensors, *rule, backend)
         else:
-            da, db = passes.backward(grad, *ctx.saved_tensors, rule, backend)
+            da, db = passes.backward(*grads, *ctx.saved_tensors, rule, backend)
         return da, db, None, None, None, None
 
 

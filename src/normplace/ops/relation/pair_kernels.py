@@ -101,6 +101,17 @@ def _scaled_back(total, ACT: tl.constexpr, NORM: tl.constexpr):
 
 
 @triton.jit
+def _in_turn(tile, count, SNAKE: tl.constexpr):
+    """The tile of a program, where every second block of channels goes through the tiles backwards if ``SNAKE``.
+
+    Of programs that all run at once, a multiprocessor has those a fixed number apart: long and short ones, this way.
+    """
+    if SNAKE:
+        return tl.where(tl.program_id(1) % 2 == 0, tile, tl.num_programs(0) // count - 1 - tile)
+    return tile
+
+
+@triton.jit
 def _add_keys(
     acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
     ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
@@ -124,15 +135,15 @@ def _add_keys(
     return acc + part
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def relate(
-    a, b, mean_a, mean_b, scale, weight, y, first, count, T, D: tl.constexpr, heads, width, stride,
-    ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
-    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
+    a, b, mean_a, mean_b, scale, weight, y, first, count, T, heads, width, stride,
+    D: tl.constexpr, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, SNAKE: tl.constexpr,
 ):  # fmt: skip
     """The relation of a few queries with every key, some channels of it."""
     # The last queries, which have the most keys, go first.
-    tile = tl.num_programs(0) // count - 1 - tl.program_id(0) // count
+    tile = _in_turn(tl.num_programs(0) // count - 1 - tl.program_id(0) // count, count, SNAKE)
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
@@ -206,10 +217,10 @@ def _add_key_slopes(
     return acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def query_gradients(
-    grad, a, b, mean_a, mean_b, scale, factors, weight, da, first, count, T, D: tl.constexpr, heads, width, stride,
-    step_i, step_j, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+    grad, a, b, mean_a, mean_b, scale, factors, weight, da, first, count, T, heads, width, stride,
+    D: tl.constexpr, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
     EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """The sum of s p over the keys of a few queries, and the factor c of each pair."""
@@ -224,7 +235,10 @@ def query_gradients(
         mean = tl.load(mean_a + n * T + i, mask=keep, other=0.0)
     of_scale = scale + (local * T + tl.minimum(i, T - 1)) * stride
     of_mean, of_weight = mean_b + n * T, weight + sequence * T
-    of_factor, step = factors + local * T * stride + i * step_i, local * 0 + step_j
+    if CAUSAL:  # in [j, i + 1], since [i, j] is the scale of the pair
+        of_factor, step = factors + local * T * stride + i + 1, local * 0 + stride
+    else:
+        of_factor, step = factors + (local * T + i) * stride, local * 0 + 1
     w = tl.load(of_weight + i, mask=keep, other=0.0)
     whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
     end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
@@ -233,7 +247,7 @@ def query_gradients(
         in_width = _in_width(cols, width, EVEN)
         place = (sequence * T + i) * D + head * width + cols
         rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
-        g = tl.load(grad + place, mask=keep & in_width & (w > 0.0), other=0.0) * w
+        g = tl.load(grad + place, mask=keep & in_width & (w > 0.0), other=0.0).to(tl.float32) * w
         of_b = b + sequence * T * D + head * width + cols
         acc = tl.zeros([ROWS, COLS], tl.float32)
         for j in range(0, whole, UNROLL):
@@ -277,14 +291,16 @@ def _add_query_slopes(
     return acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def key_gradients(
-    grad, a, b, mean_a, mean_b, scale, weight, db, first, count, T, D: tl.constexpr, heads, width, stride,
-    ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
-    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
+    grad, a, b, mean_a, mean_b, scale, weight, db, first, count, T, heads, width, stride,
+    D: tl.constexpr, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, SNAKE: tl.constexpr,
+    TURNED: tl.constexpr,
 ):  # fmt: skip
-    """The sum of s p over the queries of a few keys, some channels of it."""
-    tile, local = tl.program_id(0) // count, (tl.program_id(0) % count).to(tl.int64)
+    """The sum of s p over the queries of a few keys, some channels of it; scales come by keys if ``TURNED``."""
+    tile = _in_turn(tl.program_id(0) // count, count, SNAKE)
+    local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
     j = (tile * ROWS + tl.arange(0, ROWS))[:, None]
@@ -296,15 +312,14 @@ def key_gradients(
     if NORM:
         mean = tl.load(mean_b + n * T + j, mask=keep, other=0.0)
     start = sequence * T * D + head * width + cols
-    of_scale, of_mean, of_weight = (
-        scale + local * T * stride + tl.minimum(j, T - 1),
-        mean_a + n * T,
-        weight + sequence * T,
-    )
+    of_mean, of_weight = mean_a + n * T, weight + sequence * T
+    if TURNED:
+        of_scale, step = scale + (local * T + tl.minimum(j, T - 1)) * stride, 1
+    else:
+        of_scale, step = scale + local * T * stride + tl.minimum(j, T - 1), local * 0 + stride
     if MASKED:
         keep = keep & (tl.load(of_weight + j, mask=keep, other=0.0) > 0.0)
     acc = tl.zeros([ROWS, COLS], tl.float32)
-    step = local * 0 + stride
     # Queries that may come before a key, those that come after all, and the few that are left.
     begin = tile * ROWS if CAUSAL else 0
     middle = tl.minimum(T, tl.cdiv(begin + ROWS, UNROLL) * UNROLL) if CAUSAL else 0

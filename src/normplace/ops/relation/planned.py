@@ -9,11 +9,27 @@ import torch
 from torch import Tensor
 
 from normplace.ops.launch import Launch
+from normplace.ops.relation.plain import Rule
 
 # Shapes and rules whose launches are remembered.
 FORMS = 1024
 # Numbers that a piece of scratch memory is a multiple of, so that each begins with a line of the cache.
 LINE = 32
+
+
+class Form(NamedTuple):
+    """What decides how the kernels are compiled and launched."""
+
+    rule: Rule
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    masked: bool
+    device: torch.device
+
+    @classmethod
+    def of(cls, a: Tensor, weight: Tensor | None, rule: Rule) -> Form:
+        """Of a relation."""
+        return cls(rule, a.shape, a.dtype, weight is not None, a.device)
 
 
 class Step(NamedTuple):
@@ -26,6 +42,10 @@ class Step(NamedTuple):
     def __call__(self, stream: int, *tensors: Tensor | None) -> None:
         """Run it on tensors of the form the launch is for."""
         self.launch(self.grid, stream, tensors, *self.numbers)
+
+    def at(self, first: int) -> Step:
+        """The same with one more number before the others."""
+        return self._replace(numbers=(first, *self.numbers))
 
 
 class Scratch:

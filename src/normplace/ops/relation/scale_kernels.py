@@ -19,16 +19,15 @@ Backward, the part through s is ``c_ij x~_ij`` with ``c_ij = -s_ij² mean(p_ij n
 import triton
 import triton.language as tl
 
+from normplace.ops.relation.scan_parts import weights_of
+
 # Below this part of |a~|² + |b~|², the square of a pair is summed from the pair.
 NEAR = tl.constexpr(0.25)
 
 
 @triton.jit
-def row_statistics(x, mean, square, T, D, heads, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """The mean and the sum of squares about it, of each head of a few rows."""
-    blocks = tl.cdiv(T, ROWS)
-    n, block = tl.program_id(0).to(tl.int64) // blocks, tl.program_id(0) % blocks
-    t = block * ROWS + tl.arange(0, ROWS)
+def _statistics(x, mean, square, n, t, T, D, heads, width, WIDTH: tl.constexpr):
+    """The mean and the sum of squares about it, of one head of rows ``t``."""
     cols = tl.arange(0, WIDTH)
     mask = (t < T)[:, None] & (cols < width)[None, :]
     start = ((n // heads) * T + t) * D + (n % heads) * width
@@ -39,6 +38,27 @@ def row_statistics(x, mean, square, T, D, heads, width, ROWS: tl.constexpr, WIDT
     value = tl.where(mask, value - centre[:, None], 0.0)
     tl.store(mean + n * T + t, first + centre, mask=t < T)
     tl.store(square + n * T + t, tl.sum(value * value, 1), mask=t < T)
+
+
+@triton.jit
+def row_statistics(
+    a, b, mean_a, square_a, mean_b, square_b, weight, T, D, heads, width,
+    NORM: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The statistics of each head of a few rows of a and of b, if ``NORM``; without a mask, the weights of the rows."""
+    blocks = tl.cdiv(T, ROWS)
+    n, block = tl.program_id(0).to(tl.int64) // blocks, tl.program_id(0) % blocks
+    t = block * ROWS + tl.arange(0, ROWS)
+    if not MASKED:  # noqa: SIM102  (decided when it is compiled, unlike the next)
+        if (tl.program_id(1) == 0) & (n % heads == 0):
+            sequence = n // heads
+            tl.store(weight + sequence * T + t, weights_of(weight, sequence, t, T, False, MEAN, CAUSAL), mask=t < T)
+    if NORM:
+        if tl.program_id(1) == 0:
+            _statistics(a, mean_a, square_a, n, t, T, D, heads, width, WIDTH)
+        else:
+            _statistics(b, mean_b, square_b, n, t, T, D, heads, width, WIDTH)
 
 
 @triton.jit
@@ -73,9 +93,18 @@ def _tile():
 
 
 @triton.jit
+def _store_scales(scale, turned, found, pair, local, i, j, T, stride):
+    """Keep the scales of a tile of pairs by queries and, where there is room for it, by keys as well."""
+    i, j = i.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
+    tl.store(scale + (local * T + i) * stride + j, found, mask=pair)
+    if turned is not None:
+        tl.store(turned + (local * T + j) * stride + i, found, mask=pair)
+
+
+@triton.jit(do_not_specialize=["first"])
 def quick_scales(
-    a, b, mean_a, square_a, mean_b, square_b, scale, left, first, T, D, heads, width, eps, stride,
-    CAUSAL: tl.constexpr, WIDEN: tl.constexpr, GAIN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    a, b, mean_a, square_a, mean_b, square_b, scale, turned, left, first, T, D, heads, width, eps, stride,
+    CAUSAL: tl.constexpr, GAIN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """The scale of every pair of a tile of queries and keys, and whether it is left to :func:`pair_scales`."""
     local = tl.program_id(2).to(tl.int64)
@@ -99,17 +128,16 @@ def quick_scales(
         pair = _counted(i, j, T, CAUSAL)
         means = width * centre_a * centre_a + width * centre_b * centre_b
         wrong = pair & ((total <= NEAR * lengths) | (means > lengths))
-        tl.store(left + _tile(), tl.max(tl.max(wrong.to(tl.int32), 1), 0))
-        row = scale + local * T * stride + i.to(tl.int64) * stride
+        tl.store(left + _tile(), tl.max(tl.max(wrong.to(tl.float32), 1), 0))
         found = GAIN * tl.rsqrt(tl.maximum(total / width + eps, 1e-38))
-        tl.store(row[:, None] + j[None, :], found, mask=pair)
+        _store_scales(scale, turned, found, pair, local, i, j, T, stride)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def pair_scales(
-    a, b, mean_a, square_a, mean_b, square_b, scale, left, first, T, D, heads, width, eps, stride,
-    CAUSAL: tl.constexpr, FLAT: tl.constexpr, LEFT: tl.constexpr, GAIN: tl.constexpr, ROWS: tl.constexpr,
-    COLS: tl.constexpr,
+    a, b, mean_a, square_a, mean_b, square_b, scale, turned, left, first, T, D, heads, width, eps, stride,
+    CAUSAL: tl.constexpr, GAIN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, FLAT: tl.constexpr,
+    LEFT: tl.constexpr,
 ):  # fmt: skip
     """The scale of every pair of a tile of queries and keys, of those ``left`` only if ``LEFT``.
 
@@ -122,7 +150,7 @@ def pair_scales(
     if CAUSAL:
         wanted = tl.program_id(1) <= tl.program_id(0)
     if LEFT:
-        wanted = tl.load(left + _tile(), mask=wanted, other=0) > 0
+        wanted = tl.load(left + _tile(), mask=wanted, other=0.0) > 0.0
     if wanted:
         i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         j = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -157,13 +185,12 @@ def pair_scales(
         variance = total / width + eps
         known = (total if FLAT else variance) > 0.0
         found = tl.where(known, GAIN / tl.sqrt_rn(tl.where(known, variance, 1.0)), 0.0)
-        row = scale + local * T * stride + i.to(tl.int64) * stride
-        tl.store(row[:, None] + j[None, :], found, mask=pair)
+        _store_scales(scale, turned, found, pair, local, i, j, T, stride)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def add_through_scale(
-    own, other, mean_own, mean_other, factors, weight, out, first, T, D, heads, width, stride, step_own, step_other,
+    own, other, mean_own, mean_other, factors, weight, out, first, T, D, heads, width, stride,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr,
     COLS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
@@ -184,7 +211,13 @@ def add_through_scale(
     here = r < T
     if MASKED:
         here = here & (tl.load(weight + sequence * T + r, mask=here, other=0.0) > 0.0)
-    row = factors + local * T * stride + r.to(tl.int64) * step_own
+    factors += local * T * stride
+    if CAUSAL:
+        factors += 1
+    if KEYS == CAUSAL:
+        row, step = factors + r.to(tl.int64) * stride, local * 0 + 1
+    else:
+        row, step = factors + r, local * 0 + stride
     for o in range(begin, end, STEP):
         c = o + tl.arange(0, STEP)
         there = c < T
@@ -193,7 +226,7 @@ def add_through_scale(
         pair = here[:, None] & there[None, :]
         if CAUSAL:
             pair = pair & (c[None, :] >= r[:, None] if KEYS else c[None, :] <= r[:, None])
-        factor = tl.load(row[:, None] + (c.to(tl.int64) * step_other)[None, :], mask=pair, other=0.0)
+        factor = tl.load(row[:, None] + (c * step)[None, :], mask=pair, other=0.0)
         rows = _centred(other, mean_other, sequence, head, n, c, cols, T, D, width)
         product = tl.dot(factor, rows, product, input_precision=PRECISION)
         total += tl.sum(factor, 1)
@@ -204,10 +237,18 @@ def add_through_scale(
 
 
 @triton.jit
-def remove_means(x, out, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows less their means, in the precision of ``out``."""
+def _less_mean(x, out, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     r = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, WIDTH)[None, :]
     mask = (r < rows) & (cols < width)
     value = tl.load(x + r * width + cols, mask=mask, other=0.0)
     tl.store(out + r * width + cols, value - (tl.sum(value, 1) / width)[:, None], mask=mask)
+
+
+@triton.jit
+def remove_means(da, db, out_a, out_b, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """A few rows of either gradient less their means, in the precision of what they are written to."""
+    if tl.program_id(1) == 0:
+        _less_mean(da, out_a, rows, width, ROWS, WIDTH)
+    else:
+        _less_mean(db, out_b, rows, width, ROWS, WIDTH)

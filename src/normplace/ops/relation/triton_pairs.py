@@ -9,18 +9,20 @@ Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
+from normplace.ops.launch import Launch, current_stream
 from normplace.ops.relation import pair_kernels, scale_kernels
-from normplace.ops.relation.plain import Rule, weights
+from normplace.ops.relation.plain import Rule
+from normplace.ops.relation.planned import FORMS, Form, Scratch, Step
 
 # Launched with options and numbers that their Python signatures do not show.
 kernels: Any = pair_kernels
@@ -51,41 +53,52 @@ STATISTICS = 4096
 SCRATCH = 1 << 28
 # Programs along the last axis of a grid.
 MOST = 1 << 15
+# Programs that are taken to run all at once, four on each multiprocessor.
+AT_ONCE = 512
+# The length from which keys are given their scales in the order they read them, in as much room again.
+TURNED = 1 << 30
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What every kernel reads."""
+class Plan:
+    """The sizes of a relation, and how each of its kernels is launched."""
 
-    a: Tensor
-    b: Tensor
-    weight: Tensor
-    """B × T."""
-    masked: bool
-    rule: Rule
-    means: tuple[Tensor, Tensor]
-    squares: tuple[Tensor, Tensor]
+    form: Form
 
     @property
     def length(self) -> int:
         """T."""
-        return self.a.shape[1]
+        return self.form.shape[1]
 
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """T, D, heads, channels of a head."""
-        channels, heads = self.a.shape[2], self.rule.heads
-        return self.length, channels, heads, channels // heads
+    def channels(self) -> int:
+        """D."""
+        return self.form.shape[2]
+
+    @property
+    def heads(self) -> int:
+        """Groups of channels."""
+        return self.form.rule.heads
+
+    @property
+    def width(self) -> int:
+        """Channels of a head."""
+        return self.channels // self.heads
+
+    @property
+    def every(self) -> int:
+        """Heads of all sequences."""
+        return self.form.shape[0] * self.heads
 
     @property
     def norm(self) -> bool:
         """Whether pairs are normalized."""
-        return self.rule.norm == "joint"
+        return self.form.rule.norm == "joint"
 
     @property
     def half(self) -> bool:
         """Whether products of two numbers are exact in float32."""
-        return self.a.dtype != torch.float32
+        return self.form.dtype != torch.float32
 
     @property
     def stride(self) -> int:
@@ -93,136 +106,238 @@ class Problem:
         return self.length + 1
 
     @property
-    def options(self) -> dict[str, Any]:
-        """What every kernel on pairs is compiled for."""
-        rule = self.rule
-        return {"ACT": rule.activation, "NORM": self.norm, "MASKED": self.masked, "CAUSAL": rule.causal}
-
-    def layout(self, tile: Tile) -> dict[str, Any]:
-        """How a kernel on pairs is compiled."""
-        even = self.sizes[3] % tile.cols == 0
-        return {"EVEN": even, "ROWS": tile.rows, "COLS": tile.cols, "UNROLL": tile.unroll, "num_warps": tile.warps}
-
-    def slices(self) -> Iterator[tuple[int, int]]:
+    def slices(self) -> list[tuple[int, int]]:
         """First and number of the sequences and heads taken at a time."""
-        every = len(self.a) * self.rule.heads
-        step = min(every, MOST, max(1, SCRATCH // (self.length * self.stride)) if self.norm else every)
-        for first in range(0, every, step):
-            yield first, min(step, every - first)
+        fits = max(1, SCRATCH // (self.length * self.stride)) if self.norm else self.every
+        step = min(self.every, MOST, fits)
+        return [(first, min(step, self.every - first)) for first in range(0, self.every, step)]
 
-    def room(self, count: int) -> Tensor:
-        """For one number a pair, where pairs are normalized."""
-        count = count if self.norm else 0
-        return torch.empty(count, self.length, self.stride, dtype=torch.float32, device=self.a.device)
+    @property
+    def room(self) -> int:
+        """Numbers kept for pairs at a time."""
+        return self.slices[0][1] * self.length * self.stride if self.norm else 1
 
+    @property
+    def rows_scratch(self) -> tuple[int, ...]:
+        """Numbers in the mean and square of the rows of a, those of b, and the weights."""
+        # One at least, since kernels count from where it would begin.
+        statistics = self.every * self.length if self.norm else 1
+        return *[statistics] * 4, 0 if self.form.masked else self.form.shape[0] * self.length
 
-def _problem(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Problem:
-    masked = weight is not None
-    if weight is None:
-        like = a.new_empty(0, dtype=torch.float32)
-        weight = weights(None, a.shape[1], rule, like).expand(a.shape[:2]).contiguous()
-    else:
-        # Whatever padding holds.
-        a, b = (torch.where(weight[..., None] > 0, x, 0) for x in (a, b))
-    (mean_a, square_a), (mean_b, square_b) = (_row_statistics(x, rule) for x in (a, b))
-    return Problem(a, b, weight, masked, rule, (mean_a, mean_b), (square_a, square_b))
+    @property
+    def left(self) -> int:
+        """Tiles of pairs whose scales may be left to a second kernel."""
+        return self.slices[0][1] * triton.cdiv(self.length, SCALES.rows) ** 2 if self.norm and self.half else 1
 
+    def statistics(self) -> Step | None:
+        """Of every row."""
+        rule, padded = self.form.rule, triton.next_power_of_2(self.width)
+        if self.form.masked and not self.norm:
+            return None
+        rows = max(1, STATISTICS // padded)
+        constants = {
+            "NORM": self.norm, "MASKED": self.form.masked, "MEAN": rule.mean, "CAUSAL": rule.causal, "ROWS": rows,
+            "WIDTH": padded,
+        }  # fmt: skip
+        grid = (self.every * triton.cdiv(self.length, rows), 2 if self.norm else 1, 1)
+        numbers = (self.length, self.channels, self.heads, self.width)
+        return Step(Launch(of_scales.row_statistics, constants), grid, numbers)
 
-def _row_statistics(x: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
-    """The mean and the sum of squares about it of each row, sequences × heads × T; unset where none is needed."""
-    (batch, length, channels), heads = x.shape, rule.heads
-    mean = torch.empty(batch * heads, length, dtype=torch.float32, device=x.device)
-    square = torch.empty_like(mean)
-    if rule.norm != "joint":
-        return mean, square
-    padded = triton.next_power_of_2(channels // heads)
-    rows = max(1, STATISTICS // padded)
-    of_scales.row_statistics[(batch * heads * triton.cdiv(length, rows),)](
-        x, mean, square, length, channels, heads, channels // heads, ROWS=rows, WIDTH=padded
-    )
-    return mean, square
-
-
-def _scales(given: Problem, scale: Tensor, first: int, count: int) -> None:
-    if not given.norm:
-        return
-    tiles, half = triton.cdiv(given.length, SCALES.rows), given.half
-    (mean_a, mean_b), (square_a, square_b) = given.means, given.squares
-    left = torch.empty(count * tiles * tiles if half else 0, dtype=torch.int32, device=scale.device)
-    common = (
-        given.a, given.b, mean_a, square_a, mean_b, square_b, scale, left, first, *given.sizes, given.rule.eps,
-        given.stride,
-    )  # fmt: skip
-    gain = math.log2(math.e) if given.rule.activation == "exp" else 1.0
-    layout = {"CAUSAL": given.rule.causal, "GAIN": gain, "ROWS": SCALES.rows, "num_warps": SCALES.warps}
-    if half:
+    def scales(self, count: int) -> tuple[Step, ...]:
+        """The scales of all pairs."""
+        if not self.norm:
+            return ()
+        rule, tiles = self.form.rule, triton.cdiv(self.length, SCALES.rows)
+        gain = math.log2(math.e) if rule.activation == "exp" else 1.0
+        constants = {"CAUSAL": rule.causal, "GAIN": gain, "ROWS": SCALES.rows}
         # The interpreter would multiply bfloat16 by its bits.
         widen = os.environ.get("TRITON_INTERPRET") == "1"
-        of_scales.quick_scales[(tiles, tiles, count)](*common, WIDEN=widen, COLS=QUICK_STEP, **layout)
-    of_scales.pair_scales[(tiles, tiles, count)](
-        *common, FLAT=given.rule.activation == "relu", LEFT=half, COLS=SCALES.cols, **layout
-    )
+        quick = constants | {"COLS": QUICK_STEP, "WIDEN": widen}
+        exact = constants | {"COLS": SCALES.cols, "FLAT": rule.activation == "relu", "LEFT": self.half}
+        launches = [Launch(of_scales.quick_scales, quick, num_warps=SCALES.warps)] if self.half else []
+        launches.append(Launch(of_scales.pair_scales, exact, num_warps=SCALES.warps))
+        numbers = (self.length, self.channels, self.heads, self.width, rule.eps, self.stride)
+        return tuple(Step(launch, (tiles, tiles, count), numbers) for launch in launches)
+
+    def on_pairs(self, kernel: Any, tile: Tile, count: int, columns: int, **constants: Any) -> Step:
+        """A kernel on every channel of a pair, with so many programs to share out the channels."""
+        rule = self.form.rule
+        options = {
+            "D": self.channels, "ACT": rule.activation, "NORM": self.norm, "MASKED": self.form.masked,
+            "CAUSAL": rule.causal, "EVEN": self.width % tile.cols == 0, "ROWS": tile.rows, "COLS": tile.cols,
+            "UNROLL": tile.unroll,
+        }  # fmt: skip
+        grid = (count * triton.cdiv(self.length, tile.rows), columns, 1)
+        launch = Launch(kernel, options | constants, num_warps=tile.warps)
+        return Step(launch, grid, (count, self.length, self.heads, self.width, self.stride))
+
+    def shared_out(self, kernel: Any, tile: Tile, count: int, **constants: Any) -> Step:
+        """The same with programs for every block of channels."""
+        columns = triton.cdiv(self.width, tile.cols)
+        snake = self.form.rule.causal and count * triton.cdiv(self.length, tile.rows) * columns <= AT_ONCE
+        return self.on_pairs(kernel, tile, count, columns, SNAKE=snake, **constants)
+
+    def through_scale(self, count: int, *, keys: bool) -> Step:
+        """The part of the gradient through the scales, of the rows of b or a."""
+        tile = THROUGH_SCALE
+        constants = {
+            "MASKED": self.form.masked, "CAUSAL": self.form.rule.causal, "KEYS": keys,
+            "PRECISION": "tf32" if self.half else "tf32x3", "ROWS": tile.rows, "COLS": tile.cols, "STEP": tile.unroll,
+        }  # fmt: skip
+        grid = (triton.cdiv(self.length, tile.rows), triton.cdiv(self.width, tile.cols), count)
+        numbers = (self.length, self.channels, self.heads, self.width, self.stride)
+        return Step(Launch(of_scales.add_through_scale, constants, num_warps=tile.warps), grid, numbers)
+
+    def remove_means(self) -> Step:
+        """The gradients through the means that pairs are taken less of."""
+        padded = triton.next_power_of_2(self.width)
+        rows, step = self.every * self.length, max(1, STATISTICS // padded)
+        launch = Launch(of_scales.remove_means, {"ROWS": step, "WIDTH": padded})
+        return Step(launch, (triton.cdiv(rows, step), 2, 1), (rows, self.width))
+
+
+def _zeroed(a: Tensor, b: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Rows with zeros for what is masked, whatever padding holds."""
+    if weight is None:
+        return a, b
+    there = weight[..., None] > 0
+    return torch.where(there, a, 0), torch.where(there, b, 0)
+
+
+class ForwardSlice(NamedTuple):
+    """The launches for some of the sequences and heads."""
+
+    scales: tuple[Step, ...]
+    relate: Step
+
+    @classmethod
+    def of(cls, plan: Plan, count: int) -> ForwardSlice:
+        """For so many of them."""
+        return cls(plan.scales(count), plan.shared_out(kernels.relate, FORWARD, count))
+
+    def at(self, first: int) -> ForwardSlice:
+        """From one of them on."""
+        return ForwardSlice(tuple(step.at(first) for step in self.scales), self.relate.at(first))
+
+
+class Forward(NamedTuple):
+    """The launches of a forward pass, and what they leave each other."""
+
+    scratch: Scratch
+    """Statistics of rows, weights, scales of pairs, and which of those are left to a second kernel."""
+    statistics: Step | None
+    slices: list[ForwardSlice]
+
+
+@functools.lru_cache(maxsize=FORMS)
+def _forward(form: Form) -> Forward:
+    plan = Plan(form)
+    made = {count: ForwardSlice.of(plan, count) for count in {count for _, count in plan.slices}}
+    slices = [made[count].at(first) for first, count in plan.slices]
+    return Forward(Scratch(*plan.rows_scratch, plan.room, plan.left), plan.statistics(), slices)
 
 
 def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
-    """As the reference."""
-    given = _problem(a, b, weight, rule)
-    y = torch.empty(a.shape, dtype=torch.float32, device=a.device)
-    for first, count in given.slices():
-        scale = given.room(count)
-        _scales(given, scale, first, count)
-        grid = (count * triton.cdiv(given.length, FORWARD.rows), triton.cdiv(given.sizes[3], FORWARD.cols))
-        kernels.relate[grid](
-            given.a, given.b, *given.means, scale, given.weight, y, first, count, *given.sizes, given.stride,
-            **given.options, **given.layout(FORWARD),
-        )  # fmt: skip
+    """As the reference, but rounded to the dtype of a unless a norm follows."""
+    device = a.device
+    stream = current_stream(device)
+    steps = _forward(Form.of(a, weight, rule))
+    *of_rows, counted, scale, left = steps.scratch.take(device)
+    mean_a, _, mean_b, _ = of_rows
+    a, b = _zeroed(a, b, weight)
+    weight = counted if weight is None else weight
+    y = torch.empty_like(a, dtype=torch.float32 if rule.post_norm else None)
+    if steps.statistics is not None:
+        steps.statistics(stream, a, b, *of_rows, weight)
+    for part in steps.slices:
+        for step in part.scales:
+            step(stream, a, b, *of_rows, scale, None, left)
+        part.relate(stream, a, b, mean_a, mean_b, scale, weight, y)
     return y
 
 
+class BackwardSlice(NamedTuple):
+    """The launches for some of the sequences and heads."""
+
+    scales: tuple[Step, ...]
+    query_gradients: Step
+    key_gradients: Step
+    through_scale: tuple[Step, ...]
+    """Of the queries, then of the keys."""
+
+    @classmethod
+    def of(cls, plan: Plan, count: int) -> BackwardSlice:
+        """For so many of them."""
+        return cls(
+            plan.scales(count),
+            plan.on_pairs(kernels.query_gradients, QUERIES, count, 1),
+            plan.shared_out(kernels.key_gradients, KEYS, count, TURNED=plan.length >= TURNED),
+            tuple(plan.through_scale(count, keys=keys) for keys in (False, True)) if plan.norm else (),
+        )
+
+    def at(self, first: int) -> BackwardSlice:
+        """From one of them on."""
+        return BackwardSlice(
+            tuple(step.at(first) for step in self.scales),
+            self.query_gradients.at(first),
+            self.key_gradients.at(first),
+            tuple(step.at(first) for step in self.through_scale),
+        )
+
+
+class Backward(NamedTuple):
+    """The launches of a backward pass, and what they leave each other."""
+
+    scratch: Scratch
+    """As that of a forward pass, then the scales by keys, the factors where they are not kept with the scales, and the
+    gradients before their means are removed."""
+    statistics: Step | None
+    slices: list[BackwardSlice]
+    remove_means: Step | None
+
+
+@functools.lru_cache(maxsize=FORMS)
+def _backward(form: Form) -> Backward:
+    plan = Plan(form)
+    made = {count: BackwardSlice.of(plan, count) for count in {count for _, count in plan.slices}}
+    slices = [made[count].at(first) for first, count in plan.slices]
+    turned = plan.room if plan.norm and plan.length >= TURNED else 0
+    factors = plan.room if plan.norm and not form.rule.causal else 0
+    gradients = math.prod(form.shape) if plan.norm else 0
+    scratch = Scratch(*plan.rows_scratch, plan.room, plan.left, turned, factors, gradients, gradients)
+    return Backward(scratch, plan.statistics(), slices, plan.remove_means() if plan.norm else None)
+
+
 def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> tuple[Tensor, Tensor]:
-    """As the reference."""
-    given = _problem(a, b, weight, rule)
-    da, db = (torch.empty(a.shape, dtype=torch.float32, device=a.device) for _ in range(2))
-    for first, count in given.slices():
-        _gradients(given, grad, da, db, first, count)
-    return (_less_means(da, given), _less_means(db, given)) if given.norm else (da, db)
+    """As the reference, in the dtype of the rows."""
+    device = a.device
+    stream = current_stream(device)
+    steps = _backward(Form.of(a, weight, rule))
+    *of_rows, counted, scale, left, turned, factors, wide_a, wide_b = steps.scratch.take(device)
+    mean_a, _, mean_b, _ = of_rows
+    a, b = _zeroed(a, b, weight)
+    weight = counted if weight is None else weight
+    out_a, out_b = torch.empty_like(a), torch.empty_like(b)
+    da, db = (out_a, out_b) if wide_a is None else (wide_a, wide_b)
+    factors = scale if factors is None else factors
+    if steps.statistics is not None:
+        steps.statistics(stream, a, b, *of_rows, weight)
+    for part in steps.slices:
+        for step in part.scales:
+            step(stream, a, b, *of_rows, scale, turned, left)
+        part.query_gradients(stream, grad, a, b, mean_a, mean_b, scale, factors, weight, da)
+        by_keys = scale if turned is None else turned
+        part.key_gradients(stream, grad, a, b, mean_a, mean_b, by_keys, weight, db)
+        if part.through_scale:
+            of_queries, of_keys = part.through_scale
+            of_queries(stream, a, b, mean_a, mean_b, factors, weight, da)
+            of_keys(stream, b, a, mean_b, mean_a, factors, weight, db)
+    if steps.remove_means is not None:
+        steps.remove_means(stream, da, db, out_a, out_b)
+    return out_a, out_b
 
 
-def _less_means(d: Tensor, given: Problem) -> Tensor:
-    """A gradient through the mean that pairs are taken less of, in the precision of the rows."""
-    width = given.sizes[3]
-    padded = triton.next_power_of_2(width)
-    rows, step = d.numel() // width, max(1, STATISTICS // padded)
-    out = torch.empty_like(given.a)
-    of_scales.remove_means[(triton.cdiv(rows, step),)](d, out, rows, width, ROWS=step, WIDTH=padded)
-    return out
-
-
-def _gradients(given: Problem, grad: Tensor, da: Tensor, db: Tensor, first: int, count: int) -> None:
-    scale = given.room(count)
-    _scales(given, scale, first, count)
-    # Of the pair (i, j) with j <= i, element [i, j] is its scale, and [j, i + 1] its factor c.
-    factors, strides = scale, (1, given.stride)
-    if given.norm and given.rule.causal:
-        factors = scale.view(-1)[1:]
-    elif given.norm:
-        factors, strides = torch.empty_like(scale), (given.stride, 1)
-    rows, common = given.length, (first, count, *given.sizes, given.stride)
-    kernels.query_gradients[(count * triton.cdiv(rows, QUERIES.rows),)](
-        grad, given.a, given.b, *given.means, scale, factors, given.weight, da, *common, *strides,
-        **given.options, **given.layout(QUERIES),
-    )  # fmt: skip
-    kernels.key_gradients[(count * triton.cdiv(rows, KEYS.rows), triton.cdiv(given.sizes[3], KEYS.cols))](
-        grad, given.a, given.b, *given.means, scale, given.weight, db, *common, **given.options, **given.layout(KEYS)
-    )
-    if not given.norm:
-        return
-    tile, means = THROUGH_SCALE, given.means
-    grid = (triton.cdiv(rows, tile.rows), triton.cdiv(given.sizes[3], tile.cols), count)
-    for keys, own, other, out in ((False, given.a, given.b, da), (True, given.b, given.a, db)):
-        of_scales.add_through_scale[grid](
-            own, other, *(means[::-1] if keys else means), factors, given.weight, out, first, *given.sizes,
-            given.stride, *(strides[::-1] if keys else strides), MASKED=given.masked, CAUSAL=given.rule.causal,
-            KEYS=keys, PRECISION="tf32" if given.half else "tf32x3", ROWS=tile.rows, COLS=tile.cols, STEP=tile.unroll,
-            num_warps=tile.warps,
-        )  # fmt: skip
+def forget_launches() -> None:
+    """Read the tiles again."""
+    _forward.cache_clear()
+    _backward.cache_clear()

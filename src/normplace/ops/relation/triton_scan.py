@@ -22,7 +22,7 @@ from torch import Tensor
 from normplace.ops.launch import Launch, current_stream
 from normplace.ops.relation import scan_kernels
 from normplace.ops.relation.plain import Rule
-from normplace.ops.relation.planned import FORMS, Scratch, Step
+from normplace.ops.relation.planned import FORMS, Form, Scratch, Step
 from normplace.ops.relation.scan_reference import lowering, stable
 
 # Launched with options and numbers that their Python signatures do not show.
@@ -59,21 +59,6 @@ MOST_WARPS = 16
 SLOTS, SLOT_WIDTH, SLOT_WARPS = 256, 8, 4
 # What q of a row is kept in where it is not float32: the gradient it is summed into is rounded to no more digits.
 KEPT = {torch.bfloat16: torch.bfloat16}
-
-
-class Form(NamedTuple):
-    """What decides how the kernels are compiled and launched."""
-
-    rule: Rule
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    masked: bool
-    device: torch.device
-
-    @classmethod
-    def of(cls, a: Tensor, weight: Tensor | None, rule: Rule) -> Form:
-        """Of a relation."""
-        return cls(rule, a.shape, a.dtype, weight is not None, a.device)
 
 
 @dataclass(frozen=True)
