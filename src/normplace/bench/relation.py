@@ -238,7 +238,8 @@ def tune() -> Iterator[str]:
         (products, triton_pairs, "THROUGH_SCALE", through, TRAINING),
     ):
         call = problem.ours.calls(problem.seeds)[step]
-        yield from fastest(module.__name__.rpartition(".")[2], Setting(module, name, layouts), call)
+        setting = Setting(module, name, layouts, forget=module.forget_launches)
+        yield from fastest(module.__name__.rpartition(".")[2], setting, call)
 
 
 OP = Op(

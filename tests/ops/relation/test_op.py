@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 from tests.ops.relation.cases import Case
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from normplace import UsageError
 from normplace.ops import relation_pairwise, relation_scan
@@ -60,6 +61,40 @@ def test_refuses_a_second_derivative(run):
     (first,) = torch.autograd.grad(run(a, case.b).sum(), a, create_graph=True)
     with pytest.raises(UsageError, match="no second derivative"):
         first.sum().backward()
+
+
+class Names(TorchDispatchMode):
+    """Notes the operators of this package."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "normplace":
+            self.seen.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("run", "name"), [(relation_scan, "relation_scan"), (relation_pairwise, "relation_pairs")])
+def test_whoever_watches_sees_operators_and_the_same_numbers(run, name):
+    case = Case((2, 9, 6), masked=True)
+    a, b = case.a.requires_grad_(), case.b.requires_grad_()
+    y = run(a, b, mask=case.mask)
+    expected = y, *torch.autograd.grad(y, (a, b), case.grad)
+    with Names() as watched:
+        y = run(a, b, mask=case.mask)
+        found = y, *torch.autograd.grad(y, (a, b), case.grad)
+    assert watched.seen == [f"normplace::{name}", f"normplace::{name}_backward"]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+    # Begun unwatched, and watched from then on.
+    y = run(a, b, mask=case.mask)
+    with Names() as watched:
+        found = torch.autograd.grad(y, (a, b), case.grad)
+    assert watched.seen == [f"normplace::{name}_backward"]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected[1:], strict=True))
+    with torch.no_grad():
+        assert torch.equal(run(a, b, mask=case.mask), expected[0])
 
 
 def test_says_what_triton_needs(monkeypatch):

@@ -79,10 +79,11 @@ def compute_scan_backward(
     """Gradients of a and b."""
     if choose(a, backend) == "reference":
         return scan_reference.backward(grad, a, b, _weights(weight, a, rule), rule)
+    grad = grad.to(a.dtype).contiguous()
     if elsewhere(a):
         with torch.cuda.device_of(a):
-            return _kernels("triton_scan").backward(grad.contiguous(), a, b, weight, rule)
-    return _kernels("triton_scan").backward(grad.contiguous(), a, b, weight, rule)
+            return _kernels("triton_scan").backward(grad, a, b, weight, rule)
+    return _kernels("triton_scan").backward(grad, a, b, weight, rule)
 
 
 def compute_pairs(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule, backend: str) -> Tensor:
@@ -103,10 +104,11 @@ def compute_pairs_backward(
     if choose(a, backend) == "reference":
         da, db = pair_reference.backward(grad, a, b, _weights(weight, a, rule), rule)
         return da.to(a.dtype), db.to(b.dtype)
+    grad = grad.to(wide(a.dtype) if rule.post_norm else a.dtype).contiguous()
     if elsewhere(a):
         with torch.cuda.device_of(a):
-            return _kernels("triton_pairs").backward(grad.contiguous(), a, b, weight, rule)
-    return _kernels("triton_pairs").backward(grad.contiguous(), a, b, weight, rule)
+            return _kernels("triton_pairs").backward(grad, a, b, weight, rule)
+    return _kernels("triton_pairs").backward(grad, a, b, weight, rule)
 
 
 def _weights(weight: Tensor | None, a: Tensor, rule: Rule) -> Tensor:

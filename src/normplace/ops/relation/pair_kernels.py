@@ -185,6 +185,15 @@ def _add_key_slopes(
     """Add s p of ``COUNT`` keys from ``j`` on, and the share of these channels in the factor c of each pair."""
     number = tl.arange(0, COUNT)[None, :]
     share = tl.zeros([acc.shape[0], COUNT], tl.float32)
+    if NORM:
+        mask = keep & (number >= 0)
+        if CHECK:
+            mask = mask & (j + number < T)
+            if CAUSAL:
+                mask = mask & (j + number <= i)
+        slot = of_factor + (j + number) * step
+        # Asked for now, the share of the channels before is there when it is needed.
+        before = tl.load(slot, mask=mask & (begin > 0), other=0.0)
     of_b, of_scale, of_mean = of_b + j * D, of_scale + j, of_mean + j
     for k in tl.static_range(COUNT):
         key = j + k
@@ -205,15 +214,7 @@ def _add_key_slopes(
             acc += tl.where(counts, p, 0.0) if CHECK or MASKED else p
     if NORM:
         share *= (-LN2 * LN2 * LN2 if ACT == "exp" else -1.0) / width
-        mask = keep & (number >= 0)
-        if CHECK:
-            mask = mask & (j + number < T)
-            if CAUSAL:
-                mask = mask & (j + number <= i)
-        slot = of_factor + (j + number) * step
-        if begin > 0:
-            share += tl.load(slot, mask=mask, other=0.0)
-        tl.store(slot, share, mask=mask)
+        tl.store(slot, share + before, mask=mask)
     return acc
 
 
