@@ -55,7 +55,7 @@ SCRATCH = 1 << 28
 MOST = 1 << 15
 # Programs that are taken to run all at once, four on each multiprocessor.
 AT_ONCE = 512
-# The length from which keys are given their scales in the order they read them, in as much room again.
+# The length from which keys are given their scales in the order they read them, in as much room again: so far none.
 TURNED = 1 << 30
 
 
