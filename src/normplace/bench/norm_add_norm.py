@@ -141,8 +141,12 @@ def tune() -> Iterator[str]:
         def backward(results=results, learned=learned, seeds=seeds) -> object:
             return torch.autograd.grad(results, list(learned.values()), seeds, retain_graph=True)
 
+        if width > kernels.PIECE:
+            names = ("FORWARD_IN_PIECES", names[1])
         for name in names:
             walking, call = ((0, 4, 8), forward) if name.startswith("FORWARD") else ((1, 2, 4, 5), backward)
+            if name == "FORWARD_IN_PIECES":
+                walking = (0,)
             tried = list(layouts(kernels.Tile, width, walking))
             setting = Setting(getattr(kernels, name), width, tried, forget=kernels.forget_launches)
             yield from fastest(f"{norm}, {rows} × {width}, {name}", setting, call)

@@ -7,6 +7,8 @@ import warnings
 import torch
 from tests.ops.norm_add_norm.boundary import Boundary, variants
 
+from normplace.ops.norm_add_norm import triton
+
 # The interpreter computes in NumPy, which warns of what a GPU does silently in lanes that are masked out.
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 
@@ -33,6 +35,7 @@ def main() -> None:
         Boundary("rms", "rms", shape=(2, 1, width)).compare("triton")
     for width in (16381, 16384):
         Boundary("layer", "rms", shape=(2, width)).compare("triton")
+    Boundary("layer", "layer", shape=(2, 6144), shifts=True).compare("triton")
     # More rows than the programs take at once: they walk.
     for rows in (1, 2, 33, 300):
         Boundary("layer", "layer", shape=(rows, 1), shifts=True, scales=True).compare("triton")
@@ -45,6 +48,10 @@ def main() -> None:
     for options in ({}, {"shifts": True, "scales": True, "branch": "scalar", "dropout": 0.2}):
         whole = Boundary("layer", "rms", **options)
         whole.compare("triton", wrap=lambda call: torch.compile(call, backend="aot_eager", fullgraph=True))
+    triton.PIECE = 4
+    triton.forget_launches()
+    for case in variants(shape=(5, 12)):
+        case.compare("triton")
     print("every kernel agrees")
 
 

@@ -2,7 +2,8 @@
 
 The mathematics is that of :mod:`normplace.ops.norm_add_norm.reference`. A tile is ROWS × BLOCK elements, whole rows
 padded to a power of two and held in registers, so that the variance is taken of the centred row without reading it
-again. A program walks over tiles; the backward pass adds up its gains' gradients on the way.
+again. A program walks over tiles; the backward pass adds up its gains' gradients on the way. Wide rows take less time
+forward if they are read again from a cache, a piece at a time: registers for a piece leave room for more programs.
 """
 # Triton compiles these functions by its own rules, in which constant conditions decide what exists.
 # pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
@@ -11,72 +12,18 @@ again. A program walks over tiles; the backward pass adds up its gains' gradient
 import triton
 import triton.language as tl
 
+from normplace.ops.norm_add_norm.triton_steps import (
+    affine,
+    branched,
+    channels,
+    gained,
+    kept,
+    merged,
+    read,
+    scaled,
+    times,
+)
 from normplace.ops.rounding import mean_of, reciprocal_root
-
-
-@triton.jit
-def _mix(h):
-    h = (h ^ (h >> 16)) * 0x7FEB352D
-    h = (h ^ (h >> 15)) * 0x846CA68B
-    return h ^ (h >> 16)
-
-
-@triton.jit
-def _kept(v, seed, row, cols, dropout):
-    """``v`` with elements dropped and the others scaled up."""
-    key = tl.load(seed)
-    row = row.to(tl.uint32)
-    first = _mix(row ^ _mix(key.to(tl.uint32)))
-    second = _mix(row ^ _mix((key >> 32).to(tl.uint32) ^ 0x9E3779B9))
-    bits = _mix(_mix(cols.to(tl.uint32)[None, :] ^ first[:, None]) + second[:, None])
-    kept = (bits >> 8).to(tl.float32) * 5.9604644775390625e-08 >= dropout  # 2**-24
-    return tl.where(kept, v / (1.0 - dropout), 0.0)
-
-
-@triton.jit
-def _read(pointer, row, stride, cols, mask):
-    place = row.to(tl.int64)[:, None] * stride + cols[None, :]
-    return tl.load(pointer + place, mask=mask, other=0.0)
-
-
-@triton.jit
-def _channels(pointer, cols, inside):
-    # Read for every tile, from a cache: held in registers they would leave room for fewer programs.
-    place = pointer + cols[None, :]
-    return tl.load(place, mask=inside[None, :], other=0.0, eviction_policy="evict_last").to(tl.float32)
-
-
-@triton.jit
-def _gained(v, weight, cols, inside, OFFSET: tl.constexpr):
-    if weight is not None:
-        gain = _channels(weight, cols, inside)
-        v *= gain + 1.0 if OFFSET else gain
-    return v
-
-
-@triton.jit
-def _affine(v, weight, bias, cols, inside, OFFSET: tl.constexpr):
-    v = _gained(v, weight, cols, inside, OFFSET)
-    if bias is not None:
-        v += _channels(bias, cols, inside)
-    return v
-
-
-@triton.jit
-def _times(v, factor):
-    """A missing factor is one."""
-    return v if factor is None else factor * v
-
-
-@triton.jit
-def _branched(v, branch, branch_value, cols, inside, PER_CHANNEL: tl.constexpr):
-    if branch is None:
-        v = _times(v, branch_value)
-    elif PER_CHANNEL:
-        v *= _channels(branch, cols, inside)
-    else:
-        v *= tl.load(branch).to(tl.float32)
-    return v
 
 
 @triton.jit
@@ -102,13 +49,20 @@ def _standardised(
 
 
 @triton.jit
+def _hat(v, mean, rstd, KIND: tl.constexpr):
+    """Rows standardised by statistics that are known."""
+    if KIND == 2:
+        v -= mean[:, None]
+    return v * rstd[:, None]
+
+
+@triton.jit
 def _restandardised(v, row, there, stats, place, KIND: tl.constexpr, KEPT: tl.constexpr):
     """The standardised rows once more, and their reciprocal deviations."""
     stats += row.to(tl.int64) * KEPT + place
     rstd = tl.load(stats, mask=there, other=0.0)
-    if KIND == 2:
-        v -= tl.load(stats + 2, mask=there, other=0.0)[:, None]
-    return v * rstd[:, None], rstd
+    mean = tl.load(stats + 2, mask=there, other=0.0) if KIND == 2 else 0.0
+    return _hat(v, mean, rstd, KIND), rstd
 
 
 @triton.jit
@@ -138,26 +92,98 @@ def forward(
         row = first + tl.arange(0, ROWS)
         there = row < rows
         mask = there[:, None] & inside[None, :]
-        u = _read(f, row, f_stride, cols, mask).to(tl.float32)
-        v = _read(x, row, x_stride, cols, mask).to(tl.float32)
+        u = read(f, row, f_stride, cols, mask).to(tl.float32)
+        v = read(x, row, x_stride, cols, mask).to(tl.float32)
         if OUT > 0:
             u = _standardised(u, inside, row, there, stats, 0, out_eps, D, OUT, KEPT, BLOCK)
-        u = _affine(u, out_weight, out_bias, cols, inside, OFFSET)
-        if out_scale is not None:
-            u *= tl.load(out_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
-        if seed is not None:
-            u = _kept(u, seed, row, cols, dropout)
-        v = _times(v, skip) + _branched(u, branch, branch_value, cols, inside, PER_CHANNEL)
+        v = merged(
+            u, v, row, there, cols, inside, out_weight, out_bias, branch, out_scale, seed, skip, branch_value, dropout,
+            OFFSET, PER_CHANNEL,
+        )  # fmt: skip
         place = row.to(tl.int64)[:, None] * D + cols[None, :]
         rounded = v.to(stream.dtype.element_ty)
         tl.store(stream + place, rounded, mask=mask, eviction_policy="evict_first")
         if IN > 0:
             v = rounded.to(tl.float32)
             v = _standardised(v, inside, row, there, stats, 1, in_eps, D, IN, KEPT, BLOCK)
-            v = _affine(v, in_weight, in_bias, cols, inside, OFFSET)
-            if in_scale is not None:
-                v *= tl.load(in_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
+            v = scaled(affine(v, in_weight, in_bias, cols, inside, OFFSET), in_scale, row, there)
             tl.store(y + place, v, mask=mask, eviction_policy="evict_first")
+
+
+@triton.jit
+def _met(mean, spread, v, count, KIND: tl.constexpr):
+    """The mean of each lane's elements and their squared distances from it, or from zero, with the count-th of each."""
+    if KIND == 2:
+        away = v - mean
+        mean += away * (1.0 / count)
+        spread += away * (v - mean)
+    else:
+        spread += v * v
+    return mean, spread
+
+
+@triton.jit
+def _settled(
+    means, spread, row, there, stats, place, eps,
+    D: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Means and reciprocal deviations of rows from their lanes', stored as by ``_standardised``."""
+    stats += row.to(tl.int64) * KEPT + place
+    mean = 0.0
+    if KIND == 2:
+        mean = mean_of(tl.sum(means, 1), BLOCK)
+        away = means - mean[:, None]
+        spread += away * away * (D // BLOCK)
+        tl.store(stats + 2, mean, mask=there)
+    rstd = reciprocal_root(mean_of(tl.sum(spread, 1), D) + eps)
+    tl.store(stats, rstd, mask=there)
+    return mean, rstd
+
+
+@triton.jit(do_not_specialize=["rows"])
+def forward_in_pieces(
+    x, f, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed, stream, y, stats,
+    x_stride, f_stride, rows, out_eps, in_eps, skip, branch_value, dropout,
+    D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """As ``forward``, for rows of several whole BLOCKs."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    there = row < rows
+    lane = tl.arange(0, BLOCK)
+    inside = lane < BLOCK
+    mask = there[:, None] & inside[None, :]
+    means = tl.zeros([ROWS, BLOCK], tl.float32)
+    spread = tl.zeros([ROWS, BLOCK], tl.float32)
+    if OUT > 0:
+        for first in tl.range(0, D, BLOCK):
+            u = read(f, row, f_stride, first + lane, mask, "evict_last").to(tl.float32)
+            means, spread = _met(means, spread, u, first // BLOCK + 1, OUT)
+        out_mean, out_rstd = _settled(means, spread, row, there, stats, 0, out_eps, D, OUT, KEPT, BLOCK)
+        means = tl.zeros([ROWS, BLOCK], tl.float32)
+        spread = tl.zeros([ROWS, BLOCK], tl.float32)
+    for first in tl.range(0, D, BLOCK):
+        cols = first + lane
+        u = read(f, row, f_stride, cols, mask, "evict_first").to(tl.float32)
+        v = read(x, row, x_stride, cols, mask, "evict_first").to(tl.float32)
+        if OUT > 0:
+            u = _hat(u, out_mean, out_rstd, OUT)
+        v = merged(
+            u, v, row, there, cols, inside, out_weight, out_bias, branch, out_scale, seed, skip, branch_value, dropout,
+            OFFSET, PER_CHANNEL,
+        )  # fmt: skip
+        rounded = v.to(stream.dtype.element_ty)
+        tl.store(stream + row.to(tl.int64)[:, None] * D + cols[None, :], rounded, mask=mask)
+        if IN > 0:
+            means, spread = _met(means, spread, rounded.to(tl.float32), first // BLOCK + 1, IN)
+    if IN > 0:
+        in_mean, in_rstd = _settled(means, spread, row, there, stats, 1, in_eps, D, IN, KEPT, BLOCK)
+        tl.debug_barrier()  # a thread may read what another has written
+        for first in tl.range(0, D, BLOCK):
+            cols = first + lane
+            v = _hat(read(stream, row, D, cols, mask, "evict_first").to(tl.float32), in_mean, in_rstd, IN)
+            v = scaled(affine(v, in_weight, in_bias, cols, inside, OFFSET), in_scale, row, there)
+            tl.store(y + row.to(tl.int64)[:, None] * D + cols[None, :], v, mask=mask)
 
 
 @triton.jit
@@ -193,58 +219,55 @@ def backward(
         there = row < rows
         mask = there[:, None] & inside[None, :]
         if d_y is not None:
-            g = _read(d_y, row, D, cols, mask)
-            v = _read(stream, row, D, cols, mask)
+            g = read(d_y, row, D, cols, mask)
+            v = read(stream, row, D, cols, mask)
         if not AHEAD:  # every load is issued before the first is used
             if d_stream is not None:
-                total = _read(d_stream, row, D, cols, mask)
+                total = read(d_stream, row, D, cols, mask)
             if f is not None:
-                u = _read(f, row, f_stride, cols, mask)
+                u = read(f, row, f_stride, cols, mask)
         if d_y is not None:
             g = g.to(tl.float32)
             hat, rstd = _restandardised(v.to(tl.float32), row, there, stats, 1, IN, KEPT)
             if d_in_scale is not None:
-                product = tl.sum(g * _affine(hat, in_weight, in_bias, cols, inside, OFFSET), 1)
+                product = tl.sum(g * affine(hat, in_weight, in_bias, cols, inside, OFFSET), 1)
                 tl.store(d_in_scale + row, product, mask=there)
-            if in_scale is not None:
-                g *= tl.load(in_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
+            g = scaled(g, in_scale, row, there)
             if IN_GAIN >= 0:
                 sum_in_gain += tl.sum(g * hat, 0)
             if IN_SHIFT >= 0:
                 sum_in_shift += tl.sum(g, 0)
-            through = _through(_gained(g, in_weight, cols, inside, OFFSET), hat, rstd, D, IN)
+            through = _through(gained(g, in_weight, cols, inside, OFFSET), hat, rstd, D, IN)
             if IN == 2:
                 through = _unpadded(through, inside, D, BLOCK)
             if AHEAD and d_stream is not None:
-                total = _read(d_stream, row, D, cols, mask)
+                total = read(d_stream, row, D, cols, mask)
             total = through if d_stream is None else total.to(tl.float32) + through
         else:
-            total = (_read(d_stream, row, D, cols, mask) if AHEAD else total).to(tl.float32)
+            total = (read(d_stream, row, D, cols, mask) if AHEAD else total).to(tl.float32)
         place = row.to(tl.int64)[:, None] * D + cols[None, :]
         if dx is not None:
-            tl.store(dx + place, _times(total, skip), mask=mask)
+            tl.store(dx + place, times(total, skip), mask=mask)
         if seed is not None:
-            total = _kept(total, seed, row, cols, dropout)
-        g = total
-        if out_scale is not None:
-            g *= tl.load(out_scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
+            total = kept(total, seed, row, cols, dropout)
+        g = scaled(total, out_scale, row, there)
         if f is not None:
             if AHEAD:
-                u = _read(f, row, f_stride, cols, mask)
+                u = read(f, row, f_stride, cols, mask)
             hat = u.to(tl.float32)
             if OUT > 0:
                 hat, rstd = _restandardised(hat, row, there, stats, 0, OUT, KEPT)
             if d_out_scale is not None:
-                u = _affine(hat, out_weight, out_bias, cols, inside, OFFSET)
-                product = tl.sum(total * _branched(u, branch, branch_value, cols, inside, PER_CHANNEL), 1)
+                u = affine(hat, out_weight, out_bias, cols, inside, OFFSET)
+                product = tl.sum(total * branched(u, branch, branch_value, cols, inside, PER_CHANNEL), 1)
                 tl.store(d_out_scale + row, product, mask=there)
             if OUT_GAIN >= 0:
                 sum_out_gain += tl.sum(g * hat, 0)
         if OUT_SHIFT >= 0:
             sum_out_shift += tl.sum(g, 0)
         if df is not None:
-            g = _branched(g, branch, branch_value, cols, inside, PER_CHANNEL)
-            g = _gained(g, out_weight, cols, inside, OFFSET)
+            g = branched(g, branch, branch_value, cols, inside, PER_CHANNEL)
+            g = gained(g, out_weight, cols, inside, OFFSET)
             if OUT > 0:
                 g = _through(g, hat, rstd, D, OUT)
             tl.store(df + place, g, mask=mask)
@@ -291,16 +314,16 @@ def finish(
         product = tl.zeros([1, SPAN], tl.float32)
         if OUT_GAIN >= 0:
             part = _summed(parts, OUT_GAIN, programs, cols, inside, D, CHUNK, SPAN)
-            product += _gained(part, out_weight, cols, inside, OFFSET)
+            product += gained(part, out_weight, cols, inside, OFFSET)
             if d_out_weight is not None:
-                part = _branched(part, branch, branch_value, cols, inside, PER_CHANNEL)
+                part = branched(part, branch, branch_value, cols, inside, PER_CHANNEL)
                 tl.store(d_out_weight + place, part, mask=mask)
         if OUT_SHIFT >= 0:
             part = _summed(parts, OUT_SHIFT, programs, cols, inside, D, CHUNK, SPAN)
             if out_bias is not None:
-                product += part * _channels(out_bias, cols, inside)
+                product += part * channels(out_bias, cols, inside)
             if d_out_bias is not None:
-                part = _branched(part, branch, branch_value, cols, inside, PER_CHANNEL)
+                part = branched(part, branch, branch_value, cols, inside, PER_CHANNEL)
                 tl.store(d_out_bias + place, part, mask=mask)
         if d_branch is not None:
             tl.store(d_branch + place, product, mask=mask)

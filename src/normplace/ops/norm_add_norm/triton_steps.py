@@ -1,0 +1,96 @@
+"""Steps that the Triton kernels of the boundary share, on tiles of some rows and some columns."""
+# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _mix(h):
+    h = (h ^ (h >> 16)) * 0x7FEB352D
+    h = (h ^ (h >> 15)) * 0x846CA68B
+    return h ^ (h >> 16)
+
+
+@triton.jit
+def kept(v, seed, row, cols, dropout):
+    """``v`` with elements dropped and the others scaled up."""
+    key = tl.load(seed)
+    row = row.to(tl.uint32)
+    first = _mix(row ^ _mix(key.to(tl.uint32)))
+    second = _mix(row ^ _mix((key >> 32).to(tl.uint32) ^ 0x9E3779B9))
+    bits = _mix(_mix(cols.to(tl.uint32)[None, :] ^ first[:, None]) + second[:, None])
+    kept = (bits >> 8).to(tl.float32) * 5.9604644775390625e-08 >= dropout  # 2**-24
+    return tl.where(kept, v / (1.0 - dropout), 0.0)
+
+
+@triton.jit
+def read(pointer, row, stride, cols, mask, EVICT: tl.constexpr = ""):
+    """Elements of rows, as they are stored."""
+    place = row.to(tl.int64)[:, None] * stride + cols[None, :]
+    return tl.load(pointer + place, mask=mask, other=0.0, eviction_policy=EVICT)
+
+
+@triton.jit
+def channels(pointer, cols, inside):
+    """One number for each channel."""
+    # Read for every tile, from a cache: held in registers they would leave room for fewer programs.
+    place = pointer + cols[None, :]
+    return tl.load(place, mask=inside[None, :], other=0.0, eviction_policy="evict_last").to(tl.float32)
+
+
+@triton.jit
+def scaled(v, scale, row, there):
+    """Rows times their own factors."""
+    if scale is not None:
+        v *= tl.load(scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
+    return v
+
+
+@triton.jit
+def gained(v, weight, cols, inside, OFFSET: tl.constexpr):
+    """Channels times their gains, or times one more than those."""
+    if weight is not None:
+        gain = channels(weight, cols, inside)
+        v *= gain + 1.0 if OFFSET else gain
+    return v
+
+
+@triton.jit
+def affine(v, weight, bias, cols, inside, OFFSET: tl.constexpr):
+    """With gains and shifts."""
+    v = gained(v, weight, cols, inside, OFFSET)
+    if bias is not None:
+        v += channels(bias, cols, inside)
+    return v
+
+
+@triton.jit
+def times(v, factor):
+    """A missing factor is one."""
+    return v if factor is None else factor * v
+
+
+@triton.jit
+def branched(v, branch, branch_value, cols, inside, PER_CHANNEL: tl.constexpr):
+    """Times the multiplier of the branch."""
+    if branch is None:
+        v = times(v, branch_value)
+    elif PER_CHANNEL:
+        v *= channels(branch, cols, inside)
+    else:
+        v *= tl.load(branch).to(tl.float32)
+    return v
+
+
+@triton.jit
+def merged(
+    u, v, row, there, cols, inside, weight, bias, branch, scale, seed, skip, branch_value, dropout,
+    OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
+):  # fmt: skip
+    """The stream ``v`` with the standardised output ``u`` of a branch added to it."""
+    u = scaled(affine(u, weight, bias, cols, inside, OFFSET), scale, row, there)
+    if seed is not None:
+        u = kept(u, seed, row, cols, dropout)
+    return times(v, skip) + branched(u, branch, branch_value, cols, inside, PER_CHANNEL)
