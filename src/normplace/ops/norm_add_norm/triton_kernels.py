@@ -282,6 +282,28 @@ def backward(
         tl.store(_part(parts, IN_SHIFT, program, programs, D) + cols, sum_in_shift, mask=inside)
 
 
+@triton.jit(do_not_specialize=["rows"])
+def shift(
+    d_y, in_scale, parts, rows,
+    D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, IN_SHIFT: tl.constexpr,
+):  # fmt: skip
+    """Of BLOCK channels, the part of the inner shifts' gradients that this program's rows contribute.
+
+    For ``backward`` of rows so wide that four sums would not fit its registers: with one register in memory, it waits
+    there for the rows it reads ahead, and to read one tensor again takes less time.
+    """
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < D
+    total = tl.zeros([ROWS, BLOCK], tl.float32)
+    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        row = first + tl.arange(0, ROWS)
+        there = row < rows
+        g = read(d_y, row, D, cols, there[:, None] & inside[None, :]).to(tl.float32)
+        total += scaled(g, in_scale, row, there)
+    part = _part(parts, IN_SHIFT, tl.program_id(0), tl.num_programs(0), D)
+    tl.store(part + cols, tl.sum(total, 0), mask=inside)
+
+
 @triton.jit
 def _summed(
     parts, which: tl.constexpr, programs, cols, inside, D: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr

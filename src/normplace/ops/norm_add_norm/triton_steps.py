@@ -5,6 +5,9 @@
 import triton
 import triton.language as tl
 
+# Which lines a cache gives up first is its own affair.
+ANY_ORDER = tl.constexpr("")
+
 
 @triton.jit
 def _mix(h):
@@ -26,7 +29,7 @@ def kept(v, seed, row, cols, dropout):
 
 
 @triton.jit
-def read(pointer, row, stride, cols, mask, EVICT: tl.constexpr = ""):
+def read(pointer, row, stride, cols, mask, EVICT: tl.constexpr = ANY_ORDER):
     """Elements of rows, as they are stored."""
     place = row.to(tl.int64)[:, None] * stride + cols[None, :]
     return tl.load(pointer + place, mask=mask, other=0.0, eviction_policy=EVICT)
