@@ -22,5 +22,7 @@ def mean_of(total, count):
 def reciprocal_root(x):
     """``1 / sqrt(x)`` of a positive number, 0 of infinity."""
     root = tl.rsqrt(x)
-    # One step of Newton's method gives its last digits.
-    return tl.where(x < float("inf"), root * (1.5 - 0.5 * (x * root) * root), root)
+    # One step of Newton's method gives its last digits, with what the product loses by rounding added to the residual.
+    product = x * root
+    residual = tl.fma(-product, root, 1.0) - tl.fma(x, root, -product) * root
+    return tl.where(x < float("inf"), root + 0.5 * root * residual, root)
