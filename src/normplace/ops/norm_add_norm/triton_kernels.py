@@ -75,7 +75,7 @@ def _through(g, hat, rstd, D: tl.constexpr, KIND: tl.constexpr):
     inner = mean_of(tl.sum(g * hat, 1), D)
     if KIND == 2:
         g -= mean_of(tl.sum(g, 1), D)[:, None]
-    return g * rstd[:, None] - hat * (inner * rstd)[:, None]
+    return (g - hat * inner[:, None]) * rstd[:, None]
 
 
 @triton.jit(do_not_specialize=["rows"])
