@@ -84,7 +84,8 @@ BACKWARD_SHIFTS = {
     8192: Tile(rows=1, warps=16, per_sm=1, stages=3),
     16384: Tile(rows=1, warps=32, per_sm=1),
 }
-# Of wider rows one of the four sums is kept by a kernel of its own, with so many rows and channels to a tile.
+# Of wider rows the registers hold three sums, and a kernel of its own keeps the fourth, with tiles of these rows and
+# channels.
 FOUR_SUMS = 4096
 SHIFT = {"ROWS": 8, "BLOCK": 1024}
 # Programs' parts added at a time, and channels of each program that adds them.

@@ -289,8 +289,7 @@ def shift(
 ):  # fmt: skip
     """Of BLOCK channels, the part of the inner shifts' gradients that this program's rows contribute.
 
-    For ``backward`` of rows so wide that four sums would not fit its registers: with one register in memory, it waits
-    there for the rows it reads ahead, and to read one tensor again takes less time.
+    For ``backward`` of rows so wide that four sums do not fit its registers, while three do.
     """
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = cols < D
