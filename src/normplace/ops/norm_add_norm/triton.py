@@ -1,8 +1,8 @@
 """The boundary on a GPU: one pass forward and one backward, each row in registers or a cache from read to write.
 
 Forward reads f and x and writes the stream and y; backward reads their gradients, the stream and f, and writes two
-gradients; of wide rows with shifts it reads one of them twice. Gradients of gains are summed by each program over its
-rows, then over programs by a small kernel: no atomics, the same bits every time.
+gradients. Gradients of gains are summed by each program over its rows, then over programs by a small kernel: no
+atomics, the same bits every time.
 
 Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
 """
@@ -50,14 +50,8 @@ FORWARD = {
     8192: Tile(rows=1, warps=4),
     16384: Tile(rows=1, warps=32),
 }
-# A norm that takes the mean out reduces twice, and wants fewer threads that wait for each other.
-FORWARD_CENTRED = FORWARD | {
-    1024: Tile(rows=1, warps=1),
-    4096: Tile(rows=1, warps=4),
-    8192: Tile(rows=1, warps=16),
-}
-# Rows of several whole pieces, which are read again from a cache. Those of 4096 and 8192 are the fastest of those tried
-# on an H200 with RMSNorm in bfloat16; the other is a guess.
+# Rows of several whole pieces, which are read again from a cache: faster where no mean is taken out, which would read
+# them once more.
 FORWARD_IN_PIECES = {
     4096: Tile(rows=1, warps=4),
     8192: Tile(rows=1, warps=8),
@@ -69,27 +63,22 @@ BACKWARD = {
     512: Tile(rows=4, warps=4, per_sm=4, stages=2),
     1024: Tile(rows=2, warps=4, per_sm=2, stages=3),
     2048: Tile(rows=1, warps=8, per_sm=2, stages=3),
-    4096: Tile(rows=2, warps=16, per_sm=1, stages=3),
+    4096: Tile(rows=1, warps=16, per_sm=1, stages=5),
     8192: Tile(rows=1, warps=16, per_sm=1, stages=3),
     16384: Tile(rows=1, warps=32, per_sm=1),
 }
-# With gradients of shifts a program keeps twice as many sums. Those of 8192 and more are chosen for what their threads
-# hold.
+# With gradients of shifts a program keeps twice as many sums.
 BACKWARD_SHIFTS = {
     256: Tile(rows=4, warps=4, per_sm=5, stages=2),
     512: Tile(rows=2, warps=4, per_sm=5, stages=2),
     1024: Tile(rows=2, warps=4, per_sm=2, stages=3),
-    2048: Tile(rows=1, warps=4, per_sm=2, stages=3),
+    2048: Tile(rows=1, warps=4, per_sm=2, stages=4),
     4096: Tile(rows=1, warps=8, per_sm=1, stages=4),
-    8192: Tile(rows=1, warps=16, per_sm=1, stages=3),
+    8192: Tile(rows=1, warps=8, per_sm=1, stages=3),
     16384: Tile(rows=1, warps=32, per_sm=1),
 }
-# Of wider rows the registers hold three sums, and a kernel of its own keeps the fourth, with tiles of these rows and
-# channels.
-FOUR_SUMS = 4096
-SHIFT = {"ROWS": 8, "BLOCK": 1024}
 # Programs' parts added at a time, and channels of each program that adds them.
-CHUNK, SPAN = 128, 32
+CHUNK, SPAN = 256, 16
 # Compiled forms that are remembered.
 FORMS = 1024
 # Bytes of shared memory left for sums across warps.
@@ -183,12 +172,11 @@ def _forward_launch(form: Form, x_stride: int, f_stride: int) -> tuple[Layout, L
     del x_stride, f_stride  # only tells launches apart
     rule = form.rule
     row_bytes, channel_bytes = _bytes(rule.x_dtype, rule.f_dtype), _bytes(*form.given[:5])
-    if form.width > PIECE and form.width % PIECE == 0:
+    if "layer" not in (rule.out_norm, rule.in_norm) and form.width > PIECE and form.width % PIECE == 0:
         layout = _layout(FORWARD_IN_PIECES, form.width, form.device, row_bytes, channel_bytes)
         constants = form.constants | {"ROWS": layout.tall, "BLOCK": PIECE}
         return layout, Launch(kernels.forward_in_pieces, constants, num_warps=layout.warps)
-    table = FORWARD_CENTRED if "layer" in (rule.out_norm, rule.in_norm) else FORWARD
-    layout = _layout(table, form.width, form.device, row_bytes, channel_bytes)
+    layout = _layout(FORWARD, form.width, form.device, row_bytes, channel_bytes)
     return layout, Launch(kernels.forward, form.constants | layout.constants, num_warps=layout.warps)
 
 
@@ -215,8 +203,6 @@ class Backward(NamedTuple):
     """Sums that each program keeps, over its rows, of the gains' and shifts' gradients."""
     layout: Layout
     rows: Launch
-    shift: Launch | None
-    """Keeps the inner shifts' sum where the rows' kernel does not."""
     finish: Launch
 
 
@@ -241,14 +227,10 @@ def _backward_launches(form: Form, needs: Needs, read: tuple[bool, bool, bool], 
     row_bytes = by_stream * stream_bytes + by_y * (f_bytes + stream_bytes) + by_f * f_bytes
     layout = _layout(table, form.width, form.device, row_bytes, _bytes(*channels))
     constants = {name: form.constants[name] for name in ("D", "OFFSET", "PER_CHANNEL")}
-    apart = len(kept) == len(asked) and form.width > FOUR_SUMS and by_y
-    in_rows = parts | {"IN_SHIFT": -1} if apart else parts
-    shift = {"D": form.width, **SHIFT, "IN_SHIFT": parts["IN_SHIFT"]}
     return Backward(
         len(kept),
         layout,
-        Launch(kernels.backward, form.constants | layout.constants | in_rows, num_warps=layout.warps),
-        Launch(kernels.shift, shift, num_warps=4) if apart else None,
+        Launch(kernels.backward, form.constants | layout.constants | parts, num_warps=layout.warps),
         Launch(kernels.finish, constants | {"CHUNK": CHUNK, "SPAN": SPAN} | parts, num_warps=8),
     )
 
@@ -286,8 +268,6 @@ def backward(
         (d_stream, d_y, stream, f_rows, *given, stats, dx, df, d_out_scale, d_in_scale, parts),
         f_stride, rows, _factor(rule.skip), _factor(rule.branch), rule.dropout,
     )  # fmt: skip
-    if launches.shift is not None:
-        launches.shift((programs, -(-width // SHIFT["BLOCK"]), 1), queue, (d_y, given.in_scale, parts), rows)
     if parts is None:
         return Grads(dx, df, None, None, None, None, None, d_out_scale, d_in_scale)
     d_out_weight, d_out_bias = _alike(given.out_weight, needs.out_weight), _alike(given.out_bias, needs.out_bias)

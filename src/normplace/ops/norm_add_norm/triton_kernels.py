@@ -2,8 +2,9 @@
 
 The mathematics is that of :mod:`normplace.ops.norm_add_norm.reference`. A tile is ROWS × BLOCK elements, whole rows
 padded to a power of two and held in registers, so that the variance is taken of the centred row without reading it
-again. A program walks over tiles; the backward pass adds up its gains' gradients on the way. Wide rows take less time
-forward if they are read again from a cache, a piece at a time: registers for a piece leave room for more programs.
+again. A program walks over tiles; the backward pass adds up its gains' gradients on the way. Wide rows of RMSNorm take
+less time forward if they are read again from a cache, a piece at a time: registers for a piece leave room for more
+programs.
 """
 # Triton compiles these functions by its own rules, in which constant conditions decide what exists.
 # pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
@@ -49,20 +50,13 @@ def _standardised(
 
 
 @triton.jit
-def _hat(v, mean, rstd, KIND: tl.constexpr):
-    """Rows standardised by statistics that are known."""
-    if KIND == 2:
-        v -= mean[:, None]
-    return v * rstd[:, None]
-
-
-@triton.jit
 def _restandardised(v, row, there, stats, place, KIND: tl.constexpr, KEPT: tl.constexpr):
     """The standardised rows once more, and their reciprocal deviations."""
     stats += row.to(tl.int64) * KEPT + place
     rstd = tl.load(stats, mask=there, other=0.0)
-    mean = tl.load(stats + 2, mask=there, other=0.0) if KIND == 2 else 0.0
-    return _hat(v, mean, rstd, KIND), rstd
+    if KIND == 2:
+        v -= tl.load(stats + 2, mask=there, other=0.0)[:, None]
+    return v * rstd[:, None], rstd
 
 
 @triton.jit
@@ -111,33 +105,11 @@ def forward(
 
 
 @triton.jit
-def _met(mean, spread, v, count, KIND: tl.constexpr):
-    """The mean of each lane's elements and their squared distances from it, or from zero, with the count-th of each."""
-    if KIND == 2:
-        away = v - mean
-        mean += away * (1.0 / count)
-        spread += away * (v - mean)
-    else:
-        spread += v * v
-    return mean, spread
-
-
-@triton.jit
-def _settled(
-    means, spread, row, there, stats, place, eps,
-    D: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Means and reciprocal deviations of rows from their lanes', stored as by ``_standardised``."""
-    stats += row.to(tl.int64) * KEPT + place
-    mean = 0.0
-    if KIND == 2:
-        mean = mean_of(tl.sum(means, 1), BLOCK)
-        away = means - mean[:, None]
-        spread += away * away * (D // BLOCK)
-        tl.store(stats + 2, mean, mask=there)
-    rstd = reciprocal_root(mean_of(tl.sum(spread, 1), D) + eps)
-    tl.store(stats, rstd, mask=there)
-    return mean, rstd
+def _settled(squares, row, there, stats, place, eps, D: tl.constexpr, KEPT: tl.constexpr):
+    """Reciprocal deviations of rows from the squares of their lanes, stored as by ``_standardised``."""
+    rstd = reciprocal_root(mean_of(tl.sum(squares, 1), D) + eps)
+    tl.store(stats + row.to(tl.int64) * KEPT + place, rstd, mask=there)
+    return rstd
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -147,27 +119,25 @@ def forward_in_pieces(
     D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
     KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """As ``forward``, for rows of several whole BLOCKs."""
+    """As ``forward``, for rows of several whole BLOCKs and norms that take no mean out."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there = row < rows
     lane = tl.arange(0, BLOCK)
     inside = lane < BLOCK
     mask = there[:, None] & inside[None, :]
-    means = tl.zeros([ROWS, BLOCK], tl.float32)
-    spread = tl.zeros([ROWS, BLOCK], tl.float32)
+    squares = tl.zeros([ROWS, BLOCK], tl.float32)
     if OUT > 0:
         for first in tl.range(0, D, BLOCK):
             u = read(f, row, f_stride, first + lane, mask, "evict_last").to(tl.float32)
-            means, spread = _met(means, spread, u, first // BLOCK + 1, OUT)
-        out_mean, out_rstd = _settled(means, spread, row, there, stats, 0, out_eps, D, OUT, KEPT, BLOCK)
-        means = tl.zeros([ROWS, BLOCK], tl.float32)
-        spread = tl.zeros([ROWS, BLOCK], tl.float32)
+            squares += u * u
+        out_rstd = _settled(squares, row, there, stats, 0, out_eps, D, KEPT)
+        squares = tl.zeros([ROWS, BLOCK], tl.float32)
     for first in tl.range(0, D, BLOCK):
         cols = first + lane
         u = read(f, row, f_stride, cols, mask, "evict_first").to(tl.float32)
         v = read(x, row, x_stride, cols, mask, "evict_first").to(tl.float32)
         if OUT > 0:
-            u = _hat(u, out_mean, out_rstd, OUT)
+            u *= out_rstd[:, None]
         v = merged(
             u, v, row, there, cols, inside, out_weight, out_bias, branch, out_scale, seed, skip, branch_value, dropout,
             OFFSET, PER_CHANNEL,
@@ -175,13 +145,14 @@ def forward_in_pieces(
         rounded = v.to(stream.dtype.element_ty)
         tl.store(stream + row.to(tl.int64)[:, None] * D + cols[None, :], rounded, mask=mask)
         if IN > 0:
-            means, spread = _met(means, spread, rounded.to(tl.float32), first // BLOCK + 1, IN)
+            v = rounded.to(tl.float32)
+            squares += v * v
     if IN > 0:
-        in_mean, in_rstd = _settled(means, spread, row, there, stats, 1, in_eps, D, IN, KEPT, BLOCK)
+        in_rstd = _settled(squares, row, there, stats, 1, in_eps, D, KEPT)
         tl.debug_barrier()  # a thread may read what another has written
         for first in tl.range(0, D, BLOCK):
             cols = first + lane
-            v = _hat(read(stream, row, D, cols, mask, "evict_first").to(tl.float32), in_mean, in_rstd, IN)
+            v = read(stream, row, D, cols, mask, "evict_first").to(tl.float32) * in_rstd[:, None]
             v = scaled(affine(v, in_weight, in_bias, cols, inside, OFFSET), in_scale, row, there)
             tl.store(y + row.to(tl.int64)[:, None] * D + cols[None, :], v, mask=mask)
 
@@ -280,27 +251,6 @@ def backward(
         tl.store(_part(parts, IN_GAIN, program, programs, D) + cols, sum_in_gain, mask=inside)
     if IN_SHIFT >= 0:
         tl.store(_part(parts, IN_SHIFT, program, programs, D) + cols, sum_in_shift, mask=inside)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def shift(
-    d_y, in_scale, parts, rows,
-    D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, IN_SHIFT: tl.constexpr,
-):  # fmt: skip
-    """Of BLOCK channels, the part of the inner shifts' gradients that this program's rows contribute.
-
-    For ``backward`` of rows so wide that four sums do not fit its registers, while three do.
-    """
-    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = cols < D
-    total = tl.zeros([ROWS, BLOCK], tl.float32)
-    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
-        row = first + tl.arange(0, ROWS)
-        there = row < rows
-        g = read(d_y, row, D, cols, there[:, None] & inside[None, :]).to(tl.float32)
-        total += scaled(g, in_scale, row, there)
-    part = _part(parts, IN_SHIFT, tl.program_id(0), tl.num_programs(0), D)
-    tl.store(part + cols, tl.sum(total, 0), mask=inside)
 
 
 @triton.jit
