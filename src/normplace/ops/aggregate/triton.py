@@ -80,7 +80,7 @@ def forward(
     pieces = tile.pieces(width)
     kernels.forward[(triton.cdiv(num_pieces, pieces), triton.cdiv(channels, width))](
         x, exponent, edge, weight, arriving.indices, arriving.edges, arriving.pieces, num_pieces, y, k, *part,
-        channels, features, rule.eps, POWER=power, EDGE=MODES[rule.edge], RELU=rule.relu, PIECES=pieces,
+        channels, features, EPS=rule.eps, POWER=power, EDGE=MODES[rule.edge], RELU=rule.relu, PIECES=pieces,
         WIDTH=width, UNROLL=tile.unroll, real=real, num_warps=tile.warps,
     )  # fmt: skip
     if num_hubs:
@@ -124,7 +124,7 @@ def backward(
     d_exponent = scratch(programs * spans, wanted=needs.exponent)
     kernels.backward[(programs, spans)](
         grad, x, exponent, edge, weight, leaving.indices, leaving.edges, arriving.indptr, leaving.pieces, num_pieces,
-        y, k, dx, part, d_edge, d_weight, d_exponent, channels, features, rule.eps, POWER=rule.kind == "power",
+        y, k, dx, part, d_edge, d_weight, d_exponent, channels, features, EPS=rule.eps, POWER=rule.kind == "power",
         EDGE=MODES[rule.edge], RELU=rule.relu, SEMI=rule.semi, NEED_EXPONENT=needs.exponent, NEED_EDGE=needs.edge,
         NEED_WEIGHT=needs.weight, PIECES=pieces, WIDTH=width, UNROLL=tile.unroll,
         FEATURES=triton.next_power_of_2(max(1, features)), real=real, num_warps=tile.warps,

@@ -77,9 +77,9 @@ def _finish(c, s, w, n, t, POWER: tl.constexpr):
 
 @triton.jit
 def forward(
-    x, exponent, edge, weight, indices, edges, pieces, num_pieces, y, k, part_c, part_s, part_w, D, K, eps,
-    POWER: tl.constexpr, EDGE: tl.constexpr, RELU: tl.constexpr, PIECES: tl.constexpr, WIDTH: tl.constexpr,
-    UNROLL: tl.constexpr, real: tl.constexpr,
+    x, exponent, edge, weight, indices, edges, pieces, num_pieces, y, k, part_c, part_s, part_w, D, K,
+    EPS: tl.constexpr, POWER: tl.constexpr, EDGE: tl.constexpr, RELU: tl.constexpr, PIECES: tl.constexpr,
+    WIDTH: tl.constexpr, UNROLL: tl.constexpr, real: tl.constexpr,
 ):  # fmt: skip
     """Aggregate the edges of a few pieces; a piece of a cut row leaves its pivot and sums in a slot."""
     item = tl.program_id(0) * PIECES + tl.arange(0, PIECES)
@@ -105,7 +105,7 @@ def forward(
             v += _edge_term(edge, weight, e, there, mask, cols, D, K, EDGE, real)
         if RELU:
             v = tl.where(v <= 0.0, 0.0, v)
-        v += eps
+        v += EPS  # a constant, since a number among the arguments would be rounded to float32
         if POWER:
             v = tl.log(tl.where(mask, v, 1.0))
         top = sign * tl.max(tl.where(mask, v * sign, float("-inf")), 0)
@@ -189,10 +189,10 @@ def merge_forward(
 @triton.jit
 def backward(
     grad, x, exponent, edge, weight, indices, edges, degree_ptr, pieces, num_pieces, y, k,
-    dx, part, d_edge, d_weight, d_exponent, D, K, eps,
-    POWER: tl.constexpr, EDGE: tl.constexpr, RELU: tl.constexpr, SEMI: tl.constexpr, NEED_EXPONENT: tl.constexpr,
-    NEED_EDGE: tl.constexpr, NEED_WEIGHT: tl.constexpr, PIECES: tl.constexpr, WIDTH: tl.constexpr,
-    UNROLL: tl.constexpr, FEATURES: tl.constexpr, real: tl.constexpr,
+    dx, part, d_edge, d_weight, d_exponent, D, K,
+    EPS: tl.constexpr, POWER: tl.constexpr, EDGE: tl.constexpr, RELU: tl.constexpr, SEMI: tl.constexpr,
+    NEED_EXPONENT: tl.constexpr, NEED_EDGE: tl.constexpr, NEED_WEIGHT: tl.constexpr, PIECES: tl.constexpr,
+    WIDTH: tl.constexpr, UNROLL: tl.constexpr, FEATURES: tl.constexpr, real: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the rows of a few pieces, walking the edges that leave them."""
     cols = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
@@ -226,7 +226,7 @@ def backward(
             m = b
             if RELU:
                 m = tl.where(b <= 0.0, 0.0, b)
-            m += eps
+            m += EPS
             if POWER:
                 degree = tl.load(degree_ptr + target + 1, mask=there, other=1)
                 degree -= tl.load(degree_ptr + target, mask=there, other=0)
