@@ -63,7 +63,7 @@ def main() -> None:
     Case(small, "separate", "relu", causal=False, post_norm=True).compare("pairwise", "triton")
     half_precision_before_it_is_rounded()
     # As long sequences are laid out.
-    triton_pairs.AT_ONCE, triton_pairs.TURNED = 0, 1
+    triton_pairs.AT_ONCE = 0
     triton_pairs.forget_launches()
     Case(small, masked=True).compare("pairwise", "triton")
     Case(small, heads=2, causal=False).compare("pairwise", "triton")

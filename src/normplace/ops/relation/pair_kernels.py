@@ -101,14 +101,10 @@ def _scaled_back(total, ACT: tl.constexpr, NORM: tl.constexpr):
 
 
 @triton.jit
-def _in_turn(tile, count, SNAKE: tl.constexpr):
-    """The tile of a program, where every second block of channels goes through the tiles backwards if ``SNAKE``.
-
-    Of programs that all run at once, a multiprocessor has those a fixed number apart: long and short ones, this way.
-    """
-    if SNAKE:
-        return tl.where(tl.program_id(1) % 2 == 0, tile, tl.num_programs(0) // count - 1 - tile)
-    return tile
+def _first_and_last(count, T, ROWS: tl.constexpr, PAIRED: tl.constexpr):
+    """The tiles of a program: of causal ones the shortest with the longest if ``PAIRED``, or one, the last first."""
+    last = tl.cdiv(T, ROWS) - 1 - tl.program_id(0) // count
+    return (tl.program_id(0) // count if PAIRED else last), last
 
 
 @triton.jit
@@ -139,41 +135,42 @@ def _add_keys(
 def relate(
     a, b, mean_a, mean_b, scale, weight, y, first, count, T, heads, width, stride,
     D: tl.constexpr, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
-    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, SNAKE: tl.constexpr,
+    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, PAIRED: tl.constexpr,
 ):  # fmt: skip
     """The relation of a few queries with every key, some channels of it."""
-    # The last queries, which have the most keys, go first.
-    tile = _in_turn(tl.num_programs(0) // count - 1 - tl.program_id(0) // count, count, SNAKE)
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
-    i = (tile * ROWS + tl.arange(0, ROWS))[:, None]
     cols = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
-    keep, in_width = i < T, _in_width(cols, width, EVEN)
-    place = (sequence * T + i) * D + head * width + cols
-    rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
-    mean = i.to(tl.float32)
-    if NORM:
-        mean = tl.load(mean_a + n * T + i, mask=keep, other=0.0)
+    in_width = _in_width(cols, width, EVEN)
     of_b = b + sequence * T * D + head * width + cols
-    # A row past the end takes the scales of the last, so that none need be checked; it is not stored.
-    of_scale = scale + (local * T + tl.minimum(i, T - 1)) * stride
     of_mean, of_weight = mean_b + n * T, weight + sequence * T
-    acc = tl.zeros([ROWS, COLS], tl.float32)
-    whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
-    end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
-    for j in range(0, whole, UNROLL):
-        acc = _add_keys(
-            acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
-            ACT, NORM, MASKED, CAUSAL, False, UNROLL,
-        )  # fmt: skip
-    for j in range(whole, end, UNROLL):
-        acc = _add_keys(
-            acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
-            ACT, NORM, MASKED, CAUSAL, True, UNROLL,
-        )  # fmt: skip
-    w = tl.load(of_weight + i, mask=keep, other=0.0)
-    tl.store(y + place, acc * w, mask=keep & in_width)
+    low, high = _first_and_last(count, T, ROWS, PAIRED)
+    for tile in range(low, high + 1, tl.maximum(1, high - low)):
+        i = (tile * ROWS + tl.arange(0, ROWS))[:, None]
+        keep = i < T
+        place = (sequence * T + i) * D + head * width + cols
+        rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
+        mean = i.to(tl.float32)
+        if NORM:
+            mean = tl.load(mean_a + n * T + i, mask=keep, other=0.0)
+        # A row past the end takes the scales of the last, so that none need be checked; it is not stored.
+        of_scale = scale + (local * T + tl.minimum(i, T - 1)) * stride
+        acc = tl.zeros([ROWS, COLS], tl.float32)
+        whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
+        end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
+        for j in range(0, whole, UNROLL):
+            acc = _add_keys(
+                acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
+                ACT, NORM, MASKED, CAUSAL, False, UNROLL,
+            )  # fmt: skip
+        for j in range(whole, end, UNROLL):
+            acc = _add_keys(
+                acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
+                ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+            )  # fmt: skip
+        w = tl.load(of_weight + i, mask=keep, other=0.0)
+        tl.store(y + place, acc * w, mask=keep & in_width)
 
 
 @triton.jit
@@ -222,48 +219,49 @@ def _add_key_slopes(
 def query_gradients(
     grad, a, b, mean_a, mean_b, scale, factors, weight, da, first, count, T, heads, width, stride,
     D: tl.constexpr, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
-    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
+    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, PAIRED: tl.constexpr,
 ):  # fmt: skip
     """The sum of s p over the keys of a few queries, and the factor c of each pair."""
-    tile = tl.num_programs(0) // count - 1 - tl.program_id(0) // count
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
-    i = (tile * ROWS + tl.arange(0, ROWS))[:, None]
-    keep = i < T
-    mean = i.to(tl.float32)
-    if NORM:
-        mean = tl.load(mean_a + n * T + i, mask=keep, other=0.0)
-    of_scale = scale + (local * T + tl.minimum(i, T - 1)) * stride
     of_mean, of_weight = mean_b + n * T, weight + sequence * T
-    if CAUSAL:  # in [j, i + 1], since [i, j] is the scale of the pair
-        of_factor, step = factors + local * T * stride + i + 1, local * 0 + stride
-    else:
-        of_factor, step = factors + (local * T + i) * stride, local * 0 + 1
-    w = tl.load(of_weight + i, mask=keep, other=0.0)
-    whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
-    end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
-    for begin in range(0, width, COLS):
-        cols = (begin + tl.arange(0, COLS))[None, :]
-        in_width = _in_width(cols, width, EVEN)
-        place = (sequence * T + i) * D + head * width + cols
-        rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
-        g = tl.load(grad + place, mask=keep & in_width & (w > 0.0), other=0.0).to(tl.float32) * w
-        of_b = b + sequence * T * D + head * width + cols
-        acc = tl.zeros([ROWS, COLS], tl.float32)
-        for j in range(0, whole, UNROLL):
-            acc = _add_key_slopes(
-                acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step,
-                in_width, keep, ACT, NORM, MASKED, CAUSAL, False, UNROLL,
-            )  # fmt: skip
-        for j in range(whole, end, UNROLL):
-            acc = _add_key_slopes(
-                acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step,
-                in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
-            )  # fmt: skip
-        tl.store(da + place, _scaled_back(acc, ACT, NORM), mask=keep & in_width)
-        # What one thread has left of a pair, another takes up for the next channels.
-        tl.debug_barrier()
+    low, high = _first_and_last(count, T, ROWS, PAIRED)
+    for tile in range(low, high + 1, tl.maximum(1, high - low)):
+        i = (tile * ROWS + tl.arange(0, ROWS))[:, None]
+        keep = i < T
+        mean = i.to(tl.float32)
+        if NORM:
+            mean = tl.load(mean_a + n * T + i, mask=keep, other=0.0)
+        of_scale = scale + (local * T + tl.minimum(i, T - 1)) * stride
+        if CAUSAL:  # in [j, i + 1], since [i, j] is the scale of the pair
+            of_factor, step = factors + local * T * stride + i + 1, local * 0 + stride
+        else:
+            of_factor, step = factors + (local * T + i) * stride, local * 0 + 1
+        w = tl.load(of_weight + i, mask=keep, other=0.0)
+        whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
+        end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
+        for begin in range(0, width, COLS):
+            cols = (begin + tl.arange(0, COLS))[None, :]
+            in_width = _in_width(cols, width, EVEN)
+            place = (sequence * T + i) * D + head * width + cols
+            rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
+            g = tl.load(grad + place, mask=keep & in_width & (w > 0.0), other=0.0).to(tl.float32) * w
+            of_b = b + sequence * T * D + head * width + cols
+            acc = tl.zeros([ROWS, COLS], tl.float32)
+            for j in range(0, whole, UNROLL):
+                acc = _add_key_slopes(
+                    acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step,
+                    in_width, keep, ACT, NORM, MASKED, CAUSAL, False, UNROLL,
+                )  # fmt: skip
+            for j in range(whole, end, UNROLL):
+                acc = _add_key_slopes(
+                    acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step,
+                    in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+                )  # fmt: skip
+            tl.store(da + place, _scaled_back(acc, ACT, NORM), mask=keep & in_width)
+            # What one thread has left of a pair, another takes up for the next channels.
+            tl.debug_barrier()
 
 
 @triton.jit
@@ -296,49 +294,48 @@ def _add_query_slopes(
 def key_gradients(
     grad, a, b, mean_a, mean_b, scale, weight, db, first, count, T, heads, width, stride,
     D: tl.constexpr, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
-    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, SNAKE: tl.constexpr,
-    TURNED: tl.constexpr,
+    EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, PAIRED: tl.constexpr,
 ):  # fmt: skip
-    """The sum of s p over the queries of a few keys, some channels of it; scales come by keys if ``TURNED``."""
-    tile = _in_turn(tl.program_id(0) // count, count, SNAKE)
+    """The sum of s p over the queries of a few keys, some channels of it."""
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
-    j = (tile * ROWS + tl.arange(0, ROWS))[:, None]
     cols = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
-    keep, in_width = j < T, _in_width(cols, width, EVEN)
-    place = (sequence * T + j) * D + head * width + cols
-    keys = tl.load(b + place, mask=keep & in_width, other=0.0).to(tl.float32)
-    mean = j.to(tl.float32)
-    if NORM:
-        mean = tl.load(mean_b + n * T + j, mask=keep, other=0.0)
+    in_width = _in_width(cols, width, EVEN)
     start = sequence * T * D + head * width + cols
     of_mean, of_weight = mean_a + n * T, weight + sequence * T
-    if TURNED:
-        of_scale, step = scale + (local * T + tl.minimum(j, T - 1)) * stride, 1
-    else:
-        of_scale, step = scale + local * T * stride + tl.minimum(j, T - 1), local * 0 + stride
-    if MASKED:
-        keep = keep & (tl.load(of_weight + j, mask=keep, other=0.0) > 0.0)
-    acc = tl.zeros([ROWS, COLS], tl.float32)
-    # Queries that may come before a key, those that come after all, and the few that are left.
-    begin = tile * ROWS if CAUSAL else 0
-    middle = tl.minimum(T, tl.cdiv(begin + ROWS, UNROLL) * UNROLL) if CAUSAL else 0
-    begin = begin // UNROLL * UNROLL
-    end = middle + tl.maximum(T - middle, 0) // UNROLL * UNROLL
-    for i in range(begin, middle, UNROLL):
-        acc = _add_query_slopes(
-            acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, step, in_width, keep,
-            ACT, NORM, MASKED, CAUSAL, True, UNROLL,
-        )  # fmt: skip
-    for i in range(middle, end, UNROLL):
-        acc = _add_query_slopes(
-            acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, step, in_width, keep,
-            ACT, NORM, MASKED, CAUSAL, False, UNROLL,
-        )  # fmt: skip
-    for i in range(end, T, UNROLL):
-        acc = _add_query_slopes(
-            acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, step, in_width, keep,
-            ACT, NORM, MASKED, CAUSAL, True, UNROLL,
-        )  # fmt: skip
-    tl.store(db + place, _scaled_back(acc, ACT, NORM), mask=(j < T) & in_width)
+    low, high = _first_and_last(count, T, ROWS, PAIRED)
+    for turn in range(low, high + 1, tl.maximum(1, high - low)):
+        tile = tl.cdiv(T, ROWS) - 1 - turn  # the first keys, which come before the most queries, go first
+        j = (tile * ROWS + tl.arange(0, ROWS))[:, None]
+        keep = j < T
+        place = (sequence * T + j) * D + head * width + cols
+        keys = tl.load(b + place, mask=keep & in_width, other=0.0).to(tl.float32)
+        mean = j.to(tl.float32)
+        if NORM:
+            mean = tl.load(mean_b + n * T + j, mask=keep, other=0.0)
+        of_scale = scale + local * T * stride + tl.minimum(j, T - 1)
+        if MASKED:
+            keep = keep & (tl.load(of_weight + j, mask=keep, other=0.0) > 0.0)
+        acc = tl.zeros([ROWS, COLS], tl.float32)
+        # Queries that may come before a key, those that come after all, and the few that are left.
+        begin = tile * ROWS if CAUSAL else 0
+        middle = tl.minimum(T, tl.cdiv(begin + ROWS, UNROLL) * UNROLL) if CAUSAL else 0
+        begin = begin // UNROLL * UNROLL
+        end = middle + tl.maximum(T - middle, 0) // UNROLL * UNROLL
+        for i in range(begin, middle, UNROLL):
+            acc = _add_query_slopes(
+                acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, stride, in_width,
+                keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+            )  # fmt: skip
+        for i in range(middle, end, UNROLL):
+            acc = _add_query_slopes(
+                acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, stride, in_width,
+                keep, ACT, NORM, MASKED, CAUSAL, False, UNROLL,
+            )  # fmt: skip
+        for i in range(end, T, UNROLL):
+            acc = _add_query_slopes(
+                acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, stride, in_width,
+                keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+            )  # fmt: skip
+        tl.store(db + place, _scaled_back(acc, ACT, NORM), mask=(j < T) & in_width)

@@ -93,17 +93,14 @@ def _tile():
 
 
 @triton.jit
-def _store_scales(scale, turned, found, pair, local, i, j, T, stride):
-    """Keep the scales of a tile of pairs by queries and, where there is room for it, by keys as well."""
-    i, j = i.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
-    tl.store(scale + (local * T + i) * stride + j, found, mask=pair)
-    if turned is not None:
-        tl.store(turned + (local * T + j) * stride + i, found, mask=pair)
+def _store_scales(scale, found, pair, local, i, j, T, stride):
+    """Keep the scales of a tile of pairs."""
+    tl.store(scale + (local * T + i.to(tl.int64)[:, None]) * stride + j[None, :], found, mask=pair)
 
 
 @triton.jit(do_not_specialize=["first"])
 def quick_scales(
-    a, b, mean_a, square_a, mean_b, square_b, scale, turned, left, first, T, D, heads, width, eps, stride,
+    a, b, mean_a, square_a, mean_b, square_b, scale, left, first, T, D, heads, width, eps, stride,
     CAUSAL: tl.constexpr, GAIN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """The scale of every pair of a tile of queries and keys, and whether it is left to :func:`pair_scales`."""
@@ -130,12 +127,12 @@ def quick_scales(
         wrong = pair & ((total <= NEAR * lengths) | (means > lengths))
         tl.store(left + _tile(), tl.max(tl.max(wrong.to(tl.float32), 1), 0))
         found = GAIN * tl.rsqrt(tl.maximum(total / width + eps, 1e-38))
-        _store_scales(scale, turned, found, pair, local, i, j, T, stride)
+        _store_scales(scale, found, pair, local, i, j, T, stride)
 
 
 @triton.jit(do_not_specialize=["first"])
 def pair_scales(
-    a, b, mean_a, square_a, mean_b, square_b, scale, turned, left, first, T, D, heads, width, eps, stride,
+    a, b, mean_a, square_a, mean_b, square_b, scale, left, first, T, D, heads, width, eps, stride,
     CAUSAL: tl.constexpr, GAIN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, FLAT: tl.constexpr,
     LEFT: tl.constexpr,
 ):  # fmt: skip
@@ -185,7 +182,7 @@ def pair_scales(
         variance = total / width + eps
         known = (total if FLAT else variance) > 0.0
         found = tl.where(known, GAIN / tl.sqrt_rn(tl.where(known, variance, 1.0)), 0.0)
-        _store_scales(scale, turned, found, pair, local, i, j, T, stride)
+        _store_scales(scale, found, pair, local, i, j, T, stride)
 
 
 @triton.jit(do_not_specialize=["first"])

@@ -53,10 +53,8 @@ STATISTICS = 4096
 SCRATCH = 1 << 28
 # Programs along the last axis of a grid.
 MOST = 1 << 15
-# Programs that are taken to run all at once, four on each multiprocessor.
+# Programs that may all run at once, so that the longest is waited for: each of them then takes a short tile as well.
 AT_ONCE = 512
-# The length from which keys are given their scales in the order they read them, in as much room again: so far none.
-TURNED = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -159,23 +157,19 @@ class Plan:
         numbers = (self.length, self.channels, self.heads, self.width, rule.eps, self.stride)
         return tuple(Step(launch, (tiles, tiles, count), numbers) for launch in launches)
 
-    def on_pairs(self, kernel: Any, tile: Tile, count: int, columns: int, **constants: Any) -> Step:
-        """A kernel on every channel of a pair, with so many programs to share out the channels."""
+    def on_pairs(self, kernel: Any, tile: Tile, count: int, *, shared: bool) -> Step:
+        """A kernel on every channel of a pair, whose blocks of channels are programs of their own if ``shared``."""
         rule = self.form.rule
-        options = {
+        tiles, columns = triton.cdiv(self.length, tile.rows), triton.cdiv(self.width, tile.cols) if shared else 1
+        paired = rule.causal and count * tiles * columns <= AT_ONCE
+        constants = {
             "D": self.channels, "ACT": rule.activation, "NORM": self.norm, "MASKED": self.form.masked,
             "CAUSAL": rule.causal, "EVEN": self.width % tile.cols == 0, "ROWS": tile.rows, "COLS": tile.cols,
-            "UNROLL": tile.unroll,
+            "UNROLL": tile.unroll, "PAIRED": paired,
         }  # fmt: skip
-        grid = (count * triton.cdiv(self.length, tile.rows), columns, 1)
-        launch = Launch(kernel, options | constants, num_warps=tile.warps)
+        grid = (count * (triton.cdiv(tiles, 2) if paired else tiles), columns, 1)
+        launch = Launch(kernel, constants, num_warps=tile.warps)
         return Step(launch, grid, (count, self.length, self.heads, self.width, self.stride))
-
-    def shared_out(self, kernel: Any, tile: Tile, count: int, **constants: Any) -> Step:
-        """The same with programs for every block of channels."""
-        columns = triton.cdiv(self.width, tile.cols)
-        snake = self.form.rule.causal and count * triton.cdiv(self.length, tile.rows) * columns <= AT_ONCE
-        return self.on_pairs(kernel, tile, count, columns, SNAKE=snake, **constants)
 
     def through_scale(self, count: int, *, keys: bool) -> Step:
         """The part of the gradient through the scales, of the rows of b or a."""
@@ -213,7 +207,7 @@ class ForwardSlice(NamedTuple):
     @classmethod
     def of(cls, plan: Plan, count: int) -> ForwardSlice:
         """For so many of them."""
-        return cls(plan.scales(count), plan.shared_out(kernels.relate, FORWARD, count))
+        return cls(plan.scales(count), plan.on_pairs(kernels.relate, FORWARD, count, shared=True))
 
     def at(self, first: int) -> ForwardSlice:
         """From one of them on."""
@@ -251,7 +245,7 @@ def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
         steps.statistics(stream, a, b, *of_rows, weight)
     for part in steps.slices:
         for step in part.scales:
-            step(stream, a, b, *of_rows, scale, None, left)
+            step(stream, a, b, *of_rows, scale, left)
         part.relate(stream, a, b, mean_a, mean_b, scale, weight, y)
     return y
 
@@ -270,8 +264,8 @@ class BackwardSlice(NamedTuple):
         """For so many of them."""
         return cls(
             plan.scales(count),
-            plan.on_pairs(kernels.query_gradients, QUERIES, count, 1),
-            plan.shared_out(kernels.key_gradients, KEYS, count, TURNED=plan.length >= TURNED),
+            plan.on_pairs(kernels.query_gradients, QUERIES, count, shared=False),
+            plan.on_pairs(kernels.key_gradients, KEYS, count, shared=True),
             tuple(plan.through_scale(count, keys=keys) for keys in (False, True)) if plan.norm else (),
         )
 
@@ -289,8 +283,8 @@ class Backward(NamedTuple):
     """The launches of a backward pass, and what they leave each other."""
 
     scratch: Scratch
-    """As that of a forward pass, then the scales by keys, the factors where they are not kept with the scales, and the
-    gradients before their means are removed."""
+    """As that of a forward pass, then the factors where they are not kept with the scales, and the gradients before
+    their means are removed."""
     statistics: Step | None
     slices: list[BackwardSlice]
     remove_means: Step | None
@@ -301,10 +295,9 @@ def _backward(form: Form) -> Backward:
     plan = Plan(form)
     made = {count: BackwardSlice.of(plan, count) for count in {count for _, count in plan.slices}}
     slices = [made[count].at(first) for first, count in plan.slices]
-    turned = plan.room if plan.norm and plan.length >= TURNED else 0
     factors = plan.room if plan.norm and not form.rule.causal else 0
     gradients = math.prod(form.shape) if plan.norm else 0
-    scratch = Scratch(*plan.rows_scratch, plan.room, plan.left, turned, factors, gradients, gradients)
+    scratch = Scratch(*plan.rows_scratch, plan.room, plan.left, factors, gradients, gradients)
     return Backward(scratch, plan.statistics(), slices, plan.remove_means() if plan.norm else None)
 
 
@@ -313,7 +306,7 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
     device = a.device
     stream = current_stream(device)
     steps = _backward(Form.of(a, weight, rule))
-    *of_rows, counted, scale, left, turned, factors, wide_a, wide_b = steps.scratch.take(device)
+    *of_rows, counted, scale, left, factors, wide_a, wide_b = steps.scratch.take(device)
     mean_a, _, mean_b, _ = of_rows
     a, b = _zeroed(a, b, weight)
     weight = counted if weight is None else weight
@@ -324,10 +317,9 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
         steps.statistics(stream, a, b, *of_rows, weight)
     for part in steps.slices:
         for step in part.scales:
-            step(stream, a, b, *of_rows, scale, turned, left)
+            step(stream, a, b, *of_rows, scale, left)
         part.query_gradients(stream, grad, a, b, mean_a, mean_b, scale, factors, weight, da)
-        by_keys = scale if turned is None else turned
-        part.key_gradients(stream, grad, a, b, mean_a, mean_b, by_keys, weight, db)
+        part.key_gradients(stream, grad, a, b, mean_a, mean_b, scale, weight, db)
         if part.through_scale:
             of_queries, of_keys = part.through_scale
             of_queries(stream, a, b, mean_a, mean_b, factors, weight, da)
