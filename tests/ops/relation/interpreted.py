@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import warnings
 
@@ -22,6 +23,8 @@ def shrink() -> None:
     triton_scan.SLOTS, triton_scan.SLOT_WIDTH = 2, 4
     tile = triton_pairs.Tile(rows=4, cols=4, warps=4, unroll=2)
     triton_pairs.FORWARD = triton_pairs.QUERIES = triton_pairs.KEYS = tile
+    triton_pairs.WIDE_QUERIES = dataclasses.replace(tile, cols=8)
+    triton_pairs.SHORTEST = 3
     triton_pairs.SCALES = triton_pairs.Tile(rows=8, cols=4, warps=4)
     triton_pairs.THROUGH_SCALE = triton_pairs.Tile(rows=8, cols=4, warps=4, unroll=4)
     triton_pairs.QUICK_STEP = 4

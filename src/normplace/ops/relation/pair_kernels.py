@@ -108,6 +108,13 @@ def _first_and_last(count, T, ROWS: tl.constexpr, PAIRED: tl.constexpr):
 
 
 @triton.jit
+def _own_part(begin, end, UNROLL: tl.constexpr, PARTS: tl.constexpr):
+    """Of the others from ``begin`` to ``end``, a multiple of ``UNROLL``, those that this program takes."""
+    steps, part = (end - begin) // UNROLL, tl.program_id(2)
+    return begin + steps * part // PARTS * UNROLL, begin + steps * (part + 1) // PARTS * UNROLL
+
+
+@triton.jit
 def _add_keys(
     acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
     ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
@@ -133,11 +140,17 @@ def _add_keys(
 
 @triton.jit(do_not_specialize=["first"])
 def relate(
-    a, b, mean_a, mean_b, scale, weight, y, first, count, T, heads, width, stride,
+    a, b, mean_a, mean_b, scale, weight, y, first, count, T, heads, width, stride, apart,
     D: tl.constexpr, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
     EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, PAIRED: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The relation of a few queries with every key, some channels of it."""
+    """The relation of a few queries with every key, some channels of it.
+
+    If keys are cut into several ``PARTS``, a program takes one, and leaves it for :func:`add_parts` to weigh.
+    """
+    last = tl.program_id(2) == PARTS - 1
+    y += tl.program_id(2).to(tl.int64) * apart
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
@@ -159,23 +172,25 @@ def relate(
         acc = tl.zeros([ROWS, COLS], tl.float32)
         whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
         end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
-        for j in range(0, whole, UNROLL):
+        begin, stop = _own_part(0, whole, UNROLL, PARTS)
+        for j in range(begin, stop, UNROLL):
             acc = _add_keys(
                 acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
                 ACT, NORM, MASKED, CAUSAL, False, UNROLL,
             )  # fmt: skip
-        for j in range(whole, end, UNROLL):
+        for j in range(whole, tl.where(last, end, whole), UNROLL):
             acc = _add_keys(
                 acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
                 ACT, NORM, MASKED, CAUSAL, True, UNROLL,
             )  # fmt: skip
-        w = tl.load(of_weight + i, mask=keep, other=0.0)
-        tl.store(y + place, acc * w, mask=keep & in_width)
+        if PARTS == 1:
+            acc *= tl.load(of_weight + i, mask=keep, other=0.0)
+        tl.store(y + place, acc, mask=keep & in_width)
 
 
 @triton.jit
 def _add_key_slopes(
-    acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step, in_width, keep,
+    acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, channel, width, D, T, step, in_width, keep,
     ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
     COUNT: tl.constexpr,
 ):  # fmt: skip
@@ -190,7 +205,7 @@ def _add_key_slopes(
                 mask = mask & (j + number <= i)
         slot = of_factor + (j + number) * step
         # Asked for now, the share of the channels before is there when it is needed.
-        before = tl.load(slot, mask=mask & (begin > 0), other=0.0)
+        before = tl.load(slot, mask=mask & (channel > 0), other=0.0)
     of_b, of_scale, of_mean = of_b + j * D, of_scale + j, of_mean + j
     for k in tl.static_range(COUNT):
         key = j + k
@@ -217,11 +232,14 @@ def _add_key_slopes(
 
 @triton.jit(do_not_specialize=["first"])
 def query_gradients(
-    grad, a, b, mean_a, mean_b, scale, factors, weight, da, first, count, T, heads, width, stride,
+    grad, a, b, mean_a, mean_b, scale, factors, weight, da, first, count, T, heads, width, stride, apart,
     D: tl.constexpr, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
     EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, PAIRED: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The sum of s p over the keys of a few queries, and the factor c of each pair."""
+    """The sum of s p over the keys of a few queries, or a part of them, and the factor c of each pair."""
+    last = tl.program_id(2) == PARTS - 1
+    da += tl.program_id(2).to(tl.int64) * apart
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
@@ -241,22 +259,23 @@ def query_gradients(
         w = tl.load(of_weight + i, mask=keep, other=0.0)
         whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
         end = tl.minimum(T, (tile + 1) * ROWS) if CAUSAL else T
-        for begin in range(0, width, COLS):
-            cols = (begin + tl.arange(0, COLS))[None, :]
+        begin, stop = _own_part(0, whole, UNROLL, PARTS)
+        for channel in range(0, width, COLS):
+            cols = (channel + tl.arange(0, COLS))[None, :]
             in_width = _in_width(cols, width, EVEN)
             place = (sequence * T + i) * D + head * width + cols
             rows = tl.load(a + place, mask=keep & in_width, other=0.0).to(tl.float32)
             g = tl.load(grad + place, mask=keep & in_width & (w > 0.0), other=0.0).to(tl.float32) * w
             of_b = b + sequence * T * D + head * width + cols
             acc = tl.zeros([ROWS, COLS], tl.float32)
-            for j in range(0, whole, UNROLL):
+            for j in range(begin, stop, UNROLL):
                 acc = _add_key_slopes(
-                    acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step,
+                    acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, channel, width, D, T, step,
                     in_width, keep, ACT, NORM, MASKED, CAUSAL, False, UNROLL,
                 )  # fmt: skip
-            for j in range(whole, end, UNROLL):
+            for j in range(whole, tl.where(last, end, whole), UNROLL):
                 acc = _add_key_slopes(
-                    acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, begin, width, D, T, step,
+                    acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, channel, width, D, T, step,
                     in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
                 )  # fmt: skip
             tl.store(da + place, _scaled_back(acc, ACT, NORM), mask=keep & in_width)
@@ -292,17 +311,20 @@ def _add_query_slopes(
 
 @triton.jit(do_not_specialize=["first"])
 def key_gradients(
-    grad, a, b, mean_a, mean_b, scale, weight, db, first, count, T, heads, width, stride,
+    grad, a, b, mean_a, mean_b, scale, weight, db, first, count, T, heads, width, stride, apart,
     D: tl.constexpr, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
     EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, PAIRED: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The sum of s p over the queries of a few keys, some channels of it."""
+    """The sum of s p over the queries of a few keys, or a part of them, some channels of it."""
+    last = tl.program_id(2) == PARTS - 1
+    db += tl.program_id(2).to(tl.int64) * apart
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
     cols = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
     in_width = _in_width(cols, width, EVEN)
-    start = sequence * T * D + head * width + cols
+    of_rows = sequence * T * D + head * width + cols
     of_mean, of_weight = mean_a + n * T, weight + sequence * T
     low, high = _first_and_last(count, T, ROWS, PAIRED)
     for turn in range(low, high + 1, tl.maximum(1, high - low)):
@@ -323,19 +345,31 @@ def key_gradients(
         middle = tl.minimum(T, tl.cdiv(begin + ROWS, UNROLL) * UNROLL) if CAUSAL else 0
         begin = begin // UNROLL * UNROLL
         end = middle + tl.maximum(T - middle, 0) // UNROLL * UNROLL
-        for i in range(begin, middle, UNROLL):
+        start, stop = _own_part(middle, end, UNROLL, PARTS)
+        for i in range(begin, tl.where(tl.program_id(2) == 0, middle, begin), UNROLL):
             acc = _add_query_slopes(
-                acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, stride, in_width,
-                keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+                acc, keys, mean, a + of_rows, grad + of_rows, of_mean, of_scale, of_weight, j, i, D, T, stride,
+                in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
             )  # fmt: skip
-        for i in range(middle, end, UNROLL):
+        for i in range(start, stop, UNROLL):
             acc = _add_query_slopes(
-                acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, stride, in_width,
-                keep, ACT, NORM, MASKED, CAUSAL, False, UNROLL,
+                acc, keys, mean, a + of_rows, grad + of_rows, of_mean, of_scale, of_weight, j, i, D, T, stride,
+                in_width, keep, ACT, NORM, MASKED, CAUSAL, False, UNROLL,
             )  # fmt: skip
-        for i in range(end, T, UNROLL):
+        for i in range(end, tl.where(last, T, end), UNROLL):
             acc = _add_query_slopes(
-                acc, keys, mean, a + start, grad + start, of_mean, of_scale, of_weight, j, i, D, T, stride, in_width,
-                keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
+                acc, keys, mean, a + of_rows, grad + of_rows, of_mean, of_scale, of_weight, j, i, D, T, stride,
+                in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
             )  # fmt: skip
         tl.store(db + place, _scaled_back(acc, ACT, NORM), mask=(j < T) & in_width)
+
+
+@triton.jit
+def add_parts(parts, weight, y, apart, D, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """What :func:`relate` has left in several parts, as one."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for part in tl.static_range(PARTS):
+        total += tl.load(parts + part * apart + place, mask=place < apart, other=0.0)
+    w = tl.load(weight + place // D, mask=place < apart, other=0.0)
+    tl.store(y + place, total * w, mask=place < apart)

@@ -185,14 +185,14 @@ def pair_scales(
         _store_scales(scale, found, pair, local, i, j, T, stride)
 
 
-@triton.jit(do_not_specialize=["first"])
-def add_through_scale(
+@triton.jit
+def _add_side(
     own, other, mean_own, mean_other, factors, weight, out, first, T, D, heads, width, stride,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr,
     COLS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """Add the sum of c x~ over the keys of a few queries, or over the queries of a few keys."""
-    local = tl.program_id(2).to(tl.int64)
+    local = tl.program_id(2).to(tl.int64) // 2
     n = local + first
     sequence, head = n // heads, n % heads
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -233,19 +233,43 @@ def add_through_scale(
     tl.store(out + place, tl.load(out + place, mask=mask, other=0.0) + product, mask=mask)
 
 
+@triton.jit(do_not_specialize=["first"])
+def add_through_scale(
+    a, b, mean_a, mean_b, factors, weight, da, db, first, T, D, heads, width, stride,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    STEP: tl.constexpr,
+):  # fmt: skip
+    """Add to either gradient the part through the scales."""
+    if tl.program_id(2) % 2 == 0:
+        _add_side(
+            a, b, mean_a, mean_b, factors, weight, da, first, T, D, heads, width, stride,
+            MASKED, CAUSAL, False, PRECISION, ROWS, COLS, STEP,
+        )  # fmt: skip
+    else:
+        _add_side(
+            b, a, mean_b, mean_a, factors, weight, db, first, T, D, heads, width, stride,
+            MASKED, CAUSAL, True, PRECISION, ROWS, COLS, STEP,
+        )  # fmt: skip
+
+
 @triton.jit
-def _less_mean(x, out, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def _less_mean(x, out, rows, width, apart, PARTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     r = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, WIDTH)[None, :]
     mask = (r < rows) & (cols < width)
     value = tl.load(x + r * width + cols, mask=mask, other=0.0)
+    for part in tl.static_range(1, PARTS):
+        value += tl.load(x + part * apart + r * width + cols, mask=mask, other=0.0)
     tl.store(out + r * width + cols, value - (tl.sum(value, 1) / width)[:, None], mask=mask)
 
 
 @triton.jit
-def remove_means(da, db, out_a, out_b, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """A few rows of either gradient less their means, in the precision of what they are written to."""
+def remove_means(
+    da, db, out_a, out_b, rows, width, apart,
+    PARTS_A: tl.constexpr, PARTS_B: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """A few rows of either gradient, the sum of its parts, less their means, in the precision of the output."""
     if tl.program_id(1) == 0:
-        _less_mean(da, out_a, rows, width, ROWS, WIDTH)
+        _less_mean(da, out_a, rows, width, apart, PARTS_A, ROWS, WIDTH)
     else:
-        _less_mean(db, out_b, rows, width, ROWS, WIDTH)
+        _less_mean(db, out_b, rows, width, apart, PARTS_B, ROWS, WIDTH)

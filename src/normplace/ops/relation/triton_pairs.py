@@ -45,6 +45,8 @@ SCALES = Tile(rows=64, cols=32, warps=4)
 QUICK_STEP = 64
 FORWARD = Tile(rows=16, cols=64, warps=4, unroll=8)
 QUERIES = Tile(rows=16, cols=64, warps=4, unroll=8)
+# Where these channels divide a head's, the sum over them takes fewer steps.
+WIDE_QUERIES = Tile(rows=16, cols=128, warps=8, unroll=8)
 KEYS = Tile(rows=16, cols=64, warps=4, unroll=4)
 THROUGH_SCALE = Tile(rows=64, cols=64, warps=4, unroll=32)
 # Elements of the rows whose mean is taken by one program.
@@ -53,8 +55,26 @@ STATISTICS = 4096
 SCRATCH = 1 << 28
 # Programs along the last axis of a grid.
 MOST = 1 << 15
-# Programs that may all run at once, so that the longest is waited for: each of them then takes a short tile as well.
-AT_ONCE = 512
+# Warps that run at once, sixteen on each multiprocessor of an H200. If there are no more than that, the longest is
+# waited for, so each takes a short tile as well; if there are fewer, what is summed over is cut into parts at least so
+# long.
+AT_ONCE = 2048
+SHORTEST = 64
+# Elements of what is added up from parts, in one program.
+BLOCK = 1024
+
+
+class Share(NamedTuple):
+    """How a kernel on every channel of a pair is shared out among programs."""
+
+    kernel: Any
+    tile: Tile
+    columns: int
+    """Programs that share out the channels."""
+    paired: bool
+    """Whether programs take two tiles."""
+    parts: int
+    """Into how many the keys or queries that are summed over are cut."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +107,11 @@ class Plan:
     def every(self) -> int:
         """Heads of all sequences."""
         return self.form.shape[0] * self.heads
+
+    @property
+    def elements(self) -> int:
+        """Of a, and of what is computed."""
+        return math.prod(self.form.shape)
 
     @property
     def norm(self) -> bool:
@@ -157,37 +182,70 @@ class Plan:
         numbers = (self.length, self.channels, self.heads, self.width, rule.eps, self.stride)
         return tuple(Step(launch, (tiles, tiles, count), numbers) for launch in launches)
 
-    def on_pairs(self, kernel: Any, tile: Tile, count: int, *, shared: bool) -> Step:
-        """A kernel on every channel of a pair, whose blocks of channels are programs of their own if ``shared``."""
-        rule = self.form.rule
-        tiles, columns = triton.cdiv(self.length, tile.rows), triton.cdiv(self.width, tile.cols) if shared else 1
-        paired = rule.causal and count * tiles * columns <= AT_ONCE
+    def share(self, kernel: Any, tile: Tile, columns: int) -> Share:
+        """Among enough programs, if there are that many, with so many of them for the channels."""
+        warps = self.slices[0][1] * triton.cdiv(self.length, tile.rows) * columns * tile.warps
+        paired = self.form.rule.causal and warps <= AT_ONCE
+        parts = (AT_ONCE * 2 if paired else AT_ONCE) // warps if self.norm else 1
+        return Share(kernel, tile, columns, paired, max(1, min(parts, self.length // SHORTEST)))
+
+    @property
+    def relate(self) -> Share:
+        """Of the forward pass."""
+        return self.share(kernels.relate, FORWARD, triton.cdiv(self.width, FORWARD.cols))
+
+    @property
+    def query_gradients(self) -> Share:
+        """Of the first half of the backward pass, where a program needs all channels."""
+        tile = QUERIES if self.width % WIDE_QUERIES.cols else WIDE_QUERIES
+        return self.share(kernels.query_gradients, tile, 1)
+
+    @property
+    def key_gradients(self) -> Share:
+        """Of the other half."""
+        return self.share(kernels.key_gradients, KEYS, triton.cdiv(self.width, KEYS.cols))
+
+    def on_pairs(self, share: Share, count: int) -> Step:
+        """A kernel on every channel of a pair."""
+        rule, tile, tiles = self.form.rule, share.tile, triton.cdiv(self.length, share.tile.rows)
         constants = {
             "D": self.channels, "ACT": rule.activation, "NORM": self.norm, "MASKED": self.form.masked,
             "CAUSAL": rule.causal, "EVEN": self.width % tile.cols == 0, "ROWS": tile.rows, "COLS": tile.cols,
-            "UNROLL": tile.unroll, "PAIRED": paired,
+            "UNROLL": tile.unroll, "PAIRED": share.paired, "PARTS": share.parts,
         }  # fmt: skip
-        grid = (count * (triton.cdiv(tiles, 2) if paired else tiles), columns, 1)
-        launch = Launch(kernel, constants, num_warps=tile.warps)
-        return Step(launch, grid, (count, self.length, self.heads, self.width, self.stride))
+        grid = (count * (triton.cdiv(tiles, 2) if share.paired else tiles), share.columns, share.parts)
+        numbers = (count, self.length, self.heads, self.width, self.stride, self.elements)
+        return Step(Launch(share.kernel, constants, num_warps=tile.warps), grid, numbers)
 
-    def through_scale(self, count: int, *, keys: bool) -> Step:
-        """The part of the gradient through the scales, of the rows of b or a."""
+    def add_parts(self) -> Step | None:
+        """The sum of what the forward pass leaves in parts."""
+        if self.relate.parts == 1:
+            return None
+        launch = Launch(kernels.add_parts, {"PARTS": self.relate.parts, "BLOCK": BLOCK})
+        return Step(launch, (triton.cdiv(self.elements, BLOCK), 1, 1), (self.elements, self.channels))
+
+    def through_scale(self, count: int) -> Step | None:
+        """The part of both gradients through the scales."""
+        if not self.norm:
+            return None
         tile = THROUGH_SCALE
         constants = {
-            "MASKED": self.form.masked, "CAUSAL": self.form.rule.causal, "KEYS": keys,
-            "PRECISION": "tf32" if self.half else "tf32x3", "ROWS": tile.rows, "COLS": tile.cols, "STEP": tile.unroll,
+            "MASKED": self.form.masked, "CAUSAL": self.form.rule.causal, "PRECISION": "tf32" if self.half else "tf32x3",
+            "ROWS": tile.rows, "COLS": tile.cols, "STEP": tile.unroll,
         }  # fmt: skip
-        grid = (triton.cdiv(self.length, tile.rows), triton.cdiv(self.width, tile.cols), count)
+        grid = (triton.cdiv(self.length, tile.rows), triton.cdiv(self.width, tile.cols), 2 * count)
         numbers = (self.length, self.channels, self.heads, self.width, self.stride)
         return Step(Launch(of_scales.add_through_scale, constants, num_warps=tile.warps), grid, numbers)
 
-    def remove_means(self) -> Step:
+    def remove_means(self) -> Step | None:
         """The gradients through the means that pairs are taken less of."""
+        if not self.norm:
+            return None
         padded = triton.next_power_of_2(self.width)
         rows, step = self.every * self.length, max(1, STATISTICS // padded)
-        launch = Launch(of_scales.remove_means, {"ROWS": step, "WIDTH": padded})
-        return Step(launch, (triton.cdiv(rows, step), 2, 1), (rows, self.width))
+        parts = {"PARTS_A": self.query_gradients.parts, "PARTS_B": self.key_gradients.parts}
+        launch = Launch(of_scales.remove_means, parts | {"ROWS": step, "WIDTH": padded})
+        return Step(launch, (triton.cdiv(rows, step), 2, 1), (rows, self.width, self.elements))
 
 
 def _zeroed(a: Tensor, b: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -207,7 +265,7 @@ class ForwardSlice(NamedTuple):
     @classmethod
     def of(cls, plan: Plan, count: int) -> ForwardSlice:
         """For so many of them."""
-        return cls(plan.scales(count), plan.on_pairs(kernels.relate, FORWARD, count, shared=True))
+        return cls(plan.scales(count), plan.on_pairs(plan.relate, count))
 
     def at(self, first: int) -> ForwardSlice:
         """From one of them on."""
@@ -218,9 +276,10 @@ class Forward(NamedTuple):
     """The launches of a forward pass, and what they leave each other."""
 
     scratch: Scratch
-    """Statistics of rows, weights, scales of pairs, and which of those are left to a second kernel."""
+    """Statistics of rows, weights, scales of pairs, which of those are left to a second kernel, and parts of y."""
     statistics: Step | None
     slices: list[ForwardSlice]
+    add_parts: Step | None
 
 
 @functools.lru_cache(maxsize=FORMS)
@@ -228,7 +287,9 @@ def _forward(form: Form) -> Forward:
     plan = Plan(form)
     made = {count: ForwardSlice.of(plan, count) for count in {count for _, count in plan.slices}}
     slices = [made[count].at(first) for first, count in plan.slices]
-    return Forward(Scratch(*plan.rows_scratch, plan.room, plan.left), plan.statistics(), slices)
+    parts = plan.relate.parts * plan.elements if plan.relate.parts > 1 else 0
+    scratch = Scratch(*plan.rows_scratch, plan.room, plan.left, parts)
+    return Forward(scratch, plan.statistics(), slices, plan.add_parts())
 
 
 def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
@@ -236,7 +297,7 @@ def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
     device = a.device
     stream = current_stream(device)
     steps = _forward(Form.of(a, weight, rule))
-    *of_rows, counted, scale, left = steps.scratch.take(device)
+    *of_rows, counted, scale, left, parts = steps.scratch.take(device)
     mean_a, _, mean_b, _ = of_rows
     a, b = _zeroed(a, b, weight)
     weight = counted if weight is None else weight
@@ -246,7 +307,9 @@ def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
     for part in steps.slices:
         for step in part.scales:
             step(stream, a, b, *of_rows, scale, left)
-        part.relate(stream, a, b, mean_a, mean_b, scale, weight, y)
+        part.relate(stream, a, b, mean_a, mean_b, scale, weight, y if parts is None else parts)
+    if steps.add_parts is not None:
+        steps.add_parts(stream, parts, weight, y)
     return y
 
 
@@ -256,17 +319,16 @@ class BackwardSlice(NamedTuple):
     scales: tuple[Step, ...]
     query_gradients: Step
     key_gradients: Step
-    through_scale: tuple[Step, ...]
-    """Of the queries, then of the keys."""
+    through_scale: Step | None
 
     @classmethod
     def of(cls, plan: Plan, count: int) -> BackwardSlice:
         """For so many of them."""
         return cls(
             plan.scales(count),
-            plan.on_pairs(kernels.query_gradients, QUERIES, count, shared=False),
-            plan.on_pairs(kernels.key_gradients, KEYS, count, shared=True),
-            tuple(plan.through_scale(count, keys=keys) for keys in (False, True)) if plan.norm else (),
+            plan.on_pairs(plan.query_gradients, count),
+            plan.on_pairs(plan.key_gradients, count),
+            plan.through_scale(count),
         )
 
     def at(self, first: int) -> BackwardSlice:
@@ -275,7 +337,7 @@ class BackwardSlice(NamedTuple):
             tuple(step.at(first) for step in self.scales),
             self.query_gradients.at(first),
             self.key_gradients.at(first),
-            tuple(step.at(first) for step in self.through_scale),
+            None if self.through_scale is None else self.through_scale.at(first),
         )
 
 
@@ -283,8 +345,8 @@ class Backward(NamedTuple):
     """The launches of a backward pass, and what they leave each other."""
 
     scratch: Scratch
-    """As that of a forward pass, then the factors where they are not kept with the scales, and the gradients before
-    their means are removed."""
+    """As that of a forward pass, then the factors where they are not kept with the scales, and the parts of the
+    gradients before their means are removed."""
     statistics: Step | None
     slices: list[BackwardSlice]
     remove_means: Step | None
@@ -296,9 +358,10 @@ def _backward(form: Form) -> Backward:
     made = {count: BackwardSlice.of(plan, count) for count in {count for _, count in plan.slices}}
     slices = [made[count].at(first) for first, count in plan.slices]
     factors = plan.room if plan.norm and not form.rule.causal else 0
-    gradients = math.prod(form.shape) if plan.norm else 0
-    scratch = Scratch(*plan.rows_scratch, plan.room, plan.left, factors, gradients, gradients)
-    return Backward(scratch, plan.statistics(), slices, plan.remove_means() if plan.norm else None)
+    gradients = plan.elements if plan.norm else 0
+    of_a, of_b = plan.query_gradients.parts * gradients, plan.key_gradients.parts * gradients
+    scratch = Scratch(*plan.rows_scratch, plan.room, plan.left, factors, of_a, of_b)
+    return Backward(scratch, plan.statistics(), slices, plan.remove_means())
 
 
 def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> tuple[Tensor, Tensor]:
@@ -320,10 +383,8 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
             step(stream, a, b, *of_rows, scale, left)
         part.query_gradients(stream, grad, a, b, mean_a, mean_b, scale, factors, weight, da)
         part.key_gradients(stream, grad, a, b, mean_a, mean_b, scale, weight, db)
-        if part.through_scale:
-            of_queries, of_keys = part.through_scale
-            of_queries(stream, a, b, mean_a, mean_b, factors, weight, da)
-            of_keys(stream, b, a, mean_b, mean_a, factors, weight, db)
+        if part.through_scale is not None:
+            part.through_scale(stream, a, b, mean_a, mean_b, factors, weight, da, db)
     if steps.remove_means is not None:
         steps.remove_means(stream, da, db, out_a, out_b)
     return out_a, out_b
