@@ -145,6 +145,18 @@ def test_half_precision_is_kept_and_close(placement):
         )
 
 
+def moved_by_one_rounding(exact, dtype, *given):
+    """How far the outputs move if every parameter is rounded once, the largest of a few draws."""
+    wanted, furthest = exact(*given), 0.0
+    for seed in range(5):
+        rounded, generator = copy.deepcopy(exact), torch.Generator().manual_seed(seed)
+        for weight in rounded.parameters():
+            away = torch.rand(weight.shape, generator=generator, dtype=weight.dtype) * 2 - 1
+            weight.mul_(1 + away * torch.finfo(dtype).eps / 2)
+        furthest = max(furthest, float((rounded(*given) - wanted).abs().max()))
+    return furthest
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
@@ -154,7 +166,10 @@ def test_a_gpu_computes_the_same(shape, dtype):
     with torch.no_grad():
         for given in ((), (mask,)):
             wanted, got = exact(ids, *given), model(ids.cuda(), *(part.cuda() for part in given)).cpu()
-            assert float((got.double() - wanted).abs().max()) < 40 * torch.finfo(dtype).eps * float(wanted.abs().max())
+            allowed = 40 * torch.finfo(dtype).eps * float(wanted.abs().max())
+            # A soft cap makes the outputs so sensitive that rounding each parameter once moves them nearly as far.
+            allowed = max(allowed, 2 * moved_by_one_rounding(exact, dtype, ids, *given))
+            assert float((got.double() - wanted).abs().max()) < allowed
         if exact.config.causal:
             assert torch.equal(build("qk").cuda().generate(ids.cuda(), 4).cpu(), build("qk").generate(ids, 4))
 

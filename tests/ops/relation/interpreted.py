@@ -26,7 +26,7 @@ def shrink() -> None:
     triton_pairs.WIDE_QUERIES = dataclasses.replace(tile, cols=8)
     triton_pairs.SHORTEST = 3
     triton_pairs.SCALES = triton_pairs.Tile(rows=8, cols=4, warps=4)
-    triton_pairs.THROUGH_SCALE = triton_pairs.Tile(rows=8, cols=4, warps=4, unroll=4)
+    triton_pairs.THROUGH_SCALE = triton_pairs.THROUGH_EXACT_SCALE = triton_pairs.Tile(8, 4, warps=4, unroll=4)
     triton_pairs.QUICK_STEP = 4
     triton_pairs.STATISTICS = 16
     triton_pairs.SCRATCH = 100  # one sequence at a time

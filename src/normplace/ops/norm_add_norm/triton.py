@@ -46,9 +46,17 @@ FORWARD = {
     512: Tile(rows=4, warps=4),
     1024: Tile(rows=2, warps=2),
     2048: Tile(rows=1, warps=4),
-    4096: Tile(rows=2, warps=8),
+    4096: Tile(rows=1, warps=4),
     8192: Tile(rows=1, warps=4),
     16384: Tile(rows=1, warps=32),
+}
+# So few rows that all are under way at once take as long as one of them, which more warps make shorter.
+FEW = 1024
+FORWARD_OF_FEW = FORWARD | {
+    1024: Tile(rows=1, warps=4),
+    2048: Tile(rows=1, warps=8),
+    4096: Tile(rows=1, warps=16),
+    8192: Tile(rows=1, warps=32),
 }
 # Rows of several whole pieces, which are read again from a cache: faster where no mean is taken out, which would read
 # them once more.
@@ -71,7 +79,7 @@ BACKWARD = {
 BACKWARD_SHIFTS = {
     256: Tile(rows=4, warps=4, per_sm=5, stages=2),
     512: Tile(rows=2, warps=4, per_sm=5, stages=2),
-    1024: Tile(rows=2, warps=4, per_sm=2, stages=3),
+    1024: Tile(rows=2, warps=4, per_sm=3, stages=3),
     2048: Tile(rows=1, warps=4, per_sm=2, stages=4),
     4096: Tile(rows=1, warps=8, per_sm=1, stages=4),
     8192: Tile(rows=1, warps=8, per_sm=1, stages=3),
@@ -168,15 +176,17 @@ def _bytes(*dtypes: torch.dtype | None) -> int:
 
 
 @functools.lru_cache(maxsize=FORMS)
-def _forward_launch(form: Form, x_stride: int, f_stride: int) -> tuple[Layout, Launch]:
+def _forward_launch(form: Form, few: bool, x_stride: int, f_stride: int) -> tuple[Layout, Launch]:
     del x_stride, f_stride  # only tells launches apart
     rule = form.rule
     row_bytes, channel_bytes = _bytes(rule.x_dtype, rule.f_dtype), _bytes(*form.given[:5])
-    if "layer" not in (rule.out_norm, rule.in_norm) and form.width > PIECE and form.width % PIECE == 0:
+    centred = "layer" in (rule.out_norm, rule.in_norm)
+    if not few and not centred and form.width > PIECE and form.width % PIECE == 0:
         layout = _layout(FORWARD_IN_PIECES, form.width, form.device, row_bytes, channel_bytes)
         constants = form.constants | {"ROWS": layout.tall, "BLOCK": PIECE}
         return layout, Launch(kernels.forward_in_pieces, constants, num_warps=layout.warps)
-    layout = _layout(FORWARD, form.width, form.device, row_bytes, channel_bytes)
+    table = FORWARD_OF_FEW if few else FORWARD
+    layout = _layout(table, form.width, form.device, row_bytes, channel_bytes)
     return layout, Launch(kernels.forward, form.constants | layout.constants, num_warps=layout.warps)
 
 
@@ -188,7 +198,7 @@ def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Ten
     stream = torch.empty_like(x, dtype=rule.stream_dtype, memory_format=torch.contiguous_format)
     y = torch.empty_like(stream, dtype=rule.f_dtype) if rule.in_norm != "none" else f.new_empty(0)
     stats = torch.empty(rows, rule.num_statistics, dtype=torch.float32, device=device)
-    layout, launch = _forward_launch(Form.of(given, rule, width, device), x_stride, f_stride)
+    layout, launch = _forward_launch(Form.of(given, rule, width, device), rows <= FEW, x_stride, f_stride)
     launch(
         (layout.programs(rows), 1, 1), current_stream(device), (x_rows, f_rows, *given, stream, y, stats),
         x_stride, f_stride, rows, rule.out_eps, rule.in_eps, _factor(rule.skip), _factor(rule.branch), rule.dropout,

@@ -110,8 +110,18 @@ def _first_and_last(count, T, ROWS: tl.constexpr, PAIRED: tl.constexpr):
 @triton.jit
 def _own_part(begin, end, UNROLL: tl.constexpr, PARTS: tl.constexpr):
     """Of the others from ``begin`` to ``end``, a multiple of ``UNROLL``, those that this program takes."""
-    steps, part = (end - begin) // UNROLL, tl.program_id(2)
-    return begin + steps * part // PARTS * UNROLL, begin + steps * (part + 1) // PARTS * UNROLL
+    if PARTS > 1:
+        steps, part = (end - begin) // UNROLL, tl.program_id(2)
+        begin, end = begin + steps * part // PARTS * UNROLL, begin + steps * (part + 1) // PARTS * UNROLL
+    return begin, end
+
+
+@triton.jit
+def _if_part(which, begin, end, PARTS: tl.constexpr):
+    """``end`` for the program with that part, ``begin`` for others, which take nothing from there on."""
+    if PARTS > 1:
+        end = tl.where(tl.program_id(2) == which, end, begin)
+    return end
 
 
 @triton.jit
@@ -149,7 +159,6 @@ def relate(
 
     If keys are cut into several ``PARTS``, a program takes one, and leaves it for :func:`add_parts` to weigh.
     """
-    last = tl.program_id(2) == PARTS - 1
     y += tl.program_id(2).to(tl.int64) * apart
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
@@ -178,7 +187,7 @@ def relate(
                 acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
                 ACT, NORM, MASKED, CAUSAL, False, UNROLL,
             )  # fmt: skip
-        for j in range(whole, tl.where(last, end, whole), UNROLL):
+        for j in range(whole, _if_part(PARTS - 1, whole, end, PARTS), UNROLL):
             acc = _add_keys(
                 acc, rows, mean, of_b, of_mean, of_scale, of_weight, i, j, D, T, in_width, keep,
                 ACT, NORM, MASKED, CAUSAL, True, UNROLL,
@@ -238,7 +247,6 @@ def query_gradients(
     PARTS: tl.constexpr,
 ):  # fmt: skip
     """The sum of s p over the keys of a few queries, or a part of them, and the factor c of each pair."""
-    last = tl.program_id(2) == PARTS - 1
     da += tl.program_id(2).to(tl.int64) * apart
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
@@ -273,7 +281,7 @@ def query_gradients(
                     acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, channel, width, D, T, step,
                     in_width, keep, ACT, NORM, MASKED, CAUSAL, False, UNROLL,
                 )  # fmt: skip
-            for j in range(whole, tl.where(last, end, whole), UNROLL):
+            for j in range(whole, _if_part(PARTS - 1, whole, end, PARTS), UNROLL):
                 acc = _add_key_slopes(
                     acc, rows, g, mean, of_b, of_mean, of_scale, of_factor, of_weight, i, j, channel, width, D, T, step,
                     in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
@@ -317,7 +325,6 @@ def key_gradients(
     PARTS: tl.constexpr,
 ):  # fmt: skip
     """The sum of s p over the queries of a few keys, or a part of them, some channels of it."""
-    last = tl.program_id(2) == PARTS - 1
     db += tl.program_id(2).to(tl.int64) * apart
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
@@ -346,7 +353,7 @@ def key_gradients(
         begin = begin // UNROLL * UNROLL
         end = middle + tl.maximum(T - middle, 0) // UNROLL * UNROLL
         start, stop = _own_part(middle, end, UNROLL, PARTS)
-        for i in range(begin, tl.where(tl.program_id(2) == 0, middle, begin), UNROLL):
+        for i in range(begin, _if_part(0, begin, middle, PARTS), UNROLL):
             acc = _add_query_slopes(
                 acc, keys, mean, a + of_rows, grad + of_rows, of_mean, of_scale, of_weight, j, i, D, T, stride,
                 in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
@@ -356,7 +363,7 @@ def key_gradients(
                 acc, keys, mean, a + of_rows, grad + of_rows, of_mean, of_scale, of_weight, j, i, D, T, stride,
                 in_width, keep, ACT, NORM, MASKED, CAUSAL, False, UNROLL,
             )  # fmt: skip
-        for i in range(end, tl.where(last, T, end), UNROLL):
+        for i in range(end, _if_part(PARTS - 1, end, T, PARTS), UNROLL):
             acc = _add_query_slopes(
                 acc, keys, mean, a + of_rows, grad + of_rows, of_mean, of_scale, of_weight, j, i, D, T, stride,
                 in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,

@@ -45,20 +45,22 @@ SCALES = Tile(rows=64, cols=32, warps=4)
 QUICK_STEP = 64
 FORWARD = Tile(rows=16, cols=64, warps=4, unroll=8)
 QUERIES = Tile(rows=16, cols=64, warps=4, unroll=8)
-# Where these channels divide a head's, the sum over them takes fewer steps.
+# Of half precision, where these channels divide a head's: the sum over them takes fewer steps.
 WIDE_QUERIES = Tile(rows=16, cols=128, warps=8, unroll=8)
-KEYS = Tile(rows=16, cols=64, warps=4, unroll=4)
+KEYS = Tile(rows=16, cols=64, warps=4, unroll=8)
+# Of half precision, and of float32, whose products take three times as many registers.
 THROUGH_SCALE = Tile(rows=64, cols=64, warps=4, unroll=32)
+THROUGH_EXACT_SCALE = Tile(rows=16, cols=64, warps=2, unroll=32)
 # Elements of the rows whose mean is taken by one program.
 STATISTICS = 4096
 # Numbers kept for pairs at a time, 1 GiB; at least those of one sequence.
 SCRATCH = 1 << 28
 # Programs along the last axis of a grid.
 MOST = 1 << 15
-# Warps that run at once, sixteen on each multiprocessor of an H200. If there are no more than that, the longest is
-# waited for, so each takes a short tile as well; if there are fewer, what is summed over is cut into parts at least so
-# long.
+# Warps that run at once, sixteen on each multiprocessor of an H200. Where there are no more, the longest is waited for:
+# each then takes a short tile as well, and what is summed over is cut into parts at least so long, to make enough.
 AT_ONCE = 2048
+ENOUGH = 8192
 SHORTEST = 64
 # Elements of what is added up from parts, in one program.
 BLOCK = 1024
@@ -185,9 +187,9 @@ class Plan:
     def share(self, kernel: Any, tile: Tile, columns: int) -> Share:
         """Among enough programs, if there are that many, with so many of them for the channels."""
         warps = self.slices[0][1] * triton.cdiv(self.length, tile.rows) * columns * tile.warps
-        paired = self.form.rule.causal and warps <= AT_ONCE
-        parts = (AT_ONCE * 2 if paired else AT_ONCE) // warps if self.norm else 1
-        return Share(kernel, tile, columns, paired, max(1, min(parts, self.length // SHORTEST)))
+        few, causal = warps <= AT_ONCE, self.form.rule.causal
+        parts = ENOUGH * (2 if causal else 1) // warps if few and self.norm else 1
+        return Share(kernel, tile, columns, few and causal, max(1, min(parts, self.length // SHORTEST)))
 
     @property
     def relate(self) -> Share:
@@ -197,7 +199,7 @@ class Plan:
     @property
     def query_gradients(self) -> Share:
         """Of the first half of the backward pass, where a program needs all channels."""
-        tile = QUERIES if self.width % WIDE_QUERIES.cols else WIDE_QUERIES
+        tile = WIDE_QUERIES if self.half and self.width % WIDE_QUERIES.cols == 0 else QUERIES
         return self.share(kernels.query_gradients, tile, 1)
 
     @property
@@ -228,7 +230,7 @@ class Plan:
         """The part of both gradients through the scales."""
         if not self.norm:
             return None
-        tile = THROUGH_SCALE
+        tile = THROUGH_SCALE if self.half else THROUGH_EXACT_SCALE
         constants = {
             "MASKED": self.form.masked, "CAUSAL": self.form.rule.causal, "PRECISION": "tf32" if self.half else "tf32x3",
             "ROWS": tile.rows, "COLS": tile.cols, "STEP": tile.unroll,

@@ -37,7 +37,7 @@ class Tile:
     """Rows side by side times channels, in one program."""
     warps: int
     chunk: int = 1
-    """Rows a program walks through, at least."""
+    """Rows a program walks through, where there are enough for as many programs as run at once."""
     stages: int = 1
     """Steps of that walk whose loads are under way."""
 
@@ -55,6 +55,9 @@ SUMS = Tile(elements=2048, warps=1)
 FORWARD = Tile(elements=1024, warps=1, chunk=16)
 BACKWARD = Tile(elements=1024, warps=1, chunk=16, stages=2)
 MOST_WARPS = 16
+# Programs that run at once, sixteen on each multiprocessor of an H200. Chunks of fewer rows, or more chunks of a
+# sequence, would take longer to accumulate than they spare.
+AT_ONCE, SHORTEST, MOST_CHUNKS = 2048, 4, 1024
 # Chunks, and channels of them, that are accumulated at a time, and the warps that do.
 SLOTS, SLOT_WIDTH, SLOT_WARPS = 256, 8, 4
 # What q of a row is kept in where it is not float32: the gradient it is summed into is rounded to no more digits.
@@ -169,7 +172,8 @@ def _plan(form: Form, tile: Tile) -> Plan:
     heads = rule.heads if rule.norm != "none" else 1
     padded = triton.next_power_of_2(heads) * triton.next_power_of_2(channels // heads)
     rows = tile.rows(length, padded)
-    chunk = max(rows, min(tile.chunk, triton.next_power_of_2(length)))
+    least = max(SHORTEST, triton.cdiv(batch * length, AT_ONCE), triton.cdiv(length, MOST_CHUNKS))
+    chunk = max(rows, min(tile.chunk, triton.next_power_of_2(least)))
     warps = tile.warps_of(rows * padded)
     keep_top = stable(rule, channels, form.dtype)
     return Plan(batch, length, channels, heads, rows, chunk, warps, tile.stages, rule, keep_top, form.masked)
