@@ -28,7 +28,7 @@ relative to the largest entry.
 **Times** are medians with quartiles, of a forward pass without gradients, and of forward and backward as in training.
 Methods take turns, one call of each in every round, and a ratio is the median over rounds. On a GPU a time is what
 passes between two events around one call whose inputs are not in the cache, and whose launches are queued while the
-cache is flushed, as those of a training step are; where launching takes longer than that, about a millisecond, the
+cache is flushed, as those of a training step are; where launching takes longer than that, about four milliseconds, the
 time shows it. Calls *on end*, timed together and divided, show what launching takes. *Rate* is what the pass must at
 least do, divided by the time, and *of ceiling* its fraction of what the same GPU did in the same run: bytes of a
 device copy, operations of a float32 product, or exponentials of a kernel that does nothing else. Memory is the most

@@ -11,8 +11,8 @@ import torch
 
 # Larger than the second-level cache of any GPU so far: what a call finds there is not what the call before left.
 FLUSHED_BYTES = 256 * 2**20
-# A millisecond on an H200, in which the launches of a call are queued: a step of training has them queued, too.
-FLUSHES = 16
+# Four milliseconds on an H200, in which the launches of a call are queued: a step of training has them queued, too.
+FLUSHES = 64
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ given: where they nearly cancel, that sum is exact. Backward, these kernels leav
 import triton
 import triton.language as tl
 
-LN2 = tl.constexpr(0.6931471805599453)
+from normplace.ops.relation.scan_parts import LN2, widened
 
 
 @triton.jit
@@ -89,7 +89,7 @@ def _row(place, other, T, in_width, CHECK: tl.constexpr):
     """The row of ``other`` at ``place``, which is within the sequence unless it is to be checked."""
     if CHECK:
         in_width = _inside(other, T, in_width)
-    return tl.load(place, mask=in_width, other=0.0).to(tl.float32)
+    return widened(tl.load(place, mask=in_width, other=0.0))
 
 
 @triton.jit
