@@ -28,7 +28,7 @@ SHAPES = {
         ("rms", 16384, 2048, 1),
         *(("rms", rows, 4096, 1) for rows in (256, 2048, 16384)),
         ("rms", 16384, 8192, 1),
-        *(("layer", 16384, width, 1) for width in WIDTHS),
+        *(("layer", max(16384, 2**25 // width), width, 1) for width in WIDTHS),
         *(("rms", 256, width, 20) for width in (1024, 4096, 8192)),
     ],
 }

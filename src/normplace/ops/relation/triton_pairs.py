@@ -2,7 +2,7 @@
 
 The scales are one number a pair, of as many sequences at a time as fit in :data:`SCRATCH`. For the backward pass they
 are computed again, and what each pair passes on through its scale is kept in the half of that room that causal pairs
-leave empty.
+leave empty. Where there is little to do, programs share it out in smaller parts, which are added up at the end.
 
 Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
 """
@@ -47,10 +47,10 @@ FORWARD = Tile(rows=16, cols=64, warps=4, unroll=8)
 QUERIES = Tile(rows=16, cols=64, warps=4, unroll=8)
 # Of half precision, where these channels divide a head's: the sum over them takes fewer steps.
 WIDE_QUERIES = Tile(rows=16, cols=128, warps=8, unroll=8)
-KEYS = Tile(rows=16, cols=64, warps=4, unroll=8)
+KEYS = Tile(rows=16, cols=64, warps=4, unroll=4)
 # Of half precision, and of float32, whose products take three times as many registers.
-THROUGH_SCALE = Tile(rows=64, cols=64, warps=4, unroll=32)
-THROUGH_EXACT_SCALE = Tile(rows=16, cols=64, warps=2, unroll=32)
+THROUGH_SCALE = Tile(rows=128, cols=64, warps=8, unroll=32)
+THROUGH_EXACT_SCALE = Tile(rows=16, cols=128, warps=4, unroll=32)
 # Elements of the rows whose mean is taken by one program.
 STATISTICS = 4096
 # Numbers kept for pairs at a time, 1 GiB; at least those of one sequence.
@@ -58,10 +58,12 @@ SCRATCH = 1 << 28
 # Programs along the last axis of a grid.
 MOST = 1 << 15
 # Warps that run at once, sixteen on each multiprocessor of an H200. Where there are no more, the longest is waited for:
-# each then takes a short tile as well, and what is summed over is cut into parts at least so long, to make enough.
+# each then takes a short tile as well, and what is summed over is cut into parts, to make enough.
 AT_ONCE = 2048
 ENOUGH = 8192
+# A part is at least so long, and all parts together have no more numbers than that, 16 MiB.
 SHORTEST = 64
+PARTED = 1 << 22
 # Elements of what is added up from parts, in one program.
 BLOCK = 1024
 
@@ -188,8 +190,9 @@ class Plan:
         """Among enough programs, if there are that many, with so many of them for the channels."""
         warps = self.slices[0][1] * triton.cdiv(self.length, tile.rows) * columns * tile.warps
         few, causal = warps <= AT_ONCE, self.form.rule.causal
-        parts = ENOUGH * (2 if causal else 1) // warps if few and self.norm else 1
-        return Share(kernel, tile, columns, few and causal, max(1, min(parts, self.length // SHORTEST)))
+        wanted = ENOUGH * (2 if causal else 1) // warps if few and self.norm else 1
+        parts = max(1, min(wanted, self.length // SHORTEST, PARTED // self.elements))
+        return Share(kernel, tile, columns, few and causal, parts)
 
     @property
     def relate(self) -> Share:
