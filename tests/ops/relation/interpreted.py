@@ -9,7 +9,7 @@ import warnings
 import torch
 from tests.ops.relation.cases import Case, cancelling, distant, kinked
 
-from normplace.ops.relation import op, triton_pairs, triton_scan
+from normplace.ops.relation import op, pair_plan, triton_pairs, triton_scan
 
 # The interpreter computes in NumPy, which warns of what a GPU does silently in lanes that are masked out.
 warnings.filterwarnings("ignore", category=RuntimeWarning)
@@ -21,15 +21,15 @@ def shrink() -> None:
     triton_scan.SUMS = triton_scan.Tile(elements=8, warps=4)
     triton_scan.BACKWARD = triton_scan.Tile(elements=16, warps=4, chunk=4)
     triton_scan.SLOTS, triton_scan.SLOT_WIDTH = 2, 4
-    tile = triton_pairs.Tile(rows=4, cols=4, warps=4, unroll=2)
-    triton_pairs.FORWARD = triton_pairs.QUERIES = triton_pairs.KEYS = tile
-    triton_pairs.WIDE_QUERIES = dataclasses.replace(tile, cols=8)
-    triton_pairs.SHORTEST = 3
-    triton_pairs.SCALES = triton_pairs.Tile(rows=8, cols=4, warps=4)
-    triton_pairs.THROUGH_SCALE = triton_pairs.THROUGH_EXACT_SCALE = triton_pairs.Tile(8, 4, warps=4, unroll=4)
-    triton_pairs.QUICK_STEP = 4
-    triton_pairs.STATISTICS = 16
-    triton_pairs.SCRATCH = 100  # one sequence at a time
+    tile = pair_plan.Tile(rows=4, cols=4, warps=4, unroll=2)
+    pair_plan.FORWARD = pair_plan.QUERIES = pair_plan.KEYS = tile
+    pair_plan.WIDE_QUERIES = dataclasses.replace(tile, cols=8)
+    pair_plan.SHORTEST = 3
+    pair_plan.SCALES = pair_plan.Tile(rows=8, cols=4, warps=4)
+    pair_plan.THROUGH_SCALE = pair_plan.THROUGH_EXACT_SCALE = pair_plan.Tile(8, 4, warps=4, unroll=4)
+    pair_plan.QUICK_STEP = 4
+    pair_plan.STATISTICS = 16
+    pair_plan.SCRATCH = 100  # one sequence at a time
 
 
 def half_precision_before_it_is_rounded() -> None:
@@ -66,7 +66,7 @@ def main() -> None:
     Case(small, "separate", "relu", causal=False, post_norm=True).compare("pairwise", "triton")
     half_precision_before_it_is_rounded()
     # As long sequences are laid out.
-    triton_pairs.AT_ONCE = 0
+    pair_plan.AT_ONCE = 0
     triton_pairs.forget_launches()
     Case(small, masked=True).compare("pairwise", "triton")
     Case(small, heads=2, causal=False).compare("pairwise", "triton")
