@@ -18,9 +18,9 @@ from torch.nn.modules import module as module_hooks
 
 from normplace.errors import unknown
 from normplace.norms import LayerNorm, RMSNorm
+from normplace.ops.calling import transformed
 from normplace.ops.norm_add_norm import norm_add_norm
 from normplace.ops.norm_add_norm.op import Choice, choose
-from normplace.ops.watchers import transformed
 from normplace.residual import Branch, Residual
 
 MODES = ("auto", "always", "never")

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError, unknown
+from normplace.ops.calling import traced
 from normplace.ops.norm_add_norm.op import BACKENDS, Choice, apply, choose
 from normplace.ops.norm_add_norm.reference import Given, Rule
-from normplace.ops.watchers import traced
 
 __all__ = ["boundary_backend", "norm_add_norm"]
 

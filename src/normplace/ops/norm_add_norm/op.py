@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
+from normplace.ops.calling import on_its_device, traced, transformed
 from normplace.ops.norm_add_norm import composed, reference
 from normplace.ops.norm_add_norm.reference import Given, Grads, Needs, Rule
-from normplace.ops.watchers import elsewhere, traced, transformed
 
 BACKENDS = ("auto", "composed", "reference", "triton")
 # Wider rows do not fit the registers of one program.
@@ -82,10 +82,7 @@ def compute(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Ten
     """The stream, what the next branch reads (empty without an inner norm), and the statistics of the rows."""
     if rule.backend == "reference" or not x.numel():
         return reference.forward(x, f, given, rule)
-    if elsewhere(x):
-        with torch.cuda.device_of(x):
-            return _kernels().forward(x, f, given, rule)
-    return _kernels().forward(x, f, given, rule)
+    return on_its_device(x, _kernels().forward, x, f, given, rule)
 
 
 def compute_backward(
@@ -103,10 +100,7 @@ def compute_backward(
     assert like is not None
     if rule.backend == "reference" or not like.numel():
         return reference.backward(d_stream, d_y, stream, f, stats, given, rule, needs)
-    if elsewhere(like):
-        with torch.cuda.device_of(like):
-            return _kernels().backward(d_stream, d_y, stream, f, stats, given, rule, needs)
-    return _kernels().backward(d_stream, d_y, stream, f, stats, given, rule, needs)
+    return on_its_device(like, _kernels().backward, d_stream, d_y, stream, f, stats, given, rule, needs)
 
 
 @torch.library.custom_op(

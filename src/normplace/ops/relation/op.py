@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
+from normplace.ops.calling import on_its_device, traced, transformed
 from normplace.ops.relation import pair_reference, scan_reference
 from normplace.ops.relation.plain import Rule, weights, wide
-from normplace.ops.watchers import elsewhere, traced, transformed
 
 BACKENDS = ("auto", "reference", "triton")
 # A program of the scan's kernels holds whole rows, and there are only so many registers.
@@ -67,10 +67,7 @@ def compute_scan(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule, backen
     """The relation of every row, in the dtype of a."""
     if choose(a, backend) == "reference":
         return scan_reference.forward(a, b, _weights(weight, a, rule), rule)
-    if elsewhere(a):
-        with torch.cuda.device_of(a):
-            return _kernels("triton_scan").forward(a, b, weight, rule)
-    return _kernels("triton_scan").forward(a, b, weight, rule)
+    return on_its_device(a, _kernels("triton_scan").forward, a, b, weight, rule)
 
 
 def compute_scan_backward(
@@ -80,10 +77,7 @@ def compute_scan_backward(
     if choose(a, backend) == "reference":
         return scan_reference.backward(grad, a, b, _weights(weight, a, rule), rule)
     grad = grad.to(a.dtype).contiguous()
-    if elsewhere(a):
-        with torch.cuda.device_of(a):
-            return _kernels("triton_scan").backward(grad, a, b, weight, rule)
-    return _kernels("triton_scan").backward(grad, a, b, weight, rule)
+    return on_its_device(a, _kernels("triton_scan").backward, grad, a, b, weight, rule)
 
 
 def compute_pairs(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule, backend: str) -> Tensor:
@@ -91,10 +85,7 @@ def compute_pairs(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule, backe
     if choose(a, backend) == "reference":
         y = pair_reference.forward(a, b, _weights(weight, a, rule), rule)
         return y if rule.post_norm else y.to(a.dtype)
-    if elsewhere(a):
-        with torch.cuda.device_of(a):
-            return _kernels("triton_pairs").forward(a, b, weight, rule)
-    return _kernels("triton_pairs").forward(a, b, weight, rule)
+    return on_its_device(a, _kernels("triton_pairs").forward, a, b, weight, rule)
 
 
 def compute_pairs_backward(
@@ -105,10 +96,7 @@ def compute_pairs_backward(
         da, db = pair_reference.backward(grad, a, b, _weights(weight, a, rule), rule)
         return da.to(a.dtype), db.to(b.dtype)
     grad = grad.to(wide(a.dtype) if rule.post_norm else a.dtype).contiguous()
-    if elsewhere(a):
-        with torch.cuda.device_of(a):
-            return _kernels("triton_pairs").backward(grad, a, b, weight, rule)
-    return _kernels("triton_pairs").backward(grad, a, b, weight, rule)
+    return on_its_device(a, _kernels("triton_pairs").backward, grad, a, b, weight, rule)
 
 
 def _weights(weight: Tensor | None, a: Tensor, rule: Rule) -> Tensor:

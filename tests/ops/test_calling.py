@@ -1,12 +1,13 @@
-"""Each watcher is noticed, and nobody is where there is none."""
+"""Each watcher is noticed, and nobody is where there is none; kernels are launched where their tensors are."""
 
 from __future__ import annotations
 
 import torch
+from tests.ops.kernels import needs_gpu
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normplace.ops.watchers import elsewhere, traced, transformed
+from normplace.ops.calling import on_its_device, traced, transformed
 
 
 class Mode(TorchDispatchMode):
@@ -19,7 +20,6 @@ class Mode(TorchDispatchMode):
 def test_nobody_watches():
     assert not traced()
     assert not transformed()
-    assert not elsewhere(torch.zeros(1))
 
 
 def test_a_dispatch_mode_and_a_compiler_are_noticed():
@@ -35,3 +35,14 @@ def test_transforms_are_noticed():
     with forward_ad.dual_level():
         seen.append(transformed())
     assert seen == [True, True]
+
+
+def test_a_call_is_given_its_arguments():
+    x = torch.zeros(1)
+    assert on_its_device(x, lambda *given: given, x, 3) == (x, 3)
+
+
+@needs_gpu
+def test_the_device_of_a_tensor_is_the_current_one():
+    x = torch.zeros(1, device=f"cuda:{torch.cuda.device_count() - 1}")
+    assert on_its_device(x, torch.cuda.current_device) == x.get_device()
