@@ -43,3 +43,10 @@ def test_the_slices_of_all_sequences_share_one_layout():
     plan = plan_of(9, 8192, 64)
     assert len(plan.slices) > 1
     assert {plan.on_pairs(plan.relate, count).launch.constants["PARTS"] for _, count in plan.slices} == {1}
+
+
+def test_no_grid_is_too_large():
+    plan = plan_of(100_000, 4, 64)
+    steps = [plan.through_scale(count) for _, count in plan.slices]
+    assert sum(count for _, count in plan.slices) == 100_000
+    assert all(step is not None and step.grid[2] <= 65_535 for step in steps)

@@ -45,8 +45,8 @@ THROUGH_EXACT_SCALE = Tile(rows=16, cols=128, warps=4, unroll=32)
 STATISTICS = 4096
 # Numbers kept for pairs at a time, 1 GiB; at least those of one sequence.
 SCRATCH = 1 << 28
-# Programs along the last axis of a grid.
-MOST = 1 << 15
+# Sequences and heads at a time: a grid has at most 65,535 programs along its last axis, two of them for each.
+MOST = 32_767
 # Warps that run at once, sixteen on each multiprocessor of an H200. Where there are no more, the longest is waited for:
 # each then takes a short tile as well, and what is summed over is cut into parts, to make enough.
 AT_ONCE = 2048
