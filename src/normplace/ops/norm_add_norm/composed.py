@@ -16,6 +16,7 @@ def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Ten
     x_rows = x.reshape(-1, width)
     skip = x_rows if rule.skip == 1 else rule.skip * x_rows
     stream = skip + (u if given.branch is None and rule.branch == 1 else branch_factor(given, rule, u.dtype) * u)
+    del u  # its memory, still in the cache, serves for y
     if rule.in_norm == "none":
         return stream.reshape(x.shape), f.new_empty(0)
     y = _normed(stream, rule.in_norm, given.in_weight, given.in_bias, rule.in_eps, rule)
