@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 from tests.ops.kernels import needs_gpu
+from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normplace.ops.calling import on_its_device, traced, transformed
+import normplace as npl
+from normplace.ops.calling import on_its_device, plain, traced, transformed
 
 
 class Mode(TorchDispatchMode):
@@ -15,6 +17,39 @@ class Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
+
+
+class Wrapped(Tensor):
+    """Holds its numbers in another tensor, and notes the operators of this package that reach it."""
+
+    @staticmethod
+    def __new__(cls, held):
+        return Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=held.device)
+
+    def __init__(self, held):
+        super().__init__()
+        self.held, self.seen = held, []
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func.namespace == "normplace":
+            next(given for given in args if isinstance(given, cls)).seen.append(func.name())
+        return func(*(given.held if isinstance(given, cls) else given for given in args), **(kwargs or {}))
+
+
+def test_a_tensor_of_another_class_is_left_to_the_dispatcher():
+    x, f = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    assert plain(x, None, torch.nn.Parameter(f))
+    for name, call in (
+        ("relation_scan", npl.ops.relation_scan),
+        ("relation_pairs", npl.ops.relation_pairwise),
+        ("norm_add_norm", lambda x, f: npl.ops.norm_add_norm(x, f, out_norm="rms", backend="reference")[0]),
+    ):
+        wrapped = Wrapped(x)
+        assert not plain(x, wrapped)
+        with torch.no_grad():
+            torch.testing.assert_close(call(wrapped, f), call(x, f))
+        assert wrapped.seen == [f"normplace::{name}"]
 
 
 def test_nobody_watches():

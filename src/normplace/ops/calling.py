@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 Result = TypeVar("Result")
+PLAIN = (Tensor, nn.Parameter)
 
 
 def traced() -> bool:
@@ -19,6 +20,11 @@ def traced() -> bool:
         or bool(torch._C._len_torch_dispatch_stack())
         or torch._C._get_tracing_state() is not None
     )
+
+
+def plain(*tensors: Tensor | None) -> bool:
+    """Whether all are tensors of PyTorch's own: one of another class may hold what it computes with elsewhere."""
+    return all(tensor is None or type(tensor) in PLAIN for tensor in tensors)
 
 
 def transformed() -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.ops.calling import on_its_device, traced, transformed
+from normplace.ops.calling import on_its_device, plain, traced, transformed
 from normplace.ops.norm_add_norm import composed, reference
 from normplace.ops.norm_add_norm.reference import Given, Grads, Needs, Rule
 
@@ -256,7 +256,7 @@ def apply(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tenso
     compiling = torch.compiler.is_compiling()
     if (compiling and rule.backend == "reference") or (not compiling and transformed()):
         return reference.forward(x, f, given, rule)[:2]  # whose parts a compiler fuses and a transform knows
-    if traced():
+    if traced() or not plain(x, f, *given):
         return boundary(x, f, *given, *rule)[:2]
     if torch.is_grad_enabled() and (x.requires_grad or f.requires_grad or _any_learned(given)):
         return _straight(x, f, *given, rule)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.ops.calling import on_its_device, traced, transformed
+from normplace.ops.calling import on_its_device, plain, traced, transformed
 from normplace.ops.relation import pair_reference, scan_reference
 from normplace.ops.relation.plain import Rule, weights, wide
 
@@ -215,7 +215,7 @@ _straight = cast(Any, super(torch.autograd.Function, _Relation)).apply
 
 def apply(passes: Passes, a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule, backend: str) -> Tensor:
     """The relation, by the shortest way that whoever watches permits."""
-    if traced() or transformed():
+    if traced() or transformed() or not plain(a, b, weight):
         return passes.operator(a, b, weight, *rule, backend)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         return _straight(a, b, weight, passes, rule, backend)
