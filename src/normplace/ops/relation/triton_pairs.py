@@ -11,7 +11,7 @@ Set ``TRITON_INTERPRET=1`` to run the kernels on a CPU.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from normplace.ops.relation.pair_plan import Plan
 from normplace.ops.relation.plain import Rule
 from normplace.ops.relation.planned import FORMS, Form, Scratch, Step
 
+Slice = TypeVar("Slice", "ForwardSlice", "BackwardSlice")
+
 
 def _zeroed(a: Tensor, b: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
     """Rows with zeros for what is masked, whatever padding holds."""
@@ -28,6 +30,12 @@ def _zeroed(a: Tensor, b: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor
         return a, b
     there = weight[..., None] > 0
     return torch.where(there, a, 0), torch.where(there, b, 0)
+
+
+def _sliced(plan: Plan, kind: type[Slice]) -> list[Slice]:
+    """The launches for each slice of the sequences and heads; slices of one length have their kernels in common."""
+    made = {count: kind.of(plan, count) for count in {count for _, count in plan.slices}}
+    return [made[count].at(first) for first, count in plan.slices]
 
 
 class ForwardSlice(NamedTuple):
@@ -59,8 +67,7 @@ class Forward(NamedTuple):
 @functools.lru_cache(maxsize=FORMS)
 def _forward(form: Form) -> Forward:
     plan = Plan(form)
-    made = {count: ForwardSlice.of(plan, count) for count in {count for _, count in plan.slices}}
-    slices = [made[count].at(first) for first, count in plan.slices]
+    slices = _sliced(plan, ForwardSlice)
     parts = plan.relate.parts * plan.elements if plan.relate.parts > 1 else 0
     scratch = Scratch(*plan.rows_scratch, plan.room, plan.left, parts)
     return Forward(scratch, plan.statistics(), slices, plan.add_parts())
@@ -78,10 +85,10 @@ def forward(a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule) -> Tensor:
     y = torch.empty_like(a, dtype=torch.float32 if rule.post_norm else None)
     if steps.statistics is not None:
         steps.statistics(stream, a, b, *of_rows, weight)
-    for part in steps.slices:
-        for step in part.scales:
+    for these in steps.slices:
+        for step in these.scales:
             step(stream, a, b, *of_rows, scale, left)
-        part.relate(stream, a, b, mean_a, mean_b, scale, weight, y if parts is None else parts)
+        these.relate(stream, a, b, mean_a, mean_b, scale, weight, y if parts is None else parts)
     if steps.add_parts is not None:
         steps.add_parts(stream, parts, weight, y)
     return y
@@ -129,8 +136,7 @@ class Backward(NamedTuple):
 @functools.lru_cache(maxsize=FORMS)
 def _backward(form: Form) -> Backward:
     plan = Plan(form)
-    made = {count: BackwardSlice.of(plan, count) for count in {count for _, count in plan.slices}}
-    slices = [made[count].at(first) for first, count in plan.slices]
+    slices = _sliced(plan, BackwardSlice)
     factors = plan.room if plan.norm and not form.rule.causal else 0
     gradients = plan.elements if plan.norm else 0
     of_a, of_b = plan.query_gradients.parts * gradients, plan.key_gradients.parts * gradients
@@ -152,13 +158,13 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor | None, rule: Ru
     factors = scale if factors is None else factors
     if steps.statistics is not None:
         steps.statistics(stream, a, b, *of_rows, weight)
-    for part in steps.slices:
-        for step in part.scales:
+    for these in steps.slices:
+        for step in these.scales:
             step(stream, a, b, *of_rows, scale, left)
-        part.query_gradients(stream, grad, a, b, mean_a, mean_b, scale, factors, weight, da)
-        part.key_gradients(stream, grad, a, b, mean_a, mean_b, scale, weight, db)
-        if part.through_scale is not None:
-            part.through_scale(stream, a, b, mean_a, mean_b, factors, weight, da, db)
+        these.query_gradients(stream, grad, a, b, mean_a, mean_b, scale, factors, weight, da)
+        these.key_gradients(stream, grad, a, b, mean_a, mean_b, scale, weight, db)
+        if these.through_scale is not None:
+            these.through_scale(stream, a, b, mean_a, mean_b, factors, weight, da, db)
     if steps.remove_means is not None:
         steps.remove_means(stream, da, db, out_a, out_b)
     return out_a, out_b
