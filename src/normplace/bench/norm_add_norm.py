@@ -21,8 +21,7 @@ WIDTHS = (1024, 2048, 4096, 8192)
 SHAPES = {
     ("cpu", True): [("rms", 2048, 1024, 1)],
     ("cpu", False): [(norm, rows, 1024, 1) for norm in ("rms", "layer") for rows in (256, 8192)],
-    # Calls on end show the host as well, and would not be the same with the same GPU elsewhere.
-    ("cuda", True): [("rms", 16384, 4096, 1)],
+    ("cuda", True): [("rms", 16384, 4096, 1), ("rms", 256, 4096, 20)],
     ("cuda", False): [
         *(("rms", rows, 1024, 1) for rows in (256, 32768)),
         ("rms", 16384, 1536, 1),

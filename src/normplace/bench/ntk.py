@@ -17,7 +17,7 @@ CORNER = 12
 SIZES = {
     ("cpu", True): ((128, 500, True), (512, 200, True)),
     ("cpu", False): ((128, 1000, True), (1024, 1000, True), (128, 1000, False), (1024, 1000, False)),
-    ("cuda", True): ((128, 2000, True),),
+    ("cuda", True): ((128, 2000, True), (1024, 1000, True)),
     ("cuda", False): (
         (128, 2000, True), (256, 10_000, True), (1024, 1000, True), (1024, 5000, True), (2048, 5000, True),
         (8192, 20_000, True),
