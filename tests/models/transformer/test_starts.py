@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
+from normplace.errors import UsageError
 from normplace.models.transformer import AttentionConfig, Start, Transformer, TransformerConfig
+from normplace.models.transformer.starts import Embedding
 
 
 def test_depth_divides_what_is_written_to_the_stream():
@@ -32,3 +34,11 @@ def test_a_generator_decides_all():
     config = TransformerConfig(10, 8, 2, "hybrid-star", attention=AttentionConfig(heads=2))
     first, second = (Transformer(config, generator=torch.Generator().manual_seed(5)).state_dict() for _ in range(2))
     assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+@pytest.mark.parametrize("number", [-1, 7])
+def test_a_number_that_the_table_does_not_have(number):
+    table = Embedding(7, 3)
+    with pytest.raises(UsageError, match=rf"from 0 to 6 here, got {min(number, 2)} to {max(number, 2)}"):
+        table(torch.tensor([[2, number]]))
+    assert torch.equal(table(torch.tensor([[2, 6]])), table.weight[[2, 6]][None])

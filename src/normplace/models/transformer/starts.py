@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from normplace.errors import UsageError, unknown
 
@@ -91,6 +91,8 @@ class Projection(nn.Linear):
 class Embedding(nn.Embedding):
     """A table of rows that remembers the standard deviation it starts with.
 
+    Numbers of rows it does not have are refused on a CPU; a GPU would have to be waited for, and stops by itself.
+
     Args:
         rows: How many.
         dim: Their width.
@@ -116,3 +118,13 @@ class Embedding(nn.Embedding):
     def reset_parameters(self) -> None:
         """Draw the table anew."""
         nn.init.normal_(self.weight, std=self.std, generator=self._generator)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The rows of these numbers."""
+        try:
+            return super().forward(input)
+        except IndexError as problem:
+            raise UsageError(
+                f"tokens and types are numbers from 0 to {self.num_embeddings - 1} here, got {int(input.min())} to "
+                f"{int(input.max())}: was the model made for another vocabulary?"
+            ) from problem
