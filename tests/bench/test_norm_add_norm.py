@@ -36,3 +36,6 @@ def test_layouts_fit_a_program():
     for tile in tiles:
         assert 8 <= tile["rows"] * 4096 / (32 * tile["warps"]) <= 64
         assert tile["stages"] == 1 or tile["per_sm"]
+    pieces = [dict(tile) for tile in norm_add_norm.layouts(lambda **options: options.items(), 4096, (0,), cut=True)]
+    assert {"rows": 1, "warps": 8, "columns": 4096} in pieces
+    assert all(tile["columns"] <= 4096 for tile in pieces)

@@ -28,6 +28,8 @@ SHAPES = {
         ("rms", 16384, 2048, 1),
         *(("rms", rows, 4096, 1) for rows in (256, 2048, 16384)),
         ("rms", 16384, 8192, 1),
+        # Narrow, very wide, and of models whose widths are no powers of two.
+        *(("rms", 2**26 // width // 1024 * 1024, width, 1) for width in (128, 512, 2304, 3584, 5120, 16384)),
         *(("layer", max(16384, 2**25 // width), width, 1) for width in WIDTHS),
         *(("rms", 256, width, 20) for width in (1024, 4096, 8192)),
     ],
@@ -125,11 +127,11 @@ def cases(device: str, quick: bool) -> list[Case]:
 
 
 def tune() -> Iterator[str]:
-    """The fastest layouts of the kernels for each class of widths."""
+    """The fastest layouts of the kernels for some widths."""
     from normplace.ops.norm_add_norm import triton as kernels
+    from normplace.ops.norm_add_norm import triton_tiles as tiles
 
-    tables = {"rms": ("FORWARD", "BACKWARD"), "layer": ("FORWARD", "BACKWARD_SHIFTS")}
-    for width, (norm, names) in itertools.product(WIDTHS, tables.items()):
+    for width, norm in itertools.product(WIDTHS, ("rms", "layer")):
         rows = max(4096, 2**26 // width)
         learned, seeds = inputs(norm, rows, width, "cuda")
         results = ours(*learned.values())
@@ -141,28 +143,34 @@ def tune() -> Iterator[str]:
         def backward(results=results, learned=learned, seeds=seeds) -> object:
             return torch.autograd.grad(results, list(learned.values()), seeds, retain_graph=True)
 
-        if norm == "rms" and width > kernels.PIECE:
-            names = ("FORWARD_IN_PIECES", names[1])
-        for name in names:
-            walking, call = ((0, 4, 8), forward) if name.startswith("FORWARD") else ((1, 2, 4, 5), backward)
-            if name == "FORWARD_IN_PIECES":
-                walking = (0,)
-            tried = list(layouts(kernels.Tile, width, walking))
-            setting = Setting(getattr(kernels, name), width, tried, forget=kernels.forget_launches)
-            yield from fastest(f"{norm}, {rows} × {width}, {name}", setting, call)
+        tables = (
+            (tiles.forward(width, few=False, centred=norm == "layer"), forward, (0, 4, 8)),
+            (tiles.backward(width, shifts=norm == "layer"), backward, (1, 2, 4, 5)),
+        )
+        for table, call, walking in tables:
+            now = table.setdefault(width, tiles.tile_of(table, width))
+            tried = list(layouts(tiles.Tile, width, walking, cut=now.columns > 0))
+            setting = Setting(table, width, tried, forget=kernels.forget_launches)
+            yield from fastest(f"{norm}, {rows} × {width}, {call.__name__}", setting, call)
 
 
-def layouts(tile: Callable[..., object], block: int, programs: tuple[int, ...]) -> Iterator[object]:
+def layouts(tile: Callable[..., object], block: int, programs: tuple[int, ...], cut: bool = False) -> Iterator[object]:
     """What is worth trying of a width, 8 to 64 elements of a tile for each thread.
 
     Args:
         tile: Makes a layout.
         block: The width.
         programs: How many for each multiprocessor.
+        cut: Whether rows may be cut into pieces.
 
     Yields:
         Layouts.
     """
+    if cut:
+        for columns, warps in itertools.product((1024, 2048, 4096, 8192, 16384), (4, 8, 16, 32)):
+            if columns <= block and 8 <= columns // (32 * warps) <= 16:
+                yield tile(rows=1, warps=warps, columns=columns)
+        return
     for rows, warps, stages, per_sm in itertools.product((1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), programs):
         fits = 8 <= rows * block // (32 * warps) <= 64 and rows * block <= 16384
         if fits and (stages == 1 or per_sm) and (per_sm == 0 or 8 <= warps * per_sm <= 32):

@@ -8,6 +8,7 @@ import torch
 from tests.ops.norm_add_norm.boundary import Boundary, variants
 
 from normplace.ops.norm_add_norm import triton
+from normplace.ops.norm_add_norm import triton_tiles as tiles
 
 # The interpreter computes in NumPy, which warns of what a GPU does silently in lanes that are masked out.
 warnings.filterwarnings("ignore", category=RuntimeWarning)
@@ -33,8 +34,8 @@ def main() -> None:
     for width in (1, 2, 3, 7, 31, 64, 127, 257, 1021, 2053):
         Boundary("layer", "layer", shape=(3, width), shifts=True).compare("triton")
         Boundary("rms", "rms", shape=(2, 1, width)).compare("triton")
-    for width in (16381, 16384):
-        Boundary("layer", "rms", shape=(2, width)).compare("triton")
+    Boundary("layer", "rms", shape=(2, 16384)).compare("triton")
+    Boundary("rms", "layer", shape=(2, 16381), shifts=True, scales=True, dropout=0.2).compare("triton")
     Boundary("layer", "layer", shape=(2, 6144), shifts=True).compare("triton")
     # More rows than the programs take at once: they walk.
     for rows in (1, 2, 33, 300):
@@ -48,10 +49,15 @@ def main() -> None:
     for options in ({}, {"shifts": True, "scales": True, "branch": "scalar", "dropout": 0.2}):
         whole = Boundary("layer", "rms", **options)
         whole.compare("triton", wrap=lambda call: torch.compile(call, backend="aot_eager", fullgraph=True))
-    triton.PIECE, triton.FEW = 4, 0
-    triton.forget_launches()
-    for case in variants(shape=(5, 12)):
-        case.compare("triton")
+    # Rows read in pieces, of which the last may be padded, and sums taken apart from the rows.
+    tiles.HELD = tiles.FEW = tiles.SUMMED = 0
+    tiles.BACKWARD_ROWS = {12: tiles.Tile(rows=2, warps=1)}
+    tiles.COLUMNS = tiles.Tile(rows=2, warps=1, per_sm=4, columns=4)
+    for columns, cases in ((4, [Boundary("rms", "rms", shape=(5, 12))]), (8, variants(shape=(5, 12)))):
+        tiles.FORWARD_IN_PIECES = {12: tiles.Tile(rows=1, warps=1, columns=columns)}
+        triton.forget_launches()
+        for case in cases:
+            case.compare("triton")
     print("every kernel agrees")
 
 

@@ -22,12 +22,21 @@ def test_every_variant_on_a_gpu(dtype):
 
 
 @needs_gpu
-@pytest.mark.parametrize("width", [1, 2, 3, 5, 64, 127, 257, 1021, 1024, 2048, 3001, 4096, 8191, 8192, 16381, 16384])
+@pytest.mark.parametrize(
+    "width",
+    [1, 2, 3, 5, 64, 127, 256, 257, 512, 768, 1021, 1024, 1152, 1536, 2048, 2304, 3001, 3072, 3584, 4096, 5120, 8191,
+     8192, 12288, 16381, 16384],
+)  # fmt: skip
 def test_every_width_on_a_gpu(width):
     # Of a thousand rows of three features some are nearly constant, and their norms magnify any rounding.
     for rows in (1, 7, 1000) if width > 3 else (1, 7):
         Boundary("rms", "rms", shape=(rows, width), device="cuda").compare("triton")
         Boundary("layer", "layer", shape=(rows, width), shifts=True, device="cuda").compare("triton")
+    # More tiles are in flight than in single precision, and more rows than programs are walked over.
+    half = {"shape": (2500, width), "dtype": torch.bfloat16, "device": "cuda"}
+    if width > 3:
+        Boundary("rms", "rms", **half).compare("triton")
+        Boundary("layer", "layer", shifts=True, **half).compare("triton")
 
 
 @needs_gpu

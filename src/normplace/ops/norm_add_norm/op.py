@@ -78,11 +78,14 @@ def _kernels() -> Any:
     return triton
 
 
-def compute(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
-    """The stream, what the next branch reads (empty without an inner norm), and the statistics of the rows."""
+def compute(x: Tensor, f: Tensor, given: Given, rule: Rule, kept: bool = True) -> tuple[Tensor, Tensor, Any]:
+    """The stream, what the next branch reads (empty without an inner norm), and the statistics of the rows.
+
+    Statistics that will not be kept for a backward pass may be None.
+    """
     if rule.backend == "reference" or not x.numel():
         return reference.forward(x, f, given, rule)
-    return on_its_device(x, _kernels().forward, x, f, given, rule)
+    return on_its_device(x, _kernels().forward, x, f, given, rule, kept)
 
 
 def compute_backward(
@@ -260,7 +263,7 @@ def apply(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tenso
         return boundary(x, f, *given, *rule)[:2]
     if torch.is_grad_enabled() and (x.requires_grad or f.requires_grad or _any_learned(given)):
         return _straight(x, f, *given, rule)
-    return compute(x, f, given, rule)[:2]
+    return compute(x, f, given, rule, kept=False)[:2]
 
 
 def _any_learned(given: Given) -> bool:

@@ -36,6 +36,12 @@ def read(pointer, row, stride, cols, mask, EVICT: tl.constexpr = ANY_ORDER):
 
 
 @triton.jit
+def unpadded(v, inside, D: tl.constexpr, BLOCK: tl.constexpr):
+    """A mean has been taken from padding too."""
+    return v if D == BLOCK else tl.where(inside[None, :], v, 0.0)
+
+
+@triton.jit
 def channels(pointer, cols, inside):
     """One number for each channel."""
     # Read for every tile, from a cache: held in registers they would leave room for fewer programs.

@@ -1,0 +1,274 @@
+"""The Triton kernels of the boundary's backward pass; :mod:`normplace.ops.norm_add_norm.triton` launches them.
+
+A program walks over tiles of whole rows and adds up its part of the gains' gradients on the way; a small kernel adds
+the parts. The sums of rows too wide for that, which would fill the registers, are taken by a kernel of their own, which
+reads the rows again.
+"""
+# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
+# pyright: reportGeneralTypeIssues=false
+
+import triton
+import triton.language as tl
+
+from normplace.ops.norm_add_norm.triton_steps import (
+    affine,
+    branched,
+    channels,
+    gained,
+    kept,
+    read,
+    scaled,
+    times,
+    unpadded,
+)
+from normplace.ops.rounding import mean_of
+
+
+@triton.jit
+def _centred(v, row, there, stats, place: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr):
+    """The rows less their means where a norm takes those, and their reciprocal deviations."""
+    stats += row.to(tl.int64) * KEPT + place
+    rstd = tl.load(stats, mask=there, other=0.0)
+    if KIND == 2:
+        v -= tl.load(stats + 2, mask=there, other=0.0)[:, None]
+    return v, rstd[:, None]
+
+
+@triton.jit
+def _pull(g, v, rstd, D: tl.constexpr, KIND: tl.constexpr):
+    """What a norm takes out of the gradient of its rows: how much of the centred rows ``v``, and the mean.
+
+    ``g`` is the gradient of the standardised rows, divided by their deviations.
+    """
+    pull = mean_of(tl.sum(g * v, 1), D)[:, None] * rstd * rstd
+    return pull, mean_of(tl.sum(g, 1), D)[:, None] if KIND == 2 else tl.zeros_like(pull)
+
+
+@triton.jit
+def _through(g, v, pull, mean, D: tl.constexpr, KIND: tl.constexpr):
+    """The gradient of what was standardised."""
+    if KIND == 2 and D == 1:
+        # A single channel is its own mean. Compiled, g times a gain less its mean is one fused operation, which leaves
+        # the rounding of the product for the deviation of a constant row, 1 / sqrt(eps), to magnify.
+        return tl.zeros_like(g)
+    if KIND == 2:
+        g -= mean
+    return g - v * pull
+
+
+@triton.jit
+def _part(parts, which: tl.constexpr, program, programs, D: tl.constexpr):
+    """Where a program leaves its part of one sum."""
+    return parts + (which * programs + program) * D
+
+
+@triton.jit
+def _leave(total, parts, which: tl.constexpr, program, programs, cols, inside, D: tl.constexpr):
+    """Store a program's part of a sum that is wanted, from what its lanes have of it."""
+    if which >= 0:
+        tl.store(_part(parts, which, program, programs, D) + cols, tl.sum(total, 0), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def backward(
+    d_stream, d_y, stream, f, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed,
+    stats, dx, df, d_out_scale, d_in_scale, parts, pulls,
+    f_stride, rows, skip, branch_value, dropout,
+    D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    OUT_GAIN: tl.constexpr, OUT_SHIFT: tl.constexpr, IN_GAIN: tl.constexpr, IN_SHIFT: tl.constexpr,
+):  # fmt: skip
+    """Gradients of rows, and of the gains and shifts the part that this program's rows contribute.
+
+    The last constants number the sums that are wanted, and are -1 for the others. The sums leave out the branch's
+    multiplier, so that its own gradient follows from them too. Where ``columns`` takes them, it finds in ``pulls`` what
+    the inner norm has of each row.
+    """
+    # Tiles in flight wait in shared memory, and take registers only from where they are used.
+    AHEAD: tl.constexpr = STAGES > 1
+    cols = tl.arange(0, BLOCK)
+    inside = cols < D
+    sum_out_gain = tl.zeros([ROWS, BLOCK], tl.float32)
+    sum_out_shift = tl.zeros([ROWS, BLOCK], tl.float32)
+    sum_in_gain = tl.zeros([ROWS, BLOCK], tl.float32)
+    sum_in_shift = tl.zeros([ROWS, BLOCK], tl.float32)
+    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        row = first + tl.arange(0, ROWS)
+        there = row < rows
+        mask = there[:, None] & inside[None, :]
+        if d_y is not None:
+            g = read(d_y, row, D, cols, mask)
+            v = read(stream, row, D, cols, mask)
+        if not AHEAD:  # every load is issued before the first is used
+            if d_stream is not None:
+                total = read(d_stream, row, D, cols, mask)
+            if f is not None:
+                u = read(f, row, f_stride, cols, mask)
+        if d_y is not None:
+            g = g.to(tl.float32)
+            v, rstd = _centred(v.to(tl.float32), row, there, stats, 1, IN, KEPT)
+            if d_in_scale is not None:
+                product = tl.sum(g * affine(v * rstd, in_weight, in_bias, cols, inside, OFFSET), 1)
+                tl.store(d_in_scale + row, product, mask=there)
+            g = scaled(g, in_scale, row, there)
+            if IN_SHIFT >= 0:
+                sum_in_shift += g
+            g *= rstd
+            if IN_GAIN >= 0:
+                sum_in_gain += g * v
+            g = gained(g, in_weight, cols, inside, OFFSET)
+            pull, mean = _pull(g, v, rstd, D, IN)
+            if pulls is not None:
+                tl.store(pulls + 2 * row[:, None], pull, mask=there[:, None])
+                tl.store(pulls + 2 * row[:, None] + 1, mean, mask=there[:, None])
+            through = _through(g, v, pull, mean, D, IN)
+            if IN == 2:
+                through = unpadded(through, inside, D, BLOCK)
+            if AHEAD and d_stream is not None:
+                total = read(d_stream, row, D, cols, mask)
+            total = through if d_stream is None else total.to(tl.float32) + through
+        else:
+            total = (read(d_stream, row, D, cols, mask) if AHEAD else total).to(tl.float32)
+        place = row.to(tl.int64)[:, None] * D + cols[None, :]
+        if dx is not None:
+            tl.store(dx + place, times(total, skip), mask=mask)
+        if seed is not None:
+            total = kept(total, seed, row, cols, dropout)
+        g = scaled(total, out_scale, row, there)
+        if OUT_SHIFT >= 0:
+            sum_out_shift += g
+        if f is not None:
+            if AHEAD:
+                u = read(f, row, f_stride, cols, mask)
+            u = u.to(tl.float32)
+            if OUT > 0:
+                u, rstd = _centred(u, row, there, stats, 0, OUT, KEPT)
+            if d_out_scale is not None:
+                hat = affine(u * rstd if OUT > 0 else u, out_weight, out_bias, cols, inside, OFFSET)
+                product = tl.sum(total * branched(hat, branch, branch_value, cols, inside, PER_CHANNEL), 1)
+                tl.store(d_out_scale + row, product, mask=there)
+            if OUT > 0:
+                g *= rstd
+            if OUT_GAIN >= 0:
+                sum_out_gain += g * u
+        if df is not None:
+            g = branched(g, branch, branch_value, cols, inside, PER_CHANNEL)
+            g = gained(g, out_weight, cols, inside, OFFSET)
+            if OUT > 0:
+                pull, mean = _pull(g, u, rstd, D, OUT)
+                g = _through(g, u, pull, mean, D, OUT)
+            tl.store(df + place, g, mask=mask)
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    _leave(sum_out_gain, parts, OUT_GAIN, program, programs, cols, inside, D)
+    _leave(sum_out_shift, parts, OUT_SHIFT, program, programs, cols, inside, D)
+    _leave(sum_in_gain, parts, IN_GAIN, program, programs, cols, inside, D)
+    _leave(sum_in_shift, parts, IN_SHIFT, program, programs, cols, inside, D)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def columns(
+    d_stream, d_y, stream, f, in_weight, out_scale, in_scale, seed, stats, parts, pulls,
+    f_stride, rows, dropout,
+    D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr,
+    KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    OUT_GAIN: tl.constexpr, OUT_SHIFT: tl.constexpr, IN_GAIN: tl.constexpr, IN_SHIFT: tl.constexpr,
+):  # fmt: skip
+    """The sums that ``backward`` takes, of BLOCK columns."""
+    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < D
+    sum_out_gain = tl.zeros([ROWS, BLOCK], tl.float32)
+    sum_out_shift = tl.zeros([ROWS, BLOCK], tl.float32)
+    sum_in_gain = tl.zeros([ROWS, BLOCK], tl.float32)
+    sum_in_shift = tl.zeros([ROWS, BLOCK], tl.float32)
+    for first in tl.range(tl.program_id(1) * ROWS, rows, tl.num_programs(1) * ROWS, num_stages=STAGES):
+        row = first + tl.arange(0, ROWS)
+        there = row < rows
+        mask = there[:, None] & inside[None, :]
+        total = tl.zeros([ROWS, BLOCK], tl.float32)
+        if d_stream is not None:
+            total += read(d_stream, row, D, cols, mask).to(tl.float32)
+        if d_y is not None:
+            g = scaled(read(d_y, row, D, cols, mask).to(tl.float32), in_scale, row, there)
+            v = read(stream, row, D, cols, mask).to(tl.float32)
+            v, rstd = _centred(v, row, there, stats, 1, IN, KEPT)
+            if IN_SHIFT >= 0:
+                sum_in_shift += g
+            g *= rstd
+            if IN_GAIN >= 0:
+                sum_in_gain += g * v
+            if OUT_GAIN >= 0 or OUT_SHIFT >= 0:
+                pull = tl.load(pulls + 2 * row[:, None], mask=there[:, None], other=0.0)
+                mean = tl.load(pulls + 2 * row[:, None] + 1, mask=there[:, None], other=0.0)
+                total += _through(gained(g, in_weight, cols, inside, OFFSET), v, pull, mean, D, IN)
+        if OUT_GAIN >= 0 or OUT_SHIFT >= 0:
+            if seed is not None:
+                total = kept(total, seed, row, cols, dropout)
+            total = scaled(total, out_scale, row, there)
+            if OUT_SHIFT >= 0:
+                sum_out_shift += total
+            if OUT_GAIN >= 0:
+                u = read(f, row, f_stride, cols, mask).to(tl.float32)
+                if OUT > 0:
+                    u, rstd = _centred(u, row, there, stats, 0, OUT, KEPT)
+                    total *= rstd
+                sum_out_gain += total * u
+    program, programs = tl.program_id(1), tl.num_programs(1)
+    _leave(sum_out_gain, parts, OUT_GAIN, program, programs, cols, inside, D)
+    _leave(sum_out_shift, parts, OUT_SHIFT, program, programs, cols, inside, D)
+    _leave(sum_in_gain, parts, IN_GAIN, program, programs, cols, inside, D)
+    _leave(sum_in_shift, parts, IN_SHIFT, program, programs, cols, inside, D)
+
+
+@triton.jit
+def _summed(
+    parts, which: tl.constexpr, programs, cols, inside, D: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr
+):  # fmt: skip
+    part = _part(parts, which, 0, programs, D)
+    total = tl.zeros([CHUNK, SPAN], tl.float32)
+    for first in range(0, programs, CHUNK):
+        number = first + tl.arange(0, CHUNK)
+        mask = (number < programs)[:, None] & inside[None, :]
+        total += tl.load(part + number[:, None] * D + cols[None, :], mask=mask, other=0.0)
+    return tl.sum(total, 0)[None, :]
+
+
+@triton.jit(do_not_specialize=["programs"])
+def finish(
+    parts, out_weight, out_bias, branch, d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch,
+    programs, branch_value,
+    D: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr,
+    OUT_GAIN: tl.constexpr, OUT_SHIFT: tl.constexpr, IN_GAIN: tl.constexpr, IN_SHIFT: tl.constexpr,
+):  # fmt: skip
+    """Add the programs' parts: the gradients of gains, shifts and, channel by channel, of the branch's multiplier.
+
+    The outer norm is the work of some programs and the inner norm of others.
+    """
+    cols = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
+    inside = cols < D
+    place = cols[None, :]
+    mask = inside[None, :]
+    if tl.program_id(1) == 0:
+        product = tl.zeros([1, SPAN], tl.float32)
+        if OUT_GAIN >= 0:
+            part = _summed(parts, OUT_GAIN, programs, cols, inside, D, CHUNK, SPAN)
+            product += gained(part, out_weight, cols, inside, OFFSET)
+            if d_out_weight is not None:
+                part = branched(part, branch, branch_value, cols, inside, PER_CHANNEL)
+                tl.store(d_out_weight + place, part, mask=mask)
+        if OUT_SHIFT >= 0:
+            part = _summed(parts, OUT_SHIFT, programs, cols, inside, D, CHUNK, SPAN)
+            if out_bias is not None:
+                product += part * channels(out_bias, cols, inside)
+            if d_out_bias is not None:
+                part = branched(part, branch, branch_value, cols, inside, PER_CHANNEL)
+                tl.store(d_out_bias + place, part, mask=mask)
+        if d_branch is not None:
+            tl.store(d_branch + place, product, mask=mask)
+    else:
+        if IN_GAIN >= 0:
+            part = _summed(parts, IN_GAIN, programs, cols, inside, D, CHUNK, SPAN)
+            tl.store(d_in_weight + place, part, mask=mask)
+        if IN_SHIFT >= 0:
+            part = _summed(parts, IN_SHIFT, programs, cols, inside, D, CHUNK, SPAN)
+            tl.store(d_in_bias + place, part, mask=mask)

@@ -1,0 +1,134 @@
+"""The Triton kernels of the boundary's forward pass; :mod:`normplace.ops.norm_add_norm.triton` launches them.
+
+The mathematics is that of :mod:`normplace.ops.norm_add_norm.reference`. A tile is ROWS × BLOCK elements, whole rows
+padded to a power of two and held in registers, so that the variance is taken of the centred row without reading it
+again. Wide rows of RMSNorm take less time if they are read again from a cache, a piece at a time: registers for a piece
+leave room for more programs.
+"""
+# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
+# pyright: reportGeneralTypeIssues=false
+
+import triton
+import triton.language as tl
+
+from normplace.ops.norm_add_norm.triton_steps import affine, merged, read, scaled, unpadded
+from normplace.ops.rounding import mean_of, reciprocal_root
+
+
+@triton.jit
+def _note(value, stats, row, there, place: tl.constexpr, KEPT: tl.constexpr):
+    """Store one of the KEPT statistics of each row, if they are kept."""
+    if stats is not None:
+        tl.store(stats + row.to(tl.int64) * KEPT + place, value, mask=there)
+
+
+@triton.jit
+def _standardised(
+    v, inside, row, there, stats, place: tl.constexpr, eps,
+    D: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The standardised rows, whose statistics are stored at ``place`` of the KEPT of each row."""
+    if KIND == 2:
+        mean = mean_of(tl.sum(v, 1), D)
+        v = unpadded(v - mean[:, None], inside, D, BLOCK)
+        _note(mean, stats, row, there, place + 2, KEPT)
+    rstd = reciprocal_root(mean_of(tl.sum(v * v, 1), D) + eps)
+    _note(rstd, stats, row, there, place, KEPT)
+    return v * rstd[:, None]
+
+
+@triton.jit(do_not_specialize=["rows"])
+def forward(
+    x, f, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed, stream, y, stats,
+    x_stride, f_stride, rows, out_eps, in_eps, skip, branch_value, dropout,
+    D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The stream, what the next branch reads, and where there is a place for them the statistics of the rows."""
+    cols = tl.arange(0, BLOCK)
+    inside = cols < D
+    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        row = first + tl.arange(0, ROWS)
+        there = row < rows
+        mask = there[:, None] & inside[None, :]
+        u = read(f, row, f_stride, cols, mask).to(tl.float32)
+        v = read(x, row, x_stride, cols, mask).to(tl.float32)
+        if OUT > 0:
+            u = _standardised(u, inside, row, there, stats, 0, out_eps, D, OUT, KEPT, BLOCK)
+        v = merged(
+            u, v, row, there, cols, inside, out_weight, out_bias, branch, out_scale, seed, skip, branch_value, dropout,
+            OFFSET, PER_CHANNEL,
+        )  # fmt: skip
+        place = row.to(tl.int64)[:, None] * D + cols[None, :]
+        rounded = v.to(stream.dtype.element_ty)
+        tl.store(stream + place, rounded, mask=mask, eviction_policy="evict_first")
+        if IN > 0:
+            v = rounded.to(tl.float32)
+            v = _standardised(v, inside, row, there, stats, 1, in_eps, D, IN, KEPT, BLOCK)
+            v = scaled(affine(v, in_weight, in_bias, cols, inside, OFFSET), in_scale, row, there)
+            tl.store(y + place, v, mask=mask, eviction_policy="evict_first")
+
+
+@triton.jit
+def _inside(first, lane, D: tl.constexpr, BLOCK: tl.constexpr):
+    """Which lanes of a piece are columns, known beforehand where all are."""
+    return lane < BLOCK if D % BLOCK == 0 else first + lane < D
+
+
+@triton.jit
+def _deviation(squares, eps, D: tl.constexpr):
+    """Reciprocal deviations of rows from the squares of their lanes."""
+    return reciprocal_root(mean_of(tl.sum(squares, 1), D) + eps)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def forward_in_pieces(
+    x, f, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed, stream, y, stats,
+    x_stride, f_stride, rows, out_eps, in_eps, skip, branch_value, dropout,
+    D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """As ``forward``, for norms that take no mean out; BLOCK is the width of a piece."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    there = row < rows
+    lane = tl.arange(0, BLOCK)
+    squares = tl.zeros([ROWS, BLOCK], tl.float32)
+    if OUT > 0:
+        for first in tl.range(0, D, BLOCK):
+            inside = _inside(first, lane, D, BLOCK)
+            mask = there[:, None] & inside[None, :]
+            u = read(f, row, f_stride, first + lane, mask, "evict_last").to(tl.float32)
+            squares += u * u
+        out_rstd = _deviation(squares, out_eps, D)
+        squares = tl.zeros([ROWS, BLOCK], tl.float32)
+    for first in tl.range(0, D, BLOCK):
+        cols = first + lane
+        inside = _inside(first, lane, D, BLOCK)
+        mask = there[:, None] & inside[None, :]
+        u = read(f, row, f_stride, cols, mask, "evict_first").to(tl.float32)
+        v = read(x, row, x_stride, cols, mask, "evict_first").to(tl.float32)
+        if OUT > 0:
+            u *= out_rstd[:, None]
+        v = merged(
+            u, v, row, there, cols, inside, out_weight, out_bias, branch, out_scale, seed, skip, branch_value, dropout,
+            OFFSET, PER_CHANNEL,
+        )  # fmt: skip
+        rounded = v.to(stream.dtype.element_ty)
+        tl.store(stream + row.to(tl.int64)[:, None] * D + cols[None, :], rounded, mask=mask)
+        if IN > 0:
+            v = rounded.to(tl.float32)
+            squares += v * v
+    if IN > 0:
+        in_rstd = _deviation(squares, in_eps, D)
+        tl.debug_barrier()  # a thread may read what another has written
+        for first in tl.range(0, D, BLOCK):
+            cols = first + lane
+            inside = _inside(first, lane, D, BLOCK)
+            mask = there[:, None] & inside[None, :]
+            v = read(stream, row, D, cols, mask, "evict_first").to(tl.float32) * in_rstd[:, None]
+            v = scaled(affine(v, in_weight, in_bias, cols, inside, OFFSET), in_scale, row, there)
+            tl.store(y + row.to(tl.int64)[:, None] * D + cols[None, :], v, mask=mask)
+        _note(in_rstd, stats, row, there, 1, KEPT)
+    if OUT > 0:
+        _note(out_rstd, stats, row, there, 0, KEPT)
