@@ -120,6 +120,11 @@ def test_changes_are_of_times_on_a_gpu_and_of_ratios_on_a_cpu(device, factor):
     assert "aggregate, softmax, forward, PyG: 1.25 of the recorded figure" in str(found[0])
 
 
+def test_changes_of_calls_on_end_are_of_ratios():
+    rows = [row("normplace", 4.0, burst=20), row("PyG", 120.0, burst=20)]
+    assert [(change.row.method, change.factor) for change in changes(record(rows=rows), record())] == [("PyG", 2.0)]
+
+
 def test_runs_that_cannot_be_compared():
     with pytest.raises(UsageError, match="a run on cpu cannot be compared with one on cuda"):
         changes(record("cpu"), record())

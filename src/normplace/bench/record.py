@@ -50,6 +50,7 @@ class Row:
         ceiling: What limits the pass.
         amount: What the pass must do at the least, in bytes, operations or exponentials.
         instead: What it computes, where that is not what the case asks for.
+        burst: Calls on end that were timed as one.
     """
 
     op: str
@@ -63,6 +64,7 @@ class Row:
     ceiling: str | None
     amount: float | None
     instead: str
+    burst: int = 1
 
     @property
     def rate(self) -> float | None:
@@ -169,24 +171,26 @@ class Change:
 def changes(new: Record, old: Record) -> list[Change]:
     """How the figures of a run differ from recorded ones, largest change first.
 
-    On a GPU the figures are times; on a CPU, whose times say little elsewhere, how much slower each peer is.
+    On a GPU the figures are times. On a CPU, whose times say little elsewhere, and of calls on end, whose time is that
+    of the CPU which launches them, they are how much slower each peer is.
 
     Raises:
         UsageError: If the two have no figure in common.
     """
     if new.device != old.device:
         raise UsageError(f"a run on {new.device} cannot be compared with one on {old.device}: choose another record.")
-
-    def figures(record: Record) -> dict[tuple[str, ...], tuple[Row, float]]:
-        found = {}
-        for row in record.rows:
-            figure = row.seconds if record.device == "cuda" else row.slower
-            if figure is not None:
-                found[row.op, row.case, row.step, row.method] = row, figure.median
-        return found
-
-    before = figures(old)
-    found = [Change(row, value / before[key][1]) for key, (row, value) in figures(new).items() if key in before]
+    before = {_key(row): row for row in old.rows}
+    found = []
+    for row in new.rows:
+        recorded = before.get(_key(row))
+        by_time = new.device == "cuda" and row.burst == 1
+        now, then = (None if one is None else one.seconds if by_time else one.slower for one in (row, recorded))
+        if now is not None and then is not None:
+            found.append(Change(row, now.median / then.median))
     if not found:
         raise UsageError("the two runs have no figure in common: measure the same ops, in full or both --quick.")
     return sorted(found, key=lambda change: -change.size)
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    return row.op, row.case, row.step, row.method

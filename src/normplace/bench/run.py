@@ -128,6 +128,7 @@ def measure(case: Case, device: str, quick: bool) -> Outcome:
                     ceiling=floor.ceiling if floor else None,
                     amount=floor.amount if floor else None,
                     instead=methods[name].instead,
+                    burst=problem.burst,
                 )
             )
     return outcome
