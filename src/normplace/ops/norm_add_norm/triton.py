@@ -110,13 +110,10 @@ class Columns(NamedTuple):
     """The launch that takes the sums of rows too wide for the first launch to take them."""
 
     layout: Layout
+    """Of the rows of one span."""
     spans: int
     """Programs side by side, each with some columns."""
     launch: Launch
-
-    def programs(self, rows: int) -> int:
-        """Programs that share the rows of one span."""
-        return max(1, self.layout.programs(rows) // self.spans)
 
 
 class Backward(NamedTuple):
@@ -169,7 +166,8 @@ def _columns(form: Form, row_bytes: int, parts: dict[str, int]) -> Columns:
     layout = layout_of({form.width: triton_tiles.COLUMNS}, form.width, form.device, row_bytes, _bytes(in_weight))
     constants = {name: form.constants[name] for name in ("D", "OUT", "IN", "OFFSET", "KEPT")}
     launch = Launch(backward_kernels.columns, constants | layout.constants | parts, num_warps=layout.warps)
-    return Columns(layout, -(-form.width // layout.constants["BLOCK"]), launch)
+    spans = -(-form.width // layout.constants["BLOCK"])
+    return Columns(layout._replace(most=max(1, layout.most // spans)), spans, launch)
 
 
 def backward(
@@ -199,7 +197,7 @@ def backward(
     d_out_scale = _alike(given.out_scale, needs.out_scale)
     d_in_scale = _alike(given.in_scale, needs.in_scale)
     columns, kept = launches.columns, launches.num_parts
-    adding = programs if columns is None else columns.programs(rows)
+    adding = programs if columns is None else columns.layout.programs(rows)
     parts = torch.empty(kept, adding, width, dtype=torch.float32, device=device) if kept else None
     pulls = None
     if columns is not None and d_y is not None:
