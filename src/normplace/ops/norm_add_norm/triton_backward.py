@@ -36,6 +36,20 @@ def _centred(v, row, there, stats, place: tl.constexpr, KIND: tl.constexpr, KEPT
 
 
 @triton.jit
+def _collected(
+    g, v, rstd, sum_gain, sum_shift, GAIN: tl.constexpr, SHIFT: tl.constexpr, KIND: tl.constexpr
+):  # fmt: skip
+    """The gradient of standardised rows divided by their deviations, and the sums with these rows added."""
+    if SHIFT >= 0:
+        sum_shift += g
+    if KIND > 0:
+        g *= rstd
+    if GAIN >= 0:
+        sum_gain += g * v
+    return g, sum_gain, sum_shift
+
+
+@triton.jit
 def _pull(g, v, rstd, D: tl.constexpr, KIND: tl.constexpr):
     """What a norm takes out of the gradient of its rows: how much of the centred rows ``v``, and the mean.
 
@@ -112,11 +126,7 @@ def backward(
                 product = tl.sum(g * affine(v * rstd, in_weight, in_bias, cols, inside, OFFSET), 1)
                 tl.store(d_in_scale + row, product, mask=there)
             g = scaled(g, in_scale, row, there)
-            if IN_SHIFT >= 0:
-                sum_in_shift += g
-            g *= rstd
-            if IN_GAIN >= 0:
-                sum_in_gain += g * v
+            g, sum_in_gain, sum_in_shift = _collected(g, v, rstd, sum_in_gain, sum_in_shift, IN_GAIN, IN_SHIFT, IN)
             g = gained(g, in_weight, cols, inside, OFFSET)
             pull, mean = _pull(g, v, rstd, D, IN)
             if pulls is not None:
@@ -136,22 +146,17 @@ def backward(
         if seed is not None:
             total = kept(total, seed, row, cols, dropout)
         g = scaled(total, out_scale, row, there)
-        if OUT_SHIFT >= 0:
-            sum_out_shift += g
         if f is not None:
             if AHEAD:
                 u = read(f, row, f_stride, cols, mask)
-            u = u.to(tl.float32)
-            if OUT > 0:
-                u, rstd = _centred(u, row, there, stats, 0, OUT, KEPT)
+            u, rstd = _centred(u.to(tl.float32), row, there, stats, 0, OUT, KEPT)
             if d_out_scale is not None:
                 hat = affine(u * rstd if OUT > 0 else u, out_weight, out_bias, cols, inside, OFFSET)
                 product = tl.sum(total * branched(hat, branch, branch_value, cols, inside, PER_CHANNEL), 1)
                 tl.store(d_out_scale + row, product, mask=there)
-            if OUT > 0:
-                g *= rstd
-            if OUT_GAIN >= 0:
-                sum_out_gain += g * u
+            g, sum_out_gain, sum_out_shift = _collected(
+                g, u, rstd, sum_out_gain, sum_out_shift, OUT_GAIN, OUT_SHIFT, OUT
+            )  # fmt: skip
         if df is not None:
             g = branched(g, branch, branch_value, cols, inside, PER_CHANNEL)
             g = gained(g, out_weight, cols, inside, OFFSET)
@@ -192,11 +197,7 @@ def columns(
             g = scaled(read(d_y, row, D, cols, mask).to(tl.float32), in_scale, row, there)
             v = read(stream, row, D, cols, mask).to(tl.float32)
             v, rstd = _centred(v, row, there, stats, 1, IN, KEPT)
-            if IN_SHIFT >= 0:
-                sum_in_shift += g
-            g *= rstd
-            if IN_GAIN >= 0:
-                sum_in_gain += g * v
+            g, sum_in_gain, sum_in_shift = _collected(g, v, rstd, sum_in_gain, sum_in_shift, IN_GAIN, IN_SHIFT, IN)
             if OUT_GAIN >= 0 or OUT_SHIFT >= 0:
                 pull = tl.load(pulls + 2 * row[:, None], mask=there[:, None], other=0.0)
                 mean = tl.load(pulls + 2 * row[:, None] + 1, mask=there[:, None], other=0.0)
@@ -204,15 +205,11 @@ def columns(
         if OUT_GAIN >= 0 or OUT_SHIFT >= 0:
             if seed is not None:
                 total = kept(total, seed, row, cols, dropout)
-            total = scaled(total, out_scale, row, there)
-            if OUT_SHIFT >= 0:
-                sum_out_shift += total
-            if OUT_GAIN >= 0:
-                u = read(f, row, f_stride, cols, mask).to(tl.float32)
-                if OUT > 0:
-                    u, rstd = _centred(u, row, there, stats, 0, OUT, KEPT)
-                    total *= rstd
-                sum_out_gain += total * u
+            g = scaled(total, out_scale, row, there)
+            u, rstd = _centred(read(f, row, f_stride, cols, mask).to(tl.float32), row, there, stats, 0, OUT, KEPT)
+            g, sum_out_gain, sum_out_shift = _collected(
+                g, u, rstd, sum_out_gain, sum_out_shift, OUT_GAIN, OUT_SHIFT, OUT
+            )  # fmt: skip
     program, programs = tl.program_id(1), tl.num_programs(1)
     _leave(sum_out_gain, parts, OUT_GAIN, program, programs, cols, inside, D)
     _leave(sum_out_shift, parts, OUT_SHIFT, program, programs, cols, inside, D)
