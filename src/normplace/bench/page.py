@@ -30,10 +30,10 @@ Methods take turns, one call of each in every round, and a ratio is the median o
 passes between two events around one call whose inputs are not in the cache, and whose launches are queued while the
 cache is flushed, as those of a training step are; where launching takes longer than that, about four milliseconds, the
 time shows it. Calls *on end*, timed together and divided, show what launching takes. That is the CPU's time, which on
-machines with the same GPU has differed by half: `--against` compares ratios there, and small tangent kernels differ,
-too. *Rate* is what the pass must at least do, divided by the time, and *of ceiling* its fraction of what the same GPU
-did in the same run: bytes of a device copy, operations of a float32 product, or exponentials of a kernel that does
-nothing else. Memory is the most that was taken at a time over the inputs, results included.
+machines with the same GPU has differed by up to twice: `--against` compares ratios there, and small tangent kernels
+differ, too. *Rate* is what the pass must at least do, divided by the time, and *of ceiling* its fraction of what the
+same GPU did in the same run: bytes of a device copy, operations of a float32 product, or exponentials of a kernel that
+does nothing else. Memory is the most that was taken at a time over the inputs, results included.
 
 **On a CPU** there are ratios only. Times are taken while the C library's allocator keeps large blocks that are freed:
 as it comes, it gives them back to the system, and peers that allocate much are several times slower. Memory is the

@@ -7,6 +7,7 @@ import warnings
 import torch
 from tests.ops.norm_add_norm.boundary import Boundary, variants
 
+from normplace.ops import norm_add_norm
 from normplace.ops.norm_add_norm import triton
 from normplace.ops.norm_add_norm import triton_tiles as tiles
 
@@ -26,11 +27,20 @@ def poison() -> None:
         setattr(torch, name, filled)
 
 
+def needs_no_gradients(case: Boundary) -> None:
+    """The results are the same where nothing is kept for a backward pass."""
+    with torch.no_grad():
+        stream, y = norm_add_norm(**case.tensors, **case.options(), backend="triton")
+    kept = case.found("triton")
+    assert torch.equal(stream, kept["stream"]) and torch.equal(y, kept["y"])
+
+
 def main() -> None:
     """Compare with the brute force; a mismatch is an AssertionError."""
     poison()
     for case in variants(shape=(5, 12)):
         case.compare("triton")
+    needs_no_gradients(Boundary("layer", "rms", shifts=True))
     for width in (1, 2, 3, 7, 31, 64, 127, 257, 1021, 2053):
         Boundary("layer", "layer", shape=(3, width), shifts=True).compare("triton")
         Boundary("rms", "rms", shape=(2, 1, width)).compare("triton")
@@ -58,6 +68,7 @@ def main() -> None:
         triton.forget_launches()
         for case in cases:
             case.compare("triton")
+        needs_no_gradients(Boundary("rms", "rms"))
     print("every kernel agrees")
 
 
