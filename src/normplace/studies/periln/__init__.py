@@ -1,7 +1,7 @@
 """Peri-LN: Revisiting Normalization Layer in the Transformer Architecture (arXiv 2502.02732)."""
 
 from normplace.lab.study import Study
-from normplace.studies.periln import bound, training
+from normplace.studies.periln import bound, initialization, training
 from normplace.studies.periln.claims import CLAIMS
 from normplace.studies.periln.figures import figures
 
@@ -15,12 +15,14 @@ STUDY = Study(
         "the rate that is best for it. Variance, gradients, outliers and headroom are measured before, a quarter "
         "through and after training.\n\n"
         "Bound: the gradient in the last matrix of one MLP sublayer beside the bound of Proposition 3.1.\n\n"
+        "Initialization: Pre-LN, Peri-LN and output norms with 24 layers, trained from three kinds of initial weights; "
+        "at full scale only.\n\n"
         "The paper's full text was not available to us: its sizes begin at 400 million parameters and 30 billion "
         "tokens, its learning rates and initial weights are not known to us. Sizes, rates, steps, initial weights "
-        "(Xavier's for every placement) and thresholds are ours."
+        "(Xavier's for every placement in the training part) and thresholds are ours."
     ),
     reference="normplace.studies.periln:STUDY",
-    parts=(bound.PART, training.PART),
+    parts=(bound.PART, training.PART, initialization.PART),
     claims=CLAIMS,
     figures=figures,
 )

@@ -12,11 +12,11 @@ from typing import Any
 from normplace.lab.claims import Check, Claim
 from normplace.lab.measures import metric
 from normplace.studies.periln import bound, measures
+from normplace.studies.periln.initialization_claims import INITIALIZATION_CLAIMS, OURS
 from normplace.studies.periln.training import NAMED, SEEDS
 
 PAPER = "arXiv 2502.02732"
 SECOND_HAND = f"{PAPER}, as summaries of it report"
-OURS = "a question of ours"
 _RATE = "Each placement at the rate that is best for it on the choosing half of the validation text, over all seeds."
 _UNKNOWN = "The paper's full text was not available to us, so setting and threshold are ours, set before any run."
 _PILOT = (
@@ -266,4 +266,5 @@ CLAIMS = (
         SEEDS,
         _UNKNOWN,
     ),
+    *INITIALIZATION_CLAIMS,
 )

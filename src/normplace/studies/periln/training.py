@@ -145,9 +145,23 @@ def config_of(trial: TrainingTrial) -> TransformerConfig:
 
 def run(trial: TrainingTrial) -> Outcome:
     """Train, look at the signals at the start, a quarter of the way and the end, and judge by the validation part."""
+    return train_and_measure(trial, build(config_of(trial), trial))
+
+
+def build(config: TransformerConfig, trial: TrainingTrial) -> Transformer:
+    """The network of a trial with the initial weights of its seed, on the trial's device."""
+    return Transformer(config, generator=torch.Generator().manual_seed(trial.seed)).to(pick_device(trial.device))
+
+
+def train_and_measure(trial: TrainingTrial, model: Transformer) -> Outcome:
+    """Train a network as its trial asks, and measure its signals at three moments and its held-out loss.
+
+    Args:
+        trial: How to train.
+        model: The network; changed in place.
+    """
     device = pick_device(trial.device)
     text = load_text(trial.text, trial.context).to(device)
-    model = Transformer(config_of(trial), generator=torch.Generator().manual_seed(trial.seed)).to(device)
     inputs, targets = (part[: trial.probe] for part in text.exam(trial.exam))
 
     def loss(logits: Tensor) -> Tensor:

@@ -1,0 +1,77 @@
+"""The initialization part of the Peri-LN study: its plan, its measures and its claims."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from normplace import UsageError
+from normplace.lab.claims import Verdict, judge
+from normplace.lab.results import Line
+from normplace.models.transformer import Transformer
+from normplace.studies.periln import initialization
+from normplace.studies.periln.initialization_claims import INITIALIZATION_CLAIMS, best_rate, gap
+
+SMALL = next(iter(initialization.plan("smoke")))
+
+
+def test_the_grid_is_complete():
+    cells = Counter((trial.placement, trial.start, trial.learning_rate) for trial in initialization.plan("full"))
+    assert set(cells.values()) == {initialization.SEEDS}
+    assert len(cells) == 2 * 3 * 5 + 2 * 3
+    assert not list(initialization.plan("laptop"))
+
+
+@pytest.mark.parametrize(("start", "rms"), [("depth", 0.02 / 4), ("fixed", 0.02)])
+def test_the_size_of_the_last_matrices_is_their_standard_deviation(start, rms):
+    trial = replace(SMALL, start=start, dim=64, depth=8)
+    model = Transformer(initialization.config_of(trial), generator=torch.Generator().manual_seed(0))
+    assert initialization.branch_output_rms(model) == pytest.approx(rms, rel=0.01)
+
+
+def test_a_trial_reports_the_growth_of_the_matrices(tmp_path, monkeypatch):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "words.txt").write_text("before after around " * 200)
+    monkeypatch.setenv("NORMPLACE_DATA", str(tmp_path))
+    trial = replace(SMALL, text="words", device="cpu", learning_rate=1e-2)
+    small, large = (initialization.run(replace(trial, start=start)).metrics for start in ("depth", "xavier"))
+    assert small["matrix_rms_end"] == pytest.approx(small["matrix_rms_start"] * 2 ** small["matrix_grown"])
+    assert small["matrix_grown"] > 10 * abs(large["matrix_grown"])
+
+
+def test_unknown_initial_weights_are_refused():
+    with pytest.raises(UsageError, match="did you mean 'depth'"):
+        replace(SMALL, start="dept")
+
+
+def lines_of(bits: dict[tuple[str, str], dict[float, float]], **metrics: float) -> list[Line]:
+    return [
+        Line(
+            study="peri-ln", part="initialization", scale="full", hash=f"{placement}{start}{rate}{seed}",
+            config={"placement": placement, "start": start, "learning_rate": rate}, seed=seed, status="ok",
+            overrides={}, seconds=1.0, finished="", versions={}, hardware={}, series={},
+            metrics={"bits_per_byte": value + seed / 1e3, "choosing_bits": value, **metrics},
+        )
+        for (placement, start), rates in bits.items()
+        for rate, value in rates.items()
+        for seed in range(3)
+    ]  # fmt: skip
+
+
+def test_each_variant_is_compared_at_its_best_rate():
+    lines = lines_of(
+        {
+            ("peri", "depth"): {1e-3: 2.0, 2e-3: 2.2},
+            ("peri", "xavier"): {1e-3: 1.9, 2e-3: 1.2},
+            ("peri", "fixed"): {1e-3: 1.5},
+        }
+    )
+    assert best_rate(lines, "peri", "xavier") == 2e-3
+    assert best_rate(lines, "pre", "xavier") is None
+    assert gap(lines, ("peri", "depth"), ("peri", "xavier")) == pytest.approx(dict.fromkeys(range(3), 0.8))
+    verdicts = {claim.id: judge(claim, lines).verdict for claim in INITIALIZATION_CLAIMS}
+    assert verdicts["initialization-peri"] == Verdict.REPRODUCED
+    assert verdicts["initialization-order"] == Verdict.NOT_TESTED
