@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from normplace.audit.blocks import Assembly
 from normplace.audit.examine import placed
-from normplace.audit.norms import find_norms
-from normplace.audit.operators import ATTENTION, SOFTMAXES
+from normplace.audit.norms import SQUASH, find_norms
+from normplace.audit.operators import ATTENTION, MOVES, SOFTMAXES
 from normplace.audit.record import Tape
 from normplace.audit.residuals import Residual
 from normplace.audit.trace import Graph
+
+SCALE_KEEPING = MOVES | {"mul", "div", "add", "sub"}
+"""Operators of one tensor of features that pass the scale of a matrix on, apart from what a bias adds to it."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Step:
         total: The sum.
         scores: What the softmaxes, or fused attention operators, of its branch return.
         parameters: Parameters of the branch and the norms in it.
+        normalized: The matrices among them whose product an output norm reads.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Step:
     total: int
     scores: tuple[int, ...]
     parameters: tuple[int, ...]
+    normalized: tuple[int, ...] = ()
 
 
 def find_steps(tape: Tape) -> list[Step]:
@@ -76,6 +81,7 @@ def find_steps(tape: Tape) -> list[Step]:
                 total=residual.output,
                 scores=tuple(value for value in region if _is_attention(graph, value)),
                 parameters=tuple(value for value in region if graph.values[value].origin == "parameter"),
+                normalized=tuple(_normalized(assembly, residual)),
             )
         )
     return [step for step in steps if not any(_is_complex(graph, value) for value in (step.before, step.after))]
@@ -112,6 +118,30 @@ def _region(assembly: Assembly, residual: Residual) -> Iterator[int]:
         yield value
         node = graph.maker(value)
         queue += () if node is None else node.inputs
+
+
+def _normalized(assembly: Assembly, residual: Residual) -> Iterator[int]:
+    """The matrices of a branch whose product its output norm reads, with at most a bias or a factor between."""
+    for norm, place in zip(assembly.norms, assembly.places, strict=True):
+        if place.slot != "output" or place.residual is None or norm.kind == SQUASH:
+            continue
+        if assembly.residuals[place.residual].branch == residual.branch:
+            yield from matrices_before(assembly.graph, norm.input)
+
+
+def matrices_before(graph: Graph, value: int) -> Iterator[int]:
+    """The matrices that a value is a product with, with nothing but moves, biases and factors between."""
+    while (node := graph.maker(value)) is not None:
+        if graph.is_barrier(node):
+            for factor in node.inputs:
+                origin = graph.origin(factor)
+                if graph.values[origin].origin == "parameter" and len(graph.values[origin].shape) > 1:
+                    yield origin
+            return
+        before = graph.data_inputs(node)
+        if len(before) != 1 or node.name not in SCALE_KEEPING:
+            return
+        value = before[0]
 
 
 def _is_attention(graph: Graph, value: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace.audit.depths import Step, find_steps
+from normplace.audit.effective_lr import Optimizer, relative_update, unwrapped
 from normplace.audit.examine import run
 from normplace.audit.record import evaluating
 from normplace.audit.result import finite
@@ -23,7 +24,7 @@ from normplace.audit.watch import Watcher
 from normplace.errors import UsageError
 
 Loss = Callable[[Any], Tensor]
-COLUMNS = ("variance", "peak", "ratio", "massive", "branch", "gradient", "score", "turn")
+COLUMNS = ("variance", "peak", "ratio", "massive", "branch", "gradient", "effective_lr", "score", "turn")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Depth:
             1000 times the median magnitude.
         branch: The root mean square, over rows, of the norm of what was added.
         gradient: The norm of the loss's gradient in the parameters of the branch and its norms; None without a loss.
+        effective_lr: The effective learning rate of the matrix that the branch's output norm reads: the size of its
+            next update relative to its norm, ``‖ΔW‖ / ‖W‖``; the largest where the norm reads several. The update is
+            that of the optimizer, or of a gradient step of learning rate 1 where none is given. None without a loss,
+            and where no output norm directly follows a matrix.
         score: The largest attention score before its softmax; None where there is none, or an operator hides it.
         turn: The angular distance from the stream before the add: the mean angle between rows, in half turns.
     """
@@ -54,6 +59,7 @@ class Depth:
     massive: int
     branch: float | None = None
     gradient: float | None = None
+    effective_lr: float | None = None
     score: float | None = None
     turn: float | None = None
 
@@ -93,7 +99,7 @@ class Signals:
 
     def __str__(self) -> str:
         width = max(len(depth.name) for depth in self.depths)
-        heads = (*COLUMNS[:6], "score", "turn", "fp16")
+        heads = (*(column.replace("effective_lr", "eff. lr") for column in COLUMNS), "fp16")
         lines = [f"{self.model}, {len(self.depths)} depths", f"{'':{width}}" + "".join(f"{head:>10}" for head in heads)]
         for depth in self.depths:
             values = (*(getattr(depth, column) for column in COLUMNS), depth.fp16_headroom)
@@ -107,7 +113,7 @@ class Signals:
         return "\n".join(lines)
 
 
-def signals(model: nn.Module, batch: Any, loss: Loss | None = None) -> Signals:
+def signals(model: nn.Module, batch: Any, loss: Loss | None = None, optimizer: Optimizer | None = None) -> Signals:
     """Measure a model at every depth on one batch.
 
     It runs in evaluation mode; its parameters, their ``grad``, its mode and the random state stay as they are.
@@ -116,6 +122,7 @@ def signals(model: nn.Module, batch: Any, loss: Loss | None = None) -> Signals:
         model: Any module with residual adds.
         batch: What the model is called with: a tuple of arguments, a mapping of named ones, or a single one.
         loss: From the model's output to a scalar, for gradients.
+        optimizer: The model's optimizer, whose next update ``effective_lr`` measures; it is not changed.
 
     Raises:
         UsageError: If the model cannot be run, has no residual add or no values, or the loss is no scalar.
@@ -126,7 +133,7 @@ def signals(model: nn.Module, batch: Any, loss: Loss | None = None) -> Signals:
         >>> [depth.name for depth in found.depths], round(found.depths[-1].variance, 3)
         (['input', 'self_attn', 'linear2'], 1.0)
     """
-    return Probe().measure(model, batch, loss)
+    return Probe().measure(model, batch, loss, optimizer)
 
 
 @dataclass
@@ -136,7 +143,9 @@ class Probe:
     _steps: list[Step] = field(default_factory=list, init=False)
     _pass: list[str] | None = field(default=None, init=False)
 
-    def measure(self, model: nn.Module, batch: Any, loss: Loss | None = None) -> Signals:
+    def measure(
+        self, model: nn.Module, batch: Any, loss: Loss | None = None, optimizer: Optimizer | None = None
+    ) -> Signals:
         """What :func:`signals` returns, for the same arguments.
 
         Raises:
@@ -147,11 +156,31 @@ class Probe:
         model = getattr(model, "_orig_mod", model)  # a compiled model runs kernels that cannot be seen
         if any(parameter.is_meta for parameter in model.parameters()):
             raise UsageError("a model on the meta device has no values to measure: build it on the CPU or a GPU.")
+        optimizer = None if optimizer is None else unwrapped(optimizer)
         args, kwargs = arguments(batch)
         watcher = self._watched(model, args, kwargs)
         parameters = list(model.parameters())
         value, gradients = (None, None) if loss is None else differentiate(model, args, kwargs, loss, parameters)
-        return self._signals(type(model).__name__, watcher, value, gradients)
+        rates = [None] * len(self._steps)
+        if gradients is not None:
+            rates = self._effective_lrs(watcher, parameters, gradients, optimizer)
+        return self._signals(type(model).__name__, watcher, value, gradients, rates)
+
+    def _effective_lrs(
+        self,
+        watcher: Watcher,
+        parameters: list[nn.Parameter],
+        gradients: list[Tensor | None],
+        optimizer: Optimizer | None,
+    ) -> list[Tensor | None]:
+        """The largest relative update among the normalized matrices of each step."""
+        position = positions(watcher)
+        rates: list[Tensor | None] = []
+        for step in self._steps:
+            own = [(parameters[position[value]], gradients[position[value]]) for value in step.normalized]
+            updates = [relative_update(matrix, slope, optimizer) for matrix, slope in own if slope is not None]
+            rates.append(torch.stack(updates).amax() if updates else None)
+        return rates
 
     def _watched(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Watcher:
         for _ in range(3):  # code that keeps something at its first call takes another path at its second
@@ -170,15 +199,19 @@ class Probe:
         )
 
     def _signals(
-        self, name: str, watcher: Watcher, loss: Tensor | None, gradients: list[Tensor | None] | None
+        self,
+        name: str,
+        watcher: Watcher,
+        loss: Tensor | None,
+        gradients: list[Tensor | None] | None,
+        rates: Sequence[Tensor | None],
     ) -> Signals:
         """Everything measured, brought from the device at once."""
         wanted: list[tuple[dict[str, Any], dict[str, Tensor | None]]] = []
         begun: set[int] = set()
         total = norm_of(gradients or ())
-        learned = (at for at, value in enumerate(watcher.tape.values) if value.origin == "parameter")
-        position = {number: at for at, number in enumerate(learned)}
-        for step in self._steps:
+        position = positions(watcher)
+        for step, rate in zip(self._steps, rates, strict=True):
             if step.stream not in begun:
                 begun.add(step.stream)
                 words = {"name": "input", "kind": "", "stream": step.stream}
@@ -189,6 +222,7 @@ class Probe:
                 **watcher.streams[step.after],
                 "branch": watcher.branches.get(step.total if step.branch is None else step.branch),
                 "gradient": None if own is None else norm_of(own),
+                "effective_lr": rate,
                 "score": torch.stack(scores).amax() if scores else None,
                 "turn": watcher.turns.get(step.after),
             }
@@ -201,6 +235,12 @@ class Probe:
             measured["massive"] = int(measured["massive"])
             depths.append(Depth(**measured))
         return Signals(name, tuple(depths), next(numbers), next(numbers))
+
+
+def positions(watcher: Watcher) -> dict[int, int]:
+    """The position of each parameter among ``model.parameters()``, by its number on the tape."""
+    learned = (number for number, value in enumerate(watcher.tape.values) if value.origin == "parameter")
+    return {number: position for position, number in enumerate(learned)}
 
 
 def arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from normplace.audit.effective_lr import Optimizer
 from normplace.audit.signals import Loss, Probe, Signals
 from normplace.errors import UsageError
 
@@ -46,11 +47,17 @@ class SignalsCallback:
         if self.every < 1:
             raise UsageError(f"every must be at least 1 step, got {self.every}.")
 
-    def __call__(self, model: nn.Module, step: int) -> Signals | None:
-        """Measure, and keep what was measured in ``history``, where ``step`` is a multiple of ``every``."""
+    def __call__(self, model: nn.Module, step: int, optimizer: Optimizer | None = None) -> Signals | None:
+        """Measure, and keep what was measured in ``history``, where ``step`` is a multiple of ``every``.
+
+        Args:
+            model: The model as it is now.
+            step: The number of steps taken.
+            optimizer: Its optimizer, for ``effective_lr``.
+        """
         if step % self.every:
             return None
-        found = self._probe.measure(model, self.batch, self.loss)
+        found = self._probe.measure(model, self.batch, self.loss, optimizer)
         self.history.append((step, found))
         return found
 
