@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from normplace.audit.record import Tape, record
+from normplace.audit.record import record
+from normplace.audit.tape import Tape
 from normplace.audit.trace import Graph
 
 

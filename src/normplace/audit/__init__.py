@@ -2,7 +2,7 @@
 
 from normplace.audit.effect import effect, law
 from normplace.audit.examine import audit
-from normplace.audit.result import Arm, Audit, Finding, ResidualBlock, Site
+from normplace.audit.result import Arm, Audit, Finding, ResidualBlock, Site, Unknown
 from normplace.audit.signals import Depth, Signals, signals
 from normplace.audit.signals_callback import SignalsCallback
 from normplace.audit.smoothing import Smoothing, dirichlet_energy, mean_cosine, smoothing
@@ -23,6 +23,7 @@ __all__ = [
     "Survival",
     "SurvivalRow",
     "SurvivalTable",
+    "Unknown",
     "audit",
     "dirichlet_energy",
     "effect",

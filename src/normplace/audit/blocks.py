@@ -87,7 +87,21 @@ class Assembly:
         if residual.projected:
             skip = _skip(layouts[0])
             equation = equation.replace(f"{skip} + ", f"P({skip}) + ", 1)
-        return ResidualBlock(equation, tuple(arms), stream, residual.projected)
+        return ResidualBlock(equation, tuple(arms), stream, residual.projected, self._custom_backward(group))
+
+    def _custom_backward(self, group: Sequence[int]) -> str | None:
+        """The user-defined autograd function that adds, or that calls modules of the branches."""
+        calls = self.graph.tape.calls
+        for at in group:
+            residual = self.residuals[at]
+            op = self.graph.nodes[residual.node].op
+            if op is not None and op.function is not None:
+                return op.function
+            region = [residual.node, *sorted(self.cores.region(residual, self.reach))]
+            for call in dict.fromkeys(self.graph.nodes[node].call for node in region):
+                if call >= 0 and calls[call].function is not None:
+                    return calls[call].function
+        return None
 
     def _shares_norm(self, group: Sequence[int], arms: int) -> bool:
         inputs = [place for place in self.places if place.slot == "input" and place.residual in group]

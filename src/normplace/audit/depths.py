@@ -9,8 +9,8 @@ from normplace.audit.blocks import Assembly
 from normplace.audit.examine import placed
 from normplace.audit.norms import SQUASH, find_norms
 from normplace.audit.operators import ATTENTION, MOVES, SOFTMAXES
-from normplace.audit.record import Tape
 from normplace.audit.residuals import Residual
+from normplace.audit.tape import Tape
 from normplace.audit.trace import Graph
 
 SCALE_KEEPING = MOVES | {"mul", "div", "add", "sub"}

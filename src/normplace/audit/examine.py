@@ -14,10 +14,11 @@ from normplace.audit.blocks import Assembly
 from normplace.audit.findings import Evidence, find
 from normplace.audit.naming import placement_name
 from normplace.audit.norms import Norm, find_norms
-from normplace.audit.record import Recorder, Tape, record, said_by, tensors_of
+from normplace.audit.record import Recorder, record, said_by, tensors_of
 from normplace.audit.residuals import Residual, find_residuals, nested
 from normplace.audit.result import Audit, Site
 from normplace.audit.sites import Placer
+from normplace.audit.tape import Tape
 from normplace.audit.trace import Graph
 from normplace.errors import UsageError
 

@@ -21,89 +21,13 @@ from torch._library import custom_ops
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normplace.audit.source import Where, callers
+from normplace.audit.source import callers, custom_function
+from normplace.audit.tape import Call, Op, Ref, Tape, Value
 
 # What these read or return tells how large the statistics of a norm, and the stream, are.
 MEASURED_INPUT = {"rsqrt", "sqrt", "linalg_vector_norm"}
 MEASURED_OUTPUT = {"add", "native_layer_norm", "_fused_rms_norm", "native_group_norm"}
 OVERWRITING = {"copy", "zero", "fill", "normal", "uniform", "bernoulli", "exponential"}
-
-
-class Ref(int):
-    """The number of a value, where an operator's arguments hold a tensor."""
-
-    __slots__ = ()
-
-
-@dataclass(slots=True)
-class Value:
-    """A tensor at one moment.
-
-    Attributes:
-        shape: Its shape.
-        dtype: Its dtype.
-        origin: ``op``, ``input``, ``parameter``, ``buffer`` or ``constant``.
-        extent: Its smallest and largest element, where that was measured.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    origin: str
-    extent: tuple[float, float] | None = None
-
-
-@dataclass(slots=True)
-class Op:
-    """One operator call.
-
-    Attributes:
-        name: Without namespace, overload and the underscore of in-place variants; other namespaces keep theirs.
-        args: Positional arguments, tensors replaced by :class:`Ref`.
-        kwargs: The same by name.
-        inputs: Values read, in the order of the arguments.
-        outputs: Values returned or written.
-        call: The module call it ran in.
-        where: Of an add: the Python code that asked for it, and the place in it.
-    """
-
-    name: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    call: int
-    where: Where = ()
-
-
-@dataclass(slots=True)
-class Call:
-    """One call of a module.
-
-    Attributes:
-        path: The module's name in the model; empty for the model itself.
-        parent: The call it happened in, -1 for none.
-        inputs: The values among its arguments.
-        outputs: The values it returned.
-        arguments: The tensors it was called with, by position or name; those inside other objects are left out.
-        results: The tensors it returned, by position or name in what held them; by None where nothing did.
-    """
-
-    path: str
-    parent: int
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...] = ()
-    arguments: dict[int | str, int] = field(default_factory=dict)
-    results: dict[int | str | None, int] = field(default_factory=dict)
-
-
-@dataclass
-class Tape:
-    """All that one forward pass did."""
-
-    values: list[Value] = field(default_factory=list)
-    ops: list[Op] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    outputs: tuple[int, ...] = ()
 
 
 def record(
@@ -250,8 +174,11 @@ class Recorder(TorchDispatchMode):
             if path is None:  # a module made on the way
                 above = self.tape.calls[parent].path if parent >= 0 else ""
                 path = f"{above}.<{type(module).__name__}>".lstrip(".")
+            function = custom_function(record.__code__)
             self._stack.append(len(self.tape.calls))
-            self.tape.calls.append(Call(path, parent, self.numbers(args), arguments=self._held(args)))
+            self.tape.calls.append(
+                Call(path, parent, self.numbers(args), arguments=self._held(args), function=function)
+            )
 
         def leave(module: nn.Module, args: Any, result: Any) -> None:
             call = self.tape.calls[self._stack.pop()]
@@ -287,8 +214,10 @@ class Recorder(TorchDispatchMode):
         if written and signature.name in OVERWRITING:
             inputs = [number for number in inputs if number != inputs[0]]
         outputs = self._results(signature, result, list(tensors_of(written)))
-        where = callers() if signature.name == "add" else ()
-        self.tape.ops.append(Op(signature.name, refs, named, tuple(inputs), outputs, self._call, where))
+        op = Op(signature.name, refs, named, tuple(inputs), outputs, self._call)
+        if signature.name == "add":
+            op.where, op.function = callers(), custom_function(record.__code__)
+        self.tape.ops.append(op)
         return result
 
     @property

@@ -85,6 +85,21 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class Unknown:
+    """Something in a forward pass that the audit does not understand.
+
+    Attributes:
+        module: The module that runs it.
+        operator: The operator, or ``attention`` for a product of features with features whose role is unclear.
+        reason: One sentence for a reader.
+    """
+
+    module: str
+    operator: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class ResidualBlock:
     """One step of the stream: a branch and its add, or several branches that read the same stream.
 
@@ -93,12 +108,19 @@ class ResidualBlock:
         arms: Its branches.
         stream: Which of the network's streams it steps, counted from 0.
         projected: Whether the skip passes a linear map.
+        custom_backward: The user-defined ``autograd.Function`` that computes the add or runs modules of a branch, as in
+            reversible networks; None where there is none. Its backward pass does not know of norms that are added, so
+            edits must refuse the block.
+        unknown: What the audit does not understand in the branches. The block's slots are uncertain where this is not
+            empty, so edits must refuse the block.
     """
 
     equation: str
     arms: tuple[Arm, ...]
     stream: int
     projected: bool = False
+    custom_backward: str | None = None
+    unknown: tuple[Unknown, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -143,6 +165,7 @@ class Audit:
         blocks: Its residual blocks in the same order.
         findings: What deserves attention, worst first.
         operators: How many operators the forward pass ran.
+        unknown: What the audit does not understand, in a block or outside.
     """
 
     model: str
@@ -151,6 +174,7 @@ class Audit:
     blocks: tuple[ResidualBlock, ...]
     findings: tuple[Finding, ...]
     operators: int
+    unknown: tuple[Unknown, ...] = ()
 
     @property
     def equations(self) -> tuple[str, ...]:

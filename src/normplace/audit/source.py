@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from types import CodeType
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
 
 # Code of these files may stand between a model's and the recorder's.
 BETWEEN = (
@@ -28,3 +31,25 @@ def callers() -> Where:
             found.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return tuple(found)
+
+
+_APPLY: CodeType = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+
+
+def custom_function(stop: CodeType) -> str | None:
+    """The outermost user-defined ``autograd.Function`` whose forward is running; None where there is none.
+
+    Functions of torch itself, such as gradient checkpointing, differentiate what they run by autograd and do not count.
+
+    Args:
+        stop: The code at which the search up the call stack ends.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    found = None
+    while frame is not None and frame.f_code is not stop:
+        if frame.f_code is _APPLY:
+            function: Any = frame.f_locals["cls"]
+            if not function.__module__.startswith("torch."):
+                found = function.__qualname__
+        frame = frame.f_back
+    return found

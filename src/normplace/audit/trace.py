@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from normplace.audit.operators import BARRIERS, BIASED_PRODUCTS, GATE_ARITHMETIC, GATES, MOVES, POOLS, PRODUCTS, SHAPED
-from normplace.audit.record import Op, Ref, Tape, Value
+from normplace.audit.tape import Op, Ref, Tape, Value
 
 
 @dataclass(slots=True)
