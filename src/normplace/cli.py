@@ -131,10 +131,7 @@ def audit(arguments: argparse.Namespace) -> int:
     found = examine(model, *inputs, **kwargs)
     print(found.to_json() if arguments.json else found)
     if arguments.html is not None:
-        try:
-            found.save_html(arguments.html)
-        except OSError as error:
-            raise UsageError(f"cannot write {arguments.html}: {error.strerror}.") from None
+        found.save_html(arguments.html)
         if not arguments.json:
             print(f"The page is at {arguments.html.resolve()}")
     return 1 if found.has_errors else 0

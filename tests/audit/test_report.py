@@ -165,3 +165,15 @@ def test_a_configuration_is_enough(module, capsys):
     (module / "config.json").write_text('{"model_type": "no such"}')
     assert main(["audit", "--hf", "config.json"]) == 2
     assert "no configuration that transformers knows" in capsys.readouterr().err
+
+
+def test_the_page_forbids_scripts_and_is_written_through_links_only_to_regular_files(tmp_path):
+    audit = npl.audit(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4)), torch.ones(2, 4))
+    (tmp_path / "link.html").symlink_to("page.html")
+    audit.save_html(tmp_path / "link.html")
+    assert (tmp_path / "link.html").is_symlink()
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert 'Content-Security-Policy" content="default-src &#x27;none&#x27;' in text
+    assert "<script" not in text
+    with pytest.raises(npl.UsageError, match="cannot write"):
+        audit.save_html(tmp_path)

@@ -8,6 +8,7 @@ from html import escape
 from normplace.audit.drawing import drawing
 from normplace.audit.report import block_lines, findings_line, headline, table
 from normplace.audit.result import Audit, Finding
+from normplace.page_policy import content_policy
 
 STYLE = """
 :root { color-scheme: light dark; --norm: #2a78d6; --error: #c0392b; --warning: #b9770e; --note: #5d6d7e }
@@ -44,8 +45,10 @@ def page(audit: Audit) -> str:
         *(_finding(finding) for finding in audit.findings),
     ]
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head>\n'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy())}">'
+        f'<title>{escape(title)}</title><meta name="viewport" content="width=device-width">'
+        f"<style>{STYLE}</style></head>\n"
         f"<body>{''.join(body)}</body></html>\n"
     )
 

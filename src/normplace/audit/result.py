@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from normplace.output import write_atomic
 from normplace.placement import Block
 
 SEVERITIES = ("error", "warning", "note")
@@ -201,8 +202,12 @@ class Audit:
         return page(self)
 
     def save_html(self, path: str | Path) -> None:
-        """Write the page to a file."""
-        Path(path).write_text(self.to_html(), encoding="utf-8")
+        """Write the page to a file, atomically.
+
+        Raises:
+            UsageError: If it cannot be written.
+        """
+        write_atomic(path, self.to_html())
 
     def __str__(self) -> str:
         from normplace.audit.report import report

@@ -15,7 +15,7 @@ from normplace.bench.record import Record, changes
 from normplace.bench.run import plan, run
 from normplace.bench.table import report
 from normplace.errors import UsageError, unknown
-from normplace.lab.writing import expect_writable, write_whole
+from normplace.output import check_writable, write_atomic
 from normplace.train.fit import pick_device
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -59,7 +59,7 @@ def execute(request: Request) -> int:
         return _tune(ops, device)
     for path in (request.out, request.html):
         if path is not None:
-            expect_writable(path)  # before the minutes it takes to have something to write
+            check_writable(path)  # before the minutes it takes to have something to write
     expected = None if request.against is None else Record.read(request.against)
     try:
         record = Record.read(request.show) if request.show else _measure(ops, device, request)
@@ -71,7 +71,7 @@ def execute(request: Request) -> int:
     if request.html is not None:
         from normplace.bench.chart import render
 
-        write_whole(request.html, render(record))
+        write_atomic(request.html, render(record))
         print(f"The page is at {request.html.resolve()}")
     near = expected is None or _compare(record, expected, str(request.against))
     for sentence in record.refused:

@@ -18,7 +18,7 @@ import torch
 from normplace.bench.timing import Spread
 from normplace.errors import UsageError
 from normplace.lab import environment
-from normplace.lab.writing import write_whole
+from normplace.output import write_atomic
 
 FORMAT = 1
 PEERS = {
@@ -106,7 +106,7 @@ class Record:
         Raises:
             UsageError: If it cannot be written.
         """
-        write_whole(path, json.dumps({"format": FORMAT} | dataclasses.asdict(self), indent=1) + "\n")
+        write_atomic(path, json.dumps({"format": FORMAT} | dataclasses.asdict(self), indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Record:

@@ -7,13 +7,13 @@ or ``normplace`` in the user's cache folder. ``NORMPLACE_OFFLINE=1`` keeps anyth
 from __future__ import annotations
 
 import os
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 
 from normplace.errors import UsageError
+from normplace.output import write_atomic
 
 DATA, CACHE, OFFLINE = "NORMPLACE_DATA", "NORMPLACE_CACHE", "NORMPLACE_OFFLINE"
 
@@ -84,10 +84,4 @@ def store(path: Path, content: bytes) -> None:
     Raises:
         UsageError: If it cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as part:
-            part.write(content)
-        Path(part.name).replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}; set {CACHE} to another folder.") from error
+    write_atomic(path, content, f"set {CACHE} to another folder")

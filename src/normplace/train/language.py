@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from normplace._version import __version__
-from normplace.errors import UsageError
 from normplace.models.transformer import Transformer, save
 from normplace.models.transformer.config import TransformerConfig
 from normplace.models.weights import safetensors
+from normplace.output import write_atomic
 from normplace.tasks.sequences.text import STANDARD_LIBRARY
 from normplace.train.config import Network, Recipe
 from normplace.train.corpus import BYTES, Corpus, load_corpus
@@ -86,12 +86,7 @@ def train_language(
 
 
 def _write(out: Path, result: dict[str, Any], config: TransformerConfig, weights: Any) -> None:
-    part = out / f"{RESULT}.part"
-    try:
-        part.write_text(json.dumps(result) + "\n")
-        part.replace(out / RESULT)
-    except OSError as error:
-        raise UsageError(f"cannot write {out / RESULT}: {error.strerror or error}; free space and go on.") from error
+    write_atomic(out / RESULT, json.dumps(result) + "\n", "free space and run the same command to resume")
     if weights is not None:
         model = Transformer(config, device="meta")
         model.load_state_dict(weights, assign=True)

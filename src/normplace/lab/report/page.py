@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -12,7 +11,8 @@ from normplace.lab.claims import Judgement
 from normplace.lab.report.claimtable import claim_table, judgements, totals
 from normplace.lab.report.markup import Html, count, join, tag
 from normplace.lab.report.section import Section, study_section, when
-from normplace.lab.writing import write_whole
+from normplace.output import write_atomic
+from normplace.page_policy import content_policy
 
 _ICON = (
     "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'>"
@@ -31,7 +31,7 @@ def write_report(sections: Sequence[Section], path: Path) -> None:
     Raises:
         UsageError: If it cannot be written, or a chart cannot be drawn.
     """
-    write_whole(path, render_page(sections))
+    write_atomic(path, render_page(sections))
 
 
 def render_page(sections: Sequence[Section]) -> str:
@@ -76,16 +76,11 @@ def document(command: str, *children: Html) -> str:
 
 
 def _head(title: str, script: str) -> Html:
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
-        f"script-src 'sha256-{digest}'"
-    )
     icon = "data:image/svg+xml;base64," + base64.b64encode(_ICON.encode()).decode()
     return tag(
         "head",
         Html('<meta charset="utf-8">'),
-        _void("meta", http_equiv="Content-Security-Policy", content=policy),
+        _void("meta", http_equiv="Content-Security-Policy", content=content_policy(script)),
         _void("meta", name="viewport", content="width=device-width, initial-scale=1"),
         _void("meta", name="color-scheme", content="light dark"),
         tag("title", title),

@@ -12,6 +12,7 @@ from normplace.errors import UsageError
 from normplace.models.sequence.mixers import build_mixer
 from normplace.models.sequence.model import SequenceModel
 from normplace.models.weights import safetensors
+from normplace.output import write_atomic
 
 KEY = "normplace.sequence"
 
@@ -33,7 +34,7 @@ def save_sequence(model: SequenceModel, path: str | Path, dtype: torch.dtype | N
     mixer = {"kind": model.mixer.kind, **dataclasses.asdict(model.mixer)}  # pyright: ignore[reportArgumentType]
     text = json.dumps({**model.settings, "mixer": mixer})
     tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
-    kept.save_file(tensors, str(path), metadata={KEY: text})
+    write_atomic(path, kept.save(tensors, metadata={KEY: text}))
 
 
 def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> SequenceModel:

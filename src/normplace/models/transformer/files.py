@@ -12,6 +12,7 @@ from normplace.errors import UsageError
 from normplace.models.transformer.config import TransformerConfig
 from normplace.models.transformer.model import Transformer
 from normplace.models.weights import safetensors
+from normplace.output import write_atomic
 from normplace.placement import Placement
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -39,14 +40,8 @@ def save(model: Transformer, folder: str | Path) -> None:
         "config": model.config.to_dict(),
     }
     weights = {name: value.contiguous() for name, value in model.state_dict().items()}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in ((WEIGHTS, tensors.save(weights)), (CONFIG, json.dumps(said, indent=1).encode())):
-            part = folder / f"{name}.part"
-            part.write_bytes(content)
-            part.replace(folder / name)
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror or error}.") from None
+    for name, content in ((WEIGHTS, tensors.save(weights)), (CONFIG, json.dumps(said, indent=1).encode())):
+        write_atomic(folder / name, content, "free space or choose another folder")
 
 
 def load(folder: str | Path, into: Transformer | None = None) -> Transformer:

@@ -1,0 +1,90 @@
+"""Writing files: atomically, through symbolic links, and only to regular files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from normplace.errors import UsageError
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def write_atomic(path: str | Path, content: str | bytes, remedy: str = "choose another file") -> None:
+    """Write a file so that a reader, or a run after a crash, sees the old content or the new, never a part.
+
+    A symbolic link is followed and its target is replaced. A missing folder is created. An existing file keeps its
+    permissions.
+
+    Args:
+        path: The file to write.
+        content: Text, encoded as UTF-8, or bytes.
+        remedy: What the user can do if the file cannot be written, as the end of the error message.
+
+    Raises:
+        UsageError: If the path is not a regular file, or the file cannot be written.
+    """
+    target, mode = _target(path, remedy)
+    draft = target.with_name(f".{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with draft.open("xb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            if mode is not None:
+                draft.chmod(mode)
+            draft.replace(target)
+        finally:
+            with contextlib.suppress(OSError):  # the error that matters is the one above
+                draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error, remedy) from error
+
+
+def check_writable(path: str | Path) -> None:
+    """Create the folder of a file that will be written later.
+
+    Raises:
+        UsageError: If the file cannot be written there.
+    """
+    target, _ = _target(path, "choose another file")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    if not os.access(target.parent, os.W_OK):
+        raise UsageError(f"cannot write {path}: its folder is not writable; choose another file.")
+
+
+def cannot_write(path: str | Path, error: OSError, remedy: str = "choose another file") -> UsageError:
+    """The error for a file that the operating system refused to write."""
+    return UsageError(f"cannot write {path}: {error.strerror or error}; {remedy}.")
+
+
+def _target(path: str | Path, remedy: str) -> tuple[Path, int | None]:
+    """The file that ``path`` leads to, and its permissions if it exists."""
+    target = Path(path)
+    try:
+        target = Path(os.path.realpath(path))
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return target, None
+    except OSError as error:
+        raise cannot_write(path, error, remedy) from error
+    except ValueError as error:  # a null byte, or text that the file system cannot encode
+        raise UsageError(f"cannot write {str(path)!r}: this is not a possible file name; {remedy}.") from error
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
+        raise UsageError(f"cannot write {path}: it is {kind}, not a regular file; {remedy}.")
+    return target, stat.S_IMODE(mode)
