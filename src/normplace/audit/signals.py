@@ -97,6 +97,18 @@ class Signals:
             entry |= {"fp16_headroom": depth.fp16_headroom, "bf16_headroom": depth.bf16_headroom}
         return finite(found)
 
+    def scalars(self) -> dict[str, float]:
+        """Flat names and numbers for TensorBoard, W&B or MLflow: ``normplace/variance/depth_03`` is ``depths[3]``.
+
+        A column that a depth does not have is left out.
+        """
+        width = max(2, len(str(len(self.depths) - 1)))
+        flat = {"normplace/loss": self.loss, "normplace/gradient": self.gradient}
+        for column in (*COLUMNS, "fp16_headroom", "bf16_headroom"):
+            for index, depth in enumerate(self.depths):
+                flat[f"normplace/{column}/depth_{index:0{width}}"] = getattr(depth, column)
+        return {name: float(value) for name, value in flat.items() if value is not None}
+
     def __str__(self) -> str:
         width = max(len(depth.name) for depth in self.depths)
         heads = (*(column.replace("effective_lr", "eff. lr") for column in COLUMNS), "fp16")

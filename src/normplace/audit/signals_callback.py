@@ -9,12 +9,17 @@ from torch import nn
 
 from normplace.audit.effective_lr import Optimizer
 from normplace.audit.signals import Loss, Probe, Signals
+from normplace.audit.trainer_hooks import TrainerHooks
 from normplace.errors import UsageError
 
 
-@dataclass
-class SignalsCallback:
-    """Measures a model on one fixed batch now and then; call it once in every step of any training loop.
+@dataclass(eq=False)
+class SignalsCallback(TrainerHooks):
+    """Measures a model on one fixed batch every few steps of training.
+
+    Pass it to Hugging Face's ``Trainer(callbacks=[…])`` or to Lightning's, or call it once in every step of a training
+    loop. The trainers measure before the first step and after every ``every`` steps, on the model and optimizer they
+    train, and send :meth:`Signals.scalars` to their loggers (TensorBoard, W&B, MLflow and so on).
 
     The residual adds are looked for once. A measurement then costs one forward pass that is watched and, with a loss,
     one that is differentiated, so that its share of the time is about two steps in ``every``.
@@ -25,7 +30,7 @@ class SignalsCallback:
         every: Steps between two measurements.
 
     Raises:
-        UsageError: If ``every`` is no positive number.
+        UsageError: If ``every`` is not a positive whole number.
 
     Example:
         >>> import torch
@@ -44,8 +49,8 @@ class SignalsCallback:
     _probe: Probe = field(default_factory=Probe, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise UsageError(f"every must be at least 1 step, got {self.every}.")
+        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
+            raise UsageError(f"every must be a whole number of at least 1 step, got {self.every!r}.")
 
     def __call__(self, model: nn.Module, step: int, optimizer: Optimizer | None = None) -> Signals | None:
         """Measure, and keep what was measured in ``history``, where ``step`` is a multiple of ``every``.
