@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
+from normplace.models import MLP
+
 
 @dataclass(frozen=True)
 class Case:
@@ -245,6 +247,24 @@ def plain_norm(width: int) -> nn.Module:
     return nn.LayerNorm(width, elementwise_affine=False)
 
 
+class Scaled(nn.Module):
+    """A factor that is one number, applied in place, and another that is shared by two places."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.scale, self.shift = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x):
+        return self.two(torch.tanh(self.one(x).mul_(self.scale))).mul_(self.scale).add_(self.shift)
+
+
+def shared_module() -> nn.Module:
+    """One activation module with a parameter, registered at two places."""
+    activation = nn.PReLU(4)
+    return nn.Sequential(nn.Linear(3, 4), activation, nn.Linear(4, 4), activation, nn.Linear(4, 2))
+
+
 MLPS = [
     Case(f"mlp-{label}-{where}", lambda norm=norm, where=where: mlp(norm, where), (3,))
     for label, norm in (("plain", plain_norm), ("affine", nn.LayerNorm), ("rms", nn.RMSNorm))
@@ -306,6 +326,16 @@ CASES = [
     Case("force", Force, (3,), fallback=None),
     Case("checkpointed", Checkpointed, (3,)),
     Case("bilinear", lambda: Bilinear(), (3,), fallback=("form.weight", "form.bias")),
+    Case("rezero", lambda: MLP((3, 6, 6, 1), placement="rezero"), (3,), fallback=None),
+    Case("scaled", Scaled, (3,), fallback=("scale", "shift")),
+    Case("shared-module", shared_module, (3,), fallback=("1.weight",)),
+    Case(
+        "embedding-bag",
+        lambda: nn.Sequential(nn.EmbeddingBag(7, 4), nn.Linear(4, 2)),
+        (3,),
+        7,
+        fallback=("0.weight",),
+    ),
     Case("sequence-output", lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)), (3, 3)),
 ]
 

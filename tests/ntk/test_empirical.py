@@ -223,7 +223,7 @@ def test_bfloat16_parameters_accumulate_in_float32():
 
 
 def test_model_and_inputs_are_left_as_found():
-    for name in ("conv-groupnorm", "lstm", "encoder-layer", "tied"):
+    for name in ("conv-groupnorm", "lstm", "encoder-layer", "tied", "shared-module"):
         case = BY_NAME[name]
         model, x = case.model(), case.samples(6)
         for p in model.parameters():
@@ -285,6 +285,67 @@ def test_squeezed_output():
 
     model, x = Squeezed().double(), torch.eye(3, dtype=torch.float64)
     assert torch.equal(empirical(model, x), torch.eye(3, dtype=torch.float64) + 1)
+
+
+def test_a_graph_is_one_sample_of_a_graph_network():
+    convolutions = pytest.importorskip("torch_geometric.nn")
+
+    class Graphs(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = convolutions.GAT(3, 4, 2, 2)
+            self.register_buffer("edges", torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]]))
+
+        def forward(self, x):
+            return torch.stack([self.net(graph, self.edges) for graph in x])
+
+    case = Case("", Graphs, (4, 3))
+    model, x = case.model(), case.samples(3)
+    expected = contraction(model, x, x)
+    # Outputs are pairs of a node and a feature, so one graph already gives the kernel between its nodes.
+    assert error(empirical(model, x, output="full"), expected) < 1e-10
+    assert error(empirical(model, x[:1], output="full"), expected[:1, :, :1].clone()) < 1e-10
+
+
+@pytest.mark.parametrize("by", ["mask", "number"])
+def test_experts_that_only_few_samples_reach_count(by):
+    class Experts(nn.Module):
+        """Hard routing by the first feature; an expert without samples is not called."""
+
+        def __init__(self):
+            super().__init__()
+            self.experts = nn.ModuleList(nn.Linear(3, 2) for _ in range(8))
+
+        def forward(self, x):
+            chosen = x[:, 0].clamp(0, 7).long()
+            if by == "number":
+                return torch.stack([self.experts[int(e)](row) for e, row in zip(chosen, x, strict=True)])
+            y = x.new_zeros(len(x), 2)
+            for number, expert in enumerate(self.experts):
+                mask = chosen == number
+                if mask.any():
+                    y[mask] = expert(x[mask])
+            return y
+
+    model = Case("", Experts, (3,)).model()
+    x = Case("", Experts, (3,)).samples(40)
+    x[:, 0] = 0.5
+    x[17, 0] = 6.5
+    assert error(empirical(model, x), contraction(model, x, x)) < 1e-10
+
+
+def test_a_complex_intermediate_and_an_empty_parameter():
+    class Spectrum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin, self.empty = nn.Linear(3, 4), nn.Parameter(torch.zeros(0))
+
+        def forward(self, x):
+            return torch.view_as_real(torch.fft.fft(self.lin(x))).flatten(1) * (1 + self.empty.sum())
+
+    case = Case("", Spectrum, (3,))
+    model, x = case.model(), case.samples(4)
+    assert error(empirical(model, x), contraction(model, x, x)) < 1e-10
 
 
 def test_user_hooks_take_part():

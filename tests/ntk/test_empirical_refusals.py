@@ -57,6 +57,36 @@ class Overwriting(nn.Module):
         return y + x
 
 
+class ComplexScale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (x * self.scale).abs()
+
+
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(3, 3)
+
+    def forward(self, x, edge_index):
+        source, target = edge_index
+        return self.lin(x).index_add(0, target, x[source])
+
+
+class FixedGraph(nn.Module):
+    """A graph whose edges name rows that a batch of eight does not have."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Graph()
+
+    def forward(self, x):
+        return self.net(x, torch.tensor([[0, 29], [29, 0]]))
+
+
 def dropout_lstm():
     class Model(nn.Module):
         def __init__(self):
@@ -111,6 +141,12 @@ MODELS = {
     ).double(),
     "parameter 'weight' has no shape yet": lambda: nn.LazyLinear(2),
     "model is a function": lambda: F.relu,
+    "parameter 'scale' has dtype torch.complex64: the kernel is defined for real": lambda: ComplexScale(),
+    "cannot run on 8 sample(s) of shape (3,) and dtype torch.float32 (RuntimeError": lambda: nn.Linear(4, 1),
+    "missing 1 required positional argument: 'edge_index'": lambda: Graph(),
+    "for a graph network, one sample is a whole graph": lambda: FixedGraph(),
+    "the model cannot run on 8 sample(s)": lambda: Function(lambda y: {}["missing"]),
+    "holds no numbers": lambda: Function(lambda y: y[:, :0]),
 }
 
 
@@ -149,6 +185,8 @@ ARGUMENTS = {
     "x1 has shape (0, 3) and holds no samples": {"x1": X[:0]},
     "x2 has shape () and holds no samples": {"x2": X[0, 0]},
     "x1 is a list": {"x1": [1.0]},
+    "x1 has shape (6, 0), so its samples are empty": {"x1": X[:, :0]},
+    "x2 is a sparse or nested tensor": {"x2": X.to_sparse()},
     "unknown output 'traces': did you mean 'trace'?": {"output": "traces"},
     "diagonal=True is about pairs (x_i, x_i)": {"diagonal": True, "x2": X},
     "memory_gb is 0": {"memory_gb": 0},

@@ -181,6 +181,15 @@ _REROUTING = {
     getattr(torch, "_pack_padded_sequence"),  # noqa: B009 - not exported to type checkers
 }
 _INDEXING = {Tensor.__getitem__, Tensor.__setitem__}
+# One of these hands a value to Python, which may choose the layers to run by it.
+_DECIDING = {
+    Tensor.__bool__,
+    Tensor.__int__,
+    Tensor.__float__,
+    Tensor.__index__,
+    Tensor.item,
+    Tensor.tolist,
+}
 
 
 def _masks(index: object) -> bool:
@@ -203,6 +212,8 @@ _OPENED = {F.multi_head_attention_forward: _open(F.multi_head_attention_forward)
 class Follow(TorchFunctionMode):
     """Record in ``uses`` every call whose formula is known and whose weight or bias is a followed parameter.
 
+    ``data_dependent`` is set where the values of tensors may decide which layers run.
+
     Args:
         names: Name of each followed parameter by its ``id``.
     """
@@ -211,6 +222,7 @@ class Follow(TorchFunctionMode):
         super().__init__()
         self.names = names
         self.uses: list[Use] = []
+        self.data_dependent = False
         self._traceable = True
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -223,6 +235,9 @@ class Follow(TorchFunctionMode):
             raise UsageError(f"dropout ({func.__name__}) {DROPOUT}")
         if func in _REROUTING or (func in _INDEXING and _masks(args[1])):
             self._traceable = False
+            self.data_dependent = True
+        if func in _DECIDING:
+            self.data_dependent = True
         if func not in _READERS:
             return func(*args, **kwargs)
         call = _READERS[func](*args, **kwargs)

@@ -53,6 +53,29 @@ def differentiable(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def running(what: str) -> Iterator[None]:
+    """Turn an exception of the model's own code into one sentence.
+
+    Args:
+        what: What the model runs on.
+
+    Raises:
+        UsageError: If the model cannot run.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        reason = f"{type(error).__name__}: {lines[0][:90].rstrip('.')}" if lines else type(error).__name__
+        raise UsageError(
+            f"the model cannot run on {what} ({reason}): wrap it so that it takes one tensor of independent "
+            "samples (for a graph network, one sample is a whole graph)."
+        ) from error
+
+
+@contextmanager
 def exact(device: torch.device) -> Iterator[None]:
     """No autograd, no inference tensors and no autocast, whatever the caller is in the middle of."""
     with ExitStack() as stack:

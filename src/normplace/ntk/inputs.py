@@ -22,8 +22,14 @@ def check_samples(x1: Tensor, x2: Tensor | None) -> None:
     for label, x in ({"x1": x1} if x2 is None else {"x1": x1, "x2": x2}).items():
         if not isinstance(x, Tensor):
             raise UsageError(f"{label} is a {type(x).__name__}: give a tensor with the samples on its first axis.")
+        if x.is_nested or x.layout != torch.strided:
+            raise UsageError(f"{label} is a sparse or nested tensor: give a dense one.")
         if x.ndim == 0 or x.shape[0] == 0:
             raise UsageError(f"{label} has shape {tuple(x.shape)} and holds no samples: give at least one row.")
+        if x.numel() == 0:
+            raise UsageError(
+                f"{label} has shape {tuple(x.shape)}, so its samples are empty: give some features."
+            )
     if x2 is not None:
         if x1.shape[1:] != x2.shape[1:]:
             one, other = tuple(x1.shape[1:]), tuple(x2.shape[1:])

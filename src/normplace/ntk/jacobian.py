@@ -44,16 +44,29 @@ class Jacobian:
 
     def _vmapped(self, x: Tensor) -> Tensor:
         def outputs_of(parameters: dict[str, Tensor], sample: Tensor) -> Tensor:
-            y = functional_call(self.model, parameters, (sample.unsqueeze(0).clone(),)).reshape(-1)
+            everywhere = {place: parameters[name] for place, name in places.items()}
+            # ``tie_weights`` would swap a module that is registered twice twice, and restore it once.
+            y = functional_call(self.model, everywhere, (sample.unsqueeze(0).clone(),), tie_weights=False).reshape(-1)
             return y.sum(0, keepdim=True) if self.summed else y
 
+        places = self._places()
         values = {name: p.detach() for name, p in self.parameters.items()}
         with warnings.catch_warnings(), differentiable(self.model):
             # A missing batching rule only costs time, which is not the caller's to mend.
             warnings.filterwarnings("ignore", message=".*performance drop.*")
             # `chunk_size` bounds the copies jacrev makes over the outputs.
             grads = vmap(jacrev(outputs_of, chunk_size=16), in_dims=(None, 0))(values, x)
-        return torch.cat([g.flatten(2) for g in grads.values()], dim=2)
+        return torch.cat([g.flatten(2) if g.ndim > 2 else g.unsqueeze(2) for g in grads.values()], dim=2)
+
+    def _places(self) -> dict[str, str]:
+        """The name of the parameter at every place of every distinct module that holds one."""
+        names = {id(p): name for name, p in self.parameters.items()}
+        return {
+            f"{prefix}.{own}" if prefix else own: names[id(p)]
+            for prefix, module in self.model.named_modules()
+            for own, p in module._parameters.items()
+            if id(p) in names
+        }
 
     def _single(self, x: Tensor) -> Tensor:
         with torch.enable_grad():

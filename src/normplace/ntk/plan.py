@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from normplace.errors import UsageError
 from normplace.ntk.capture import Follow, Use, remaining
-from normplace.ntk.guard import differentiable
+from normplace.ntk.guard import differentiable, running
 
 # Enough that a model which reorders its batch has no luck (1 in 8!) of leaving these in place.
 PROBES = 8
@@ -87,7 +87,7 @@ def forward(model: nn.Module, x: Tensor, outputs: int | None = None) -> Tensor:
         UsageError: If the output is not one tensor with a row per sample.
     """
     # A model that begins with an in-place operation must not write into the caller's data.
-    with differentiable(model):
+    with differentiable(model), running(f"{len(x)} sample(s) of shape {tuple(x.shape[1:])} and dtype {x.dtype}"):
         y = model(x.detach().clone())
     if not isinstance(y, Tensor):
         raise UsageError(
@@ -105,6 +105,8 @@ def forward(model: nn.Module, x: Tensor, outputs: int | None = None) -> Tensor:
             f"the model turns {n} samples into an output of shape {tuple(y.shape)}, which is not one row per "
             "sample: put the samples on the first axis of the input and of the output."
         )
+    if y.numel() == 0:
+        raise UsageError(f"the model's output has shape {tuple(y.shape)} and holds no numbers: return at least one.")
     return y.reshape(n, -1)
 
 
@@ -144,21 +146,22 @@ def make_plan(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[s
         )
     if not y.requires_grad:
         raise UsageError("the model's output does not depend on any chosen parameter that requires grad.")
-    if len(alone.uses) != len(together.uses):
-        raise UsageError(
-            "the model runs different layers for different batches, so its output is not one function of a "
-            "sample: remove control flow that depends on the batch."
-        )
-
-    layouts = [_layout(u1, un, n) for u1, un in zip(alone.uses, together.uses, strict=True)]
-    left = remaining(y, names, together.uses) | _misplaced(y, together.uses, layouts)
-    sites = []
-    for use, layout in zip(alone.uses, layouts, strict=True):
-        weight = None if use.weight in left else use.weight
-        bias = None if use.bias in left else use.bias
-        if weight is not None or bias is not None:
-            assert layout is not None
-            sites.append(Site(use.kind, weight, bias, layout, use.input.shape, use.shape, use.settings))
+    left = remaining(y, names, together.uses)
+    sites: list[Site] = []
+    if len(alone.uses) == len(together.uses):
+        layouts = [_layout(u1, un, n) for u1, un in zip(alone.uses, together.uses, strict=True)]
+        left |= _misplaced(y, together.uses, layouts)
+        for use, layout in zip(alone.uses, layouts, strict=True):
+            weight = None if use.weight in left else use.weight
+            bias = None if use.bias in left else use.bias
+            if weight is not None or bias is not None:
+                assert layout is not None
+                sites.append(Site(use.kind, weight, bias, layout, use.input.shape, use.shape, use.settings))
+        if alone.data_dependent or together.data_dependent:
+            # Other samples may run layers that these did not.
+            left |= set(chosen) - {name for site in sites for name in (site.weight, site.bias)}
+    else:  # a loop over the samples, say: no use belongs to all of them
+        left = set(chosen)
     covered = {id(p): name for name, p in chosen.items() if name not in left}
     dtype = torch.promote_types(torch.float32, y.dtype)
     for parameter in chosen.values():
