@@ -55,7 +55,22 @@ def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) 
     if not isinstance(model, nn.Module):
         raise UsageError(f"audit takes an nn.Module, got {type(model).__name__}: build the model first.")
     model = getattr(model, "_orig_mod", model)  # a compiled model runs kernels that cannot be seen
-    tape = run(model, inputs, kwargs)
+    certified = (*inputs, *kwargs.values()) if certify else None
+    return analyse(model, run(model, inputs, kwargs), certified)[1]
+
+
+def analyse(model: nn.Module, tape: Tape, certified: tuple[Any, ...] | None = None) -> tuple[Assembly, Audit]:
+    """Analyse a recorded pass.
+
+    Args:
+        model: The model that was recorded.
+        tape: Its pass.
+        certified: What to certify the model on; None to leave the certificate out.
+
+    Returns:
+        The assembled graph, whose norms and residual adds are in the order of the audit's sites and blocks, and the
+        audit.
+    """
     graph = Graph(tape)
     norms = find_norms(graph)
     assembly = placed(graph, norms)
@@ -70,9 +85,8 @@ def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) 
         )
         for norm, place, (name, own) in zip(norms, places, names, strict=True)
     )  # fmt: skip
-    certified = (*inputs, *kwargs.values()) if certify else None
     evidence = Evidence(model, assembly, sites, tuple(blocks), tuple(block_of), certified)
-    return Audit(
+    return assembly, Audit(
         type(model).__name__, placement_name(blocks, bool(norms)), sites, tuple(blocks), find(evidence), len(tape.ops)
     )  # fmt: skip
 
