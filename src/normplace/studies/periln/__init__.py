@@ -15,7 +15,7 @@ STUDY = Study(
         "the rate that is best for it. Variance, gradients, outliers and headroom are measured before, a quarter "
         "through and after training.\n\n"
         "Bound: the gradient in the last matrix of one MLP sublayer beside the bound of Proposition 3.1.\n\n"
-        "Initialization: Pre-LN, Peri-LN and output norms with 24 layers, trained from three kinds of initial weights; "
+        "Initialization: Pre-LN and Peri-LN with 24 layers, trained from three kinds of initial weights; "
         "at full scale only.\n\n"
         "The paper's full text was not available to us: its sizes begin at 400 million parameters and 30 billion "
         "tokens, its learning rates and initial weights are not known to us. Sizes, rates, steps, initial weights "

@@ -22,6 +22,7 @@ from normplace.tasks.sequences.text import obstacle as text_obstacle
 PLACEMENTS = ("pre", "peri")
 STARTS = ("depth", "fixed", "xavier")
 RATES = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)
+LOWER_RATES = {("peri", "depth"): (6.25e-5, 1.25e-4), ("peri", "fixed"): (1.25e-4,)}
 SEEDS = 3
 SHAPE = {"dim": 512, "depth": 24, "heads": 8, "context": 1024, "batch_size": 16, "steps": 256, "warm_up": 24}
 
@@ -52,14 +53,22 @@ def plan(scale: str) -> Iterator[InitializationTrial]:
             yield _trial(placement, "xavier", RATES[2], 0, warm_up=2, **small)
     elif scale == "full":
         for seed in range(SEEDS):
-            for rate in RATES:
-                for placement in PLACEMENTS:
-                    for start in STARTS:
+            for placement in PLACEMENTS:
+                for start in STARTS:
+                    for rate in _rates(placement, start, seed):
                         yield _trial(placement, start, rate, seed, precision="bfloat16", **SHAPE)
-        for seed in range(SEEDS):
-            for rate in RATES[1:4]:
-                for start in ("depth", "xavier"):
-                    yield _trial("output", start, rate, seed, precision="bfloat16", **SHAPE)
+
+
+def _rates(placement: str, start: str, seed: int) -> tuple[float, ...]:
+    """The learning rates of a variant.
+
+    The grid was changed once, after the first seed: extended downwards where the lowest rate was the best, and without
+    the rates far above the best, apart from the highest, for the other seeds.
+    """
+    lower = LOWER_RATES.get((placement, start), ())
+    if seed == 0:
+        return lower + RATES
+    return lower + tuple(rate for rate in RATES if rate <= 1e-3 or (rate == max(RATES) and start != "fixed"))
 
 
 def _trial(placement: str, start: str, rate: float, seed: int, **shape: Any) -> InitializationTrial:
