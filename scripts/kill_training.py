@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from normplace.train import checkpoint
+from normplace.train.distributed import World
 from normplace.train.log import FILE, read_log
 
 CHECKPOINT_EVERY = 5
@@ -75,8 +76,7 @@ def check_readable(out: Path) -> int:
     newest = checkpoint.newest(out / "checkpoints")
     if newest is None:
         return 0
-    for path in newest.glob("*.pt"):
-        torch.load(path, weights_only=True)
+    checkpoint.verify(newest, World(0, 1, torch.device("cpu"), joined=False))
     return checkpoint.read_manifest(newest)["step"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -41,6 +42,15 @@ def main(out: Path) -> None:
             if world.first:
                 torch.save(weights, out / name / "weights.pt")
         fit(network(), corpus(), recipe(), out / "alone", world)
+        if world.first:  # damage in a file that only the second process compares with its hash
+            shutil.copytree(out / "sharded", out / "damaged")
+            file = out / "damaged" / "checkpoints" / "step-00000008" / "process-1.safetensors"
+            file.write_bytes(file.read_bytes()[:-1] + b"?")
+        world.everyone(None)
+        try:
+            fit(network(), corpus(), recipe(), out / "damaged", world)
+        except UsageError as error:
+            (out / f"damaged-{world.rank}.txt").write_text(str(error))
         if world.rank == 1:
             checkpoint._sync = no_space  # on the disk of one process
         try:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,10 @@ import torch
 from tests.train.training_cases import ALONE, network
 
 from normplace.errors import UsageError
+from normplace.models.weights import read_sealed, seal, write_tensors
 from normplace.train import checkpoint
+
+safetensors = pytest.importorskip("safetensors", reason="checkpoints are kept as safetensors")
 
 
 def state(seed, steps=3):
@@ -48,7 +54,13 @@ def test_all_state_comes_back(tmp_path):
     checkpoint.load(path, other, fresh, ALONE)
     assert same(facts(other, fresh), expected)
     assert torch.equal(torch.rand(3), drawn)
-    assert checkpoint.read_manifest(path) == {"format": 1, "step": 3, "processes": 1, "word": [1.5]}
+    manifest = checkpoint.read_manifest(path)
+    files = manifest.pop("files")
+    assert manifest == {"format": 2, "step": 3, "processes": 1, "word": [1.5]}
+    content = (path / "process-0.safetensors").read_bytes()
+    assert files == {
+        "process-0.safetensors": {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
+    }
 
 
 def test_the_newest_two_are_kept(tmp_path):
@@ -68,7 +80,7 @@ def test_the_one_that_is_named_is_kept_however_many_later_ones_there_are(tmp_pat
     (tmp_path / "other" / "step-00000010").rename(tmp_path / "step-00000010")
     (tmp_path / "latest").write_text("step-00000010\n")  # as one does when the later ones are of no use
     checkpoint.save(tmp_path, 15, model, optimizer, {}, ALONE)
-    assert [path.name for path in checkpoint._whole(tmp_path)] == ["step-00000010", "step-00000015"]
+    assert [path.name for path in checkpoint.finished(tmp_path)] == ["step-00000010", "step-00000015"]
     path = checkpoint.newest(tmp_path)
     assert path is not None
     assert path.name == "step-00000015"
@@ -85,7 +97,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path, monkeypatch, fail
     expected = facts(model, optimizer)
     with monkeypatch.context() as patch:
         if fails == "tensors":
-            patch.setattr(checkpoint, "_file", lambda rank: "/dev/full")  # which every write to is refused by
+            patch.setattr(checkpoint, "file_name", lambda rank: "/dev/full")  # which every write to is refused by
         elif fails == "fsync":
             patch.setattr("os.fsync", full_disk)
         elif fails == "rename":
@@ -159,26 +171,179 @@ def test_every_moment_of_a_save_leaves_a_readable_checkpoint(tmp_path, monkeypat
     assert moments >= 9
 
 
-def test_a_damaged_checkpoint_is_said_with_the_remedy(tmp_path):
-    model, optimizer = state(0)
-    for step in (1, 2):
-        checkpoint.save(tmp_path, step, model, optimizer, {}, ALONE)
-    path = checkpoint.newest(tmp_path)
+def resealed(path, **changes):
+    """Change fields of a manifest and give it the hash that fits, as a faulty writer would."""
+    said = read_sealed(path / "manifest.json")
+    (path / "manifest.json").write_text(json.dumps(seal({**said, **changes})))
+
+
+def rewritten(path, change):
+    """Change the tensors of a checkpoint, with hashes that fit."""
+    file = path / "process-0.safetensors"
+    with safetensors.safe_open(str(file), framework="pt") as reader:
+        tensors = {key: reader.get_tensor(key).clone() for key in reader.keys()}  # noqa: SIM118
+        metadata = dict(reader.metadata())
+    change(tensors, metadata)
+    with file.open("wb") as stream:
+        described = {"sha256": write_tensors(stream, tensors, metadata)}
+    resealed(path, files={file.name: {"bytes": file.stat().st_size, **described}})
+
+
+def flip(file, bit):
+    content = bytearray(file.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(content)
+
+
+def cut(file, share):
+    content = file.read_bytes()
+    file.write_bytes(content[: int(share * len(content))])
+
+
+def fewer_rows(tensors, metadata):
+    tensors["model/embed.weight"] = tensors["model/embed.weight"][:-1]
+
+
+def other_dtype(tensors, metadata):
+    tensors["model/embed.weight"] = tensors["model/embed.weight"].half()
+
+
+def no_random_state(tensors, metadata):
+    del tensors["random/cpu"]
+
+
+def no_mean(tensors, metadata):
+    del tensors["optimizer/exp_avg/embed.weight"]
+
+
+def no_places(tensors, metadata):
+    metadata["rows"] = "[]"
+
+
+FILE = "process-0.safetensors"
+DAMAGES = {
+    "a bit of the header": lambda path: flip(path / FILE, 8 * 100),
+    "a bit of the length": lambda path: flip(path / FILE, 30),
+    "a bit of a weight": lambda path: flip(path / FILE, 8 * (path / FILE).stat().st_size - 20_001),
+    "the last bit": lambda path: flip(path / FILE, 8 * (path / FILE).stat().st_size - 1),
+    "half of it": lambda path: cut(path / FILE, 0.5),
+    "nothing of it": lambda path: cut(path / FILE, 0.0),
+    "a byte more": lambda path: (path / FILE).write_bytes((path / FILE).read_bytes() + b"\0"),
+    "no tensors": lambda path: (path / FILE).unlink(),
+    "renamed": lambda path: (path / FILE).rename(path / "process-1.safetensors"),
+    "a folder instead": lambda path: ((path / FILE).unlink(), (path / FILE).mkdir()),
+    "those of the other": lambda path: shutil.copy(path.parent / "step-00000001" / FILE, path / FILE),
+    "no manifest": lambda path: (path / "manifest.json").unlink(),
+    "an empty manifest": lambda path: cut(path / "manifest.json", 0.0),
+    "half a manifest": lambda path: cut(path / "manifest.json", 0.5),
+    "a list for a manifest": lambda path: (path / "manifest.json").write_text("[]"),
+    "a deep manifest": lambda path: (path / "manifest.json").write_text("[" * 100_000),
+    "a binary manifest": lambda path: (path / "manifest.json").write_bytes(b"\xff\xfe\x00"),
+    "another step": lambda path: (path / "manifest.json").write_text(
+        (path / "manifest.json").read_text().replace('"step": 2', '"step": 1000000')
+    ),
+    "another step, sealed": lambda path: resealed(path, step=1000000),
+    "no process, sealed": lambda path: resealed(path, processes=0),
+    "two processes, sealed": lambda path: resealed(path, processes=2),
+    "a word for the files, sealed": lambda path: resealed(path, files="process-0.safetensors"),
+    "no hash, sealed": lambda path: resealed(path, files={FILE: {"bytes": (path / FILE).stat().st_size}}),
+    "fewer rows, sealed": lambda path: rewritten(path, fewer_rows),
+    "no RNG state, sealed": lambda path: rewritten(path, no_random_state),
+    "half the optimizer, sealed": lambda path: rewritten(path, no_mean),
+    "no places, sealed": lambda path: rewritten(path, no_places),
+    "the manifest of the other": lambda path: shutil.copy(
+        path.parent / "step-00000001" / "manifest.json", path / "manifest.json"
+    ),
+}
+
+
+def resume(folder):
+    """What a run that resumes holds, without the steps that follow."""
+    path = checkpoint.newest(folder)
     assert path is not None
-    content = (path / "process-0.pt").read_bytes()
-    (path / "process-0.pt").write_bytes(content[: len(content) // 2])
-    with pytest.raises(UsageError, match=r"cannot be read .*write 'step-00000001' into .*latest\.") as caught:
-        checkpoint.load(path, model, optimizer, ALONE)
+    other = network()
+    fresh = torch.optim.AdamW(other.parameters(), lr=1e-2, fused=True)
+    checkpoint.load(path, other, fresh, ALONE)
+    return facts(other, fresh)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_offered(tmp_path, damage):
+    model, optimizer = state(0)
+    checkpoint.save(tmp_path, 1, model, optimizer, {}, ALONE)
+    expected = facts(model, optimizer)
+    checkpoint.save(tmp_path, 2, *state(1), {}, ALONE)
+    DAMAGES[damage](tmp_path / "step-00000002")
+    with pytest.raises(UsageError, match=r"step-00000002 is damaged \(.*\): step-00000001 is intact; to ") as caught:
+        resume(tmp_path)
     assert "\n" not in str(caught.value)
-    (path / "manifest.json").write_text("{")
-    with pytest.raises(UsageError, match="write 'step-00000001' into"):
-        checkpoint.read_manifest(path)
-    (path / "manifest.json").write_text(json.dumps({"format": 99}))
-    with pytest.raises(UsageError, match="of format 99, this version reads format 1"):
-        checkpoint.read_manifest(path)
-    shutil.rmtree(path)
-    with pytest.raises(UsageError, match="names 'step-00000002', which is not there"):
+    command = re.search("`(.*)`", str(caught.value))
+    assert command is not None
+    subprocess.run(command[1], shell=True, check=True)
+    assert same(resume(tmp_path), expected)
+
+
+def test_where_no_other_is_intact_none_is_offered(tmp_path):
+    for step in (1, 2):
+        checkpoint.save(tmp_path, step, *state(0), {}, ALONE)
+        flip(tmp_path / f"step-0000000{step}" / FILE, 99_999)
+    with pytest.raises(UsageError, match="no other checkpoint is intact, so choose another output folder"):
+        resume(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\x00\xfe", b"step-00000009\n", b"../run/step-00000002", b"step-2"])
+def test_a_damaged_pointer_is_refused_and_the_newest_intact_one_offered(tmp_path, content):
+    for step in (1, 2):
+        checkpoint.save(tmp_path, step, *state(0), {}, ALONE)
+    (tmp_path / "latest").write_bytes(content)
+    with pytest.raises(UsageError, match=r"latest (is damaged|names).*: step-00000002 is intact") as caught:
         checkpoint.newest(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_pointer_the_newest_is_taken(tmp_path):
+    """A run that is killed before its first checkpoint is named leaves none."""
+    for step in (1, 2):
+        checkpoint.save(tmp_path, step, *state(0), {}, ALONE)
+    (tmp_path / "latest").unlink()
+    (tmp_path / "step-00000003.part").mkdir()
+    assert checkpoint.newest(tmp_path) == tmp_path / "step-00000002"
+    (tmp_path / "latest").mkdir()
+    with pytest.raises(UsageError, match="latest cannot be read"):
+        checkpoint.newest(tmp_path)
+
+
+def test_other_formats_are_named(tmp_path):
+    checkpoint.save(tmp_path, 1, *state(0), {}, ALONE)
+    path = tmp_path / "step-00000001"
+    resealed(path, format=99)
+    with pytest.raises(UsageError, match="of format 99, this version reads format 2"):
+        checkpoint.read_manifest(path)
+    (path / "manifest.json").write_text(json.dumps({"format": 1, "step": 1, "processes": 1}))
+    with pytest.raises(UsageError, match="format 1, which has no hashes, so damage to it would go unnoticed"):
+        checkpoint.read_manifest(path)
+
+
+def test_another_dtype_is_another_network(tmp_path):
+    checkpoint.save(tmp_path, 1, *state(0), {}, ALONE)
+    rewritten(tmp_path / "step-00000001", other_dtype)
+    with pytest.raises(UsageError, match=r"'embed\.weight' is 31×16 F16, here it is 31×16 F32"):
+        resume(tmp_path)
+
+
+def test_tied_and_sliced_tensors_come_back(tmp_path):
+    class Tied(torch.nn.Module):
+        def __init__(self, value):
+            super().__init__()
+            self.one = torch.nn.Parameter(torch.full((3, 4), value).T)  # a transposed view
+            self.two = self.one
+            self.register_buffer("empty", torch.zeros(0, 2))
+            self.register_buffer("count", torch.tensor(int(value)))
+
+    model, other = Tied(2.0), Tied(0.0)
+    checkpoint.save(tmp_path, 1, model, torch.optim.AdamW(model.parameters()), {}, ALONE)
+    checkpoint.load(tmp_path / "step-00000001", other, torch.optim.AdamW(other.parameters()), ALONE)
+    assert same(model.state_dict(), other.state_dict())
 
 
 def test_another_network_is_refused_by_its_first_difference(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.train.processes import CASES, DTYPES
 from tests.train.training_cases import ALONE, corpus, network, recipe
 
@@ -75,12 +76,8 @@ def test_two_processes_give_the_losses_and_weights_of_one(runs, tmp_path, name):
 
 def test_two_processes_write_half_each(runs):
     sizes = [
-        {
-            key: len(value)
-            for key, value in torch.load(path, weights_only=True)["tensors"].items()
-            if key.startswith("optimizer/exp_avg/")
-        }
-        for path in sorted((runs / "sharded" / "checkpoints" / "step-00000008").glob("*.pt"))
+        {key: len(value) for key, value in load_file(path).items() if key.startswith("optimizer/exp_avg/")}
+        for path in sorted((runs / "sharded" / "checkpoints" / "step-00000008").glob("*.safetensors"))
     ]
     assert len(sizes) == 2
     whole = {f"optimizer/exp_avg/{name}": len(value) for name, value in network().named_parameters()}
@@ -112,6 +109,13 @@ def test_a_full_disk_of_one_process_is_said_by_both(runs):
     assert "No space left on device): step-00000004 is intact" in said[0]
     assert sorted(path.name for path in (runs / "full" / "checkpoints").iterdir()) == ["latest", "step-00000004"]
     assert fit(network(), corpus(), recipe(), runs / "full", ALONE).resumed == 4
+
+
+def test_a_damaged_file_of_one_process_is_refused_by_both(runs):
+    said = [(runs / f"damaged-{rank}.txt").read_text() for rank in range(2)]
+    assert said[0] == said[1]
+    assert "step-00000008 is damaged (process-1.safetensors has SHA-256 " in said[0]
+    assert "step-00000004 is intact" in said[0]
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch):

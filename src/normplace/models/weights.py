@@ -1,11 +1,37 @@
-"""The format weights are kept in."""
+"""Weights in files: safetensors, hashed while they are written and checked before anything is built from them.
+
+A hash finds damage: a flipped bit, a file cut short, a field edited by hand. It is no signature, and does not protect
+against someone who writes a matching hash.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
 
 from normplace.errors import UsageError
+
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
+    torch.bool: "BOOL",
+}  # fmt: skip
+HASH = "sha256"
+"""The field of a sealed JSON file that holds the hash of all others."""
+
+
+class Damage(Exception):
+    """A file is not what was written; the message says in what, for a sentence that also names the remedy."""
 
 
 def safetensors() -> Any:
@@ -19,3 +45,144 @@ def safetensors() -> Any:
     import safetensors.torch
 
     return safetensors.torch
+
+
+def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> str:
+    """Write tensors in the safetensors format, one at a time, and return the SHA-256 of the file.
+
+    Tensors on other devices, and views of shared memory, need no copy of the whole. Numbers are written as they are.
+
+    Args:
+        file: Where to.
+        tensors: By name; of the dtypes in ``DTYPES``.
+        metadata: Text that is kept with them.
+
+    Raises:
+        UsageError: If a tensor has another dtype.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    # Wide dtypes come first, so that every tensor begins at a multiple of its element's size.
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    for name in order:
+        value = tensors[name]
+        if value.dtype not in DTYPES:
+            raise UsageError(f"{name!r} is {value.dtype}, which safetensors cannot hold: convert it first.")
+        begin, end = end, end + value.numel() * value.element_size()
+        header[name] = {"dtype": DTYPES[value.dtype], "shape": list(value.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256(len(text).to_bytes(8, "little") + text)
+    file.write(len(text).to_bytes(8, "little") + text)
+    with ThreadPoolExecutor(1) as hashing:  # which takes about as long as writing, beside it
+        for name in order:
+            part = _bytes(tensors[name])
+            hashed = hashing.submit(digest.update, part)
+            file.write(part)
+            hashed.result()
+    return digest.hexdigest()
+
+
+def _bytes(value: Tensor) -> Any:
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data if value.numel() else b""
+
+
+@contextmanager
+def open_tensors(path: Path, device: str = "cpu") -> Iterator[Any]:
+    """A safetensors file as the library's reader, which loads a tensor or a part of one at a time.
+
+    Raises:
+        Damage: If the file is absent, or its header does not fit its length.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise Damage(f"{path.name} is missing")
+    try:
+        reader = safe_open(str(path), framework="pt", device=device)
+    except (OSError, SafetensorError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Damage(f"{path.name} cannot be read: {reason}") from error
+    with reader as file:
+        yield file
+
+
+def content_hash(tensors: Mapping[str, Tensor], text: str = "") -> str:
+    """The SHA-256 of tensors, their names, dtypes and shapes, and a text."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(_bytes(value))
+    return digest.hexdigest()
+
+
+def describe_file(path: Path, sha256: str) -> dict[str, Any]:
+    """What a manifest says of a file, for :func:`check_file`."""
+    return {"bytes": path.stat().st_size, HASH: sha256}
+
+
+def check_file(path: Path, described: Any) -> None:
+    """Compare a file with what :func:`describe_file` said of it.
+
+    Raises:
+        Damage: If it is absent or differs.
+    """
+    if not isinstance(described, dict) or described.keys() != {"bytes", HASH}:
+        raise Damage(f"{path.name} has no hash in the manifest")
+    if not path.is_file():
+        raise Damage(f"{path.name} is missing")
+    try:
+        size = path.stat().st_size
+        if size != described["bytes"]:
+            raise Damage(f"{path.name} has {size} bytes instead of {described['bytes']}")
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise Damage(f"{path.name} cannot be read: {error.strerror or error}") from error
+    if found != described[HASH]:
+        raise Damage(f"{path.name} has SHA-256 {found[:12]}… instead of {str(described[HASH])[:12]}…")
+
+
+def seal(said: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON-ready mapping with the hash of itself, for :func:`read_sealed`."""
+    return {**said, HASH: _json_hash(said)}
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What :func:`seal` was given, from a JSON file.
+
+    Raises:
+        Damage: If the file is absent, is not a JSON object, or does not match its hash.
+    """
+    said = read_json(path)
+    expected = said.pop(HASH, None)
+    if expected is None:
+        raise Damage(f"{path.name} holds no hash")
+    found = _json_hash(said)
+    if found != expected:
+        raise Damage(f"{path.name} has SHA-256 {found[:12]}… instead of {str(expected)[:12]}…")
+    return said
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        Damage: If the file is absent or holds something else.
+    """
+    if not path.is_file():
+        raise Damage(f"{path.name} is missing")
+    try:
+        said = json.loads(path.read_bytes())
+    except OSError as error:
+        raise Damage(f"{path.name} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise Damage(f"{path.name} is not JSON: {(str(error).splitlines() or ['?'])[0]}") from error
+    if not isinstance(said, dict):
+        raise Damage(f"{path.name} is not a JSON object")
+    return said
+
+
+def _json_hash(said: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

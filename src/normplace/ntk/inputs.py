@@ -27,9 +27,7 @@ def check_samples(x1: Tensor, x2: Tensor | None) -> None:
         if x.ndim == 0 or x.shape[0] == 0:
             raise UsageError(f"{label} has shape {tuple(x.shape)} and holds no samples: give at least one row.")
         if x.numel() == 0:
-            raise UsageError(
-                f"{label} has shape {tuple(x.shape)}, so its samples are empty: give some features."
-            )
+            raise UsageError(f"{label} has shape {tuple(x.shape)}, so its samples are empty: give some features.")
     if x2 is not None:
         if x1.shape[1:] != x2.shape[1:]:
             one, other = tuple(x1.shape[1:]), tuple(x2.shape[1:])

@@ -68,6 +68,9 @@ def check_same(path: Path, said: dict[str, Any], identity: dict[str, Any]) -> No
         UsageError: If it is another, by the first thing in which they differ.
     """
     remedy = "ask for the same, or choose another --out"
+    absent = [key for key in (*identity, "divergence", "losses") if key not in said]
+    if absent:
+        raise UsageError(f"{path} does not hold the {absent[0]} of a training run: choose another --out.")
     if said["network"] != identity["network"]:
         raise UsageError(f"{path} is of {said['network']}, but this is {identity['network']}: {remedy}.")
     if said["text"] != identity["text"]:
@@ -76,3 +79,5 @@ def check_same(path: Path, said: dict[str, Any], identity: dict[str, Any]) -> No
     for key, value in identity["recipe"].items():
         if said["recipe"].get(key) != value:
             raise UsageError(f"{path} was trained with {key}={said['recipe'].get(key)}, not {value}: {remedy}.")
+    if said["step"] > identity["recipe"]["steps"]:
+        raise UsageError(f"{path} is past the last step, {identity['recipe']['steps']}: choose another --out.")

@@ -2,8 +2,11 @@
 
 Every process writes its rows of each tensor to a file of its own, in a folder that is renamed once all files are on the
 disk; then ``latest`` is replaced; then all but the new one and the one before it are removed. So at every moment
-``latest`` names a whole checkpoint. Nothing that is read can run code: tensors are read as tensors only, the rest is
-JSON. Any number of processes can read what another number wrote; all must see the same folder.
+``latest`` names a whole checkpoint. Nothing that is read can run code: tensors are safetensors, the rest is JSON. Any
+number of processes can read what another number wrote; all must see the same folder.
+
+The manifest holds the SHA-256 of every file and of itself. All of them are compared before a value is used. A damaged
+checkpoint is refused with a sentence that names the command to resume from the one before it, if that is intact.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +24,25 @@ import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError
+from normplace.models.weights import DTYPES, Damage, describe_file, open_tensors, seal, write_tensors
 from normplace.train.distributed import World, inner
+from normplace.train.manifest import (
+    FORMAT,
+    LATEST,
+    MANIFEST,
+    damaged,
+    file_name,
+    finished,
+    folder_name,
+    newest,
+    read_manifest,
+    verify,
+)
 
-LATEST, MANIFEST = "latest", "manifest.json"
 PART = ".part"
-FORMAT = 1
+RANDOM = "random/"
+STATE = ("exp_avg", "exp_avg_sq", "step")
+"""What AdamW keeps of a parameter."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +63,7 @@ class Rows:
 def save(
     folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, said: dict[str, Any], world: World
 ) -> None:
-    """Write the checkpoint of a step.
+    """Write the checkpoint of a step, with the hash of every file.
 
     Args:
         folder: Of all checkpoints.
@@ -59,21 +76,23 @@ def save(
     Raises:
         UsageError: If it cannot be written; those before it are as they were.
     """
-    whole = folder / f"step-{step:08}"
+    whole = folder / folder_name(step)
     part = whole.with_suffix(PART)
     with _together(world, part, step):
         if world.first:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
+    written: list[tuple[str, dict[str, Any]]] = []
     with _together(world, part, step):
-        _write(part / _file(world.rank), _held(model, optimizer, world), world)
+        path = part / file_name(world.rank)
+        written.append((path.name, describe_file(path, _write(path, _held(model, optimizer, world), world))))
+    files = dict(one for share in world.everyone(written) for one in share)
+    with _together(world, part, step):
         if world.first:
-            manifest = {"format": FORMAT, "step": step, "processes": world.size, **said}
+            manifest = {**said, "format": FORMAT, "step": step, "processes": world.size, "files": files}
             with (part / MANIFEST).open("w") as file:
-                json.dump(manifest, file)
+                json.dump(seal(manifest), file)
                 _sync(file)
-    with _together(world, part, step):
-        if world.first:
             _publish(folder, part, whole)
 
 
@@ -95,21 +114,15 @@ def _together(world: World, part: Path, step: int) -> Iterator[None]:
     raise UsageError(f"the checkpoint of step {step} cannot be written to {part.parent} ({reason}): {intact}.")
 
 
-def _write(path: Path, held: dict[str, Rows], world: World) -> None:
-    content = {
-        "tensors": {key: rows.values.cpu() for key, rows in held.items()},
-        "first": {key: rows.first for key, rows in held.items()},
-        "total": {key: rows.total for key, rows in held.items()},
-        "random": _random_state(world.device),
-    }
+def _write(path: Path, held: dict[str, Rows], world: World) -> str:
+    """Write what a process holds, and return the SHA-256 of the file."""
+    tensors = {key: rows.values for key, rows in held.items()}
+    tensors |= {RANDOM + device: state for device, state in _random_state(world.device).items()}
+    rows = {key: [rows.first, rows.total] for key, rows in held.items()}
     with path.open("wb") as file:
-        try:
-            torch.save(content, file)
-        except RuntimeError as error:  # which torch's writer puts in place of the file's own
-            if isinstance(error.__context__, OSError):
-                raise error.__context__ from None
-            raise
+        sha256 = write_tensors(file, tensors, {"rows": json.dumps(rows)})
         _sync(file)
+    return sha256
 
 
 def _publish(folder: Path, part: Path, whole: Path) -> None:
@@ -125,74 +138,100 @@ def _publish(folder: Path, part: Path, whole: Path) -> None:
         _sync(file)
     pointer.replace(folder / LATEST)
     _sync_folder(folder)
-    for old in _whole(folder):
+    for old in finished(folder):
         if old not in kept:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _whole(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("step-*") if path.suffix != PART)
-
-
-def newest(folder: Path) -> Path | None:
-    """The checkpoint that ``latest`` names; None where there is none yet.
-
-    Raises:
-        UsageError: If it is not there.
-    """
-    try:
-        name = (folder / LATEST).read_text().strip()
-    except FileNotFoundError:
-        return None
-    path = folder / name
-    if not (path / MANIFEST).is_file():
-        raise UsageError(f"{folder / LATEST} names {name!r}, which is not there: write the name of another into it.")
-    return path
-
-
-def read_manifest(checkpoint: Path) -> dict[str, Any]:
-    """What was said with a checkpoint.
-
-    Raises:
-        UsageError: If it cannot be read.
-    """
-    try:
-        said = json.loads((checkpoint / MANIFEST).read_text())
-    except (OSError, ValueError) as error:
-        raise _damaged(checkpoint, error) from error
-    if said.get("format") != FORMAT:
-        raise UsageError(
-            f"{checkpoint} is a checkpoint of format {said.get('format')}, this version reads format {FORMAT}: choose "
-            "another output folder."
-        )
-    return said
-
-
 def load(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
-    """Put back weights, the optimizer's state and the state of chance.
+    """Put back weights, the optimizer's state and the RNG state, once all files have been compared with their hashes.
 
     Args:
         checkpoint: One of :func:`newest`.
-        model: As for :func:`save`; of the same names and shapes.
+        model: As for :func:`save`; of the same names, shapes and dtypes.
         optimizer: Its optimizer, new.
         world: The processes; as many as wrote the checkpoint, or not.
 
     Raises:
-        UsageError: If the checkpoint is damaged, or of another network.
+        UsageError: If the checkpoint is damaged, or of another network; the model is not changed then.
     """
-    files = [checkpoint / _file(rank) for rank in range(read_manifest(checkpoint)["processes"])]
+    verify(checkpoint, world)
+    with world.agreeing():
+        names = [file_name(rank) for rank in range(read_manifest(checkpoint)["processes"])]
+        try:
+            with ExitStack() as stack:
+                readers = [stack.enter_context(open_tensors(checkpoint / name)) for name in names]
+                pieces = _pieces(readers)
+                _prepare(model, optimizer, set(pieces))
+                held = _held(model, optimizer, world, everywhere=True)
+                _compare(checkpoint, held, pieces)
+                random = _read_random(readers[world.rank]) if world.rank < len(readers) else {}
+                with torch.no_grad():
+                    for key, rows in held.items():
+                        _fill(key, rows, pieces[key])
+                _restore_random(random, world.device)
+        except Damage as damage:
+            raise damaged(checkpoint, damage) from damage
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a tensor in a file.
+
+    Args:
+        reader: Of the file.
+        first: The place of the first row.
+        count: How many rows.
+        total: How many the whole tensor has.
+        shape: The dimensions after the first.
+        dtype: As safetensors spells it.
+    """
+
+    reader: Any
+    first: int
+    count: int
+    total: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def _pieces(readers: list[Any]) -> dict[str, list[Piece]]:
+    """The pieces of every tensor in the order of their rows.
+
+    Raises:
+        Damage: If rows of a tensor are missing, come twice, or do not belong together.
+    """
+    found: dict[str, list[Piece]] = {}
+    for reader in readers:
+        places = _places(reader)
+        for key in reader.keys():  # noqa: SIM118 (no mapping)
+            if key.startswith(RANDOM):
+                continue
+            if key not in places:
+                raise Damage(f"which rows of {key!r} a file holds is not known")
+            whole = reader.get_slice(key)
+            shape, (first, total) = tuple(whole.get_shape()), places[key]
+            piece = Piece(reader, first, shape[0] if shape else 1, total, shape[1:], whole.get_dtype())
+            found.setdefault(key, []).append(piece)
+    for key, pieces in found.items():
+        pieces.sort(key=lambda piece: (piece.first, piece.count))
+        place = 0
+        for piece in pieces:
+            if piece.first != place:
+                raise Damage(f"rows {place} to {piece.first} of {key!r} are missing or come twice")
+            place += piece.count
+        if len({(piece.total, piece.shape, piece.dtype) for piece in pieces}) != 1 or place != pieces[0].total:
+            raise Damage(f"the parts of {key!r} do not make one tensor")
+    return found
+
+
+def _places(reader: Any) -> dict[str, tuple[int, int]]:
+    """The place of the first row of each tensor in a file, and the number of rows in all."""
     try:
-        written = [torch.load(file, map_location="cpu", mmap=True, weights_only=True) for file in files]
-    except (OSError, RuntimeError, EOFError) as error:
-        raise _damaged(checkpoint, error) from error
-    _prepare(model, optimizer, {key for content in written for key in content["tensors"]})
-    held = _held(model, optimizer, world, everywhere=True)
-    _compare(checkpoint, held, written)
-    with torch.no_grad():
-        for key, rows in held.items():
-            _fill(key, rows, written)
-    if world.rank < len(written):
-        _restore_random(written[world.rank]["random"], world.device)
+        places = json.loads((reader.metadata() or {})["rows"])
+        return {key: (int(first), int(total)) for key, (first, total) in places.items()}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _held(
@@ -222,38 +261,47 @@ def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tup
 
 
 def _prepare(model: nn.Module, optimizer: torch.optim.Optimizer, written: set[str]) -> None:
-    """Give a new optimizer the tensors that were written, still empty; it would make them at its first step."""
+    """Give a new optimizer the tensors that were written, still empty; it would make them at its first step.
+
+    Raises:
+        Damage: If only some of a parameter's were written.
+    """
     for name, parameter in inner(model).named_parameters():
-        for kind in ("exp_avg", "exp_avg_sq", "step"):
-            if f"optimizer/{kind}/{name}" in written:
-                empty = torch.zeros((), device=parameter.device) if kind == "step" else torch.zeros_like(parameter)
-                optimizer.state[parameter][kind] = empty
+        there = [kind for kind in STATE if f"optimizer/{kind}/{name}" in written]
+        if len(there) not in (0, len(STATE)):
+            raise Damage(f"the optimizer's state of {name!r} is incomplete")
+        for kind in there:
+            empty = torch.zeros((), device=parameter.device) if kind == "step" else torch.zeros_like(parameter)
+            optimizer.state[parameter][kind] = empty
 
 
-def _compare(checkpoint: Path, held: dict[str, Rows], written: list[dict[str, Any]]) -> None:
-    there = {key: (c["total"][key], *value.shape[1:]) for c in written for key, value in c["tensors"].items()}
-    here = {key: (rows.total, *rows.values.shape[1:]) for key, rows in held.items()}
+def _compare(checkpoint: Path, held: dict[str, Rows], pieces: dict[str, list[Piece]]) -> None:
+    there = {key: (_shape(part[0].total, part[0].shape), part[0].dtype) for key, part in pieces.items()}
+    here = {
+        key: (_shape(rows.total, tuple(rows.values.shape[1:])), DTYPES.get(rows.values.dtype, "?"))
+        for key, rows in held.items()
+    }
     for key in sorted(there.keys() | here.keys()):
-        if there.get(key) != here.get(key):
+        theirs, ours = there.get(key, ("absent", "")), here.get(key, ("absent", ""))
+        if theirs != ours:
+            kinds = (" ".join(one).strip() if theirs[0] == ours[0] else one[0] for one in (theirs, ours))
             raise UsageError(
-                f"{checkpoint} is of another network: its {key.partition('/')[2]!r} is {_shape(there.get(key))}, here "
-                f"it is {_shape(here.get(key))}; build the same network, or choose another output folder."
+                f"{checkpoint} is of another network: its {key.partition('/')[2]!r} is {next(kinds)}, here it is "
+                f"{next(kinds)}; build the same network, or choose another output folder."
             )
 
 
-def _fill(key: str, rows: Rows, written: list[dict[str, Any]]) -> None:
+def _fill(key: str, rows: Rows, pieces: list[Piece]) -> None:
     """Copy the rows this process holds from the files that have them."""
     if not rows.values.ndim:
-        rows.values.copy_(written[0]["tensors"][key])
+        rows.values.copy_(pieces[0].reader.get_tensor(key))
         return
     end = rows.first + len(rows.values)
-    for content in written:
-        if key not in content["tensors"]:
-            continue
-        theirs, first = content["tensors"][key], content["first"][key]
-        low, high = max(rows.first, first), min(end, first + len(theirs))
+    for piece in pieces:
+        low, high = max(rows.first, piece.first), min(end, piece.first + piece.count)
         if low < high:
-            rows.values[low - rows.first : high - rows.first].copy_(theirs[low - first : high - first])
+            part = piece.reader.get_slice(key)[low - piece.first : high - piece.first]
+            rows.values[low - rows.first : high - rows.first].copy_(part)
 
 
 def _random_state(device: torch.device) -> dict[str, Tensor]:
@@ -261,25 +309,28 @@ def _random_state(device: torch.device) -> dict[str, Tensor]:
     return state | {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else state
 
 
+def _read_random(reader: Any) -> dict[str, Tensor]:
+    """The RNG state in a file.
+
+    Raises:
+        Damage: If there is none for the CPU, or it has another size.
+    """
+    state = {key.removeprefix(RANDOM): reader.get_tensor(key) for key in reader.keys() if key.startswith(RANDOM)}  # noqa: SIM118
+    here = torch.get_rng_state()
+    if "cpu" not in state or (state["cpu"].shape, state["cpu"].dtype) != (here.shape, here.dtype):
+        raise Damage("the RNG state is missing or has another size")
+    return state
+
+
 def _restore_random(state: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"].clone())
+    if "cpu" in state:
+        torch.set_rng_state(state["cpu"].clone())
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"].clone(), device)
 
 
-def _file(rank: int) -> str:
-    return f"process-{rank}.pt"
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "absent" if shape is None else "×".join(map(str, shape))
-
-
-def _damaged(checkpoint: Path, error: Exception) -> UsageError:
-    reason = str(error).splitlines()[0]
-    others = [path.name for path in _whole(checkpoint.parent) if path != checkpoint]
-    remedy = f"write {others[-1]!r} into {checkpoint.parent / LATEST}" if others else "start in another folder"
-    return UsageError(f"the checkpoint {checkpoint} cannot be read ({reason}): {remedy}.")
+def _shape(total: int, rest: tuple[int, ...]) -> str:
+    return "×".join(map(str, (total, *rest)))
 
 
 def _sync(file: Any) -> None:

@@ -59,6 +59,22 @@ class World:
         dist.all_gather_object(said, value)
         return said
 
+    @contextmanager
+    def agreeing(self) -> Iterator[None]:
+        """Raise a UsageError of one process in all of them; the block itself must not wait for another process.
+
+        Raises:
+            UsageError: If a process raised one, with the sentence of the first that did.
+        """
+        problem = None
+        try:
+            yield
+        except UsageError as error:
+            problem = error
+        sentence = next((said for said in self.everyone(problem and str(problem)) if said is not None), None)
+        if sentence is not None:
+            raise UsageError(sentence) from problem
+
 
 @contextmanager
 def join(device: str = "auto") -> Iterator[World]:

@@ -302,11 +302,13 @@ class _Loop:
 
     def _resume(self) -> int:
         """Go on from the newest checkpoint; how many steps were taken before it."""
-        path = checkpoint.newest(self.folder)
+        with self.world.agreeing():
+            path = checkpoint.newest(self.folder)
+            said = {} if path is None else checkpoint.read_manifest(path)
+            if path is not None:
+                check_same(path, said, self.identity)
         if path is None:
             return 0
-        said = checkpoint.read_manifest(path)
-        check_same(path, said, self.identity)
         checkpoint.load(path, self.model, self.optimizer, self.world)
         self.divergence.restore(said["divergence"])
         self.losses = said["losses"]
