@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from normplace.errors import UsageError
+from normplace.models.sequence import SequenceModel
 from normplace.models.transformer import AttentionConfig, Start, Transformer, TransformerConfig
 from normplace.models.transformer.starts import Embedding
 
@@ -42,3 +43,22 @@ def test_a_number_that_the_table_does_not_have(number):
     with pytest.raises(UsageError, match=rf"from 0 to 6 here, got {min(number, 2)} to {max(number, 2)}"):
         table(torch.tensor([[2, number]]))
     assert torch.equal(table(torch.tensor([[2, 6]])), table.weight[[2, 6]][None])
+
+
+def test_no_matrix_before_an_output_norm_starts_small():
+    for placement in ("peri", "output", "normformer"):
+        config = TransformerConfig(64, 128, 8, placement, attention=AttentionConfig(heads=4))
+        model = Transformer(config, generator=torch.Generator().manual_seed(0))
+        layer = model.layers[0]
+        assert float(layer.attention.branch.output.weight.detach().std()) == pytest.approx(math.sqrt(2 / 256), rel=0.04)
+
+
+@pytest.mark.parametrize("mixer", ["relation", "attention", "linear-attention", "gated-linear"])
+def test_sequence_models_follow_the_same_rule(mixer):
+    def last(placement: str) -> float:
+        generator = torch.Generator().manual_seed(0)
+        model = SequenceModel(29, 64, 4, mixer=mixer, positions="none", placement=placement, generator=generator)
+        return float(model.blocks[0][0].branch.output.weight.detach().std())
+
+    assert last("peri") == pytest.approx(math.sqrt(2 / 128), rel=0.06)
+    assert last("pre") == pytest.approx(0.02 / math.sqrt(4 if mixer == "relation" else 8), rel=0.06)

@@ -14,8 +14,6 @@ from normplace.models.sequence.linear import GatedLinear, LinearAttention, Linea
 from normplace.models.sequence.relation import RelationBranch, RelationCache
 from normplace.models.transformer import ALiBi, Attention, FeedForward, LayerCache, Rotary, Start
 
-STD = 0.02
-"""Standard deviation of initial weights, as published for CausalRN."""
 POSITIONS = ("learned", "sinusoidal", "none")
 """Positions that any mixer can be told: they are added to the embedding, or left out."""
 
@@ -30,13 +28,13 @@ class Mixer(Protocol):
         """The kinds of position that the mixer can use."""
         ...
 
-    def branches(self, dim: int, depth: int, positions: str, **factory: Any) -> list[nn.Module]:
+    def branches(self, dim: int, positions: str, start: Start, **factory: Any) -> list[nn.Module]:
         """The branches of one block, in the order in which they are added to the stream; the first one mixes.
 
         Args:
             dim: Width of the stream.
-            depth: Blocks of the network.
             positions: One of those the mixer can use.
+            start: The initial weights; its depth is the number of blocks.
             **factory: Generator, device and dtype of the parameters.
         """
         ...
@@ -78,20 +76,22 @@ class Relation:
         """Those that are added to the embedding."""
         return POSITIONS
 
-    def branches(self, dim: int, depth: int, positions: str, **factory: Any) -> list[nn.Module]:
-        """One branch; its last weights start smaller by sqrt(depth), as published."""
+    def branches(self, dim: int, positions: str, start: Start, **factory: Any) -> list[nn.Module]:
+        """One branch; ``depth`` starts its last weights smaller by sqrt(depth), as published."""
+        hidden = dim if self.hidden is None else self.hidden
+        last_std = start.std / math.sqrt(start.depth) if start.kind == "depth" else start.of(hidden, dim)
         return [
             self.branch(
                 dim,
-                self.hidden,
+                hidden,
                 heads=self.heads,
                 norm=self.norm,
                 activation=self.activation,
                 post_norm=self.post_norm,
                 eps=self.eps,
                 form=self.form,
-                std=STD,
-                last_std=STD / math.sqrt(depth),
+                std=start.of(dim, hidden),
+                last_std=last_std,
                 **factory,
             )
         ]
@@ -123,9 +123,8 @@ class SelfAttention:
         """Those added to the embedding, and those attention knows."""
         return (*POSITIONS, "rotary", "alibi")
 
-    def branches(self, dim: int, depth: int, positions: str, **factory: Any) -> list[nn.Module]:
-        """Attention and the MLP; their last weights start smaller by sqrt(2 depth), as GPT-2's."""
-        start = Start("depth", STD, depth)
+    def branches(self, dim: int, positions: str, start: Start, **factory: Any) -> list[nn.Module]:
+        """Attention and the MLP; ``depth`` starts their last weights smaller by sqrt(2 depth), as GPT-2 does."""
         where = {"rotary": Rotary(), "alibi": ALiBi()}.get(positions)
         return [
             Attention(dim, self.heads, positions=where, start=start, **factory),
@@ -158,9 +157,8 @@ class LinearMixer:
         """Those that are added to the embedding."""
         return POSITIONS
 
-    def branches(self, dim: int, depth: int, positions: str, **factory: Any) -> list[nn.Module]:
+    def branches(self, dim: int, positions: str, start: Start, **factory: Any) -> list[nn.Module]:
         """Linear attention and the MLP."""
-        start = Start("depth", STD, depth)
         return [
             self.branch(dim, self.heads, start=start, **factory),
             FeedForward(dim, self.hidden, kind=self.mlp, bias=True, start=start, **factory),

@@ -11,15 +11,17 @@ from torch import Tensor, nn
 
 from normplace.errors import UsageError, unknown
 from normplace.models.positions import sinusoids
-from normplace.models.sequence.mixers import STD, Mixer, Relation, build_mixer
+from normplace.models.sequence.mixers import Mixer, Relation, build_mixer
 from normplace.models.transformer.generate import check_draws, draw, extend
 from normplace.models.transformer.layer import Blocks
-from normplace.models.transformer.starts import Embedding, Projection
+from normplace.models.transformer.starts import Embedding, Projection, Start, suited_kind
 from normplace.models.transformer.streams import build_streams
 from normplace.norms import LayerNorm
 from normplace.placement import Placement
 from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
 
+STD = 0.02
+"""Standard deviation of initial weights, as published for CausalRN."""
 WHOLE = (torch.long, torch.int, torch.short, torch.uint8)
 
 
@@ -40,7 +42,8 @@ class SequenceModel(nn.Module):
     """Tokens in, logits of the next token out; the blocks are :class:`normplace.Residual` around a mixer's branches.
 
     Token embedding and learned positions start standard normal, other weights with deviation 0.02, biases at 0, as
-    published for CausalRN (arXiv 2406.16168), whatever the mixer.
+    published for CausalRN (arXiv 2406.16168), whatever the mixer. The last weights of a branch start smaller the deeper
+    the network; where the placement has an output norm, all weights of branches follow Xavier's rule instead.
 
     Args:
         vocab_size: Number of tokens.
@@ -102,7 +105,8 @@ class SequenceModel(nn.Module):
         self.embed = Embedding(vocab_size, dim, 1.0, **factory)
         self.places = None if context is None else Embedding(context, dim, 1.0, **factory)
         self.embedding_norm = build_slot_norm(chosen, "embedding", dim) if rule.embedding else None
-        blocks = [self.mixer.branches(dim, depth, positions, **factory) for _ in range(depth)]
+        start = Start(suited_kind(rule), STD, depth)
+        blocks = [self.mixer.branches(dim, positions, start, **factory) for _ in range(depth)]
         self.blocks = nn.ModuleList(
             Blocks(*(Residual(branch, dim, rule.of_one_block(), chosen, layer, depth) for branch in block))
             for layer, block in enumerate(blocks, start=1)

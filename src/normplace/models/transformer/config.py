@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from normplace.errors import UsageError, unknown
-from normplace.models.transformer.starts import Start
+from normplace.models.transformer.starts import Start, suited_kind
 from normplace.norms import NORMS
 from normplace.placement import Placement, known_fields
 
@@ -126,8 +126,8 @@ class TransformerConfig:
         head: What turns the stream into scores.
         embedding_scale: Multiplier of the embedding.
         token_types: How many types a token may be marked with, as BERT's two segments; 0 for no such marks.
-        start: ``depth``, ``fixed`` or ``xavier``, as in :class:`Start`; None for what suits the placement: ``xavier``
-            where it scales initial weights, ``fixed`` where it scales norms by depth, else ``depth``.
+        start: ``depth``, ``fixed`` or ``xavier``, as in :class:`Start`; None for what suits the placement, see
+            :func:`normplace.models.transformer.starts.suited_kind`.
         std: Standard deviation of the initial weights.
 
     Raises:
@@ -185,14 +185,7 @@ class TransformerConfig:
 
     def starts(self) -> Start:
         """Where the weights start."""
-        blocks, kind = self.rule.every_block, self.start
-        if kind is None:
-            kind = "depth"
-            if any(block.input_scale != 1 or block.input_gain != 1 for block in blocks):
-                kind = "fixed"
-            if any(block.init_gain != 1 for block in blocks):
-                kind = "xavier"
-        return Start(kind, self.std, self.depth)
+        return Start(suited_kind(self.rule) if self.start is None else self.start, self.std, self.depth)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form that :meth:`from_dict` reads back."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, unknown
+from normplace.placement import Placement
 
 KINDS = ("depth", "fixed", "xavier")
 
@@ -52,6 +53,21 @@ class Start:
         if self.kind == "xavier":
             return math.sqrt(2 / (fan_in + fan_out))
         return self.std / math.sqrt(2 * self.depth) if last and self.kind == "depth" else self.std
+
+
+def suited_kind(placement: Placement) -> str:
+    """The kind of initial weights that suits a placement.
+
+    ``xavier`` where a norm follows the branch: the network is then invariant to the scale of the branch's last matrix,
+    so a small initial matrix only means large relative updates (docs/initialization.md). Also ``xavier`` where the
+    placement scales initial weights, as DeepNorm does; ``fixed`` where it scales norms by depth; else ``depth``.
+    """
+    blocks = placement.every_block
+    if any(block.output or block.init_gain != 1 for block in blocks):
+        return "xavier"
+    if any(block.input_scale != 1 or block.input_gain != 1 for block in blocks):
+        return "fixed"
+    return "depth"
 
 
 class Projection(nn.Linear):
