@@ -52,7 +52,7 @@ def complaint(capsys, *words: str) -> str:
         ("verify nowhere.jsonl", "there is no nowhere.jsonl"),
         ("report nowhere", "there is no nowhere"),
         ("doctor extra", "nothing is known to do with 'extra'"),
-        ("study no.such.module:STUDY", "names no module on the Python path"),
+        ("study no.such.module:STUDY", "cannot import 'no.such.module': run from its folder"),
     ],
 )
 def test_a_mistake_gets_one_sentence_and_code_2(words, sentence, capsys):
@@ -166,7 +166,7 @@ def test_interruption_is_not_an_error_of_the_user(monkeypatch, capsys):
 
     monkeypatch.setattr("normplace.lab.engines.LocalEngine.run", interrupted)
     assert run_sample() == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "run the same command to resume" in capsys.readouterr().err
 
 
 def test_the_module_runs():

@@ -3,7 +3,7 @@
 Build networks with any placement, find and measure the norms of existing ones, and see the evidence.
 """
 
-from normplace import convert, models, ntk, ops
+from normplace import _startup, convert, models, ntk, ops  # noqa: F401 (_startup first: the others take long)
 from normplace._version import __version__
 from normplace.audit import SignalsCallback, signals, survival
 from normplace.convert import insert, move

@@ -14,17 +14,22 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from normplace._startup import INTERRUPTED, restore_interrupt
 from normplace._version import __version__
 from normplace.errors import UsageError, unknown
+from normplace.terminal import complain, flush_output, one_line, prepare_streams
 
 if TYPE_CHECKING:
     from normplace.lab.claims import Claim
     from normplace.lab.results import Line
+    from normplace.lab.runner import Recorded
     from normplace.lab.study import Study
 
 RUNS = Path("runs")
+SHOWN = 10
+"""Damaged lines of a file that are named one by one."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,6 +38,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Turn the parser's own message into the project's."""
         raise UsageError(f"{message}; see '{self.prog} --help'.")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help; argparse's own method hides that standard output cannot be written."""
+        (file or sys.stderr).write(message)
 
     def parse_strictly(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse all words, refusing those no option takes."""
@@ -62,6 +71,7 @@ def study(arguments: argparse.Namespace) -> int:
     from normplace.lab.config import parse_overrides
     from normplace.lab.engines import open_engine
     from normplace.lab.progress import Progress
+    from normplace.lab.results import fitting
     from normplace.lab.runner import Run, trial_label
     from normplace.lab.study import load_study
     from normplace.studies import STUDIES
@@ -72,10 +82,12 @@ def study(arguments: argparse.Namespace) -> int:
     with closing(open_engine(arguments.engine, arguments.jobs, arguments.address)) as engine:
         lines = run.execute(arguments.out, engine, Progress(), arguments.part)
     failed = [line for line in lines if line.status == "failed"]
-    _print_verdicts(chosen.claims, lines)
+    with fitting(path):
+        _print_verdicts(chosen.claims, lines)
     print(f"{len(lines) - len(failed)} trials recorded in {path}; 'normplace report {arguments.out}' makes the page.")
     for line in failed:
-        print(f"failed: {trial_label(chosen, line.part, line.config)}: {(line.error or '').strip().splitlines()[-1]}")
+        reason = (line.error or "no message").strip().rpartition("\n")[2]
+        print(f"failed: {trial_label(chosen, line.part, line.config)}: {reason}")
     return 1 if failed else 0
 
 
@@ -87,14 +99,16 @@ def report(arguments: argparse.Namespace) -> int:
     _need("lab", "rich", "scipy")
     from normplace.lab.report import Section, write_report
     from normplace.lab.runner import recorded_run
+    from normplace.output import check_writable
 
-    sections = []
-    for path in _result_files(arguments.results):
-        run, lines = recorded_run(path, _known_studies(arguments.study))
-        sections.append(Section(run.study, lines, str(path)))
-    write_report(sections, arguments.out)
+    check_writable(arguments.out)
+    known = _known_studies(arguments.study)
+    recorded = [recorded_run(path, known) for path in _result_files(arguments.results)]
+    write_report(
+        [Section(one.run.study, one.lines, str(one.path), len(one.damaged)) for one in recorded], arguments.out
+    )
     print(f"The report is at {arguments.out.resolve()}")
-    return 0
+    return _report_damage(recorded)
 
 
 def verify(arguments: argparse.Namespace) -> int:
@@ -103,17 +117,20 @@ def verify(arguments: argparse.Namespace) -> int:
     Takes result files or folders of them; without any, the results that come with the package.
     """
     _need("lab", "rich", "scipy")
+    from normplace.lab.results import fitting
     from normplace.lab.runner import recorded_run
 
     known = _known_studies(arguments.study)
-    runs = [(path, *recorded_run(path, known)) for path in _result_files(arguments.results)]
+    recorded = [recorded_run(path, known) for path in _result_files(arguments.results)]
     if arguments.markdown:
-        print(_markdown([(run.study, run.scale, lines) for _, run, lines in runs]))
-        return 0
-    for path, run, lines in runs:
-        print(f"{run.study.name} at scale {run.scale}, {len(lines)} trials in {path}")
-        _print_verdicts(run.study.claims, lines, every_check=True)
-    return 0
+        with fitting("these files"):
+            print(_markdown([(one.run.study, one.run.scale, one.lines) for one in recorded]))
+        return _report_damage(recorded)
+    for one in recorded:
+        print(f"{one.run.study.name} at scale {one.run.scale}, {len(one.lines)} trials in {one.path}")
+        with fitting(one.path):
+            _print_verdicts(one.run.study.claims, one.lines, every_check=True)
+    return _report_damage(recorded)
 
 
 def audit(arguments: argparse.Namespace) -> int:
@@ -235,6 +252,16 @@ def _markdown(runs: Sequence[tuple[Study, str, Sequence[Line]]]) -> str:
     return "\n".join([*head, *(row for _, row in best.values())])
 
 
+def _report_damage(recorded: Sequence[Recorded]) -> int:
+    """Name the lines that were left out; the exit code is 1 if there are any."""
+    for one in recorded:
+        for sentence in one.damaged[:SHOWN]:
+            print(f"normplace: {one_line(sentence)}.", file=sys.stderr)
+        if (more := len(one.damaged) - SHOWN) > 0:
+            print(f"normplace: {one_line(str(one.path))} has {more} more damaged lines.", file=sys.stderr)
+    return 1 if any(one.damaged for one in recorded) else 0
+
+
 def _known_studies(references: Sequence[str]) -> dict[str, str]:
     """References by name: the package's studies, and those of the user's own that a result file may be of.
 
@@ -254,8 +281,12 @@ def _result_files(paths: Sequence[Path]) -> list[Path]:
         return list(committed_results())
     found: list[Path] = []
     for path in paths:
-        if not path.exists():
-            raise UsageError(f"there is no {path}: run 'normplace study' first, or check the path.")
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            raise UsageError(f"there is no {path}: run 'normplace study' first, or check the path.") from None
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror or error}.") from error
         inside = sorted([*path.glob("*.jsonl"), *path.glob("*.jsonl.gz")]) if path.is_dir() else [path]
         if not inside:
             raise UsageError(f"{path} holds no result files: run 'normplace study --out {path}' first.")
@@ -339,15 +370,24 @@ def build_parser() -> Parser:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    restore_interrupt()
+    prepare_streams()
+    return flush_output(_run(sys.argv[1:] if words is None else words))
+
+
+def _run(words: Sequence[str]) -> int:
+    """Parse the words and run the verb; an error of the user or of the system becomes one sentence."""
     try:
-        arguments = build_parser().parse_strictly(sys.argv[1:] if words is None else words)
+        arguments = build_parser().parse_strictly(words)
         return arguments.function(arguments)
     except UsageError as error:
-        print(f"normplace: {error}", file=sys.stderr)
-        return 2
+        return complain(str(error), 2)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
         return 0
+    except OSError as error:
+        where = "a file or standard output" if error.filename is None else error.filename
+        return flush_output(0) or complain(f"cannot read or write {where}: {error.strerror or error}.", 2)
     except KeyboardInterrupt:
-        print("normplace: stopped; what was finished is recorded, and the same command goes on.", file=sys.stderr)
-        return 130
+        return complain("interrupted; progress is saved, run the same command to resume.", INTERRUPTED)
+    except SystemExit as stop:  # --help and --version
+        return int(stop.code or 0)

@@ -135,9 +135,9 @@ def test_an_error_shows_in_the_exit_code(module, capsys):
     [
         ("audit", "give either package.module:factory or --hf"),
         ("audit my_models:good --hf config.json", "give either package.module:factory or --hf"),
-        ("audit my_models", "'my_models' is no factory: write package.module:function."),
-        ("audit no_such:model", "'no_such' names no module"),
-        ("audit my_models:god", "my_models has no function 'god'"),
+        ("audit my_models", "cannot import 'my_models': write package.module:name."),
+        ("audit no_such:model", "cannot import 'no_such'"),
+        ("audit my_models:god", "module 'my_models' has no 'god'"),
         ("audit my_models:nothing", "my_models:nothing returned int where a model is wanted"),
         ("audit my_models:broken", "my_models:broken failed (RuntimeError: no weights here): call it by itself"),
         ("audit --hf nowhere", "there is no configuration at nowhere"),

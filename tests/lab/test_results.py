@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
+import errno
 import gzip
 import json
+import math
+import os
 
 import pytest
 
 from normplace import UsageError
-from normplace.lab.results import FORMAT, Line, ResultFile, finite, latest, read_lines
+from normplace.lab.lines import parse_line, trial_hash
+from normplace.lab.results import FORMAT, Damage, Line, ResultFile, finite, latest, read_lines, scan
 
 
 def line(number: int, status: str = "ok", **more) -> Line:
@@ -54,7 +57,7 @@ def test_a_torn_fragment_is_kept_aside(path):
     ("content", "reason"),
     [
         ("hello\nworld\n", r"results.jsonl:1 is not a result line"),
-        ("[1]\n", "a file that a normplace study wrote"),
+        ("[1]\n", "a file that this version of normplace wrote"),
         (json.dumps({"format": FORMAT + 1}) + "\n", f"format {FORMAT + 1}, this version reads format {FORMAT}"),
         (json.dumps({"format": FORMAT, "study": "x"}) + "\n", "lacks 'config'"),
     ],
@@ -66,11 +69,125 @@ def test_a_foreign_file_is_refused_and_left_alone(path, content, reason):
     assert path.read_text() == content
 
 
-def test_a_torn_line_in_the_middle_is_no_recovery_case(path):
-    good = path.read_text().splitlines()
-    path.write_text("\n".join([good[0], good[1][:20], good[2]]) + "\n")
-    with pytest.raises(UsageError, match=r":2 is not a result line"):
-        ResultFile(path)
+def changed(text: str, **fields) -> bytes:
+    """A line as written before there were checksums, with other fields."""
+    data = {key: value for key, value in json.loads(text).items() if key != "crc32"}
+    data["hash"] = trial_hash(data["study"], data["part"], data["config"])
+    return json.dumps(data | fields).encode()
+
+
+DAMAGES = {
+    "a torn line in the middle": (lambda text: text[:20].encode(), "is not a result line"),
+    "a byte that is not UTF-8": (lambda text: text.encode()[:40] + b"\xff" + text.encode()[41:], "match its checksum"),
+    "a changed digit": (lambda text: text.replace("0.33", "0.34").encode(), "does not match its checksum"),
+    "binary": (lambda text: bytes(range(10)) + bytes(range(11, 256)), "is not a result line"),
+    "deep nesting": (lambda text: b"[" * 100_000, "nested too deeply"),
+    "half a surrogate pair": (lambda text: changed(text, error="\ud800"), "is not a result line"),
+    "not a number": (lambda text: changed(text, metrics={"value": math.nan}), "is not a result line"),
+    "infinity": (lambda text: changed(text, metrics={"v": 1}).replace(b'"v": 1', b'"v": 1e999'), "not a finite"),
+    "a huge whole number": (lambda text: changed(text, metrics={"v": 10**400}), "not a finite number"),
+    "a longer whole number": (lambda text: b'{"format": ' + b"1" * 10_000 + b"}", "is not a result line"),
+    "metrics as a list": (lambda text: changed(text, metrics=[1]), "wrong 'metrics'"),
+    "a metric as text": (lambda text: changed(text, metrics={"value": "high"}), "not a finite number"),
+    "a series as text": (lambda text: changed(text, series={"x": "abc"}), "not a list of finite numbers"),
+    "a seed as text": (lambda text: changed(text, seed="0"), "wrong 'seed'"),
+    "another seed": (lambda text: changed(text, seed=7), "does not match its hash"),
+    "another configuration": (lambda text: changed(text, config={"seed": 5}, seed=5), "does not match its hash"),
+    "an unknown status": (lambda text: changed(text, status="fine"), "wrong 'status'"),
+    "another format": (lambda text: changed(text, format=2), "has results of format 2"),
+    "a format that is a list": (lambda text: changed(text, format=[1]), "has results of format"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_line_is_numbered_and_set_aside_and_the_others_are_kept(path, name):
+    damage, reason = DAMAGES[name]
+    good = path.read_bytes().splitlines(keepends=True)
+    damaged = damage(good[1].decode().rstrip()) + b"\n"
+    path.write_bytes(good[0] + damaged + good[2])
+    entries = list(scan(path))
+    assert [type(entry) for entry in entries] == [Line, Damage, Line]
+    assert entries[1].number == 2
+    assert reason in entries[1].reason
+    with pytest.raises(UsageError, match=r"results.jsonl:2 "):
+        read_lines(path)
+    with ResultFile(path) as results:
+        assert results.recovered.read_bytes() == damaged
+        assert len(results.lines) == 2
+        with pytest.raises(UsageError, match="another run is writing"):
+            ResultFile(path)
+        results.append(line(9))
+    assert path.read_bytes() == good[0] + good[2] + line(9).to_json().encode() + b"\n"
+
+
+def test_any_single_changed_byte_is_noticed(path):
+    (first, *_) = path.read_bytes().splitlines()
+    unchanged = 0
+    for index in range(len(first)):
+        for bit in (0, 6):
+            damaged = bytearray(first)
+            damaged[index] ^= 1 << bit
+            try:
+                parse_line(bytes(damaged))
+            except UsageError:
+                continue
+            unchanged += 1
+    assert unchanged == 0
+
+
+def test_lines_from_before_checksums_are_read(path):
+    path.write_bytes(b"".join(changed(text) + b"\n" for text in path.read_text().splitlines()))
+    assert [line.metrics for line in read_lines(path)] == [{"value": number / 3} for number in range(3)]
+
+
+def test_a_link_to_a_damaged_file_stays_a_link(path, tmp_path):
+    path.write_bytes(path.read_bytes() + b"{}\n")
+    (tmp_path / "link.jsonl").symlink_to(path)
+    with ResultFile(tmp_path / "link.jsonl"):
+        pass
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert len(read_lines(path)) == 3
+
+
+def test_only_the_lines_of_wanted_trials_are_held(path):
+    with ResultFile(path, wanted={"hash1"}) as results:
+        assert [line.hash for line in results.lines] == ["hash1"]
+    assert [line.hash for line in latest(read_lines(path), {"hash1"}).values()] == ["hash1"]
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_no_part_of_a_line(path, monkeypatch):
+    before = path.read_bytes()
+    write = os.write
+
+    def full(file, data):
+        if len(data) < 100:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data[: len(data) - 50])
+
+    with ResultFile(path) as results:
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(UsageError, match="No space left on device; free space and run the same command to resume"):
+            results.append(line(9))
+    assert path.read_bytes() == before
+
+
+def test_a_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(UsageError, match="not a regular file"):
+        ResultFile(tmp_path / "pipe.jsonl")
+    with pytest.raises(UsageError, match="not a regular file"):
+        read_lines(tmp_path / "pipe.jsonl")
+
+
+def test_a_line_without_end_and_a_gzip_bomb_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("normplace.lab.results.LONGEST", 1000)
+    monkeypatch.setattr("normplace.lab.results.UNPACKED", 10_000)
+    (tmp_path / "long.jsonl").write_bytes(b"x" * 2000)
+    with pytest.raises(UsageError, match="is longer than"):
+        read_lines(tmp_path / "long.jsonl")
+    (tmp_path / "bomb.jsonl.gz").write_bytes(gzip.compress(b"\n" * 20_000))
+    with pytest.raises(UsageError, match="expands to more than"):
+        read_lines(tmp_path / "bomb.jsonl.gz")
 
 
 def test_one_writer_at_a_time(path):
@@ -97,7 +214,7 @@ def test_numbers_json_cannot_write_become_none():
 
 
 def test_compressed_lines_are_read_and_a_broken_archive_has_a_sentence(tmp_path):
-    text = json.dumps(dataclasses.asdict(line(0))) + "\n"
+    text = line(0).to_json() + "\n"
     plain, packed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.gz"
     plain.write_text(text)
     packed.write_bytes(gzip.compress(text.encode()))

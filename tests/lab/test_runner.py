@@ -105,9 +105,10 @@ def test_overrides_have_a_file_of_their_own(tmp_path):
 def test_a_recorded_run_is_found_again(tmp_path):
     lines = execute(tmp_path, slope=2.0)
     (path,) = tmp_path.glob("*.jsonl")
-    run, found = recorded_run(path, REGISTRY)
-    assert found == lines
-    assert run.command == "normplace study sample --scale smoke --set slope=2.0"
+    recorded = recorded_run(path, REGISTRY)
+    assert recorded.lines == lines
+    assert recorded.damaged == []
+    assert recorded.run.command == "normplace study sample --scale smoke --set slope=2.0"
     with pytest.raises(UsageError, match="unknown study 'sample'"):
         recorded_run(path, {"extrapolation": ""})
 
@@ -121,7 +122,7 @@ def test_lines_that_the_plan_no_longer_has_do_not_count(tmp_path):
     path = tmp_path / "sample-smoke.jsonl"
     with ResultFile(path) as results:
         results.append(dataclasses.replace(lines[0], hash="old", metrics={"value": -1.0}))
-    assert recorded_run(path, REGISTRY)[1] == lines
+    assert recorded_run(path, REGISTRY).lines == lines
 
 
 def test_another_studys_file_is_left_alone(tmp_path):
@@ -136,7 +137,7 @@ def test_unknown_names(tmp_path):
         Run(STUDY, "lapto")
     with pytest.raises(UsageError, match="did you mean 'sample'"):
         load_study("sampel", REGISTRY)
-    with pytest.raises(UsageError, match="names no module"):
+    with pytest.raises(UsageError, match="cannot import"):
         load_study("no_such_module_here:STUDY", REGISTRY)
     with pytest.raises(UsageError, match="is not a study"):
         load_study("tests.lab.sample:plan", REGISTRY)
@@ -151,7 +152,7 @@ def test_unknown_names(tmp_path):
 def test_an_error_in_a_studys_own_imports_is_not_hidden(tmp_path, monkeypatch):
     (tmp_path / "broken_study.py").write_text("import a_module_that_is_missing")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="a_module_that_is_missing"):
+    with pytest.raises(UsageError, match=r"importing 'broken_study' failed .*a_module_that_is_missing"):
         load_study("broken_study:STUDY", {})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
 import sys
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from normplace.audit.record import said_by
 from normplace.errors import UsageError
+from normplace.references import load_reference
 
 LENGTH = 16
 IMAGE = 224
@@ -32,21 +32,12 @@ def from_factory(reference: str) -> Loaded:
     Raises:
         UsageError: If there is no such factory, or it returns something else.
     """
-    name, _, attribute = reference.partition(":")
-    if not name or not attribute:
-        raise UsageError(f"{reference!r} is no factory: write package.module:function.")
     here = str(Path.cwd())  # a module of one's own lies beside one, as for python -m
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise UsageError(f"{name!r} names no module on the Python path: check the spelling and the folder.") from None
-    factory = getattr(module, attribute, None)
+    factory = load_reference(reference)
     if not callable(factory):
-        raise UsageError(f"{name} has no function {attribute!r}: write the factory's name after the colon.")
+        raise UsageError(f"{reference} is not a function: write the factory's name after the colon.")
     try:
         made = factory()
     except Exception as error:

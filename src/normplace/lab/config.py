@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, get_type_hints
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from normplace.errors import UsageError, unknown
+from normplace.lab.lines import trial_hash
 
 Config = TypeVar("Config")
+_hints = cache(get_type_hints)
 
 
 def config_dict(config: Any) -> dict[str, Any]:
@@ -21,8 +25,7 @@ def config_dict(config: Any) -> dict[str, Any]:
 
 def config_hash(study: str, part: str, config: Any) -> str:
     """What identifies a trial: its study, part and every field of its configuration, the seed included."""
-    text = json.dumps([study, part, config_dict(config)], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return trial_hash(study, part, config_dict(config))
 
 
 def config_from_dict(config_type: type[Config], data: Mapping[str, Any]) -> Config:
@@ -31,7 +34,7 @@ def config_from_dict(config_type: type[Config], data: Mapping[str, Any]) -> Conf
     Raises:
         UsageError: If a key is unknown; the nearest one is suggested.
     """
-    hints = get_type_hints(config_type)
+    hints = _hints(config_type)
     for key in data:
         if key not in hints:
             raise unknown("config key", key, hints)
@@ -49,7 +52,7 @@ def parse_overrides(config_types: Iterable[type], assignments: Iterable[str]) ->
     Raises:
         UsageError: If a word has no ``=``, its key is unknown, or its value is of another type.
     """
-    hints = {key: kind for config_type in config_types for key, kind in get_type_hints(config_type).items()}
+    hints = {key: kind for config_type in config_types for key, kind in _hints(config_type).items()}
     overrides: dict[str, Any] = {}
     for word in assignments:
         key, equals, text = word.partition("=")
@@ -66,13 +69,31 @@ def _parse(key: str, text: str, kind: Any) -> Any:
         return text
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        value = text
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(kind, type) and type(value) is not kind:
-        raise UsageError(f"config key {key!r} takes {_NAMES.get(kind, kind.__name__)}, got {text!r}.")
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+    except (ValueError, SyntaxError, TypeError, OverflowError, MemoryError, RecursionError):
+        value = text  # refused below unless the field takes text
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"config key {key!r} takes a finite number, got {text!r}.")
+    if not _fits(value, kind):
+        expected = _NAMES.get(get_origin(kind) or kind) or getattr(kind, "__name__", str(kind))
+        raise UsageError(f"config key {key!r} takes {expected}, got {text!r}.")
     return value
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a field's type; a whole number is also a number."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return any(type(value) is type(part) and value == part for part in parts)
+    if origin is tuple:
+        kinds = [parts[0]] * len(value) if isinstance(value, tuple) and parts[-1] is ... else parts
+        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
+    if kind is None or kind is Any:
+        return kind is Any or value is None
+    return type(value) is kind or (kind is float and type(value) is int)
 
 
 _NAMES = {int: "a whole number", float: "a number", bool: "True or False", tuple: "a tuple such as (1, 2)"}

@@ -44,8 +44,10 @@ def hardware() -> dict[str, Any]:
 
 def describe(machine: dict[str, Any]) -> str:
     """One line about a machine for people."""
-    parts = [f"{machine['cores']} cores of {machine['cpu']}", f"{machine['memory_gb']:g} GB"]
-    return ", ".join([machine["gpu"], *parts] if "gpu" in machine else parts)
+    parts = [f"{machine.get('cores', '?')} cores of {machine.get('cpu', 'an unknown processor')}"]
+    if memory := machine.get("memory_gb"):
+        parts.append(f"{memory:g} GB" if isinstance(memory, int | float) else f"{memory} GB")
+    return ", ".join([str(machine["gpu"]), *parts] if "gpu" in machine else parts)
 
 
 def _cpu_name() -> str:

@@ -1,129 +1,153 @@
-"""Result files: one JSON object a line, appended whole or not at all.
+"""Result files: lines appended whole or not at all, and read one at a time.
 
 One process writes a file at a time and each line is one ``write`` followed by ``fsync``, so a process killed at any
-moment leaves at most one torn line, the last. Opening the file again sets that fragment aside.
+moment leaves at most one torn line, the last. Opening the file again sets that fragment, and any line that was damaged
+later, aside in a file of their own.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import fcntl
 import gzip
-import json
-import math
 import os
+import stat
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Self
 
 from normplace.errors import UsageError
+from normplace.lab.lines import FORMAT, DamagedLine, Line, finite, parse_line
+from normplace.output import cannot_write
 from normplace.train.appending import open_to_append
 
-FORMAT = 1
+__all__ = ["FORMAT", "Damage", "Line", "ResultFile", "finite", "fitting", "latest", "read_lines", "scan"]
+
+LONGEST = 64 * 2**20
+"""Bytes of the longest line that is read."""
+UNPACKED = 8 * 2**30
+"""Bytes that a compressed file may expand to."""
+_REMEDY = "free space and run the same command to resume"
 
 
 @dataclass(frozen=True)
-class Line:
-    """The record of one trial.
+class Damage:
+    """A line of a result file that cannot be used.
 
     Args:
-        study: Name of the study.
-        part: Name of the study's part.
-        scale: The scale it was planned at.
-        hash: Identity of the trial: study, part and configuration.
-        config: Every field of the configuration.
-        seed: The seed, which is in the configuration too.
-        status: ``ok`` or ``failed``.
-        metrics: Numbers by name; None where a number was not finite.
-        series: Lists of numbers by name, for figures.
-        error: What went wrong, when it failed.
-        overrides: Configuration fields the user set by hand.
-        seconds: Wall time.
-        finished: When, UTC.
-        versions: Of what the numbers depend on.
-        hardware: What they were computed on.
-        format: Version of this layout.
+        path: The file.
+        number: Which line, from 1.
+        reason: What is wrong, as the end of a sentence.
+        raw: Its bytes.
+        torn: Whether it is the unfinished last line of a run that was killed.
     """
 
-    study: str
-    part: str
-    scale: str
-    hash: str
-    config: dict[str, Any]
-    seed: int
-    status: str
-    metrics: dict[str, float | None] = field(default_factory=dict)
-    series: dict[str, list[float | None]] = field(default_factory=dict)
-    error: str | None = None
-    overrides: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
-    finished: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
-    hardware: dict[str, Any] = field(default_factory=dict)
-    format: int = FORMAT
+    path: Path
+    number: int
+    reason: str
+    raw: bytes
+    torn: bool
 
-    def to_json(self) -> str:
-        """The line as it stands in the file, without its line end."""
-        return json.dumps(dataclasses.asdict(self), allow_nan=False, separators=(",", ":"))
+    def __str__(self) -> str:
+        return f"{self.path}:{self.number} {self.reason}"
 
 
-def finite(value: float) -> float | None:
-    """The number rounded to seven digits, float32's own; or None, since JSON knows no infinity."""
-    value = float(value)
-    return float(f"{value:.7g}") if math.isfinite(value) else None
-
-
-def parse_line(text: str, where: str) -> Line:
-    """A line read back.
-
-    Args:
-        text: What stands in the file.
-        where: The file and line number, for the message.
+def scan(path: Path) -> Iterator[Line | Damage]:
+    """Every line of a result file in order, compressed where its name ends in ``.gz``; blank lines are skipped.
 
     Raises:
-        UsageError: If it is no result of this format.
+        UsageError: If the file cannot be read, or is not a text of lines.
     """
     try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{where} is not a result line: move the file away or repair that line.") from error
-    if not isinstance(data, dict) or "format" not in data:
-        raise UsageError(f"{where} is not a result line: give a file that a normplace study wrote.")
-    if data["format"] != FORMAT:
-        raise UsageError(
-            f"{where} has results of format {data['format']}, this version reads format {FORMAT}: "
-            "use the version that wrote it, or another output folder."
-        )
-    known = {entry.name for entry in dataclasses.fields(Line)}
-    if missing := {"study", "part", "scale", "hash", "config", "seed", "status"} - data.keys():
-        raise UsageError(f"{where} lacks {sorted(missing)[0]!r}: move the file away or repair that line.")
-    return Line(**{key: value for key, value in data.items() if key in known})
-
-
-def read_lines(path: Path) -> list[Line]:
-    """Every whole line of a result file, compressed where its name ends in ``.gz``; a torn last line is left out.
-
-    Raises:
-        UsageError: If the file cannot be read, or holds something else.
-    """
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}.") from error
+    except ValueError as error:  # a null byte, or text that the file system cannot encode
+        raise UsageError(f"cannot read {str(path)!r}: this is not a possible file name.") from error
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"cannot read {path}: it is not a regular file.")
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with path.open("rb") as file:
+            source = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+            yield from _scan(path, source)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UsageError(f"{path} is not a whole gzip file: fetch or compress it again.") from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}.") from error
-    whole, _ = _split_torn(content)
-    return [parse_line(text, f"{path}:{n}") for n, text in enumerate(whole.decode().splitlines(), start=1)]
 
 
-def latest(lines: Iterable[Line]) -> dict[str, Line]:
-    """The line that counts for each trial: a success if there is one, else the last failure."""
+def _scan(path: Path, source: IO[bytes]) -> Iterator[Line | Damage]:
+    size = 0
+    for number, raw in enumerate(iter(lambda: source.readline(LONGEST), b""), start=1):
+        size += len(raw)
+        if len(raw) == LONGEST:
+            raise UsageError(f"{path}:{number} is longer than {LONGEST >> 20} MB: give a file that a study wrote.")
+        if isinstance(source, gzip.GzipFile) and size > UNPACKED:
+            raise UsageError(f"{path} expands to more than {UNPACKED >> 30} GB: unpack it if that is right.")
+        if text := raw.strip():
+            try:
+                line = parse_line(text)
+            except DamagedLine as error:
+                line = Damage(path, number, str(error), raw, torn=not raw.endswith(b"\n"))
+            yield line
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Every line of a result file; a torn last line is left out.
+
+    Raises:
+        UsageError: If the file cannot be read, or a line is damaged.
+    """
+    lines: list[Line] = []
+    for entry in scan(path):
+        if isinstance(entry, Line):
+            lines.append(entry)
+        elif not entry.torn:
+            raise not_results(entry)
+    return lines
+
+
+def not_results(damage: Damage) -> UsageError:
+    """The error for a file without a usable line."""
+    return UsageError(f"{damage}: give a file that this version of normplace wrote, or repair that line.")
+
+
+def latest(lines: Iterable[Line], wanted: Container[str] | None = None) -> dict[str, Line]:
+    """The line that counts for each trial: a success if there is one, else the last failure.
+
+    Args:
+        lines: Read once, so that only the lines that count are held.
+        wanted: Hashes of the trials to choose lines for; all if None.
+    """
     chosen: dict[str, Line] = {}
     for line in lines:
-        if line.hash not in chosen or chosen[line.hash].status != "ok":
-            chosen[line.hash] = line
+        if wanted is None or line.hash in wanted:
+            _choose(chosen, line)
     return chosen
+
+
+def _choose(chosen: dict[str, Line], line: Line) -> None:
+    if line.hash not in chosen or chosen[line.hash].status != "ok":
+        chosen[line.hash] = line
+
+
+@contextlib.contextmanager
+def fitting(path: str | Path) -> Iterator[None]:
+    """Report an error of the study's code on recorded lines as what it is: lines that the study cannot read.
+
+    A line written before there were checksums can lack a metric, or have a series of another length.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(
+            f"the study cannot read its results in {path} ({reason[:200]}): use the version that wrote them."
+        ) from error
 
 
 class ResultFile:
@@ -131,43 +155,111 @@ class ResultFile:
 
     Args:
         path: The file; made with its folder when missing.
+        study: The study that every line must be of; any if None.
+        wanted: Hashes of the trials whose lines are kept in memory; all if None.
 
     Raises:
         UsageError: If it cannot be written, is in use, or holds something else.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, study: str | None = None, wanted: Container[str] | None = None) -> None:
         self.path = path
         self.recovered: Path | None = None
+        self.latest: dict[str, Line] = {}
         self._file = open_to_append(path)
         try:
-            self.lines = read_lines(path)
-            self._mend()
+            self.damaged = self._read(study, wanted)
+            if self.damaged:
+                self._set_aside(self.damaged)
+            self._end_line()
+        except OSError as error:
+            self.close()
+            raise cannot_write(path, error, _REMEDY) from error
         except BaseException:
             self.close()
             raise
 
-    def _mend(self) -> None:
-        """Set a torn last line aside, so that every line of the file can be read."""
-        content = self.path.read_bytes()
-        whole, torn = _split_torn(content)
-        if torn:
-            self.recovered = self.path.with_suffix(".torn")
-            with self.recovered.open("ab") as aside:
-                aside.write(torn + b"\n")
-            os.ftruncate(self._file, len(content) - len(torn))
-        if whole and not whole.endswith(b"\n"):
-            os.write(self._file, b"\n")
+    @property
+    def lines(self) -> list[Line]:
+        """The lines that count, one per trial."""
+        return list(self.latest.values())
+
+    def _read(self, study: str | None, wanted: Container[str] | None) -> list[Damage]:
+        """Choose the lines that count, and return the damaged ones."""
+        damaged: list[Damage] = []
+        usable = False
+        for entry in scan(self.path):
+            if isinstance(entry, Damage):
+                damaged.append(entry)
+                continue
+            usable = True
+            if study is not None and entry.study != study:
+                raise UsageError(f"{self.path} holds results of {entry.study!r}: choose another --out.")
+            if wanted is None or entry.hash in wanted:
+                _choose(self.latest, entry)
+        if not usable and any(not damage.torn for damage in damaged):
+            raise not_results(damaged[0])  # probably not a result file at all: leave it alone
+        return damaged
+
+    def _set_aside(self, damaged: list[Damage]) -> None:
+        """Move damaged lines to a file of their own, so that every line of this one can be read."""
+        self.recovered = self.path.with_suffix(".damaged")
+        aside = os.open(self.recovered, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
+        try:
+            for damage in damaged:
+                _write(aside, damage.raw.rstrip(b"\n") + b"\n")
+            os.fsync(aside)
+        finally:
+            os.close(aside)
+        if all(damage.torn for damage in damaged):
+            os.ftruncate(self._file, os.fstat(self._file).st_size - len(damaged[-1].raw))
+        else:
+            self._rewrite_without({damage.number for damage in damaged})
+
+    def _rewrite_without(self, numbers: set[int]) -> None:
+        """Replace the file by one without these lines; the new file is locked before it takes the old one's name."""
+        target = Path(os.path.realpath(self.path))
+        draft = target.with_name(f".{os.getpid()}.tmp")
+        replacement = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(replacement, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.fchmod(replacement, stat.S_IMODE(os.fstat(self._file).st_mode))
+            with target.open("rb") as old:
+                for number, raw in enumerate(old, start=1):
+                    if number not in numbers:
+                        _write(replacement, raw)
+            os.fsync(replacement)
+            draft.replace(target)
+        except BaseException:
+            os.close(replacement)
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+        os.close(self._file)
+        self._file = replacement
+
+    def _end_line(self) -> None:
+        """Complete a last line that only lacks its line end."""
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            _write(self._file, b"\n")
         os.fsync(self._file)
 
     def append(self, line: Line) -> None:
-        """Add a line; when this returns it is on disk."""
-        data = (line.to_json() + "\n").encode()
-        written = os.write(self._file, data)
-        if written != len(data):
-            raise OSError(f"only {written} of {len(data)} bytes could be written to {self.path}: the disk may be full")
-        os.fsync(self._file)
-        self.lines.append(line)
+        """Add a line; when this returns it is on disk.
+
+        Raises:
+            UsageError: If it cannot be written; then no part of it is left.
+        """
+        size = os.fstat(self._file).st_size
+        try:
+            _write(self._file, (line.to_json() + "\n").encode())
+            os.fsync(self._file)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # the next run sets a torn line aside
+                os.ftruncate(self._file, size)
+            raise cannot_write(self.path, error, _REMEDY) from error
+        _choose(self.latest, line)
 
     def close(self) -> None:
         """Release the file."""
@@ -179,17 +271,8 @@ class ResultFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __iter__(self) -> Iterator[Line]:
-        return iter(self.lines)
 
-
-def _split_torn(content: bytes) -> tuple[bytes, bytes]:
-    """The whole lines and the torn fragment after them; a complete line that only lacks its end is whole."""
-    head, newline, tail = content.rpartition(b"\n")
-    if not tail:
-        return content, b""
-    try:
-        json.loads(tail)
-    except ValueError:
-        return head + newline, tail
-    return content, b""
+def _write(file: int, data: bytes) -> None:
+    """Write all of ``data``; what a full disk did not take raises on the next attempt."""
+    while data:
+        data = data[os.write(file, data) :]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import hashlib
+import itertools
 import json
 import re
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -20,8 +21,9 @@ from normplace.errors import UsageError, unknown
 from normplace.lab.config import config_dict, config_from_dict, config_hash
 from normplace.lab.engines import Engine, WorkerLost
 from normplace.lab.environment import hardware, versions
+from normplace.lab.lines import trial_hash
 from normplace.lab.progress import Progress
-from normplace.lab.results import Line, ResultFile, finite, latest, read_lines
+from normplace.lab.results import Damage, Line, ResultFile, finite, fitting, latest, not_results, scan
 from normplace.lab.study import SCALES, Study, resolve
 
 
@@ -92,20 +94,17 @@ class Run:
         """
         planned: dict[str, Trial] = {}
         for part in self.study.parts:
-            own = {key: value for key, value in self.overrides.items() if key in get_type_hints(part.config)}
+            known = get_type_hints(part.config)
+            own = {key: value for key, value in self.overrides.items() if key in known}
             for config in part.plan(self.scale):
-                changed = config_from_dict(part.config, {**config_dict(config), **own})
-                key = config_hash(self.study.name, part.name, changed)
+                fields = config_dict(config)
+                if own:
+                    fields = config_dict(config_from_dict(part.config, {**fields, **own}))
+                key = trial_hash(self.study.name, part.name, fields)
                 if key in planned:
                     raise UsageError(f"these overrides make trials of {self.study.name!r} alike: set other keys.")
-                fields = config_dict(changed)
                 planned[key] = Trial(self.study.reference, part.name, self.scale, fields, dict(self.overrides))
         return planned
-
-    def counted(self, lines: Sequence[Line]) -> list[Line]:
-        """The lines that count: the planned trials', each once, in the order of the plan."""
-        chosen = latest(lines)
-        return [chosen[key] for key in self.plan() if key in chosen]
 
     def execute(self, out: Path, engine: Engine, progress: Progress, parts: Sequence[str] = ()) -> list[Line]:
         """Run what is not yet recorded and can run here; what cannot is left out with a note.
@@ -120,14 +119,12 @@ class Run:
             UsageError: If a part is unknown, or the file cannot be written or holds another study's results.
         """
         wanted = {self.study.part(name).name for name in parts} or {part.name for part in self.study.parts}
-        planned = {key: trial for key, trial in self.plan().items() if trial.part in wanted}
-        with ResultFile(out / self.file_name) as results:
-            for line in results:
-                if line.study != self.study.name:
-                    raise UsageError(f"{results.path} holds results of {line.study!r}: choose another --out.")
+        every = self.plan()
+        planned = {key: trial for key, trial in every.items() if trial.part in wanted}
+        with ResultFile(out / self.file_name, self.study.name, every) as results:
             if results.recovered:
-                progress.note(f"a torn last line was set aside in {results.recovered}; its trial runs again")
-            done = {key for key, line in latest(results).items() if line.status == "ok"}
+                progress.note(_recovery(results.damaged, results.recovered))
+            done = {key for key, line in results.latest.items() if line.status == "ok"}
             pending = [trial for key, trial in planned.items() if key not in done]
             trials = self._ready(pending, progress)
             labels = [trial_label(self.study, trial.part, trial.config) for trial in trials]
@@ -136,7 +133,7 @@ class Run:
                     line = _lost(trials[index], result) if isinstance(result, WorkerLost) else result
                     results.append(line)
                     progress.finished(index, line.status == "ok")
-            return self.counted(results.lines)
+            return [results.latest[key] for key in every if key in results.latest]
 
     def _ready(self, trials: Sequence[Trial], progress: Progress) -> list[Trial]:
         """The trials that can run here; for the others, one note per reason."""
@@ -205,8 +202,25 @@ def _line(trial: Trial, study: Study, status: str, seconds: float, **measured: A
     )
 
 
-def recorded_run(path: Path, registry: Mapping[str, str]) -> tuple[Run, list[Line]]:
-    """The run a result file records, and the lines of it that count.
+@dataclass(frozen=True)
+class Recorded:
+    """What a result file records.
+
+    Args:
+        path: The file.
+        run: The run it records.
+        lines: The lines that count: the planned trials', each once, in the order of the plan.
+        damaged: A sentence for each line that cannot be used, without the torn last line of a killed run.
+    """
+
+    path: Path
+    run: Run
+    lines: list[Line]
+    damaged: list[str]
+
+
+def recorded_run(path: Path, registry: Mapping[str, str]) -> Recorded:
+    """Read a result file line by line, and hold only the lines that count.
 
     Args:
         path: The file.
@@ -215,11 +229,33 @@ def recorded_run(path: Path, registry: Mapping[str, str]) -> tuple[Run, list[Lin
     Raises:
         UsageError: If the file is empty, unreadable, or of an unknown study.
     """
-    lines = read_lines(path)
-    if not lines:
-        raise UsageError(f"{path} has no results yet: run the study first.")
-    first = lines[0]
+    entries = scan(path)
+    damaged: list[Damage] = []
+    first = next(_usable(entries, damaged), None)
+    if first is None:
+        whole = [damage for damage in damaged if not damage.torn]
+        raise not_results(whole[0]) if whole else UsageError(f"{path} has no results yet: run the study first.")
     if first.study not in registry:
         raise unknown("study", first.study, registry)
     run = Run(resolve(registry[first.study]), first.scale, first.overrides)
-    return run, run.counted(lines)
+    with fitting(path):
+        planned = run.plan()
+    chosen = latest(itertools.chain([first], _usable(entries, damaged)), planned)
+    lines = [chosen[key] for key in planned if key in chosen]
+    return Recorded(path, run, lines, [f"{damage} and is left out" for damage in damaged if not damage.torn])
+
+
+def _usable(entries: Iterable[Line | Damage], damaged: list[Damage]) -> Iterator[Line]:
+    """The lines that can be used; the others are added to ``damaged``, without their bytes."""
+    for entry in entries:
+        if isinstance(entry, Line):
+            yield entry
+        else:
+            damaged.append(dataclasses.replace(entry, raw=b""))
+
+
+def _recovery(damaged: Sequence[Damage], aside: Path) -> str:
+    if all(damage.torn for damage in damaged):
+        return f"a torn last line was set aside in {aside}; its trial runs again"
+    numbers = ", ".join(str(damage.number) for damage in damaged[:8]) + (", …" if len(damaged) > 8 else "")
+    return f"damaged lines ({numbers}) were set aside in {aside}; their trials run again"

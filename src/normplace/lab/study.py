@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from normplace.errors import UsageError, unknown
 from normplace.lab.claims import Claim
 from normplace.lab.results import Line
+from normplace.references import load_reference
 
 SCALES = ("smoke", "laptop", "full")
 
@@ -129,14 +129,7 @@ def resolve(reference: str) -> Study:
     Raises:
         UsageError: If there is no such module or attribute, or it is something else.
     """
-    module_name, _, attribute = reference.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise UsageError(f"the study {reference!r} names no module on the Python path: check its spelling.") from error
-    study = getattr(module, attribute, None)
+    study = load_reference(reference)
     if not isinstance(study, Study):
         raise UsageError(f"{reference!r} is not a study: point to a normplace.lab.Study object.")
     return study

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from pathlib import Path
 
 from normplace.errors import UsageError
+from normplace.output import cannot_write
 
 
 def open_to_append(path: Path) -> int:
@@ -18,14 +20,25 @@ def open_to_append(path: Path) -> int:
     Raises:
         UsageError: If it cannot be written or is in use.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --out.") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(file)
-        raise UsageError(f"another run is writing {path}: wait for it, or choose another --out.") from error
-    return file
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Opening a pipe without O_NONBLOCK would wait for its other end.
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
+        except OSError as error:
+            raise cannot_write(path, error, "choose another --out") from error
+        except ValueError as error:  # a null byte, or text that the file system cannot encode
+            raise UsageError(f"cannot write {str(path)!r}: this is not a possible file name.") from error
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise UsageError(f"cannot write {path}: it is not a regular file; choose another --out.")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+                return file
+            os.close(file)  # the previous writer replaced the file after it was opened here: open the new one
+        except BlockingIOError as error:
+            os.close(file)
+            raise UsageError(f"another run is writing {path}: wait for it, or choose another --out.") from error
+        except UsageError:
+            os.close(file)
+            raise

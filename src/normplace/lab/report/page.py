@@ -11,6 +11,7 @@ from normplace.lab.claims import Judgement
 from normplace.lab.report.claimtable import claim_table, judgements, totals
 from normplace.lab.report.markup import Html, count, join, tag
 from normplace.lab.report.section import Section, study_section, when
+from normplace.lab.results import fitting
 from normplace.output import write_atomic
 from normplace.page_policy import content_policy
 
@@ -40,7 +41,10 @@ def render_page(sections: Sequence[Section]) -> str:
     Args:
         sections: The studies, in the order of the page.
     """
-    judged = [judgements(section) for section in sections]
+    judged: list[list[Judgement]] = []
+    for section in sections:
+        with fitting(section.source):
+            judged.append(judgements(section))
     claims = tag(
         "section",
         tag("h2", "Claims", id="claims-title"),
@@ -48,7 +52,10 @@ def render_page(sections: Sequence[Section]) -> str:
         id="claims",
         aria_labelledby="claims-title",
     )
-    studies = [study_section(section, f"study-{n}") for n, section in enumerate(sections, start=1)]
+    studies: list[Html] = []
+    for n, section in enumerate(sections, start=1):
+        with fitting(section.source):
+            studies.append(study_section(section, f"study-{n}"))
     return document(
         "normplace report",
         tag("a", "Skip to the claims", href="#claims", class_="skip"),

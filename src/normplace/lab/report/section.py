@@ -28,11 +28,13 @@ class Section:
         study: The study.
         lines: The lines that count, one per trial.
         source: The file, for the reader who wants the lines themselves.
+        damaged: Lines of the file that cannot be read and are left out.
     """
 
     study: Study
     lines: Sequence[Line]
     source: str
+    damaged: int = 0
 
     @property
     def done(self) -> list[Line]:
@@ -93,11 +95,10 @@ def when(finished: str) -> Html:
     """A result line's time for people."""
     try:
         moment = datetime.fromisoformat(finished)
-    except ValueError:
+        moment = moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+    except (ValueError, OverflowError):
         return escape(finished)  # still what the file says, and a reader can make sense of it
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return tag("time", f"{moment.astimezone(UTC):%-d %B %Y, %H:%M} UTC", datetime=finished)
+    return tag("time", f"{moment:%-d %B %Y, %H:%M} UTC", datetime=finished)
 
 
 def _facts(section: Section) -> Html:
@@ -114,6 +115,8 @@ def _facts(section: Section) -> Html:
         ("Newest result", when(newest)),
         ("Results", tag("code", section.source)),
     ]
+    if section.damaged:
+        entries.insert(1, ("Damaged lines", escape(f"{section.damaged}, left out")))
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value or "–")) for name, value in entries), class_="facts")
 
 

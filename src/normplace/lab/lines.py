@@ -1,0 +1,181 @@
+"""Result lines: one JSON object per trial, with a checksum, and the checks that a line passes when it is read.
+
+A line ends in the CRC-32 of everything before it, so that a single changed byte is noticed. Lines written before there
+was a checksum are accepted when every field has its type and the hash is that of the study, part and configuration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import sys
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from normplace.errors import UsageError
+
+FORMAT = 1
+STATUSES = ("ok", "failed")
+_CHECKSUM = ',"crc32":"'
+
+
+class DamagedLine(UsageError):
+    """A line that is not a readable result; the message completes the sentence "line 3 …"."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The record of one trial.
+
+    Args:
+        study: Name of the study.
+        part: Name of the study's part.
+        scale: The scale it was planned at.
+        hash: Identity of the trial: study, part and configuration.
+        config: Every field of the configuration.
+        seed: The seed, which is in the configuration too.
+        status: ``ok`` or ``failed``.
+        metrics: Numbers by name; None where a number was not finite.
+        series: Lists of numbers by name, for figures.
+        error: What went wrong, when it failed.
+        overrides: Configuration fields the user set by hand.
+        seconds: Wall time.
+        finished: When, UTC.
+        versions: Of what the numbers depend on.
+        hardware: What they were computed on.
+        format: Version of this layout.
+    """
+
+    study: str
+    part: str
+    scale: str
+    hash: str
+    config: dict[str, Any]
+    seed: int
+    status: str
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    series: dict[str, list[float | None]] = field(default_factory=dict)
+    error: str | None = None
+    overrides: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    finished: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def to_json(self) -> str:
+        """The text of the line in a file, its checksum included, without the line end."""
+        body = json.dumps(dataclasses.asdict(self), allow_nan=False, separators=(",", ":"))[:-1]
+        return f'{body}{_CHECKSUM}{zlib.crc32(body.encode()):08x}"}}'
+
+
+def finite(value: float) -> float | None:
+    """The number rounded to seven digits, float32's own; or None, since JSON knows no infinity."""
+    value = float(value)
+    return float(f"{value:.7g}") if math.isfinite(value) else None
+
+
+def trial_hash(study: str, part: str, config: Mapping[str, Any]) -> str:
+    """What identifies a trial: its study, part and every field of its configuration, the seed included.
+
+    Args:
+        study: Name of the study.
+        part: Name of its part.
+        config: The configuration as JSON values.
+    """
+    text = json.dumps([study, part, config], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def parse_line(raw: bytes) -> Line:
+    """A line read back.
+
+    Raises:
+        DamagedLine: If it is not a whole result line of this format.
+    """
+    body, mark, checksum = raw.rpartition(_CHECKSUM.encode())
+    if mark and checksum != b'%08x"}' % zlib.crc32(body):
+        raise DamagedLine("does not match its checksum")
+    try:
+        text = raw.decode()
+        data = _DECODER.decode(text)
+        if "\\u" in text:
+            json.dumps(data, ensure_ascii=False).encode()  # fails if half of a surrogate pair is missing
+    except RecursionError as error:
+        raise DamagedLine("is not a result line: it is nested too deeply") from error
+    except ValueError as error:
+        raise DamagedLine("is not a result line") from error
+    if not isinstance(data, dict) or "format" not in data:
+        raise DamagedLine("is not a result line")
+    if data["format"] != FORMAT or type(data["format"]) is not int:
+        raise DamagedLine(f"has results of format {_short(data['format'])}, this version reads format {FORMAT}")
+    if missing := _REQUIRED - data.keys():
+        raise DamagedLine(f"lacks {min(missing)!r}")
+    line = Line(**{key: value for key, value in data.items() if key in _FIELDS})
+    _check_fields(line)
+    if not mark:
+        _check_content(line)
+    return line
+
+
+def _check_fields(line: Line) -> None:
+    """Refuse a field of another type."""
+    for name, kind in _TYPES.items():
+        if not isinstance(getattr(line, name), kind):
+            raise DamagedLine(f"has a wrong {name!r}")
+    if line.status not in STATUSES or isinstance(line.seed, bool) or not _is_number(line.seconds):
+        raise DamagedLine("has a wrong 'status', 'seed' or 'seconds'")
+
+
+def _check_content(line: Line) -> None:
+    """Refuse what only a change after the line was written can explain."""
+    if not all(value is None or _is_number(value) for value in line.metrics.values()):
+        raise DamagedLine("has a metric that is not a finite number")
+    for values in line.series.values():
+        if not isinstance(values, list) or not all(value is None or _is_number(value) for value in values):
+            raise DamagedLine("has a series that is not a list of finite numbers")
+    if not all(isinstance(version, str) for version in line.versions.values()):
+        raise DamagedLine("has a wrong 'versions'")
+    if line.hash != trial_hash(line.study, line.part, line.config) or line.seed != line.config.get("seed"):
+        raise DamagedLine("does not match its hash")
+    if any(line.config.get(key, value) != value for key, value in line.overrides.items()):
+        raise DamagedLine("has overrides that its configuration does not have")
+
+
+def _is_number(value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 20 else f"{text[:20]}…"
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+_FIELDS = {entry.name for entry in dataclasses.fields(Line)}
+_REQUIRED = {"study", "part", "scale", "hash", "config", "seed", "status"}
+_TYPES: dict[str, Any] = {
+    "study": str,
+    "part": str,
+    "scale": str,
+    "hash": str,
+    "config": dict,
+    "seed": int,
+    "metrics": dict,
+    "series": dict,
+    "error": str | None,
+    "overrides": dict,
+    "finished": str,
+    "versions": dict,
+    "hardware": dict,
+}

@@ -1,0 +1,66 @@
+"""Standard output and error of the command line: any encoding, one line per error, full disks, closed pipes."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import os
+import sys
+
+PLAIN_TEXT = "normplace.plain_text"
+_PLAIN = {"≥": ">=", "≤": "<=", "±": "+-", "–": "-", "−": "-", "·": "*", "×": "x", "…": "...", "√": "sqrt", "→": "->"}
+_PLAIN |= dict.fromkeys("“”", '"') | dict.fromkeys("‘’", "'") | {"\N{NO-BREAK SPACE}": " "}
+
+
+def prepare_streams() -> None:
+    """Make printing succeed in every encoding: a character that it lacks becomes plain text or an escape sequence."""
+    codecs.register_error(PLAIN_TEXT, _plain_text)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=PLAIN_TEXT)
+
+
+def complain(message: str, code: int) -> int:
+    """Print one line to standard error, if it can be written, and return the exit code."""
+    with contextlib.suppress(OSError):
+        print(f"normplace: {one_line(message)}", file=sys.stderr, flush=True)
+    return code
+
+
+def one_line(text: str) -> str:
+    r"""The text with control characters, such as a line break in a file name, escaped.
+
+    Example:
+        >>> one_line("a" + chr(10) + "b")
+        'a\\nb'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def flush_output(code: int) -> int:
+    """Flush standard output and return the exit code: 2 if it cannot be written, as on a full disk, else ``code``.
+
+    A closed pipe is not an error: the reader has seen enough.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+    except OSError as error:
+        _discard_output()
+        return complain(f"cannot write to standard output: {error.strerror or error}.", 2)
+    return code
+
+
+def _discard_output() -> None:
+    """Send what is left of standard output to nowhere, so that Python's own flush at exit cannot fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _plain_text(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text), error.end
