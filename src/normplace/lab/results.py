@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gzip
+import io
 import os
 import stat
 import zlib
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from normplace.errors import UsageError
 from normplace.lab.lines import FORMAT, DamagedLine, Line, finite, parse_line
@@ -78,7 +79,7 @@ def scan(path: Path) -> Iterator[Line | Damage]:
         raise UsageError(f"cannot read {path}: {error.strerror or error}.") from error
 
 
-def _scan(path: Path, source: IO[bytes]) -> Iterator[Line | Damage]:
+def _scan(path: Path, source: io.BufferedIOBase) -> Iterator[Line | Damage]:
     size = 0
     for number, raw in enumerate(iter(lambda: source.readline(LONGEST), b""), start=1):
         size += len(raw)
