@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
+from tests.audit.architectures.decoders import DECODERS, EXPERTS
+from tests.audit.architectures.others import OTHERS
 from torch import nn
 
 import normplace as npl
@@ -303,3 +306,97 @@ def test_pyg_norms_are_known_by_name(pyg):
     assert [site.kind for site in result.sites] == ["MessageNorm", "BatchNorm"]
     assert result.sites[0].kept < 1e-6  # the message takes the length of its receiver
     assert result.sites[1].eps == 1e-5
+
+
+class CodeNorms(nn.Module):
+    """Six norms that are no modules, written in three ways, and one that is a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.maps, self.norm = nn.ModuleList(nn.Linear(8, 8) for _ in range(6)), nn.LayerNorm(8)
+        self.gain = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        for at, linear in enumerate(self.maps):
+            if at % 3 == 0:
+                read = nn.functional.rms_norm(x, (8,), eps=1e-3)
+            elif at % 3 == 1:
+                read = nn.functional.normalize(x, dim=-1)
+            else:
+                read = self.gain * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3))
+            x = x + linear(read)
+        return self.norm(x)
+
+
+def test_norms_in_code_are_measured_too():
+    torch.manual_seed(0)
+    model, x = CodeNorms(), torch.randn(4, 5, 8)
+    exact, estimated = survival(model, x, exact=True), survival(model, x)
+    names = [site.name for site in npl.audit(model, x).sites]
+    assert [site.name for site in exact.sites] == [site.name for site in estimated.sites] == names
+    assert {site.method for site in exact.sites} == {"jvp"}
+    assert {site.method for site in estimated.sites} == {"probes"}
+    assert "4 random projections" in str(estimated)
+    for one, other in zip(exact.sites, estimated.sites, strict=True):
+        if one.kind != "l2":
+            assert 1 / 3 < other.kept / one.kept < 3
+            assert one.kept == pytest.approx(one.predicted, rel=0.5)
+        # Four projections have a standard error of 35%.
+        assert 1 / 3 < other.after / one.after < 3
+
+
+def test_the_estimate_is_unbiased(monkeypatch):
+    monkeypatch.setattr(sys.modules["normplace.audit.survival"], "PROBES", 400)
+    torch.manual_seed(0)
+    model, x = CodeNorms(), torch.randn(4, 5, 8)
+    for one, other in zip(survival(model, x, exact=True).sites, survival(model, x).sites, strict=True):
+        assert other.after == pytest.approx(one.after, rel=0.15)  # four standard errors of 1 / sqrt(800)
+
+
+@pytest.mark.parametrize("blocks", [4, 16])
+def test_the_number_of_passes_does_not_grow_with_that_of_norms(blocks, monkeypatch):
+    class Counted(nn.Sequential):
+        passes = 0
+
+        def forward(self, x):
+            Counted.passes += 1
+            return super().forward(x)
+
+    backward, calls = torch.autograd.grad, []
+    monkeypatch.setattr(torch.autograd, "grad", lambda *args, **kwargs: calls.append(1) or backward(*args, **kwargs))
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)) for _ in range(2 * blocks)]
+    assert len(survival(Counted(*layers), torch.randn(5, 8)).sites) == 2 * blocks
+    assert (Counted.passes, len(calls)) == (3, 4)
+
+
+@pytest.mark.filterwarnings("ignore")  # some models warn of what their own code does
+@pytest.mark.parametrize("part", range(4))
+def test_every_norm_of_the_audit_is_measured(part):
+    pytest.importorskip("transformers", reason="the architectures are Hugging Face's: pip install 'normplace[hf]'")
+    for case in [*DECODERS, *EXPERTS, *OTHERS][part::4]:
+        model = case.build().eval()
+        found = survival(model, **case.inputs, exact=False)
+        names = {site.name for site in found.sites}
+        inside = tuple(f"{name}." for name in names)
+        missing = {
+            site.name
+            for site in npl.audit(model, **case.inputs).sites
+            if site.name not in names and not f"{site.module}.".startswith(inside)
+        }
+        assert (case.name, missing, found.unmeasured) == (case.name, set(), ())
+
+
+def test_a_norm_that_cannot_be_reached_is_listed():
+    class Similar(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.map = nn.LayerNorm(8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            x = self.norm(x)
+            return nn.functional.cosine_similarity(x, self.map(x), dim=-1)
+
+    found = survival(Similar(), torch.randn(5, 8))
+    assert [site.name for site in found.sites] == ["norm"]
+    assert found.unmeasured != ()
+    assert "not measured: " in str(found)

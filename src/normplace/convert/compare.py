@@ -41,7 +41,7 @@ class Signals:
     Attributes:
         placement: By name, where it has one.
         blocks: In the order they run.
-        survival: What of a row's length gets through each norm that is a module; None where none is.
+        survival: What of a row's length gets through each norm; None where there is no norm.
     """
 
     placement: str | None
@@ -123,8 +123,7 @@ def _signals(
         )
         for block, gradient in zip(found.blocks, gradients, strict=True)
     )
-    norms = list(dict.fromkeys(site.module for site in found.sites if site.own_module))
-    return Signals(found.placement, blocks, survival(model, *inputs, norms=norms, **kwargs) if norms else None)
+    return Signals(found.placement, blocks, survival(model, *inputs, **kwargs) if found.sites else None)
 
 
 def _gradients(

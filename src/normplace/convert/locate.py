@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -18,12 +17,11 @@ from normplace.audit.operators import MOVES
 from normplace.audit.record import Recorder
 from normplace.audit.residuals import Residual
 from normplace.audit.result import ResidualBlock
+from normplace.audit.taps import fresh
 from normplace.audit.trace import Graph, Node
 from normplace.convert.parts import FixedFactor, Key, LearnedFactor
 from normplace.convert.rewrite import Position, method_of, position_of
 from normplace.errors import UsageError
-
-Given = TypeVar("Given")
 
 
 @dataclass(frozen=True)
@@ -58,14 +56,6 @@ class Sum:
     position: Position
     turn: int
     turns: int
-
-
-def fresh(given: Given) -> Given:
-    """Inputs for one pass, which may write into them or, as into a cache, append to them."""
-    try:
-        return copy.deepcopy(given)
-    except RuntimeError:  # a tensor that was computed from others
-        return given
 
 
 class Located:

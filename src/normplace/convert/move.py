@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from normplace.audit.examine import audit
+from normplace.audit.taps import fresh
 from normplace.convert.changes import ATTRIBUTE, Changes
-from normplace.convert.locate import Located, fresh
+from normplace.convert.locate import Located
 from normplace.convert.mover import Mover
 from normplace.errors import UsageError, unknown
 from normplace.placement import Block, LearnedScale, Placement
