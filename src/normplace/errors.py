@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import numbers
 from collections.abc import Iterable
 
 
@@ -31,3 +33,26 @@ def expect_at_least(least: int, settings: object, *names: str) -> None:
         value = getattr(settings, name)
         if value < least:
             raise UsageError(f"{name} must be at least {least}, got {value}.")
+
+
+def expect_whole(least: int, **values: object) -> None:
+    """Refuse values that are not whole numbers of at least ``least``.
+
+    Raises:
+        UsageError: If one is not.
+    """
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+            raise UsageError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+
+def expect_number(name: str, value: object, least: float = -math.inf, *, above: bool = False) -> None:
+    """Refuse a value that is not a finite number of at least ``least``, or above it.
+
+    Raises:
+        UsageError: If it is not.
+    """
+    number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    if not math.isfinite(number) or number < least or (above and number == least):
+        wanted = "a finite number" if least == -math.inf else f"{'above' if above else 'at least'} {least} and finite"
+        raise UsageError(f"{name} must be {wanted}, got {value!r}.")

@@ -240,9 +240,9 @@ X, E = torch.randn(13, 4), graph()
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: softmax_aggregate(X, E + 5), "source nodes 5 to 17, but there are only 13"),
-        (lambda: softmax_aggregate(X, E - 1), "source nodes -1 to"),
-        (lambda: softmax_aggregate(X, E, num_dst=2), "target nodes 0 to 12, but there are only 2"),
+        (lambda: softmax_aggregate(X, E + 5), "source nodes of edge_index must be from 0 to 12, got 5 to 17"),
+        (lambda: softmax_aggregate(X, E - 1), "must be from 0 to 12, got -1 to"),
+        (lambda: softmax_aggregate(X, E, num_dst=2), "target nodes of edge_index must be from 0 to 1, got 0 to 12"),
         (lambda: softmax_aggregate(X, E.float()), "whole numbers"),
         (lambda: softmax_aggregate(X, E.T), "2 × E"),
         (lambda: softmax_aggregate(X, [[0], [1]]), "2 × E"),  # pyright: ignore[reportArgumentType]
@@ -256,7 +256,10 @@ X, E = torch.randn(13, 4), graph()
         (lambda: softmax_aggregate(X, E, 1.0, torch.zeros(3, 4)), "must be 70 × 4"),
         (lambda: softmax_aggregate(X, E, 1.0, torch.zeros(70, 4).double()), "convert with"),
         (lambda: softmax_aggregate(X, E, 1.0, LinearEdge(torch.zeros(70, 2), torch.zeros(2, 4))), "must be 4 × 2"),
-        (lambda: softmax_aggregate(X, E, 1.0, TableEdge(torch.full((70,), 13), X)), "rows 13 to 13 of a table of 13"),
+        (
+            lambda: softmax_aggregate(X, E, 1.0, TableEdge(torch.full((70,), 13), X)),
+            "edge types must be from 0 to 12, got 13 to 13",
+        ),
         (lambda: softmax_aggregate(X, E, backend="cuda"), "unknown backend"),
         (lambda: softmax_aggregate(X, E, math.inf, backend="factorised"), "finite temperature"),
         (lambda: softmax_aggregate(X, E, torch.tensor(1.0, requires_grad=True), semi_gradient=True), "semi-gradient"),

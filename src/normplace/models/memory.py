@@ -1,14 +1,13 @@
 """A scale's factors of the graphs seen last, so that training on one graph computes its topology once.
 
-A graph is known again by being the same tensors, unchanged: an operation in place raises a tensor's version, and a
-tensor that is gone cannot be asked for. What autograd cannot see is not seen here either: writing through ``.data`` or
-through a numpy array that shares the memory. Tensors made in inference mode have no version, so their graphs are not
-remembered.
+A graph is recognized by its tensors, unchanged: :class:`normplace.ops.snapshot.Snapshot` compares their version and a
+hash of their values, so writes through ``.data`` or a NumPy array that shares the memory are noticed. On a GPU, where
+the hash is not waited for, the factor of a graph changed that way is ``nan``. Tensors made in inference mode have no
+version, so their graphs are not remembered.
 """
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,39 +15,28 @@ import torch
 from torch import Tensor
 
 from normplace.models.topology import topology
+from normplace.ops.snapshot import Snapshot
 from normplace.scale import Scale
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """A tensor as it was: which one, where its values lie, and how often they had been changed."""
-
-    tensor: weakref.ref[Tensor]
-    version: int
-    address: int
-    shape: torch.Size
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> _Seen:
-        return cls(weakref.ref(tensor), tensor._version, tensor.data_ptr(), tensor.shape)
-
-    def still(self, tensor: Tensor) -> bool:
-        """Whether it is that tensor, as it was."""
-        return self.tensor() is tensor and (self.version, self.address, self.shape) == (
-            tensor._version,
-            tensor.data_ptr(),
-            tensor.shape,
-        )
 
 
 @dataclass(frozen=True)
 class _Entry:
     settings: tuple[Scale, int | None, torch.dtype, torch.dtype]
-    tensors: tuple[_Seen, ...]
+    tensors: tuple[Snapshot, ...]
     factor: Tensor
 
     def alive(self) -> bool:
-        return all(seen.tensor() is not None for seen in self.tensors)
+        return all(snapshot.alive for snapshot in self.tensors)
+
+    def matches(self, tensors: tuple[Tensor, ...]) -> bool:
+        return len(tensors) == len(self.tensors) and all(map(Snapshot.matches, self.tensors, tensors))
+
+    def current(self, tensors: tuple[Tensor, ...]) -> Tensor:
+        """The factor, ``nan`` where a tensor on a GPU was changed without PyTorch's notice."""
+        factor = self.factor
+        for snapshot, tensor in zip(self.tensors, tensors, strict=True):
+            factor = snapshot.poisoned(factor, tensor)
+        return factor
 
 
 class FactorMemory:
@@ -106,14 +94,10 @@ class FactorMemory:
                 return scale.factor(topology(scale.source, edge_index, num_nodes, batch).to(wide)).to(dtype)
             settings = (scale, num_nodes, wide, default)
             for entry in self._entries:
-                if (
-                    entry.settings == settings
-                    and len(entry.tensors) == len(tensors)
-                    and all(seen.still(tensor) for seen, tensor in zip(entry.tensors, tensors, strict=True))
-                ):
-                    return entry.factor.to(dtype)
+                if entry.settings == settings and entry.matches(tensors):
+                    return entry.current(tensors).to(dtype)
             factor = scale.factor(topology(scale.source, edge_index, num_nodes, batch).to(wide))
             # One assignment, so that threads that run at once can lose an entry but never see half of one.
             alive = [entry for entry in self._entries if entry.alive()]
-            self._entries = (*alive, _Entry(settings, tuple(map(_Seen.of, tensors)), factor))[-self.size :]
+            self._entries = (*alive, _Entry(settings, tuple(map(Snapshot.of, tensors)), factor))[-self.size :]
             return factor.to(dtype)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +32,43 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
+def differentiated() -> bool:
+    """Whether a backward pass under way must be made of differentiable operations: it is recorded or transformed."""
+    return torch.is_grad_enabled() or transformed()
+
+
+def mapped(tensor: Tensor) -> bool:
+    """Whether ``torch.func.vmap`` maps over the tensor."""
+    wrappers: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    while wrappers.is_functorch_wrapped_tensor(tensor):
+        if wrappers.is_batchedtensor(tensor):
+            return True
+        tensor = wrappers.get_unwrapped(tensor)
+    return False
+
+
 def on_its_device(tensor: Tensor, call: Callable[..., Result], *arguments: object) -> Result:
     """What ``call`` returns, made while the tensor's device is the current one, as a kernel's launch needs it."""
     if tensor.is_cuda and tensor.get_device() != torch.cuda.current_device():
         with torch.cuda.device_of(tensor):
             return call(*arguments)
     return call(*arguments)
+
+
+def gradients_with_graph(
+    function: Callable[..., Tensor], inputs: Sequence[Tensor | None], wanted: Sequence[bool], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients inside a backward pass that is itself differentiated or transformed.
+
+    Args:
+        function: The operator, written in differentiable PyTorch operations.
+        inputs: What it reads, as it was saved.
+        wanted: Which of the inputs need a gradient.
+        grad: The gradient of its result.
+    """
+    differentiated = torch.is_grad_enabled()
+    with torch.enable_grad():
+        result = function(*inputs)
+    asked = [tensor for tensor, want in zip(inputs, wanted, strict=True) if want and tensor is not None]
+    found = iter(torch.autograd.grad(result, asked, grad, create_graph=differentiated, allow_unused=True))
+    return tuple(next(found) if want and t is not None else None for t, want in zip(inputs, wanted, strict=True))

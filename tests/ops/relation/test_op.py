@@ -54,15 +54,6 @@ def test_compiles_whole(run):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("run", [relation_scan, relation_pairwise])
-def test_refuses_a_second_derivative(run):
-    case = Case((1, 4, 3))
-    a = case.a.requires_grad_()
-    (first,) = torch.autograd.grad(run(a, case.b).sum(), a, create_graph=True)
-    with pytest.raises(UsageError, match="no second derivative"):
-        first.sum().backward()
-
-
 class Names(TorchDispatchMode):
     """Notes the operators of this package."""
 

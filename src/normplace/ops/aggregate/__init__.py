@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError, unknown
-from normplace.ops.aggregate.neighbours import Neighbours, as_neighbours
-from normplace.ops.aggregate.op import BACKENDS, aggregate
+from normplace.ops.aggregate.neighbours import Neighbours, as_neighbours, poisoned
+from normplace.ops.aggregate.op import BACKENDS, TYPES_START, apply
+from normplace.ops.aggregate.reference import Rule
+from normplace.ops.indices import checked, is_integer
 
 __all__ = ["LinearEdge", "Neighbours", "TableEdge", "powermean_aggregate", "softmax_aggregate"]
 
@@ -148,9 +150,10 @@ def _aggregate(x, graph, name, exponent, edge, degree_power, num_dst, rule, back
     kind, relu, eps, semi = rule
     x, edge_kind, edges, weight = _edges(x, edge, neighbours.num_edges)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    y, _ = aggregate(
-        x.contiguous(), _scalar(exponent, name, wide, x.device), edges, weight, list(neighbours.tensors),
-        neighbours.piece, kind, edge_kind, relu, eps, semi, backend,
+    number = poisoned(graph, _scalar(exponent, name, wide, x.device))
+    y = apply(
+        x.contiguous(), number, edges, weight, list(neighbours.tensors), neighbours.piece,
+        Rule(kind, edge_kind, relu, eps, semi), backend,
     )  # fmt: skip
     if degree_power is not None:
         degree = neighbours.degree.clamp(min=1).to(wide)  # where nothing arrives there is nothing to scale
@@ -185,13 +188,13 @@ def _edges(x: Tensor, edge, count: int) -> tuple[Tensor, str, Tensor | None, Ten
     if isinstance(edge, TableEdge):
         types, table = edge
         _expect("the table of the edges", table, x, (None, x.shape[1]))
-        if types.shape != (count,) or types.is_floating_point():
-            raise UsageError(f"types must hold a whole number for each of the {count} edges, got {tuple(types.shape)}.")
-        if types.device.type == "cpu" and count and not torch.compiler.is_compiling():
-            low, high = types.aminmax()
-            if low < 0 or high >= len(table):
-                raise UsageError(f"types names rows {low} to {high} of a table of {len(table)}: ids start at 0.")
+        if not isinstance(types, Tensor) or types.shape != (count,) or not is_integer(types):
+            found = f"{tuple(types.shape)} of {types.dtype}" if isinstance(types, Tensor) else type(types).__name__
+            raise UsageError(f"types must hold a whole number for each of the {count} edges, got {found}.")
+        if types.device != x.device:
+            raise UsageError(f"types must be on {x.device} as x is, got {types.device}: move it with .to().")
         if len(table) > MOST_TYPES.get(x.device.type, 0):
+            types = checked("edge types", types, len(table), TYPES_START)
             return x, "dense", torch.nn.functional.embedding(types, table), None
         return x, "table", types.contiguous(), table.contiguous()
     _expect("edge terms", edge, x, (count, x.shape[1]))

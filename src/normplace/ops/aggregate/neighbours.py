@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_whole
+from normplace.ops.calling import mapped, plain, traced, transformed
+from normplace.ops.indices import check_edge_index, check_range
+from normplace.ops.snapshot import Snapshot
 
 # Edges one program of a GPU kernel walks at most: longer rows are cut, so that no program waits for a hub.
 PIECE = 256
@@ -68,25 +71,26 @@ def _index_dtype(num_edges: int, num_src: int, num_dst: int) -> torch.dtype:
     return torch.int32 if max(num_edges, num_src, num_dst) < 2**31 - 1 else torch.int64
 
 
-@torch.library.custom_op(
-    "normplace::neighbours",
-    mutates_args=(),
-    schema="(Tensor edge_index, SymInt num_src, SymInt num_dst, int piece) -> Tensor[]",
-)
-def _build(edge_index: Tensor, num_src: int, num_dst: int, piece: int) -> list[Tensor]:
+def _rows(edge_index: Tensor, num_src: int, num_dst: int, piece: int) -> list[Tensor]:
+    """Both directions of a graph, whose indices are checked."""
     src, dst = edge_index.long()
-    for name, ids, bound in (("source", src, num_src), ("target", dst, num_dst)):
-        if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= bound):
-            raise UsageError(
-                f"edge_index names {name} nodes {int(ids.min())} to {int(ids.max())}, but there are only {bound}: "
-                "ids start at 0, and num_dst must be given where targets are not the rows of x."
-            )
+    advice = "ids start at 0, and num_dst must be given where targets are not the rows of x"
+    check_range("the source nodes of edge_index", src, num_src, advice)
+    check_range("the target nodes of edge_index", dst, num_dst, advice)
     dtype = _index_dtype(len(src), num_src, num_dst)
     src, dst = src.to(dtype), dst.to(dtype)
     arriving = _half(dst, src, torch.arange(len(src), device=src.device, dtype=dtype), num_dst, piece)
     # Walked in the order of targets, the edges that leave a node read the targets' rows in the order of memory.
-    leaving = _half(arriving.indices, dst[arriving.edges], arriving.edges, num_src, piece)
+    leaving = _half(arriving.indices, dst[arriving.edges.long()], arriving.edges, num_src, piece)
     return [*arriving, *leaving]
+
+
+_build = torch.library.custom_op(
+    "normplace::neighbours",
+    _rows,
+    mutates_args=(),
+    schema="(Tensor edge_index, SymInt num_src, SymInt num_dst, int piece) -> Tensor[]",
+)
 
 
 @_build.register_fake
@@ -118,10 +122,16 @@ class Neighbours:
     """
 
     def __init__(self, edge_index: Tensor, num_src: int, num_dst: int | None = None, piece: int = PIECE) -> None:
-        _check(edge_index)
+        check_edge_index(edge_index)
         self.num_src, self.num_dst = num_src, num_src if num_dst is None else num_dst
+        if not torch.compiler.is_compiling():
+            if mapped(edge_index):
+                raise UsageError("vmap cannot map over a graph: map over the features, or join the graphs into one.")
+            expect_whole(0, num_src=self.num_src, num_dst=self.num_dst)
+            expect_whole(1, piece=piece)
         self.num_edges, self.piece = edge_index.shape[1], piece
-        self.tensors: Sequence[Tensor] = _build(edge_index, self.num_src, self.num_dst, piece)
+        build = _build if traced() or not plain(edge_index) else _rows
+        self.tensors: Sequence[Tensor] = tuple(build(edge_index, self.num_src, self.num_dst, piece))
 
     @property
     def degree(self) -> Tensor:
@@ -139,19 +149,11 @@ class Neighbours:
         moved.num_src, moved.num_dst, moved.num_edges, moved.piece = (
             self.num_src, self.num_dst, self.num_edges, self.piece
         )  # fmt: skip
-        moved.tensors = [tensor.to(device) for tensor in self.tensors]
+        moved.tensors = tuple(tensor.to(device) for tensor in self.tensors)
         return moved
 
     def __repr__(self) -> str:
         return f"Neighbours({self.num_edges} edges, {self.num_src} sources, {self.num_dst} targets, {self.device})"
-
-
-def _check(edge_index: Tensor) -> None:
-    if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        shape = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
-        raise UsageError(f"edge_index must be a 2 × E tensor or a Neighbours, got {shape}.")
-    if edge_index.is_floating_point() or edge_index.is_complex() or edge_index.dtype == torch.bool:
-        raise UsageError(f"edge_index must hold whole numbers, got {edge_index.dtype}: convert it with .long().")
 
 
 # The layers of a network see one edge_index, so its rows are kept as long as it lives and is not written to.
@@ -172,10 +174,19 @@ def as_neighbours(graph: Tensor | Neighbours, num_src: int, num_dst: int | None)
                 f"num_dst is {num_dst}: build it with Neighbours(edge_index, num_src, num_dst)."
             )
         return graph
-    if torch.compiler.is_compiling() or not isinstance(graph, Tensor) or graph.is_inference():
+    check_edge_index(graph)
+    if traced() or transformed() or not plain(graph) or graph.is_inference():
         return Neighbours(graph, num_src, targets)
-    made_from = (graph._version, num_src, targets)
-    found = _built.get(graph)
-    if found is None or found[0] != made_from:
-        found = _built[graph] = (made_from, Neighbours(graph, num_src, targets))
-    return found[1]
+    sizes, found = (num_src, targets), _built.get(graph)
+    if found is None or found[0] != sizes or not found[1].matches(graph):
+        built = Neighbours(graph, num_src, targets)
+        found = _built[graph] = (sizes, Snapshot.of(graph), built)
+    return found[2]
+
+
+def poisoned(graph: Tensor | Neighbours, value: Tensor) -> Tensor:
+    """``value``, or ``nan`` on a GPU where the edge_index was written to without PyTorch's notice."""
+    if isinstance(graph, Neighbours) or graph.device.type == "cpu":
+        return value
+    found = None if traced() or transformed() or graph.is_inference() else _built.get(graph)
+    return value if found is None else found[1].poisoned(value, graph)

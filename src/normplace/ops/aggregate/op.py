@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.ops.aggregate import factorised, reference
+from normplace.ops.aggregate import differentiable, factorised, reference
 from normplace.ops.aggregate.neighbours import Half
 from normplace.ops.aggregate.reference import Grads, Needs, Rule
+from normplace.ops.calling import differentiated, gradients_with_graph, mapped, transformed
+from normplace.ops.indices import check_range
 
 BACKENDS = ("auto", "reference", "factorised", "numba", "triton")
 # Messages, channel by channel, that plain PyTorch has aggregated long before numba would have compiled anything.
 SMALL = 1 << 14
+TYPES_START = "types start at 0 and index the rows of the table"
 _RULE = "Tensor[] graph, int piece, str kind, str edge_kind, bool relu, float eps, bool semi, str backend"
 
 
@@ -62,6 +65,15 @@ def choose(device: str, exponent: Tensor, rule: Rule, size: tuple[int, int], ask
     return asked
 
 
+def _check_types(edge: Tensor | None, weight: Tensor | None, edge_kind: str) -> None:
+    """Refuse edge types that are not rows of the table.
+
+    Inside the operators, so that compiled functions check what they are run with.
+    """
+    if edge_kind == "table" and edge is not None and weight is not None:
+        check_range("edge types", edge, len(weight), TYPES_START)
+
+
 @torch.library.custom_op(
     "normplace::aggregate",
     mutates_args=(),
@@ -85,6 +97,7 @@ def aggregate(
     rule = Rule(kind, edge_kind, relu, eps, semi)
     arriving = Half(*graph[:5])
     chosen = choose(x.device.type, exponent, rule, (len(arriving.indices), x.shape[1]), backend)
+    _check_types(edge, weight, edge_kind)
     if not len(arriving.indices) or not x.shape[1]:
         y = x.new_zeros(len(arriving.indptr) - 1, x.shape[1], dtype=_wide(x.dtype))
         return y, torch.zeros_like(y)
@@ -134,6 +147,7 @@ def aggregate_backward(
     arriving, leaving = Half(*graph[:5]), Half(*graph[5:])
     chosen = choose(x.device.type, exponent, rule, (len(arriving.indices), x.shape[1]), backend)
     grad = grad.contiguous()
+    _check_types(edge, weight, edge_kind)
     if not len(arriving.indices) or not x.shape[1]:
         zeros = (torch.zeros_like(t) if t is not None else None for t in (exponent, edge, weight))
         found = Grads(torch.zeros_like(x), *zeros)
@@ -216,7 +230,16 @@ def _differentiate(ctx, grad, _):
     rest = ([None] * len(graph), *[None] * len(ctx.rule))
     if grad is None:
         return None, None, None, None, *rest
-    edge_kind = ctx.rule[2]
+    _, kind, edge_kind, relu, eps, semi, _ = ctx.rule
+    if differentiated():
+        arriving, rule_of = Half(*graph[:5]), Rule(kind, edge_kind, relu, eps, semi)
+        found = gradients_with_graph(
+            lambda x, t, edge, weight: differentiable.forward(x, t, edge, weight, arriving, rule_of),
+            (x, exponent, edge, weight),
+            ctx.needs_input_grad[:4],
+            grad,
+        )
+        return *found, *rest
     needs = (
         ctx.needs_input_grad[1],
         ctx.needs_input_grad[2] and edge_kind == "dense",
@@ -228,3 +251,24 @@ def _differentiate(ctx, grad, _):
 
 
 aggregate.register_autograd(_differentiate, setup_context=_save)
+
+
+def apply(
+    x: Tensor,
+    exponent: Tensor,
+    edge: Tensor | None,
+    weight: Tensor | None,
+    graph: list[Tensor],
+    piece: int,
+    rule: Rule,
+    backend: str,
+) -> Tensor:
+    """The aggregate, in float32 or float64, by a path that the active transforms can differentiate."""
+    if transformed():
+        if rule.edge == "table" and edge is not None and mapped(edge):
+            raise UsageError("vmap cannot map over edge types: map over the features, or pass the terms themselves.")
+        _check_types(edge, weight, rule.edge)
+        return differentiable.forward(x, exponent, edge, weight, Half(*graph[:5]), rule)
+    return aggregate(
+        x, exponent, edge, weight, graph, piece, rule.kind, rule.edge, rule.relu, rule.eps, rule.semi, backend
+    )[0]

@@ -153,17 +153,22 @@ def _message(before: Tensor, rule: Rule) -> Tensor:
     return (before.relu() if rule.relu else before) + rule.eps
 
 
+def messages(x: Tensor, half: Half, edges: Tensor | None, weight: Tensor | None, rule: Rule) -> Tensor:
+    """The messages of all edges, in the order of the rows."""
+    return _message(_before(x, half, edges, weight, rule, slice(None), slice(None)), rule)
+
+
 def _wide(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _sums(terms: Tensor, row: Tensor, like: Tensor) -> Tensor:
+def sums(terms: Tensor, row: Tensor, like: Tensor) -> Tensor:
     """Sums of the terms of each row, in double precision where the device has it: a hub has many."""
     kept = like if like.device.type == "mps" else like.double()
     return kept.index_add(0, row, terms.to(kept.dtype)).to(like.dtype)
 
 
-def _segments(half: Half, first: int, last: int) -> tuple[Tensor, Tensor]:
+def segments(half: Half, first: int, last: int) -> tuple[Tensor, Tensor]:
     """The row of each edge of a span, counted from its first, and the number of edges of each row."""
     count = half.indptr[first : last + 1].diff().long()
     return torch.arange(last - first, device=count.device).repeat_interleave(count), count
@@ -177,7 +182,7 @@ def forward(
     y = torch.zeros(rows, channels, dtype=_wide(x), device=x.device)
     k = torch.zeros_like(y)
     for first, last, span, cols in _pieces(arriving, channels):
-        row, count = _segments(arriving, first, last)
+        row, count = segments(arriving, first, last)
         there = (count > 0)[:, None]
         m = _message(_before(x, arriving, edge, weight, rule, span, cols), rule)
         value = m if rule.kind == "softmax" else m.log()
@@ -190,13 +195,13 @@ def forward(
         )
         d = gap(exponent, value, top[row])
         z = d.exp()
-        total = _sums(z, row, blank)
+        total = sums(z, row, blank)
         if rule.kind == "softmax":
-            lift = _sums(z * (value - top[row]), row, blank) / total
+            lift = sums(z * (value - top[row]), row, blank) / total
             y[first:last, cols] = torch.where(there, top + lift, 0)
             k[first:last, cols] = torch.where(there, total.log() + gap(exponent, top, top + lift), 0)
         else:
-            excess = _sums((value - top[row]) * expm1_ratio(d), row, blank)
+            excess = sums((value - top[row]) * expm1_ratio(d), row, blank)
             log_y = log_mean(top, total, excess, count[:, None], exponent)
             y[first:last, cols] = torch.where(there, log_y.exp(), 0)
             k[first:last, cols] = torch.where(there, log_y, 0)
@@ -223,7 +228,7 @@ def backward(
         torch.zeros(weight.shape, dtype=y.dtype, device=x.device) if needs.weight and weight is not None else None
     )
     for first, last, span, cols in _pieces(arriving, x.shape[1]):
-        row, count = _segments(arriving, first, last)
+        row, count = segments(arriving, first, last)
         before = _before(x, arriving, edge, weight, rule, span, cols)
         m = _message(before, rule)
         g, out, kept = (t[first:last, cols][row] for t in (grad, y, k))

@@ -53,7 +53,10 @@ def _edge_term(edge, weight, e, there, mask, cols, D, K, EDGE: tl.constexpr, rea
         term = tl.load(edge + e[:, :, None] * D + cols, mask=mask, other=0.0).to(real)
     elif EDGE == 3:
         kind = tl.load(edge + e, mask=there, other=0).to(tl.int64)
-        term = tl.load(weight + kind[:, :, None] * D + cols, mask=mask, other=0.0).to(real)
+        # A type that is not in the table reads nothing and makes its row nan.
+        known = mask & ((kind >= 0) & (kind < K))[:, :, None]
+        term = tl.load(weight + kind[:, :, None] * D + cols, mask=known, other=0.0).to(real)
+        term = tl.where(known == mask, term, float("nan"))
     else:
         term = tl.zeros_like(mask.to(real))
         for f in range(K):

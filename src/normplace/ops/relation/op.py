@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.ops.calling import on_its_device, plain, traced, transformed
-from normplace.ops.relation import pair_reference, scan_reference
+from normplace.ops.calling import differentiated, gradients_with_graph, on_its_device, plain, traced, transformed
+from normplace.ops.relation import differentiable, pair_reference, scan_reference
 from normplace.ops.relation.plain import Rule, weights, wide
 
 BACKENDS = ("auto", "reference", "triton")
@@ -161,33 +161,37 @@ def _save(ctx, inputs, output):
     ctx.save_for_backward(a, b, weight)
 
 
-def _differentiate(backward, ctx, grad):
+def _differentiate(passes, ctx, grad):
     a, b, weight = ctx.saved_tensors
-    da, db = backward(grad, a, b, weight, *ctx.options)
+    if differentiated():
+        da, db = _gradients_with_graph(ctx, passes, Rule(*ctx.options[:-1]), grad)
+    else:
+        da, db = passes.operator_backward(grad, a, b, weight, *ctx.options)
     return da, db, None, *[None] * len(ctx.options)
 
 
-def _refuse(ctx, *grads):
-    raise UsageError("the relations have no second derivative: write the pairs out in plain PyTorch to take one.")
-
-
-scan.register_autograd(functools.partial(_differentiate, scan_backward), setup_context=_save)
-pairs.register_autograd(functools.partial(_differentiate, pairs_backward), setup_context=_save)
-scan_backward.register_autograd(_refuse)
-pairs_backward.register_autograd(_refuse)
+def _gradients_with_graph(ctx, passes, rule, grad):
+    a, b, weight = ctx.saved_tensors
+    weight = _weights(weight, a, rule)
+    return gradients_with_graph(
+        lambda a, b: passes.differentiable(a, b, weight, rule), (a, b), ctx.needs_input_grad[:2], grad
+    )
 
 
 class Passes(NamedTuple):
-    """A relation and its gradients, straight and as operators."""
+    """A relation and its gradients, called directly, as operators, and differentiable by PyTorch."""
 
     forward: Callable[..., Tensor]
     backward: Callable[..., tuple[Tensor, Tensor]]
     operator: Callable[..., Tensor]
     operator_backward: Callable[..., tuple[Tensor, Tensor]]
+    differentiable: Callable[..., Tensor]
 
 
-SCAN = Passes(compute_scan, compute_scan_backward, scan, scan_backward)
-PAIRS = Passes(compute_pairs, compute_pairs_backward, pairs, pairs_backward)
+SCAN = Passes(compute_scan, compute_scan_backward, scan, scan_backward, differentiable.scan)
+PAIRS = Passes(compute_pairs, compute_pairs_backward, pairs, pairs_backward, differentiable.pairs)
+scan.register_autograd(functools.partial(_differentiate, SCAN), setup_context=_save)
+pairs.register_autograd(functools.partial(_differentiate, PAIRS), setup_context=_save)
 
 
 class _Relation(torch.autograd.Function):
@@ -202,7 +206,9 @@ class _Relation(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads):
         passes, rule, backend = ctx.how
-        if torch.is_grad_enabled() or traced():  # the operator refuses to be differentiated in turn
+        if differentiated():
+            da, db = _gradients_with_graph(ctx, passes, rule, *grads)
+        elif traced():
             da, db = passes.operator_backward(*grads, *ctx.saved_tensors, *rule, backend)
         else:
             da, db = passes.backward(*grads, *ctx.saved_tensors, rule, backend)
@@ -215,7 +221,9 @@ _straight = cast(Any, super(torch.autograd.Function, _Relation)).apply
 
 def apply(passes: Passes, a: Tensor, b: Tensor, weight: Tensor | None, rule: Rule, backend: str) -> Tensor:
     """The relation, by the shortest way that whoever watches permits."""
-    if traced() or transformed() or not plain(a, b, weight):
+    if transformed():
+        return passes.differentiable(a, b, _weights(weight, a, rule), rule)
+    if traced() or not plain(a, b, weight):
         return passes.operator(a, b, weight, *rule, backend)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         return _straight(a, b, weight, passes, rule, backend)

@@ -58,7 +58,7 @@ def _pieces(a: Tensor, causal: bool) -> Iterator[tuple[slice, slice]]:
             yield slice(i, last), slice(j, min(j + step, length))
 
 
-def _counted(weight: Tensor, queries: Tensor, keys: Tensor, causal: bool) -> Tensor:
+def counted(weight: Tensor, queries: Tensor, keys: Tensor, causal: bool) -> Tensor:
     """B × I × J × 1: the weight of the query where the pair counts, 0 where it does not."""
     row, key = weight[:, queries, None, None], weight[:, None, keys, None]
     counts = key > 0
@@ -73,7 +73,7 @@ def _pairs(a: Tensor, b: Tensor, i: slice, j: slice, rule: Rule) -> tuple[Tensor
     return normalise(x, rule.eps) if rule.norm == "joint" else (x, torch.ones_like(x[..., :1]))
 
 
-def _prepared(a: Tensor, b: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def prepared(a: Tensor, b: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs in the dtype of the computation, zero where masked, whatever padding holds."""
     a, b = a.to(wide(a.dtype)), b.to(wide(b.dtype))
     if weight.dim() == 2:
@@ -84,23 +84,23 @@ def _prepared(a: Tensor, b: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Ten
 
 def forward(a: Tensor, b: Tensor, weight: Tensor, rule: Rule) -> Tensor:
     """The relation of every row, in float32 or float64; a norm after the sum is not part of it."""
-    a, b, weight = _prepared(a, b, weight)
+    a, b, weight = prepared(a, b, weight)
     y, time = torch.zeros_like(a), torch.arange(a.shape[1], device=a.device)
     for i, j in _pieces(a, rule.causal):
         n, _ = _pairs(a, b, i, j, rule)
-        share = _counted(weight, time[i], time[j], rule.causal)[..., None]
+        share = counted(weight, time[i], time[j], rule.causal)[..., None]
         y[:, i] += torch.where(share == 0, 0, share * activate(n, rule.activation)).sum(2).flatten(-2)
     return y
 
 
 def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
     """Gradients of a and b, in float32 or float64."""
-    a, b, weight = _prepared(a, b, weight)
+    a, b, weight = prepared(a, b, weight)
     da, db, time = torch.zeros_like(a), torch.zeros_like(b), torch.arange(a.shape[1], device=a.device)
     grad = grad.to(a.dtype).unflatten(-1, (rule.heads, -1))
     for i, j in _pieces(a, rule.causal):
         n, scale = _pairs(a, b, i, j, rule)
-        share = _counted(weight, time[i], time[j], rule.causal)[..., None]
+        share = counted(weight, time[i], time[j], rule.causal)[..., None]
         p = torch.where(share == 0, 0, share * grad[:, i, None] * slope(n, rule.activation))
         dx = (normalise_backward(p, n, scale) if rule.norm == "joint" else p).flatten(-2)
         da[:, i] += dx.sum(2)

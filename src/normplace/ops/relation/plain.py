@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from normplace.ops.calling import transformed
+
 
 class Rule(NamedTuple):
     """Which relation."""
@@ -54,8 +56,8 @@ def normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     if eps > 0:
         squares = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square()
         scale = (squares / x.shape[-1] + eps).rsqrt()
-        # In place where no gradient needs what it was.
-        return (x * scale if x.requires_grad else x.mul_(scale)), scale
+        # In place where no derivative needs what it was.
+        return (x * scale if x.requires_grad or transformed() else x.mul_(scale)), scale
     # Divided by the largest first: the square of a small number would be lost.
     largest = x.detach().abs().amax(-1, keepdim=True)
     x = x / torch.where(largest > 0, largest, 1)

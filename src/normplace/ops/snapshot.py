@@ -1,0 +1,91 @@
+"""Whether a tensor is still what it was when something was computed from it.
+
+PyTorch's version counter does not see a write through ``.data`` or through a NumPy array that shares the memory, so the
+values are compared too, by a hash. On a CPU this costs one pass over the tensor. On other devices the comparison is not
+waited for; a value computed from the tensor becomes ``nan`` if the hash has changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Numbers hashed with the same factors; each row of so many has a factor of its own.
+ROW = 4096
+GOLDEN = -7046029254386353131  # 2^64 over the golden ratio, as a signed number
+
+
+@functools.cache
+def _factors(count: int) -> np.ndarray:
+    """Odd random factors: a change of one number always changes the hash."""
+    return np.random.default_rng(0).integers(-(2**63), 2**63 - 1, count) | 1
+
+
+@functools.cache
+def _factors_on(device: torch.device) -> Tensor:
+    return torch.from_numpy(_factors(ROW)).to(device)
+
+
+def fingerprint(tensor: Tensor) -> int | Tensor:
+    """A hash of a tensor's whole numbers and of their order; on a GPU a tensor, not waited for."""
+    flat = tensor.detach().reshape(-1).long()
+    return _hash_array(flat.numpy()) if flat.device.type == "cpu" else _hash_tensor(flat)
+
+
+def _hash_array(values: np.ndarray) -> int:
+    whole, factors = len(values) // ROW * ROW, _factors(ROW)
+    sums = np.einsum("ij,j->i", values[:whole].reshape(-1, ROW), factors)
+    if whole < len(values):
+        sums = np.append(sums, np.dot(values[whole:], factors[: len(values) - whole]))
+    return int(np.dot(sums, np.arange(1, len(sums) + 1) * GOLDEN | 1))
+
+
+def _hash_tensor(values: Tensor) -> Tensor:
+    rows = torch.nn.functional.pad(values, (0, -len(values) % ROW)).reshape(-1, ROW)
+    sums = (rows * _factors_on(values.device)).sum(1)
+    return (sums * (torch.arange(1, len(sums) + 1, device=values.device) * GOLDEN | 1)).sum()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A tensor as it was: which one, where its values are, how often they had been changed, and their hash."""
+
+    tensor: weakref.ref[Tensor]
+    version: int
+    address: int
+    shape: torch.Size
+    stride: tuple[int, ...]
+    digest: int | Tensor
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Snapshot:
+        """Of a tensor of whole numbers that was not made in inference mode."""
+        return cls(
+            weakref.ref(tensor), tensor._version, tensor.data_ptr(), tensor.shape, tensor.stride(), fingerprint(tensor)
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether the tensor still exists."""
+        return self.tensor() is not None
+
+    def matches(self, tensor: Tensor) -> bool:
+        """Whether it is that tensor, unchanged as far as can be told without waiting for a device."""
+        known = (self.version, self.address, self.shape, self.stride)
+        if self.tensor() is not tensor or known != (
+            tensor._version, tensor.data_ptr(), tensor.shape, tensor.stride()
+        ):  # fmt: skip
+            return False
+        return tensor.device.type != "cpu" or bool(self.digest == fingerprint(tensor))
+
+    def poisoned(self, value: Tensor, tensor: Tensor) -> Tensor:
+        """``value``, or ``nan`` where the tensor's values have changed on a device that is not waited for."""
+        if tensor.device.type == "cpu":
+            return value
+        unchanged = torch.as_tensor(self.digest == fingerprint(tensor), device=value.device)
+        return torch.where(unchanged, value, torch.nan)
