@@ -324,10 +324,21 @@ def test_other_formats_are_named(tmp_path):
         checkpoint.read_manifest(path)
 
 
-def test_another_dtype_is_another_network(tmp_path):
+def one_row(tensors, metadata):
+    tensors["optimizer/step/embed.weight"] = tensors["optimizer/step/embed.weight"][None]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (other_dtype, r"'embed\.weight' is 31×16 F16, here it is 31×16 F32"),
+        (one_row, r"'step/embed\.weight' is 1, here it is a number"),
+    ],
+)
+def test_another_dtype_or_shape_is_another_network(tmp_path, change, complaint):
     checkpoint.save(tmp_path, 1, *state(0), {}, ALONE)
-    rewritten(tmp_path / "step-00000001", other_dtype)
-    with pytest.raises(UsageError, match=r"'embed\.weight' is 31×16 F16, here it is 31×16 F32"):
+    rewritten(tmp_path / "step-00000001", change)
+    with pytest.raises(UsageError, match=complaint):
         resume(tmp_path)
 
 

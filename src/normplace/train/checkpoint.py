@@ -183,7 +183,7 @@ class Piece:
         first: The place of the first row.
         count: How many rows.
         total: How many the whole tensor has.
-        shape: The dimensions after the first.
+        rest: The dimensions after the first; None where it is a single number.
         dtype: As safetensors spells it.
     """
 
@@ -191,7 +191,7 @@ class Piece:
     first: int
     count: int
     total: int
-    shape: tuple[int, ...]
+    rest: tuple[int, ...] | None
     dtype: str
 
 
@@ -211,7 +211,9 @@ def _pieces(readers: list[Any]) -> dict[str, list[Piece]]:
                 raise Damage(f"which rows of {key!r} a file holds is not known")
             whole = reader.get_slice(key)
             shape, (first, total) = tuple(whole.get_shape()), places[key]
-            piece = Piece(reader, first, shape[0] if shape else 1, total, shape[1:], whole.get_dtype())
+            piece = Piece(
+                reader, first, shape[0] if shape else 1, total, shape[1:] if shape else None, whole.get_dtype()
+            )
             found.setdefault(key, []).append(piece)
     for key, pieces in found.items():
         pieces.sort(key=lambda piece: (piece.first, piece.count))
@@ -220,7 +222,7 @@ def _pieces(readers: list[Any]) -> dict[str, list[Piece]]:
             if piece.first != place:
                 raise Damage(f"rows {place} to {piece.first} of {key!r} are missing or come twice")
             place += piece.count
-        if len({(piece.total, piece.shape, piece.dtype) for piece in pieces}) != 1 or place != pieces[0].total:
+        if len({(piece.total, piece.rest, piece.dtype) for piece in pieces}) != 1 or place != pieces[0].total:
             raise Damage(f"the parts of {key!r} do not make one tensor")
     return found
 
@@ -276,9 +278,12 @@ def _prepare(model: nn.Module, optimizer: torch.optim.Optimizer, written: set[st
 
 
 def _compare(checkpoint: Path, held: dict[str, Rows], pieces: dict[str, list[Piece]]) -> None:
-    there = {key: (_shape(part[0].total, part[0].shape), part[0].dtype) for key, part in pieces.items()}
+    there = {key: (_shape(part[0].total, part[0].rest), part[0].dtype) for key, part in pieces.items()}
     here = {
-        key: (_shape(rows.total, tuple(rows.values.shape[1:])), DTYPES.get(rows.values.dtype, "?"))
+        key: (
+            _shape(rows.total, tuple(rows.values.shape[1:]) if rows.values.ndim else None),
+            DTYPES.get(rows.values.dtype, "?"),
+        )
         for key, rows in held.items()
     }
     for key in sorted(there.keys() | here.keys()):
@@ -329,8 +334,8 @@ def _restore_random(state: dict[str, Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"].clone(), device)
 
 
-def _shape(total: int, rest: tuple[int, ...]) -> str:
-    return "×".join(map(str, (total, *rest)))
+def _shape(total: int, rest: tuple[int, ...] | None) -> str:
+    return "a number" if rest is None else "×".join(map(str, (total, *rest)))
 
 
 def _sync(file: Any) -> None:
