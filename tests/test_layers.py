@@ -10,7 +10,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "normplace"
 # From the foundation up; a layer may import itself and any before it.
 LAYERS = [
-    {"_version", "errors", "output", "page_policy", "references", "terminal", "_startup"},
+    {"_version", "errors", "fields", "resources", "output", "page_policy", "references", "terminal", "_startup"},
     {"ops"},
     {"norms"},
     {"block", "placement", "presets", "transformer_presets", "scale"},

@@ -113,3 +113,51 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
         load_corpus(["hf:any"])
     with pytest.raises(UsageError, match=r"'tokenizers': pip install 'normplace\[train\]'"):
         load_corpus([str(tmp_path / "text")], "gpt2")
+
+
+def test_one_source_needs_no_list(tmp_path):
+    (tmp_path / "text").write_text("one and two\n" * 20)
+    several = load_corpus([str(tmp_path / "text")])
+    for source in (str(tmp_path / "text"), tmp_path / "text", (tmp_path / "text",)):
+        assert load_corpus(source).digest == several.digest
+
+
+@pytest.mark.parametrize("sources", [None, 3, b"text", {"text": 1}, [3], [None], [], [""], ["  "], ["a\0b"], [b"text"]])
+def test_what_names_no_text_is_refused(sources):
+    with pytest.raises(UsageError, match=r"does not name a text|takes a file|no text to read") as caught:
+        load_corpus(sources)
+    assert "\n" not in str(caught.value)
+
+
+def test_text_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "binary").write_bytes(b"text\0" * 30)
+    (tmp_path / "empty").touch()
+    (tmp_path / "zlib.gz").write_bytes(gzip.compress(b"text" * 1000)[:12] + b"\xff" * 40)
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"text" * 1000)[:20])
+    (tmp_path / "plain.gz").write_bytes(b"text" * 30)
+    cases = {"binary": "is binary", "empty": "there is no text in", "zlib.gz": "cannot be read", "cut.gz": "cannot be"}
+    for name, complaint in (cases | {"plain.gz": "cannot be read", "x" * 300: "cannot be read"}).items():
+        with pytest.raises(UsageError, match=complaint) as caught:
+            load_corpus(tmp_path / name)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match="there is no text"):
+        load_corpus("/dev/zero")
+
+
+def test_more_text_than_memory_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "text").write_bytes(b"text" * 1000)
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(b"a" * 10_000_000)))
+    monkeypatch.setattr(reading, "available_memory", lambda: 10_000)
+    with pytest.raises(UsageError, match=r"text has 4\.0 kB, and reading it takes 4 times .* 10\.0 kB are left"):
+        load_corpus(tmp_path / "text")
+    monkeypatch.setattr(reading, "available_memory", lambda: 1_000_000)
+    with pytest.raises(UsageError, match="unpacks to more than 250 kB"):
+        load_corpus(tmp_path / "bomb.gz")
+
+
+def test_a_folder_of_too_many_files_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "FILES", 2)
+    for name in "abc":
+        (tmp_path / name).write_text("text")
+    with pytest.raises(UsageError, match="more than 2 files"):
+        load_corpus(tmp_path)

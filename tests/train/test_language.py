@@ -69,8 +69,8 @@ def test_a_run_without_safetensors_is_refused_before_it_starts(tmp_path, text, m
     ("change", "complaint"),
     [
         ({"batch": 0}, "batch must be at least 1"),
-        ({"clip": 0.0}, "clip must be positive"),
-        ({"warm_up": 1.0}, "warm_up is a part of all steps"),
+        ({"clip": 0.0}, "clip must be above 0, got 0"),
+        ({"warm_up": 1.0}, "warm_up must be at least 0 and below 1"),
         ({"precision": "bfloat"}, "did you mean 'bfloat16'"),
         ({"parallel": "tensor"}, "choose from ddp, fsdp"),
         ({"schedule": "linear"}, "unknown schedule"),

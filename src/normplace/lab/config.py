@@ -8,10 +8,10 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from functools import cache
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from normplace.errors import UsageError, unknown
+from normplace.fields import check_type, describe, fits, quoted
 from normplace.lab.lines import trial_hash
 
 Config = TypeVar("Config")
@@ -32,14 +32,26 @@ def config_from_dict(config_type: type[Config], data: Mapping[str, Any]) -> Conf
     """The configuration that :func:`config_dict` wrote.
 
     Raises:
-        UsageError: If a key is unknown; the nearest one is suggested.
+        UsageError: If a key is unknown, in which case the nearest one is suggested, a value has another type, or a
+            key without a default is absent.
     """
     hints = _hints(config_type)
     for key in data:
         if key not in hints:
             raise unknown("config key", key, hints)
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    values = {key: _as_tuple(value) for key, value in data.items()}
+    for key, value in values.items():
+        check_type(f"config key {key!r}", value, hints[key])
+    for field in dataclasses.fields(config_type):  # pyright: ignore[reportArgumentType]
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and field.name not in values:
+            raise UsageError(f"config key {field.name!r} is missing: give it a value.")
     return config_type(**values)
+
+
+def _as_tuple(value: Any) -> Any:
+    """A JSON list as the tuple it was."""
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def parse_overrides(config_types: Iterable[type], assignments: Iterable[str]) -> dict[str, Any]:
@@ -75,25 +87,6 @@ def _parse(key: str, text: str, kind: Any) -> Any:
         value = text  # refused below unless the field takes text
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"config key {key!r} takes a finite number, got {text!r}.")
-    if not _fits(value, kind):
-        expected = _NAMES.get(get_origin(kind) or kind) or getattr(kind, "__name__", str(kind))
-        raise UsageError(f"config key {key!r} takes {expected}, got {text!r}.")
+    if not fits(value, kind):
+        raise UsageError(f"config key {key!r} takes {describe(kind)}, got {quoted(text)}.")
     return value
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a field's type; a whole number is also a number."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return any(_fits(value, part) for part in parts)
-    if origin is Literal:
-        return any(type(value) is type(part) and value == part for part in parts)
-    if origin is tuple:
-        kinds = [parts[0]] * len(value) if isinstance(value, tuple) and parts[-1] is ... else parts
-        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
-    if kind is None or kind is Any:
-        return kind is Any or value is None
-    return type(value) is kind or (kind is float and type(value) is int)
-
-
-_NAMES = {int: "a whole number", float: "a number", bool: "True or False", tuple: "a tuple such as (1, 2)"}

@@ -8,10 +8,15 @@ from typing import Any
 from torch import nn
 
 from normplace.errors import UsageError
-from normplace.models.transformer import Transformer
+from normplace.models.transformer import Transformer, TransformerConfig
+from normplace.resources import available_memory, in_words
 from normplace.train.config import Recipe
 from normplace.train.corpus import Corpus
 from normplace.train.distributed import World
+
+WEIGHT_BYTES = 4
+LAYER_BYTES = 20_000
+"""What the modules of a layer take beside their weights."""
 
 
 def check_fit(model: nn.Module, corpus: Corpus, recipe: Recipe, world: World) -> None:
@@ -45,6 +50,35 @@ def check_fit(model: nn.Module, corpus: Corpus, recipe: Recipe, world: World) ->
         raise UsageError(
             f"{judged} rows of held-out text cannot be shared by {world.size} processes: give more text, lower "
             "context, or raise evaluate_rows."
+        )
+
+
+def check_memory(config: TransformerConfig, recipe: Recipe, world: World) -> None:
+    """Refuse a network or batch that cannot fit into memory, before anything of it is built.
+
+    What is counted is a lower bound: two square matrices a layer and the embedding; on a CPU their gradients and two
+    moments too, and the scores of the rows that a process computes at once.
+
+    Raises:
+        UsageError: If it cannot.
+    """
+    left = available_memory()
+    if left is None:
+        return
+    weights = config.vocabulary * config.dim + 2 * config.depth * config.dim**2
+    on_cpu = world.device.type == "cpu"
+    needed = WEIGHT_BYTES * weights * (1 + on_cpu * 3) + LAYER_BYTES * config.depth
+    if needed > left:
+        raise UsageError(
+            f"a network of {weights:,} parameters or more needs at least {in_words(needed)} of memory, of which "
+            f"{in_words(left)} are left: lower dim or depth."
+        )
+    rows = -(-recipe.batch // (recipe.accumulate * world.size))
+    needed = WEIGHT_BYTES * rows * recipe.context * config.vocabulary
+    if on_cpu and needed > left:
+        raise UsageError(
+            f"{rows:,} rows of {recipe.context:,} positions need at least {in_words(needed)} of memory at once, of "
+            f"which {in_words(left)} are left: lower batch or context, or raise accumulate."
         )
 
 

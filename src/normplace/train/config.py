@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.errors import unknown
+from normplace.fields import check_range, check_types
 from normplace.models.transformer import AttentionConfig, MLPConfig, PositionConfig, TransformerConfig
 from normplace.train.schedule import Schedule
 
 PRECISIONS = ("float32", "bfloat16")
 PARALLEL = ("fsdp", "ddp")
+SEEDS = 1 << 62
+"""Seeds are below this, so that every process can add its rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,9 @@ class Network:
         mlp: Kind of MLP.
         positions: ``rotary``, ``learned``, ``alibi`` or ``none``.
         length: How many positions are learned, where they are; 0 for the context.
+
+    Raises:
+        UsageError: If a number is too small or of another type.
     """
 
     placement: str = "peri"
@@ -37,6 +44,11 @@ class Network:
     mlp: str = "swiglu"
     positions: str = "rotary"
     length: int = 0
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_range(self, "dim", "depth", "heads", least=1)
+        check_range(self, "key_value_heads", "length", least=0)
 
     def config(self, vocabulary: int, context: int) -> TransformerConfig:
         """The whole configuration.
@@ -90,7 +102,7 @@ class Recipe:
         peak_tflops: What one device can do, for the utilisation; 0 to measure it.
 
     Raises:
-        UsageError: If a number is too small or a name unknown.
+        UsageError: If a number is out of range or of another type, or a name unknown.
     """
 
     context: int = 128
@@ -120,13 +132,14 @@ class Recipe:
     peak_tflops: float = 0.0
 
     def __post_init__(self) -> None:
-        expect_at_least(1, self, "context", "batch", "accumulate", "steps", "patience")
-        expect_at_least(1, self, "evaluate_every", "evaluate_rows", "checkpoint_every")
-        for name in ("clip", "spike"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} must be positive, got {getattr(self, name)}.")
-        if not 0 <= self.warm_up < 1:
-            raise UsageError(f"warm_up is a part of all steps, such as 0.05, got {self.warm_up}.")
+        check_types(self)
+        check_range(self, "context", "batch", "accumulate", "steps", "patience", least=1)
+        check_range(self, "evaluate_every", "evaluate_rows", "checkpoint_every", least=1)
+        check_range(self, "rate", "clip", "spike", above=0, below=math.inf)
+        check_range(self, "beta1", "beta2", "warm_up", least=0, below=1)
+        check_range(self, "decay", "floor", least=0, most=1)
+        check_range(self, "weight_decay", "peak_tflops", least=0, below=math.inf)
+        check_range(self, "seed", least=0, below=SEEDS)
         for name, options in (("precision", PRECISIONS), ("parallel", PARALLEL)):
             if getattr(self, name) not in options:
                 raise unknown(name, getattr(self, name), options)

@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import importlib.util
 import math
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from normplace.errors import UsageError
+from normplace.fields import quoted
+from normplace.resources import available_memory, in_words
 from normplace.tasks.sequences.text import STANDARD_LIBRARY, load_text
 
 BYTES = "bytes"
@@ -27,7 +30,13 @@ HUB = "hf:"
 PIECE = 1 << 20
 """Characters that are tokenized at once; pieces end where a line does."""
 
+FILES = 100_000
+"""Files that a folder may hold; a folder of more, such as the root of a machine, is most likely a mistake."""
+COPIES = 4
+"""Copies of the text that are in memory at once while it is read and split."""
+
 Encode = Callable[[bytes], np.ndarray]
+Sources = str | Path | Sequence[str | Path]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,29 +64,48 @@ class Corpus:
         return nats_per_token / math.log(2) / self.bytes_per_token
 
 
-def load_corpus(sources: Sequence[str] = (STANDARD_LIBRARY,), tokenizer: str = BYTES) -> Corpus:
+def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> Corpus:
     """Read and tokenize.
 
     Args:
-        sources: What to read, as the module says.
+        sources: What to read, as the module says: one source or several.
         tokenizer: ``bytes``; a ``tokenizer.json`` or the folder that holds one; or the name of one at Hugging Face.
 
     Raises:
-        UsageError: If a source or the tokenizer is not there, or there is nothing to read.
+        UsageError: If a source or the tokenizer is not there, cannot be read or does not fit into memory, or there is
+            nothing to read.
     """
+    sources = _named(sources)
     train, held_out = bytearray(), bytearray()
     for source in sources:
         for first, last in _parts(source):
             train += first
             held_out += last
     if not train or not held_out:
-        raise UsageError(f"there is no text in {' '.join(sources) or 'nothing'}: name files that hold some.")
+        raise UsageError(f"there is no text in {' '.join(sources)}: name files that hold some.")
     encode, vocabulary = _tokenizer(tokenizer)
     parts = encode(bytes(train)), encode(bytes(held_out))
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.tobytes())
     return Corpus(" ".join(sources), *parts, vocabulary, len(held_out) / len(parts[1]), digest.hexdigest())
+
+
+def _named(sources: Sources) -> list[str]:
+    """The sources as words.
+
+    Raises:
+        UsageError: If they are none.
+    """
+    several = [sources] if isinstance(sources, str | Path) else sources
+    if not isinstance(several, Sequence) or isinstance(several, bytes | bytearray):
+        raise UsageError(f"text takes a file, a folder or a list of them, got {quoted(sources)}.")
+    for source in several:
+        if not isinstance(source, str | Path) or not str(source).strip() or "\0" in str(source):
+            raise UsageError(f"{quoted(source)} does not name a text: give files, folders or {STANDARD_LIBRARY!r}.")
+    if not several:
+        raise UsageError(f"there is no text to read: give files, folders or {STANDARD_LIBRARY!r}.")
+    return [str(source) for source in several]
 
 
 def _parts(source: str) -> Iterator[tuple[bytes, bytes]]:
@@ -92,25 +120,61 @@ def _parts(source: str) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _contents(path: Path) -> Iterator[bytes]:
-    if path.is_dir():
-        for file in sorted(path.rglob("*")):
-            hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-            if file.is_file() and not hidden and b"\0" not in (content := _content(file)):  # which text never has
-                yield content
-    elif path.is_file():
-        yield _content(path)
-    else:
+    try:
+        kind = "folder" if path.is_dir() else "file" if path.is_file() else None
+    except OSError as error:
+        raise UsageError(f"{quoted(str(path))} cannot be read ({error.strerror}): check the path.") from error
+    if kind is None:
         raise UsageError(
-            f"there is no text {str(path)!r}: give files, folders, {HUB}NAME, or {STANDARD_LIBRARY!r} for the sources "
-            "of Python's standard library."
+            f"there is no text {quoted(str(path))}: give files, folders, {HUB}NAME, or {STANDARD_LIBRARY!r} for the "
+            "sources of Python's standard library."
+        )
+    files = _files(path) if kind == "folder" else [path]
+    _check_size(path, sum(file.stat().st_size for file in files))
+    for file in files:
+        content = _content(file)
+        if b"\0" not in content:  # which text never has
+            yield content
+        elif kind == "file":
+            raise UsageError(f"{path} is binary, as its zero bytes show: give text, in UTF-8 where it is not ASCII.")
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files in a folder that are not hidden, in the order of their paths."""
+    found: list[Path] = []
+    try:
+        for file in folder.rglob("*"):
+            hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+            if not hidden and file.is_file() and file.stat().st_size:
+                found.append(file)
+                if len(found) > FILES:
+                    raise UsageError(f"{folder} holds more than {FILES:,} files: name the folders that hold the text.")
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read ({error.strerror or error}): check the folder.") from error
+    return sorted(found)
+
+
+def _check_size(path: Path, size: int) -> None:
+    left = available_memory()
+    if left is not None and COPIES * size > left:
+        raise UsageError(
+            f"{path} has {in_words(size)}, and reading it takes {COPIES} times as much memory, of which "
+            f"{in_words(left)} are left: give less text."
         )
 
 
 def _content(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
-    except (OSError, EOFError) as error:
+        if path.suffix != ".gz":
+            return path.read_bytes()
+        left = available_memory()
+        limit = -1 if left is None else left // COPIES
+        with gzip.open(path) as file:
+            content = file.read(limit)
+            if limit >= 0 and file.read(1):
+                raise UsageError(f"{path} unpacks to more than {in_words(limit)}, which memory cannot hold: give less.")
+            return content
+    except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read ({error}): check the file.") from error
 
 
@@ -136,8 +200,8 @@ def _tokenizer(name: str) -> tuple[Encode, int]:
         raise UsageError(f"the tokenizer {name!r} needs 'tokenizers': pip install 'normplace[train]'.")
     import tokenizers
 
-    path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
     try:
+        path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
         found: Any = (tokenizers.Tokenizer.from_file if path.is_file() else tokenizers.Tokenizer.from_pretrained)(
             str(path)
         )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace.errors import UsageError
+from normplace.fields import quoted
 
 
 def fit(
@@ -72,14 +73,19 @@ def pick_device(name: str) -> torch.device:
     """The device called ``name``; ``auto`` is a GPU where there is one, else the CPU.
 
     Raises:
-        UsageError: If torch knows no such device, or none answers here.
+        UsageError: If it is not a CPU or a CUDA device, or none answers here.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise UsageError(f"unknown device {name!r}: choose auto, cpu or cuda.") from error
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(f"unknown device {quoted(name)}: choose auto, cpu or cuda.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"the device {name!r} cannot train: choose auto, cpu or cuda.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError("no CUDA device answers here: set device=auto or device=cpu.")
+    devices = torch.cuda.device_count() if device.type == "cuda" else 1
+    if (device.index or 0) >= devices:
+        raise UsageError(f"the device {name!r} is not there, {devices} of that kind are: choose a lower number.")
     return device

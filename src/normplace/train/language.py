@@ -17,8 +17,9 @@ from normplace.models.transformer.config import TransformerConfig
 from normplace.models.weights import safetensors
 from normplace.output import write_atomic
 from normplace.tasks.sequences.text import STANDARD_LIBRARY
+from normplace.train.agreement import check_memory
 from normplace.train.config import Network, Recipe
-from normplace.train.corpus import BYTES, Corpus, load_corpus
+from normplace.train.corpus import BYTES, Corpus, Sources, load_corpus
 from normplace.train.distributed import World, join, whole_state
 from normplace.train.log import check_sinks
 from normplace.train.loop import Step, fit
@@ -31,9 +32,9 @@ def train_language(
     recipe: Recipe | None = None,
     out: str | Path = "runs/train",
     *,
-    text: Sequence[str] = (STANDARD_LIBRARY,),
+    text: Sources = STANDARD_LIBRARY,
     tokenizer: str = BYTES,
-    log: Sequence[str] = (),
+    log: str | Sequence[str] = (),
     watch: Callable[[Step], None] | None = None,
     begun: Callable[[Transformer, Corpus, World], None] | None = None,
 ) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def train_language(
         network: The network's shape; None for the default.
         recipe: How to train; None for the default.
         out: Folder of ``log.jsonl``, ``checkpoints``, ``result.json`` and, in the end, ``model``.
-        text: Sources; see :mod:`normplace.train.corpus`.
+        text: A source, or a list of them; see :mod:`normplace.train.corpus`.
         tokenizer: ``bytes``, a ``tokenizer.json``, or a name at Hugging Face.
         log: Names of further logs: ``tensorboard``, ``wandb``.
         watch: Called in the first process with every step.
@@ -56,11 +57,13 @@ def train_language(
         UsageError: If what is asked for does not fit together, or the disk is full.
     """
     network, recipe, out = network or Network(), recipe or Recipe(), Path(out)
+    log = [log] if isinstance(log, str) else log
     check_sinks(log)
     safetensors()  # which the weights will be written with: better refused now than in the end
     with join(recipe.device) as world:
         corpus = load_corpus(text, tokenizer)
         config = network.config(corpus.vocabulary, recipe.context)
+        check_memory(config, recipe, world)
         model = Transformer(config, generator=torch.Generator().manual_seed(recipe.seed))
         if begun is not None and world.first:
             begun(model, corpus, world)
