@@ -153,11 +153,10 @@ def _measured(check: Check, lines: Sequence[Line]) -> Measurement:
 
 def pick(lines: Sequence[Line], part: str, **fields: object) -> list[Line]:
     """The lines of one part whose configuration has these values."""
-    return [
-        line
-        for line in lines
-        if line.part == part and all(line.config.get(key) == value for key, value in fields.items())
-    ]
+    chosen = [line for line in lines if line.part == part]
+    for key, value in fields.items():
+        chosen = [line for line in chosen if line.config.get(key) == value]
+    return chosen
 
 
 def by_seed(lines: Sequence[Line], metric: str) -> dict[int, float]:

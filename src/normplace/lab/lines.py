@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,10 +133,10 @@ def _check_fields(line: Line) -> None:
 
 def _check_content(line: Line) -> None:
     """Refuse what only a change after the line was written can explain."""
-    if not all(value is None or _is_number(value) for value in line.metrics.values()):
+    if not _are_numbers(line.metrics.values()):
         raise DamagedLine("has a metric that is not a finite number")
     for values in line.series.values():
-        if not isinstance(values, list) or not all(value is None or _is_number(value) for value in values):
+        if not isinstance(values, list) or not _are_numbers(values):
             raise DamagedLine("has a series that is not a list of finite numbers")
     if not all(isinstance(version, str) for version in line.versions.values()):
         raise DamagedLine("has a wrong 'versions'")
@@ -150,6 +150,14 @@ def _is_number(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return -sys.float_info.max <= value <= sys.float_info.max
+
+
+def _are_numbers(values: Collection[object]) -> bool:
+    """Whether all values are finite numbers or None; series are long, so the loops are those of built-in functions."""
+    kinds = set(map(type, values))
+    if not kinds <= {int, float, type(None)} or math.inf in values or -math.inf in values:
+        return False
+    return int not in kinds or all(value is None or _is_number(value) for value in values)
 
 
 def _short(value: object) -> str:

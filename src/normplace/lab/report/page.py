@@ -9,9 +9,11 @@ from pathlib import Path
 
 from normplace.lab.claims import Judgement
 from normplace.lab.report.claimtable import claim_table, judgements, totals
+from normplace.lab.report.drawings import Drawings
 from normplace.lab.report.markup import Html, count, join, tag
-from normplace.lab.report.section import Section, study_section, when
+from normplace.lab.report.section import Section, chart_requests, study_section, when
 from normplace.lab.results import fitting
+from normplace.lab.study import Figure
 from normplace.output import write_atomic
 from normplace.page_policy import content_policy
 
@@ -52,10 +54,17 @@ def render_page(sections: Sequence[Section]) -> str:
         id="claims",
         aria_labelledby="claims-title",
     )
-    studies: list[Html] = []
-    for n, section in enumerate(sections, start=1):
-        with fitting(section.source):
-            studies.append(study_section(section, f"study-{n}"))
+    with Drawings() as drawings:
+        figures: list[Sequence[Figure]] = []
+        for section in sections:
+            with fitting(section.source):
+                figures.append(section.study.figures(section.done) if section.done else ())
+            for figure in figures[-1]:
+                drawings.start(chart_requests(figure))
+        studies = [
+            study_section(section, f"study-{n}", shown, drawings)
+            for n, (section, shown) in enumerate(zip(sections, figures, strict=True), start=1)
+        ]
     return document(
         "normplace report",
         tag("a", "Skip to the claims", href="#claims", class_="skip"),

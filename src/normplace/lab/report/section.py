@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import numbers
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from normplace.lab.environment import describe
-from normplace.lab.report.charts import render_chart
+from normplace.lab.report.charts import chart_request, render_chart
+from normplace.lab.report.drawing import draw
 from normplace.lab.report.markup import Html, cite, count, duration, escape, join, number, tag
 from normplace.lab.results import Line
 from normplace.lab.study import Figure, Study
 
 MOST_ROWS = 3000
 """Rows shown of the numbers behind a figure; the page is for reading, the result file has them all."""
+
+
+LAYOUTS = (("wide", False), ("narrow", True))
+"""The layouts of a chart by name, and whether they are for a phone."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +72,19 @@ class Section:
         return duration(sum(line.seconds for line in self.lines))
 
 
-def study_section(section: Section, anchor: str) -> Html:
+def study_section(
+    section: Section, anchor: str, figures: Sequence[Figure], drawings: Callable[[str], str] = draw
+) -> Html:
     """The part of the page about one study.
 
     Args:
         section: The study and its lines.
         anchor: The id of the part, and the start of the ids in it.
+        figures: The study's figures of these lines.
+        drawings: What draws the charts.
     """
     study = section.study
     paragraphs = [tag("p", cite(text), class_="summary") for text in study.summary.split("\n\n")]
-    figures = study.figures(section.done) if section.done else ()
     return tag(
         "section",
         tag("h2", study.title, id=f"{anchor}-title"),
@@ -84,7 +92,10 @@ def study_section(section: Section, anchor: str) -> Html:
         *paragraphs,
         _facts(section),
         _failures(section.failed, section.lines) if section.failed else "",
-        *(figure_section(figure, f"{anchor}-figure-{n}", section.source) for n, figure in enumerate(figures, start=1)),
+        *(
+            figure_section(figure, f"{anchor}-figure-{n}", section.source, drawings)
+            for n, figure in enumerate(figures, start=1)
+        ),
         id=anchor,
         class_="study",
         aria_labelledby=f"{anchor}-title",
@@ -141,22 +152,29 @@ def _failures(failed: Sequence[Line], lines: Sequence[Line]) -> Html:
     return tag("div", heading, tag("ul", *items), class_="failures")
 
 
-def figure_section(figure: Figure, anchor: str, source: str) -> Html:
+def chart_requests(figure: Figure) -> list[str]:
+    """What draws the charts of a figure."""
+    return [chart_request(figure.spec, figure.rows, narrow) for _, narrow in LAYOUTS]
+
+
+def figure_section(figure: Figure, anchor: str, source: str, drawings: Callable[[str], str] = draw) -> Html:
     """A figure for a wide and for a narrow page, and its numbers.
 
     Args:
         figure: What to draw.
         anchor: Its id, and the start of the ids in it.
         source: Where the numbers come from.
+        drawings: What draws the charts.
     """
-    drawings = []
-    for layout, narrow in (("wide", False), ("narrow", True)):
-        svg = render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=f"{anchor}-{layout}", narrow=narrow)
-        drawings.append(tag("div", Html(svg), class_=f"chart {layout}"))
+    charts: list[Html] = []
+    for layout, narrow in LAYOUTS:
+        prefix = f"{anchor}-{layout}"
+        svg = render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=prefix, narrow=narrow, draw=drawings)
+        charts.append(tag("div", Html(svg), class_=f"chart {layout}"))
     return tag(
         "figure",
         tag("h3", figure.title, id=f"{anchor}-title"),
-        *drawings,
+        *charts,
         tag("figcaption", cite(figure.caption)),
         _numbers(figure, source),
         id=anchor,
