@@ -149,8 +149,8 @@ MISTAKES = [
     ),
     (lambda: pool(features(), GRAPH, "median"), "unknown readout"),
     (lambda: named("res+", groups=0), "at least 1"),
-    (lambda: SumOfEmbeddings((3, 2), 4)(torch.tensor([[0, 2]])), "feature 1 has categories 0 to 1, got 2 to 2"),
-    (lambda: SumOfEmbeddings((3, 2), 4)(torch.tensor([[-1, 0]])), "feature 0 has categories 0 to 2, got -1"),
+    (lambda: SumOfEmbeddings((3, 2), 4)(torch.tensor([[0, 2]])), "feature 1 must be from 0 to 1, got 2 to 2"),
+    (lambda: SumOfEmbeddings((3, 2), 4)(torch.tensor([[-1, 0]])), "feature 0 must be from 0 to 2, got -1"),
     (lambda: SumOfEmbeddings((3, 2), 4)(torch.tensor([0, 1])), "expected 2 categories"),
 ]
 

@@ -10,10 +10,23 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
+from normplace.ops.indices import check_edge_index, check_range
+
+
+def checked_edges(edges: Tensor, num_nodes: int) -> Tensor:
+    """The edges as int64.
+
+    Raises:
+        UsageError: If they are not a 2 × E tensor of nodes from 0 to ``num_nodes - 1``.
+    """
+    check_edge_index(edges)
+    check_range("the nodes of edge_index", edges, num_nodes, "renumber them, or correct num_nodes")
+    return edges.long()
 
 
 def simple_edges(edge_index: Tensor, num_nodes: int, undirected: bool) -> Tensor:
     """The edges sorted by source, without self-loops and repeats, each in both directions if ``undirected``."""
+    edge_index = checked_edges(edge_index, num_nodes)
     edges = edge_index[:, edge_index[0] != edge_index[1]]
     if undirected:
         edges = torch.cat([edges, edges.flip(0)], 1)
@@ -168,6 +181,7 @@ def betweenness(
     several matrices of ``elements`` numbers. Where the edges go both ways and every node is a source, each pair counts
     twice; ``directed`` says that they may not.
     """
+    edges = checked_edges(edges, num_nodes)  # a sparse product does not check them
     total = torch.zeros(num_nodes, dtype=torch.float64, device=edges.device)
     ones = torch.ones(edges.shape[1], dtype=torch.float64, device=edges.device)
     adjacency = torch.sparse_coo_tensor(edges, ones, (num_nodes, num_nodes), check_invariants=False).coalesce()

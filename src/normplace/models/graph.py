@@ -13,6 +13,7 @@ from normplace.models.depth import MEMORY, Call, Coupling, checkpointed, reverse
 from normplace.models.graph_parts import ORDERS, READOUTS, Concat, ConvBranch, Dropout, VirtualNode, pool
 from normplace.models.memory import FactorMemory
 from normplace.norms import apply_norm
+from normplace.norms.rows import checked_batch
 from normplace.placement import Block, Placement
 from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
 from normplace.scale import Gate, Scale
@@ -242,7 +243,8 @@ class GraphStack(nn.Module):
         if self.virtual is not None:
             if graph is None:
                 graph, graphs = torch.zeros(len(x), dtype=torch.long, device=x.device), 1
-            state = x.new_zeros(int(graph.max()) + 1 if graphs is None else graphs, x.shape[1])
+            graph, graphs = checked_batch(graph, len(x), graphs)
+            state = x.new_zeros(graphs, x.shape[1])
 
         def run(numbers: Any, streams: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
             x, state = streams

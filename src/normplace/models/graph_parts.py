@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from normplace.errors import UsageError, unknown
 from normplace.models.activations import build_activation
 from normplace.norms import LayerNorm, apply_norm
+from normplace.norms.rows import checked_batch
+from normplace.ops.indices import checked, is_integer
 from normplace.placement import Block
 from normplace.residual import Branch, NormChoice, build_slot_norm
 
@@ -172,14 +174,13 @@ def pool(x: Tensor, graph: Tensor | None, how: str, graphs: int | None = None) -
         graphs: How many there are; found from ``graph`` when None, at the cost of a device sync.
 
     Raises:
-        UsageError: If there is no such readout.
+        UsageError: If there is no such readout, or ``graph`` does not fit.
     """
     if how not in READOUTS:
         raise unknown("readout", how, READOUTS)
     if graph is None:
         graph, graphs = torch.zeros(len(x), dtype=torch.long, device=x.device), 1
-    if graphs is None:
-        graphs = int(graph.max()) + 1
+    graph, graphs = checked_batch(graph, len(x), graphs)
     if how == "max":
         empty = x.new_zeros(graphs, x.shape[1])
         return empty.scatter_reduce(0, graph[:, None].expand_as(x), x, "amax", include_self=False)
@@ -221,17 +222,15 @@ class SumOfEmbeddings(nn.Module):
         """The sum of the rows of each item's categories, items × features.
 
         Raises:
-            UsageError: If there are other features than sizes, or a category that its feature does not have; the latter
-                is looked for on the CPU alone, since a GPU would have to be waited for.
+            UsageError: If there are other features than sizes, or a category that its feature does not have.
         """
-        if categories.ndim != 2 or categories.shape[1] != len(self.sizes):
-            raise UsageError(f"expected {len(self.sizes)} categories for each item, got {tuple(categories.shape)}.")
-        if categories.device.type == "cpu" and categories.numel():
-            low, high = categories.amin(0), categories.amax(0)
-            for feature, size in enumerate(self.sizes):
-                if int(low[feature]) < 0 or int(high[feature]) >= size:
-                    raise UsageError(
-                        f"feature {feature} has categories 0 to {size - 1}, got {int(low[feature])} to "
-                        f"{int(high[feature])}."
-                    )
-        return nn.functional.embedding_bag(categories + self.first, self.table, mode="sum")
+        if categories.ndim != 2 or categories.shape[1] != len(self.sizes) or not is_integer(categories):
+            raise UsageError(
+                f"expected {len(self.sizes)} categories, whole numbers, for each item, got {tuple(categories.shape)} "
+                f"of {categories.dtype}."
+            )
+        columns = [
+            checked(f"the categories of feature {feature}", column, size, "categories start at 0")
+            for feature, (column, size) in enumerate(zip(categories.unbind(1), self.sizes, strict=True))
+        ]
+        return nn.functional.embedding_bag(torch.stack(columns, 1) + self.first, self.table, mode="sum")

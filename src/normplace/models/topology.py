@@ -37,8 +37,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_whole, unknown
 from normplace.models import centrality
+from normplace.ops.indices import check_edge_index, check_range
 
 
 def degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, direction: str = "in", multi: bool = False) -> Tensor:
@@ -202,19 +203,13 @@ def checked(edge_index: Tensor, num_nodes: int | None, batch: Tensor | None) -> 
     Raises:
         UsageError: If they cannot.
     """
-    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
-        raise UsageError(
-            f"edge_index must be a 2 × E tensor of node numbers, got {tuple(edge_index.shape)} of {edge_index.dtype}."
-        )
+    check_edge_index(edge_index)
     edges = edge_index.long()
     if num_nodes is None:
         named = int(edges.max()) + 1 if edges.numel() else 0
         num_nodes = named if batch is None else len(batch)
-    if edges.numel() and not (int(edges.min()) >= 0 and int(edges.max()) < num_nodes):
-        raise UsageError(
-            f"edge_index names nodes {int(edges.min())} to {int(edges.max())}, but the graph has nodes 0 to "
-            f"{num_nodes - 1}: renumber them, or correct num_nodes."
-        )
+    expect_whole(0, num_nodes=num_nodes)
+    check_range("the nodes of edge_index", edges, num_nodes, "renumber them, or correct num_nodes")
     if batch is None:
         return edges, num_nodes, torch.zeros(num_nodes, dtype=torch.long, device=edges.device)
     if batch.shape != (num_nodes,):

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normplace.errors import UsageError
 from normplace.norms._precision import cast, widen
+from normplace.ops.indices import checked, is_integer
 
 
 def graph_mean(x: Tensor, batch: Tensor | None, num_graphs: int | None) -> Tensor:
@@ -24,10 +26,29 @@ def graph_mean(x: Tensor, batch: Tensor | None, num_graphs: int | None) -> Tenso
     """
     if batch is None:
         return x.mean(0, keepdim=True).expand_as(x)
-    graphs = int(batch.max()) + 1 if num_graphs is None else num_graphs
+    batch, graphs = checked_batch(batch, len(x), num_graphs)
     total = x.new_zeros(graphs, x.shape[1]).index_add_(0, batch, x)
     count = x.new_zeros(graphs).index_add_(0, batch, x.new_ones(len(x))).clamp_(min=1)
     return (total / count[:, None])[batch]
+
+
+def checked_batch(batch: Tensor, rows: int, num_graphs: int | None) -> tuple[Tensor, int]:
+    """The graph of each row, and how many graphs there are.
+
+    Args:
+        batch: Whole numbers from 0.
+        rows: How many rows there are.
+        num_graphs: How many graphs; found from ``batch`` when None, at the cost of a device sync.
+
+    Raises:
+        UsageError: If they do not fit each other.
+    """
+    if not isinstance(batch, Tensor) or batch.shape != (rows,) or not is_integer(batch):
+        found = f"{tuple(batch.shape)} of {batch.dtype}" if isinstance(batch, Tensor) else type(batch).__name__
+        raise UsageError(f"batch must hold the graph of each of the {rows} rows as a whole number, got {found}.")
+    if num_graphs is None:
+        num_graphs = int(batch.max()) + 1 if rows else 0
+    return checked("batch", batch, num_graphs, "graphs are numbered from 0", asserted=True), num_graphs
 
 
 class BatchNorm(nn.BatchNorm1d):

@@ -45,17 +45,28 @@ def check_range(name: str, indices: Tensor, bound: int, advice: str) -> None:
         _checked[indices] = state
 
 
-def checked(name: str, indices: Tensor, bound: int, advice: str) -> Tensor:
+def checked(name: str, indices: Tensor, bound: int, advice: str, *, asserted: bool = False) -> Tensor:
     """The indices, refused as :func:`check_range` refuses them; compiled functions check at run time.
 
     A function compiled for a GPU does not wait for the values: there an index out of range ends in a device-side
     assertion, as it does in PyTorch's own indexing.
+
+    Args:
+        name: What to call them in the error.
+        indices: Whole numbers.
+        bound: How many there are to choose from.
+        advice: How to correct them.
+        asserted: Whether what reads them on a GPU is PyTorch's own indexing, whose assertion then suffices.
+
+    Raises:
+        UsageError: If one is out of range.
     """
     if traced() or not plain(indices):
         return _checked_when_run(indices, bound, name, advice)
     if transformed() and mapped(indices):
         raise UsageError(f"vmap cannot map over {name}: map over the features.")
-    check_range(name, indices, bound, advice)
+    if not (asserted and indices.is_cuda):
+        check_range(name, indices, bound, advice)
     return indices
 
 

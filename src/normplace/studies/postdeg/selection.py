@@ -189,7 +189,7 @@ def run(trial: SelectionTrial) -> Outcome:
     history = train_policy(policy, known, reward, steps=trial.steps, generator=generator)
     measure = InfluenceReward(simulations=400) if trial.task == "influence" else reward
     values = [
-        float(measure.rewards(graph, ranking(graph, policy.score(graph))[None], seed=number)[0])
+        float(measure.rewards(graph, ranking(graph, policy.score(graph, trial.seed))[None], seed=number)[0])
         for number, graph in enumerate(unseen)
     ]
     tail = history[-max(1, len(history) // 10) :]

@@ -21,9 +21,14 @@ from normplace.errors import UsageError
 class Graph:
     """An undirected graph without self-loops or repeated edges; build one with :meth:`from_edges`.
 
+    The constructor copies and checks both arrays, since compiled loops follow them without checks.
+
     Attributes:
         indptr: Where each node's neighbours start in ``indices``; int64, one longer than there are nodes.
         indices: All neighbours, ascending within a node; int32.
+
+    Raises:
+        UsageError: If the arrays are not the neighbour lists of an undirected graph.
 
     Example:
         >>> graph = Graph.from_edges([[0, 1], [1, 2], [2, 1], [3, 3]])
@@ -37,8 +42,18 @@ class Graph:
     indices: NDArray[np.int32]
 
     def __post_init__(self) -> None:
-        for array in (self.indptr, self.indices):
+        indptr, indices = _check_rows(self.indptr, self.indices)
+        object.__setattr__(self, "indptr", indptr)
+        object.__setattr__(self, "indices", indices)
+
+    @classmethod
+    def _unchecked(cls, indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Graph:
+        """The graph of arrays that this module computed itself."""
+        graph = object.__new__(cls)
+        for name, array in (("indptr", indptr), ("indices", indices)):
             array.flags.writeable = False
+            object.__setattr__(graph, name, array)
+        return graph
 
     def __reduce__(self) -> tuple:
         return Graph, (self.indptr, self.indices)  # so that a copy or another process's is read-only too
@@ -64,7 +79,13 @@ class Graph:
         return found
 
     def neighbors(self, node: int) -> NDArray[np.int32]:
-        """The neighbours of a node, ascending."""
+        """The neighbours of a node, ascending.
+
+        Raises:
+            UsageError: If there is no such node.
+        """
+        if not 0 <= node < self.num_nodes:
+            raise UsageError(f"node {node} is not from 0 to {self.num_nodes - 1}.")
         return self.indices[self.indptr[node] : self.indptr[node + 1]]
 
     def edges(self) -> NDArray[np.int64]:
@@ -80,8 +101,10 @@ class Graph:
             removed: One flag per node.
 
         Raises:
-            UsageError: If no node is left.
+            UsageError: If no node is left, or there is not one flag per node.
         """
+        if not isinstance(removed, np.ndarray) or removed.dtype != bool or removed.shape != (self.num_nodes,):
+            raise UsageError(f"removed must be an array of {self.num_nodes} booleans, one for each node.")
         kept = np.flatnonzero(~removed)
         if not len(kept):
             raise UsageError("the graph is empty: leave at least one node.")
@@ -91,7 +114,7 @@ class Graph:
         fresh = np.cumsum(~removed) - 1
         counts = np.bincount(fresh[source[stays]], minlength=len(kept))
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return Graph(indptr, fresh[self.indices[stays]].astype(np.int32)), kept
+        return Graph._unchecked(indptr, fresh[self.indices[stays]].astype(np.int32)), kept
 
     @classmethod
     def from_edges(cls, edges: ArrayLike, num_nodes: int | None = None) -> Graph:
@@ -149,7 +172,34 @@ def _assemble(pairs: NDArray[np.int64], num_nodes: int) -> Graph:
     by_source = np.argsort(source * num_nodes + target, kind="stable")
     counts = np.bincount(source, minlength=num_nodes)
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Graph(indptr, target[by_source].astype(np.int32))
+    return Graph._unchecked(indptr, target[by_source].astype(np.int32))
+
+
+def _check_rows(indptr: ArrayLike, indices: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Read-only copies of neighbour lists that are those of an undirected graph."""
+    start, near = np.asarray(indptr), np.asarray(indices)
+    for name, array in (("indptr", start), ("indices", near)):
+        if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+            raise UsageError(f"{name} must be a flat array of integers, got {array.dtype} of shape {array.shape}.")
+    num_nodes = len(start) - 1
+    if not 1 <= num_nodes < 2**31:
+        raise UsageError(f"indptr must have 1 to {2**31 - 1} nodes and one entry more, got {len(start)} entries.")
+    start = start.astype(np.int64)
+    if start[0] != 0 or start[-1] != len(near) or (np.diff(start) < 0).any():
+        raise UsageError(f"indptr must rise from 0 to the {len(near)} entries of indices: use Graph.from_edges(edges).")
+    if len(near) and not (int(near.min()) >= 0 and int(near.max()) < num_nodes):
+        raise UsageError(f"indices must be from 0 to {num_nodes - 1}, got {int(near.min())} to {int(near.max())}.")
+    source, target = np.repeat(np.arange(num_nodes), np.diff(start)), near.astype(np.int64)
+    there, back = source * num_nodes + target, target * num_nodes + source
+    if (np.diff(there) < 1).any() or (source == target).any() or not np.array_equal(there, np.sort(back)):
+        raise UsageError(
+            "indices must list every edge at both ends, ascending, without repeats and self-loops: use "
+            "Graph.from_edges(edges)."
+        )
+    found = start, target.astype(np.int32)
+    for array in found:
+        array.flags.writeable = False
+    return found
 
 
 def relabel(edges: ArrayLike) -> tuple[NDArray[np.int64], NDArray]:
@@ -225,13 +275,32 @@ def check_nodes(graph: Graph, nodes: ArrayLike, what: str) -> NDArray[np.int64]:
     return found
 
 
+def check_orders(graph: Graph, orders: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Several orders of all nodes, one a row.
+
+    Raises:
+        UsageError: If a row is not a permutation of the nodes.
+    """
+    found = np.asarray(orders)
+    if found.dtype.kind not in "iu" or found.ndim != 2 or found.shape[1] != graph.num_nodes:
+        raise UsageError(
+            f"orders must be integers of shape (orders, {graph.num_nodes}), got {found.dtype} of shape {found.shape}."
+        )
+    if not (np.sort(found, axis=1) == np.arange(graph.num_nodes)).all():
+        raise UsageError(f"an order must contain each of the {graph.num_nodes} nodes once.")
+    return found.astype(np.int64)
+
+
 def check_scores(graph: Graph, scores: ArrayLike, what: str = "scores") -> NDArray[np.float64]:
     """A user's score per node as an array.
 
     Raises:
         UsageError: If there is not one number per node.
     """
-    found = np.asarray(scores, dtype=np.float64)
+    try:
+        found = np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} must hold one number for each of {graph.num_nodes} nodes.") from error
     if found.shape != (graph.num_nodes,):
         raise UsageError(f"{what} has shape {found.shape}: give one number for each of {graph.num_nodes} nodes.")
     if np.isnan(found).any():

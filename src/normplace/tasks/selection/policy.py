@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from normplace.models.topology import topology
 from normplace.tasks.selection.graph import Graph
 
 RANDOM_WIDTH = 8
+# Scores closer than this, relative to the largest, differ by rounding: float64 through a few dozen layers keeps more.
+TIE = 1e-10
 
 
 def _constant(graph: Graph, generator: torch.Generator) -> Tensor:
@@ -111,9 +114,40 @@ class Policy(nn.Module):
     def score(self, graph: Graph, seed: int = 0) -> NDArray[np.float64]:
         """One number per node, for :func:`ranking`, :func:`adaptive_order` or :func:`greedy_set`.
 
+        Computed in float64, with ties broken at random (:func:`break_ties`): where the network gives every node the
+        same score, the order is a random one, not that of rounding errors.
+
         Args:
             graph: Any graph.
-            seed: Of random features.
+            seed: Of random features and of ties.
         """
         generator = torch.Generator().manual_seed(seed)
-        return self([self.prepare(graph)], generator).double().cpu().numpy()
+        wide = copy.deepcopy(self).double()
+        scores = wide([wide.prepare(graph)], generator).cpu().numpy()
+        # Graphs that are scored in turn, as parts of one are, must not all break ties alike.
+        return break_ties(scores, np.random.default_rng([seed, graph.num_nodes, graph.num_edges]))
+
+
+def break_ties(scores: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.float64]:
+    """Scores of which those that agree up to rounding are in random order.
+
+    Neighbours in the sorted scores closer than 1e-10 of the largest magnitude, or of 1 if that is larger, are ties.
+
+    Args:
+        scores: In float64.
+        generator: Draws the order of ties.
+
+    Example:
+        >>> broken = break_ties(np.array([1.0, 1.0 + 1e-15, 2.0]), np.random.default_rng(0))
+        >>> int(np.argmax(broken)), bool(np.ptp(broken[:2]) < 1e-10)
+        (2, True)
+    """
+    if not len(scores):
+        return scores
+    tolerance = TIE * max(1.0, float(np.abs(scores).max()))
+    order = np.argsort(scores, kind="stable")
+    ascending = scores[order]
+    starts = np.concatenate([[True], np.diff(ascending) > tolerance])
+    tied = np.empty_like(scores)
+    tied[order] = ascending[starts][np.cumsum(starts) - 1]
+    return tied + generator.uniform(0, tolerance / 2, len(scores))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from normplace.errors import UsageError
 from normplace.tasks.selection._compiled import compiled
 from normplace.tasks.selection.dismantling import _curve
-from normplace.tasks.selection.graph import Graph
+from normplace.tasks.selection.graph import Graph, check_orders
 from normplace.tasks.selection.independent_set import _take
 from normplace.tasks.selection.influence import spreads
 
@@ -30,8 +30,11 @@ class Selection(Protocol):
 
         Args:
             graph: The graph.
-            orders: Permutations of its nodes, one a row; they are not checked.
+            orders: Permutations of its nodes, one a row.
             seed: Of what is random in the reward; the same for all orders, so that they compare.
+
+        Raises:
+            UsageError: If a row is not a permutation.
         """
         ...
 
@@ -46,7 +49,7 @@ class DismantlingReward:
 
     def rewards(self, graph: Graph, orders: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
         """1 - R of each order; ``seed`` is not used."""
-        return 1.0 - _robustness(graph.indptr, graph.indices, orders)
+        return 1.0 - _robustness(graph.indptr, graph.indices, check_orders(graph, orders))
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class InfluenceReward:
 
     def rewards(self, graph: Graph, orders: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
         """The mean share of active nodes of each order."""
-        seeds = orders[:, : self.length(graph)]
+        seeds = check_orders(graph, orders)[:, : self.length(graph)]
         counts = spreads(graph, seeds, simulations=self.simulations, seed=seed, threads=1)
         return counts.mean(axis=1) / graph.num_nodes
 
@@ -86,7 +89,7 @@ class IndependentSetReward:
 
     def rewards(self, graph: Graph, orders: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
         """The share of nodes each order takes; ``seed`` is not used."""
-        return _taken(graph.indptr, graph.indices, orders)
+        return _taken(graph.indptr, graph.indices, check_orders(graph, orders))
 
 
 REWARDS: Mapping[str, Selection] = {

@@ -11,7 +11,10 @@ from normplace.lab.results import Line
 from normplace.studies.postdeg.claims.gains import PAPER
 from normplace.studies.postdeg.topologies import ADAPTIVE, GRAPHS, LEARNED, PART, titles
 
-_NOTE = "Ours: the paper compares with its own backbone. Policies are trained on random graphs of up to 300 nodes."
+_NOTE = (
+    "Ours: the paper compares with its own backbone. Policies are trained on random graphs of up to 300 nodes. Recorded "
+    "before scores were computed in float64 with ties broken at random."
+)
 
 
 def _pairs(lines: Sequence[Line], measure: str, method: str, other: str) -> dict[int, list[tuple[float, float]]]:
