@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +84,13 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mappi
     return digest.hexdigest()
 
 
+def packed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> tuple[bytes, dict[str, Any]]:
+    """A safetensors file in memory, and its description for :func:`check_file`; as :func:`write_tensors` otherwise."""
+    file = io.BytesIO()
+    sha256 = write_tensors(file, tensors, metadata)
+    return file.getvalue(), {"bytes": file.tell(), HASH: sha256}
+
+
 def _bytes(value: Tensor) -> Any:
     return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data if value.numel() else b""
 
@@ -101,10 +109,14 @@ def open_tensors(path: Path, device: str = "cpu") -> Iterator[Any]:
     try:
         reader = safe_open(str(path), framework="pt", device=device)
     except (OSError, SafetensorError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Damage(f"{path.name} cannot be read: {reason}") from error
+        raise Damage(f"{path.name} cannot be read: {first_line(error)}") from error
     with reader as file:
         yield file
+
+
+def first_line(error: Exception) -> str:
+    """An error as a part of a sentence; torch's go on for many lines."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}".rstrip(": .")
 
 
 def content_hash(tensors: Mapping[str, Tensor], text: str = "") -> str:
@@ -115,6 +127,24 @@ def content_hash(tensors: Mapping[str, Tensor], text: str = "") -> str:
         digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
         digest.update(_bytes(value))
     return digest.hexdigest()
+
+
+def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Compare the names, shapes and kinds of numbers of tensors from a file with those of a model.
+
+    Raises:
+        Damage: If they differ.
+    """
+    for name in sorted(found.keys() | expected.keys()):
+        here, there = expected.get(name), found.get(name)
+        if here is None or there is None or here.shape != there.shape:
+            raise Damage(f"{name!r} is {_shape(there)} in the file and {_shape(here)} by its configuration")
+        if here.is_floating_point() != there.is_floating_point() or here.is_complex() != there.is_complex():
+            raise Damage(f"{name!r} is {there.dtype} in the file, which does not fit {here.dtype}")
+
+
+def _shape(tensor: Tensor | None) -> str:
+    return "absent" if tensor is None else "×".join(map(str, tensor.shape)) or "a number"
 
 
 def describe_file(path: Path, sha256: str) -> dict[str, Any]:
@@ -178,7 +208,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise Damage(f"{path.name} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise Damage(f"{path.name} is not JSON: {(str(error).splitlines() or ['?'])[0]}") from error
+        raise Damage(f"{path.name} is not JSON: {first_line(error)}") from error
     if not isinstance(said, dict):
         raise Damage(f"{path.name} is not a JSON object")
     return said

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import random
 
 import pytest
 import torch
@@ -10,8 +12,23 @@ from tests.models.transformer.reference import EQUATIONS, build, tokens
 
 from normplace import UsageError
 from normplace.models.transformer import AttentionConfig, HeadConfig, load, save
+from normplace.models.weights import describe_file, read_sealed, seal
 
 pytest.importorskip("safetensors", reason="needs safetensors: pip install 'normplace[move]'")
+
+
+def said(folder):
+    return read_sealed(folder / "config.json")
+
+
+def resealed(folder, changes):
+    """Change what is said beside the weights and give it the hash that fits."""
+    (folder / "config.json").write_text(json.dumps(seal(said(folder) | changes)))
+
+
+def weights_of(folder):
+    file = folder / "model.safetensors"
+    return describe_file(file, hashlib.sha256(file.read_bytes()).hexdigest())
 
 
 @pytest.mark.parametrize("placement", EQUATIONS)
@@ -52,7 +69,10 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path):
     save(build("peri"), tmp_path / "one")
     save(build("peri", depth=3), tmp_path / "other")
     (tmp_path / "other" / "config.json").replace(tmp_path / "one" / "config.json")
-    with pytest.raises(UsageError, match=r"not of one network: 'layers\.3\..* by the other"):
+    with pytest.raises(UsageError, match=r"one is damaged \(model\.safetensors has \d+ bytes instead of \d+\)"):
+        load(tmp_path / "one")
+    resealed(tmp_path / "one", {"weights": weights_of(tmp_path / "one")})  # as a faulty writer would
+    with pytest.raises(UsageError, match=r"'layers\.3\..* in the file and absent by its configuration"):
         load(tmp_path / "one")
 
 
@@ -68,10 +88,64 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
         load(tmp_path)
     save(build("peri"), tmp_path)
     weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match=r"model\.safetensors has 100 bytes instead of"):
         load(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot write"):
         save(build("peri"), tmp_path / "file")
     with pytest.raises(UsageError, match="meta device"):
         save(build("peri").to("meta"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_every_flipped_bit_is_noticed(tmp_path, name):
+    model = build("peri", torch.float32, depth=1)
+    save(model, tmp_path)
+    content, chance = (tmp_path / name).read_bytes(), random.Random(0)
+    for _ in range(60):
+        damaged = bytearray(content)
+        damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        (tmp_path / name).write_bytes(damaged)
+        try:
+            loaded = load(tmp_path)
+        except UsageError as error:
+            assert "\n" not in str(error)
+        else:  # white space in JSON means nothing
+            assert name == "config.json"
+            assert all(torch.equal(loaded.state_dict()[key], value) for key, value in model.state_dict().items())
+            assert loaded.config == model.config
+
+
+VALUES = [None, True, -1, 0, 2.5, "x", [], {}, [[1]], 10**30]
+
+
+def test_ill_typed_configurations_are_one_sentence(tmp_path):
+    save(build("peri", depth=1), tmp_path)
+    config = said(tmp_path)["config"]
+    places = [(config, key) for key in config]
+    places += [(part, key) for part in config.values() if isinstance(part, dict) for key in part]
+    built = 0
+    for holder, key in places:
+        right = holder[key]
+        for value in VALUES:
+            holder[key] = value
+            resealed(tmp_path, {"config": config})
+            try:
+                load(tmp_path)
+                built += 1
+            except UsageError as error:
+                assert "\n" not in str(error)
+        holder[key] = right
+    assert 0 < built < len(places) * len(VALUES) / 3  # some fields change no shape
+
+
+def test_networks_without_hashes_and_huge_ones_are_refused(tmp_path):
+    save(build("peri", depth=1), tmp_path)
+    config = said(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match="written without hashes"):
+        load(tmp_path)
+    config["config"]["depth"] = 10**9
+    (tmp_path / "config.json").write_text(json.dumps(seal(config)))
+    with pytest.raises(UsageError, match="tensors for 1000000000 layers"):
+        load(tmp_path)

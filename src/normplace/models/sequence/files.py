@@ -1,20 +1,26 @@
-"""Sequence models on disk: weights in safetensors, with what it takes to build the model beside them."""
+"""Sequence models on disk: weights in safetensors, with what it takes to build the model and a hash of both."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from normplace.errors import UsageError
+from normplace.fields import check_type, check_types
 from normplace.models.sequence.mixers import build_mixer
 from normplace.models.sequence.model import SequenceModel
-from normplace.models.weights import safetensors
+from normplace.models.weights import Damage, check_tensors, content_hash, first_line, open_tensors, packed, safetensors
 from normplace.output import write_atomic
 
-KEY = "normplace.sequence"
+SETTINGS = {
+    "vocab_size": int, "dim": int, "depth": int, "eps": float,
+    "context": int | None, "positions": str, "placement": str,
+}  # fmt: skip
+KEY, HASH_KEY = "normplace.sequence", "normplace.sha256"
 
 
 def save_sequence(model: SequenceModel, path: str | Path, dtype: torch.dtype | None = None) -> None:
@@ -26,15 +32,17 @@ def save_sequence(model: SequenceModel, path: str | Path, dtype: torch.dtype | N
         dtype: That of the file's weights; by default the model's.
 
     Raises:
-        UsageError: If the model has a norm or placement of the user's own, or safetensors is not installed.
+        UsageError: If the model has a norm or placement of the user's own, safetensors is not installed, or the file
+            cannot be written.
     """
-    kept = safetensors()
+    safetensors()
     if model.settings is None:
         raise UsageError("only models of a named placement with the default norm can be saved: save the state dict.")
     mixer = {"kind": model.mixer.kind, **dataclasses.asdict(model.mixer)}  # pyright: ignore[reportArgumentType]
     text = json.dumps({**model.settings, "mixer": mixer})
     tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
-    write_atomic(path, kept.save(tensors, metadata={KEY: text}))
+    metadata = {KEY: text, HASH_KEY: content_hash(tensors, text)}
+    write_atomic(path, packed(tensors, metadata)[0])
 
 
 def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> SequenceModel:
@@ -45,18 +53,51 @@ def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> Seque
         device: Where the model should live.
 
     Raises:
-        UsageError: If the file is not there, or holds something else.
+        UsageError: If the file is not there, is damaged, or holds something else.
     """
-    kept = safetensors()
-    if not Path(path).is_file():
+    safetensors()
+    path = Path(path)
+    if not path.is_file():
         raise UsageError(f"there is no file {str(path)!r}: check the path.")
-    with kept.safe_open(str(path), framework="pt", device=str(device)) as file:
-        text = (file.metadata() or {}).get(KEY)
-        if text is None:
+    try:
+        with open_tensors(path) as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        if KEY not in metadata:
             raise UsageError(f"{path} holds no sequence model of normplace: load its tensors by yourself.")
-        settings = json.loads(text)
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    mixer = settings.pop("mixer")
-    model = SequenceModel(**settings, mixer=build_mixer(mixer.pop("kind"), **mixer), device=device)
+        if HASH_KEY not in metadata:
+            raise UsageError(
+                f"{path} was written without a hash, so damage to it would go unnoticed: load it with the version that "
+                "wrote it, and save it anew."
+            )
+        if content_hash(tensors, metadata[KEY]) != metadata[HASH_KEY]:
+            raise Damage("it does not match its SHA-256")
+        check_tensors(tensors, _build(path, metadata[KEY], len(tensors)).state_dict())
+    except Damage as damage:
+        raise UsageError(f"{path} is damaged ({damage}): save the model again, or take a backup.") from damage
+    model = _build(path, metadata[KEY], len(tensors), device)
     model.load_state_dict(tensors)
     return model.eval()
+
+
+def _build(path: Path, text: str, tensors: int, device: torch.device | str = "meta") -> SequenceModel:
+    """The model that a file's settings describe, with initial weights, or none on the meta device.
+
+    Raises:
+        Damage: If they are the settings of a larger one than the file has weights for.
+        UsageError: If they describe no model.
+    """
+    try:
+        settings = json.loads(text)
+        for name, kind in SETTINGS.items():
+            check_type(name, settings[name], kind)
+        if settings["depth"] > tensors:
+            raise Damage(f"it has {tensors} tensors for {settings['depth']} blocks")
+        mixer = settings.pop("mixer")
+        built: Any = build_mixer(mixer.pop("kind"), **mixer)
+        check_types(built)
+        return SequenceModel(**settings, mixer=built, device=device)
+    except UsageError as error:
+        raise UsageError(f"{path} describes no model: {error}") from error
+    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
+        raise UsageError(f"{path} describes no model ({first_line(error)}).") from error

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from normplace.errors import UsageError, unknown
+from normplace.fields import check_types
 from normplace.models.transformer.starts import Start, suited_kind
 from normplace.norms import NORMS
 from normplace.placement import Placement, known_fields
@@ -39,7 +40,9 @@ class AttentionConfig:
     softcap: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "windows", tuple(self.windows))
+        if isinstance(self.windows, list):
+            object.__setattr__(self, "windows", tuple(self.windows))
+        check_types(self)
 
     def window(self, layer: int) -> int | None:
         """How far ``layer``, counted from 1, reads; None for all the way."""
@@ -60,6 +63,9 @@ class MLPConfig:
     kind: str = "swiglu"
     bias: bool = False
 
+    def __post_init__(self) -> None:
+        check_types(self)
+
 
 @dataclass(frozen=True)
 class PositionConfig:
@@ -76,6 +82,7 @@ class PositionConfig:
     length: int | None = None
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.kind not in POSITIONS:
             raise unknown("kind of positions", self.kind, POSITIONS)
         if (self.kind == "learned") != (self.length is not None):
@@ -101,6 +108,7 @@ class HeadConfig:
     softcap: float | None = None
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.softcap is not None and not self.softcap > 0:
             raise UsageError(f"softcap bounds the scores, so it must be positive, got {self.softcap}.")
 
@@ -156,6 +164,7 @@ class TransformerConfig:
     std: float = 0.02
 
     def __post_init__(self) -> None:
+        check_types(self)
         if min(self.vocabulary, self.dim, self.depth) < 1:
             raise UsageError(
                 f"a Transformer needs a vocabulary, a width and a depth of at least 1, got {self.vocabulary}, "

@@ -1,17 +1,34 @@
-"""Transformers in files: the weights as safetensors, and beside them the configuration, which names the placement."""
+"""Transformers in files: the weights as safetensors, and beside them the configuration, which names the placement.
+
+The configuration also holds the SHA-256 of the weights and of itself; both are compared before a network is built.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from normplace.errors import UsageError
 from normplace.models.transformer.config import TransformerConfig
 from normplace.models.transformer.model import Transformer
-from normplace.models.weights import safetensors
+from normplace.models.weights import (
+    HASH,
+    Damage,
+    check_file,
+    check_tensors,
+    first_line,
+    open_tensors,
+    packed,
+    read_json,
+    read_sealed,
+    safetensors,
+    seal,
+)
 from normplace.output import write_atomic
 from normplace.placement import Placement
 
@@ -20,7 +37,7 @@ FORMAT = "normplace.Transformer"
 
 
 def save(model: Transformer, folder: str | Path) -> None:
-    """Write a network; each file is whole or not there.
+    """Write a network and the hashes of its files; each file is whole or not there.
 
     Args:
         model: The network.
@@ -29,7 +46,8 @@ def save(model: Transformer, folder: str | Path) -> None:
     Raises:
         UsageError: If safetensors is missing, the folder cannot be written, or the network is on the meta device.
     """
-    tensors, folder = safetensors(), Path(folder)
+    safetensors()
+    folder = Path(folder)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("a network on the meta device has no weights to write: build it on the CPU.")
     rule = model.config.rule
@@ -39,9 +57,9 @@ def save(model: Transformer, folder: str | Path) -> None:
         "equation": rule.equation(),
         "config": model.config.to_dict(),
     }
-    weights = {name: value.contiguous() for name, value in model.state_dict().items()}
-    for name, content in ((WEIGHTS, tensors.save(weights)), (CONFIG, json.dumps(said, indent=1).encode())):
-        write_atomic(folder / name, content, "free space or choose another folder")
+    content, said["weights"] = packed(model.state_dict())
+    write_atomic(folder / WEIGHTS, content, "free space or choose another folder")
+    write_atomic(folder / CONFIG, json.dumps(seal(said), indent=1), "free space or choose another folder")
 
 
 def load(folder: str | Path, into: Transformer | None = None) -> Transformer:
@@ -52,48 +70,85 @@ def load(folder: str | Path, into: Transformer | None = None) -> Transformer:
         into: A network of the same placement and shape that takes the weights; None to build one.
 
     Raises:
-        UsageError: If there is no network in the folder, or it is not of the placement or shape of ``into``.
+        UsageError: If there is no network in the folder, a file is damaged, or it is not of the placement or shape of
+            ``into``.
     """
-    tensors, folder = safetensors(), Path(folder)
-    config = _config(folder)
-    if into is None:
-        model = Transformer(config, device="meta")
-    else:
-        _compare(folder, config, into.config)
-        model = into
+    safetensors()
+    folder = Path(folder)
     try:
-        state = tensors.load_file(folder / WEIGHTS)
-    except Exception as error:  # safetensors has an error of its own for a file cut short
-        raise UsageError(f"the weights in {folder} cannot be read ({str(error).splitlines()[0]}).") from None
-    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    found = {name: tuple(value.shape) for name, value in state.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            raise UsageError(
-                f"{WEIGHTS} and {CONFIG} in {folder} are not of one network: {name!r} is {_shape(found.get(name))} in "
-                f"the one and {_shape(expected.get(name))} by the other."
-            )
+        said = _read(folder)
+        check_file(folder / WEIGHTS, said.get("weights"))
+        config = _config(folder, said)
+        with open_tensors(folder / WEIGHTS) as file:
+            if into is None:
+                # Every layer has weights, so a file holds more tensors than the network has layers.
+                if config.depth > len(file.keys()):
+                    raise Damage(f"{WEIGHTS} has {len(file.keys())} tensors for {config.depth} layers")
+                model = _build(folder, config)
+            else:
+                _compare(folder, config, into.config)
+                model = into
+            # Copies, since the reader's tensors are the file itself, mapped into memory.
+            state: Mapping[str, Tensor] = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        check_tensors(state, model.state_dict())
+    except Damage as damage:
+        raise UsageError(f"the network in {folder} is damaged ({damage}): save it again, or take a backup.") from damage
     model.load_state_dict(state, strict=True, assign=into is None)
     return model
 
 
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "absent" if shape is None else "×".join(map(str, shape)) or "a number"
+def _read(folder: Path) -> dict[str, Any]:
+    """What :func:`save` wrote beside the weights.
 
-
-def _config(folder: Path) -> TransformerConfig:
-    try:
-        said: Any = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"there is no network in {folder}: {error.strerror or error}.") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{folder / CONFIG} is not JSON ({error}).") from None
-    if not isinstance(said, dict) or said.get("format") != FORMAT:
+    Raises:
+        UsageError: If there is none.
+        Damage: If it is damaged.
+    """
+    if not (folder / CONFIG).is_file():
+        raise UsageError(f"there is no network in {folder}: {CONFIG} is missing.")
+    said = read_json(folder / CONFIG)
+    if said.get("format") != FORMAT and HASH not in said:
         raise UsageError(
             f"{folder / CONFIG} is not that of a normplace Transformer; a model of Hugging Face is read with "
             "from_huggingface."
         )
-    return TransformerConfig.from_dict(said["config"])
+    if HASH not in said:
+        raise UsageError(
+            f"the network in {folder} was written without hashes, so damage to it would go unnoticed: load it with the "
+            "version that wrote it, and train or save it anew."
+        )
+    said = read_sealed(folder / CONFIG)
+    if said.get("format") != FORMAT:
+        raise UsageError(f"{folder / CONFIG} is not that of a normplace Transformer.")
+    return said
+
+
+def _config(folder: Path, said: Mapping[str, Any]) -> TransformerConfig:
+    """The configuration of the network.
+
+    Raises:
+        UsageError: If it is that of no network.
+    """
+    try:
+        return TransformerConfig.from_dict(said["config"])
+    except UsageError as error:
+        raise UsageError(f"{folder / CONFIG} describes no network: {error}") from error
+    except (TypeError, ValueError, KeyError, AttributeError) as error:  # of a hand-written placement
+        raise UsageError(f"{folder / CONFIG} describes no network ({first_line(error)}).") from error
+
+
+def _build(folder: Path, config: TransformerConfig) -> Transformer:
+    """The network of a configuration, without weights.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    try:
+        return Transformer(config, device="meta")
+    except UsageError as error:
+        raise UsageError(f"{folder / CONFIG} describes no network: {error}") from error
+    except (TypeError, ValueError, RuntimeError, OverflowError, ZeroDivisionError) as error:  # of impossible sizes
+        raise UsageError(f"{folder / CONFIG} describes no network ({first_line(error)}).") from error
 
 
 def _compare(folder: Path, saved: TransformerConfig, own: TransformerConfig) -> None:
