@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from normplace import UsageError
+from normplace import UsageError, studies
 from normplace.lab.claims import Verdict, judge
 from normplace.lab.results import Line
+from normplace.lab.runner import recorded_run
 from normplace.models.transformer import Transformer
+from normplace.studies import STUDIES
 from normplace.studies.periln import initialization
 from normplace.studies.periln.initialization_claims import INITIALIZATION_CLAIMS, best_rate, gap
+from normplace.studies.periln.initialization_figures import initialization_rows
 
 SMALL = next(iter(initialization.plan("smoke")))
 
@@ -79,3 +85,23 @@ def test_each_variant_is_compared_at_its_best_rate():
     verdicts = {claim.id: judge(claim, lines).verdict for claim in INITIALIZATION_CLAIMS}
     assert verdicts["initialization-peri"] == Verdict.REPRODUCED
     assert verdicts["initialization-order"] == Verdict.NOT_TESTED
+
+
+def test_the_page_shows_the_recorded_numbers():
+    _, lines = recorded_run(Path(studies.__file__).parent / "periln" / "results" / "peri-ln-full.jsonl", STUDIES)
+    page = (Path(__file__).parents[2] / "docs" / "initialization.md").read_text()
+    table = page.partition("<!-- table: initialization -->")[2].strip().splitlines()
+    rates = [cell.strip() for cell in table[0].strip("|").split("|")][1:]
+    shown = {}
+    for row in itertools.takewhile(lambda row: row.startswith("|"), table[2:]):
+        network, *cells = (cell.strip() for cell in row.strip("|").split("|"))
+        shown |= {(network, rate): cell for rate, cell in zip(rates, cells, strict=True) if cell}
+    rows = initialization_rows(lines)
+    best = {}
+    for row in rows:
+        best[row["network"]] = min(best.get(row["network"], math.inf), row["bits"])
+    expected = {}
+    for row in rows:
+        text = f"{row['bits']:.2f}"
+        expected[row["network"], row["rate"]] = f"**{text}**" if row["bits"] == best[row["network"]] else text
+    assert shown == expected

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 from normplace.audit.blocks import Assembly
 from normplace.audit.examine import placed
+from normplace.audit.matrices import matrices_before
 from normplace.audit.norms import SQUASH, find_norms
-from normplace.audit.operators import ATTENTION, MOVES, SOFTMAXES
+from normplace.audit.operators import ATTENTION, SOFTMAXES
 from normplace.audit.residuals import Residual
 from normplace.audit.tape import Tape
 from normplace.audit.trace import Graph
-
-SCALE_KEEPING = MOVES | {"mul", "div", "add", "sub"}
-"""Operators of one tensor of features that pass the scale of a matrix on, apart from what a bias adds to it."""
 
 
 @dataclass(frozen=True)
@@ -127,21 +125,6 @@ def _normalized(assembly: Assembly, residual: Residual) -> Iterator[int]:
             continue
         if assembly.residuals[place.residual].branch == residual.branch:
             yield from matrices_before(assembly.graph, norm.input)
-
-
-def matrices_before(graph: Graph, value: int) -> Iterator[int]:
-    """The matrices that a value is a product with, with nothing but moves, biases and factors between."""
-    while (node := graph.maker(value)) is not None:
-        if graph.is_barrier(node):
-            for factor in node.inputs:
-                origin = graph.origin(factor)
-                if graph.values[origin].origin == "parameter" and len(graph.values[origin].shape) > 1:
-                    yield origin
-            return
-        before = graph.data_inputs(node)
-        if len(before) != 1 or node.name not in SCALE_KEEPING:
-            return
-        value = before[0]
 
 
 def _is_attention(graph: Graph, value: int) -> bool:

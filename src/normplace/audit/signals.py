@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from normplace.audit.depths import Step, find_steps
 from normplace.audit.effective_lr import Optimizer, relative_update, unwrapped
 from normplace.audit.examine import run
+from normplace.audit.matrices import parameter_positions
 from normplace.audit.record import evaluating
 from normplace.audit.result import finite
 from normplace.audit.watch import Watcher
@@ -186,7 +187,7 @@ class Probe:
         optimizer: Optimizer | None,
     ) -> list[Tensor | None]:
         """The largest relative update among the normalized matrices of each step."""
-        position = positions(watcher)
+        position = parameter_positions(watcher.tape)
         rates: list[Tensor | None] = []
         for step in self._steps:
             own = [(parameters[position[value]], gradients[position[value]]) for value in step.normalized]
@@ -222,7 +223,7 @@ class Probe:
         wanted: list[tuple[dict[str, Any], dict[str, Tensor | None]]] = []
         begun: set[int] = set()
         total = norm_of(gradients or ())
-        position = positions(watcher)
+        position = parameter_positions(watcher.tape)
         for step, rate in zip(self._steps, rates, strict=True):
             if step.stream not in begun:
                 begun.add(step.stream)
@@ -247,12 +248,6 @@ class Probe:
             measured["massive"] = int(measured["massive"])
             depths.append(Depth(**measured))
         return Signals(name, tuple(depths), next(numbers), next(numbers))
-
-
-def positions(watcher: Watcher) -> dict[int, int]:
-    """The position of each parameter among ``model.parameters()``, by its number on the tape."""
-    learned = (number for number, value in enumerate(watcher.tape.values) if value.origin == "parameter")
-    return {number: position for position, number in enumerate(learned)}
 
 
 def arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

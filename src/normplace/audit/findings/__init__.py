@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normplace.audit.findings import depth, numerics, order
+from normplace.audit.findings import depth, initialization, numerics, order
 from normplace.audit.findings.evidence import Evidence
 from normplace.audit.result import SEVERITIES, Finding, pattern
 
@@ -16,6 +16,7 @@ RULES = (
     order.skip_after_norm,
     depth.missing_final,
     depth.mixed,
+    initialization.small_matrix,
     numerics.eps_vanishes,
     numerics.eps_rules,
     numerics.low_precision,

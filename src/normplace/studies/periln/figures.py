@@ -12,6 +12,7 @@ from normplace.lab.report.specs import cells, curves, dots
 from normplace.lab.results import Line
 from normplace.lab.study import Figure
 from normplace.studies.periln import bound
+from normplace.studies.periln.initialization_figures import initialization_figures
 from normplace.studies.periln.measures import at_rate, best_lines, best_rate, cost, rates
 from normplace.studies.periln.training import MORE, NAMED, OTHERS, SIZES
 
@@ -28,7 +29,7 @@ def figures(lines: Sequence[Line]) -> list[Figure]:
     for size in SIZES:
         if pick(done, "training", size=size):
             found += _of_size(done, size)
-    return [*found, *_bound(done)]
+    return [*found, *initialization_figures(done), *_bound(done)]
 
 
 def _of_size(lines: Sequence[Line], size: str) -> Iterator[Figure]:

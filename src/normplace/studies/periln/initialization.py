@@ -109,12 +109,9 @@ def run(trial: InitializationTrial) -> Outcome:
 
 def branch_output_rms(model: Transformer) -> float:
     """Root mean square of a weight in the last matrices of all branches, averaged geometrically over branches."""
-    matrices = [
-        matrix.weight
-        for layer in model.layers
-        for matrix in (layer.attention.branch.output, layer.mlp.branch.down)  # pyright: ignore[reportAttributeAccessIssue]
-    ]
-    return math.exp(fmean(math.log(float(matrix.detach().float().square().mean().sqrt())) for matrix in matrices))
+    last = ("attention.branch.output.weight", "mlp.branch.down.weight")
+    matrices = [matrix.detach() for name, matrix in model.named_parameters() if name.endswith(last)]
+    return math.exp(fmean(math.log(float(matrix.float().square().mean().sqrt())) for matrix in matrices))
 
 
 PART = Part(
