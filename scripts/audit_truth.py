@@ -26,12 +26,12 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from forked import declare_torchvision_operators, preload, run_forked
 from truth import language, libraries, senses
 from truth.case import Case, Slots
-from truth.forked import declare_torchvision_operators, preload, run_forked
 
 CASES = [*language.CASES, *senses.CASES, *libraries.CASES]
-PACKAGES = ("transformers", "diffusers", "x_transformers", "torch_geometric.nn", "timm")
+PACKAGES = ("transformers.modeling_utils", "diffusers", "x_transformers", "torch_geometric.nn", "timm")
 LIMIT = 120.0
 
 

@@ -61,15 +61,22 @@ def run_forked(
         a process that was killed or died.
     """
     context = multiprocessing.get_context("fork")
-    waiting, running = list(items)[::-1], {}
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            item = waiting.pop()
+    waiting, exhausted = iter(items), False
+    running: dict[Connection, tuple[Any, Any, float]] = {}
+    while running or not exhausted:
+        while len(running) < jobs and not exhausted:
+            try:
+                item = next(waiting)
+            except StopIteration:
+                exhausted = True
+                break
             reader, writer = context.Pipe(duplex=False)
             process = context.Process(target=_child, args=(run, item, writer), daemon=True)
             process.start()
             writer.close()
             running[reader] = (item, process, time.monotonic())
+        if not running:
+            break
         oldest = min(started for _, _, started in running.values())
         ready = wait(running, timeout=max(oldest + limit - time.monotonic(), 0.01))
         for reader, (item, process, started) in list(running.items()):
