@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_number, unknown
 
 BLOCK_SLOTS = ("input", "inner", "output", "stream")
 
@@ -37,8 +37,8 @@ class Power:
     def __post_init__(self) -> None:
         if self.of not in ("layer", "depth"):
             raise unknown("quantity", self.of, ("layer", "depth"))
-        if not self.times > 0:
-            raise UsageError(f"the factor inside a power must be positive, got {self.times}.")
+        expect_number("the exponent of a power", self.exponent)
+        expect_number("the factor inside a power", self.times, 0, above=True)
         if self.log and not self.times > 1:
             raise UsageError(f"the factor inside a logarithm must be above 1 to keep it positive, got {self.times}.")
 
@@ -88,6 +88,9 @@ class LearnedScale:
     per_channel: bool = False
     init: float = 0.0
 
+    def __post_init__(self) -> None:
+        expect_number("the init of a learned scale", self.init)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -125,14 +128,19 @@ class Block:
     skip_scale: LearnedScale | None = None
 
     def __post_init__(self) -> None:
+        for name in ("inner", "inner_scale"):
+            names = getattr(self, name)
+            if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
+                raise UsageError(f"{name} must be a tuple of names such as ('q', 'k'), got {names!r}.")
+        if not isinstance(self.branch, Power | LearnedScale):
+            expect_number("branch", self.branch)
+        if not isinstance(self.skip_scale, LearnedScale | None):
+            raise UsageError(f"skip_scale must be a LearnedScale or None, got {self.skip_scale!r}.")
         for name in ("skip", "input_scale", "init_gain", "input_gain"):
             number = getattr(self, name)
             if isinstance(number, Power):
                 continue
-            least = 0 if name == "skip" else math.nextafter(0, 1)
-            if not (math.isfinite(number) and number >= least):
-                kind = "zero or more" if name == "skip" else "positive"
-                raise UsageError(f"{name} must be {kind} and finite, got {number}.")
+            expect_number(name, number, 0, above=name != "skip")
         if self.input_scale != 1 and not self.input:
             raise UsageError(
                 "input_scale multiplies the input norm's result, but there is no input norm: set input=True."

@@ -46,13 +46,17 @@ def expect_whole(least: int, **values: object) -> None:
             raise UsageError(f"{name} must be a whole number of at least {least}, got {value!r}.")
 
 
-def expect_number(name: str, value: object, least: float = -math.inf, *, above: bool = False) -> None:
+def expect_number(name: str, value: object, least: float | None = None, *, above: bool = False) -> None:
     """Refuse a value that is not a finite number of at least ``least``, or above it.
 
     Raises:
         UsageError: If it is not.
     """
     number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
-    if not math.isfinite(number) or number < least or (above and number == least):
-        wanted = "a finite number" if least == -math.inf else f"{'above' if above else 'at least'} {least} and finite"
-        raise UsageError(f"{name} must be {wanted}, got {value!r}.")
+    if math.isfinite(number) and (least is None or number > least or (number == least and not above)):
+        return
+    if least == 0:
+        wanted = "positive and finite" if above else "zero or more and finite"
+    else:
+        wanted = "a finite number" + ("" if least is None else f" {'above' if above else 'of at least'} {least}")
+    raise UsageError(f"{name} must be {wanted}, got {value!r}.")

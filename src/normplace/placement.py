@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from normplace.block import BLOCK_SLOTS, Block, LearnedScale, Number, Power, resolved, times
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_number, expect_whole, unknown
 
 __all__ = [
     "BLOCK_SLOTS",
@@ -56,8 +56,7 @@ class First:
     layers: int
 
     def __post_init__(self) -> None:
-        if self.layers < 1:
-            raise UsageError(f"First counts layers, so it must be at least 1, got {self.layers}.")
+        expect_whole(1, **{"the number of layers of First": self.layers})
 
 
 Segments = tuple[tuple[float | First, Block], ...]
@@ -210,7 +209,8 @@ class Placement:
                 f"{self.name or 'this placement'} spans several blocks: build a stack that carries its streams, such "
                 "as normplace.models.Transformer."
             )
-        if not 1 <= layer <= depth:
+        expect_whole(1, layer=layer, depth=depth)
+        if layer > depth:
             raise UsageError(f"layer must lie between 1 and the depth {depth}, got {layer}.")
         rules = dict(self.kinds)
         if rules and kind not in rules:
@@ -268,6 +268,11 @@ def _layers(end: float | First, depth: int) -> int:
 
 
 def _check_ends(segments: Segments) -> None:
+    for segment in segments:
+        if not (isinstance(segment, tuple) and len(segment) == 2 and isinstance(segment[1], Block)):
+            raise UsageError(f"segments must be pairs of an end and a Block, got {segment!r}.")
+        if not isinstance(segment[0], First):
+            expect_number("the end of a segment", segment[0], 0, above=True)
     counts = [end.layers for end, _ in segments if isinstance(end, First)]
     shares = [end for end, _ in segments if not isinstance(end, First)]
     rising = all(a < b for ends in (counts, shares) for a, b in zip([0, *ends], ends, strict=False))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_number, expect_whole, unknown
 
 WHERE = ("before", "after")
 GATES = ("learned", "mlp")
@@ -43,8 +43,9 @@ class Scale:
     def __post_init__(self) -> None:
         if self.where not in WHERE:
             raise unknown("side of a norm", self.where, WHERE)
-        if not self.source:
-            raise UsageError("a scale needs the name of its source, such as 'degree'.")
+        if not self.source or not isinstance(self.source, str):
+            raise UsageError(f"a scale needs the name of its source, such as 'degree', got {self.source!r}.")
+        expect_number("the power of a scale", self.power)
 
     @property
     def symbol(self) -> str:
@@ -60,6 +61,9 @@ class Scale:
         Raises:
             UsageError: If a value is not positive and finite, where the power would hide or amplify it.
         """
+        if not isinstance(values, Tensor) or values.is_complex():
+            found = values.dtype if isinstance(values, Tensor) else type(values).__name__
+            raise UsageError(f"the scale {self.source!r} needs a tensor of real numbers, got {found}.")
         x = values if values.is_floating_point() else values.to(torch.get_default_dtype())
         bad = ~(torch.isfinite(x) & (x > 0))
         if bool(bad.any()):
@@ -94,6 +98,7 @@ class Gate(nn.Module):
         super().__init__()
         if kind not in GATES:
             raise unknown("gate", kind, GATES)
+        expect_whole(1, hidden=hidden)
         self.kind, self.hidden = kind, hidden
         self.power = self.first = self.last = None
         if kind == "learned":

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_number, expect_whole, unknown
 from normplace.norms import MsgNorm
 from normplace.ops import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
 
@@ -41,6 +41,13 @@ class Aggregation(nn.Module):
         self, kind: str, t: float, learn_t: bool, p: float, learn_p: bool, y: float, learn_y: bool, eps: float
     ) -> None:
         super().__init__()
+        if not isinstance(kind, str):
+            raise unknown("aggregation", kind, AGGREGATIONS)
+        for name, value in (("p", p), ("y", y)):
+            expect_number(name, value)
+        expect_number("eps", eps, 0)
+        if not isinstance(t, int | float) or math.isnan(t):
+            raise UsageError(f"t must be a number, got {t!r}.")
         base = {"power": "powermean", "sum": "add"}.get(kind.removesuffix("_sum"), kind.removesuffix("_sum"))
         scaled = kind.endswith("_sum")
         if base not in AGGREGATIONS or (scaled and base not in ("softmax", "softmax_sg", "powermean")):
@@ -148,9 +155,14 @@ class GENConv(nn.Module):
             raise UsageError("edges have either features or types: pass edge_dim or edge_types, not both.")
         if norm is not None and norm not in MLP_NORMS:
             raise unknown("norm of the MLP:", norm, MLP_NORMS)
-        src, dst = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
-        if min(src, dst, out_channels, num_layers, expansion) < 1:
-            raise UsageError("widths, num_layers and expansion must be at least 1.")
+        if isinstance(in_channels, tuple | list) and len(in_channels) != 2:
+            raise UsageError(f"in_channels must be one width, or two of sources and targets, got {in_channels!r}.")
+        src, dst = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)
+        expect_whole(1, in_channels=src, out_channels=out_channels, num_layers=num_layers, expansion=expansion)
+        expect_whole(1, in_channels=dst)
+        for name, value in (("edge_dim", edge_dim), ("edge_types", edge_types)):
+            if value is not None:
+                expect_whole(1, **{name: value})
         self.in_channels, self.out_channels = in_channels, out_channels
         self.aggr_module = Aggregation(aggr, t, learn_t, p, learn_p, y, learn_y, eps)
         self.lin_src = nn.Linear(src, out_channels, bias=bias) if src != out_channels else None

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_whole, unknown
 from normplace.models.depth import MEMORY, Call, Coupling, checkpointed, reversed_in_backward
 from normplace.models.graph_parts import ORDERS, READOUTS, Concat, ConvBranch, Dropout, VirtualNode, pool
 from normplace.models.memory import FactorMemory
@@ -115,11 +115,9 @@ class GraphStack(nn.Module):
         super().__init__()
         if groups is None:
             groups = 2 if memory == "reversible" else 1
-        if min(in_dim, dim, out_dim, depth, groups, 1 if growth is None else growth) < 1:
-            raise UsageError(
-                f"widths, depth, groups and growth must be at least 1, got {(in_dim, dim, out_dim)}, {depth}, "
-                f"{groups} and {growth}."
-            )
+        expect_whole(1, in_dim=in_dim, dim=dim, out_dim=out_dim, depth=depth, groups=groups)
+        if growth is not None:
+            expect_whole(1, growth=growth)
         for kind, choice, choices in (("order", order, ORDERS), ("memory mode", memory, MEMORY)):
             if choice not in choices:
                 raise unknown(kind, choice, choices)

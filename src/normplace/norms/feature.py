@@ -13,8 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.norms._precision import cast, widen
+
+
+def _shape(normalized_shape: int | Sequence[int]) -> list[int]:
+    """The dimensions a norm runs over, each a positive whole number."""
+    shape = list(normalized_shape) if isinstance(normalized_shape, Sequence) else [normalized_shape]
+    for size in shape:
+        expect_whole(1, **{"each size of normalized_shape": size})
+    return [int(size) for size in shape]
 
 
 class LayerNorm(nn.LayerNorm):
@@ -23,7 +31,22 @@ class LayerNorm(nn.LayerNorm):
     Drop-in for :class:`torch.nn.LayerNorm`: same arguments, parameters and state dict, and the same bits in float32.
     The statistics of a half-precision input are computed in float32 and the result returned in the input's dtype,
     under autocast too.
+
+    Raises:
+        UsageError: If eps is negative or not finite, or the shape is not of positive whole numbers.
     """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        expect_number("eps", eps, 0)
+        super().__init__(_shape(normalized_shape), eps, elementwise_affine, bias, device=device, dtype=dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize the trailing ``normalized_shape`` dimensions."""
@@ -49,8 +72,8 @@ class RMSNorm(nn.RMSNorm):
     ) -> None:
         if eps is None:
             raise UsageError("RMSNorm needs an explicit eps: give a number such as 1e-6 instead of None.")
-        shape = normalized_shape if isinstance(normalized_shape, int) else list(normalized_shape)
-        super().__init__(shape, eps, elementwise_affine, device=device, dtype=dtype)
+        expect_number("eps", eps, 0)
+        super().__init__(_shape(normalized_shape), eps, elementwise_affine, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """Divide by the root mean square of the trailing ``normalized_shape`` dimensions."""
@@ -82,7 +105,8 @@ class DyT(nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        expect_number("alpha_init", alpha_init)
+        shape = tuple(_shape(normalized_shape))
         where = {"device": device, "dtype": dtype}
         self.normalized_shape = shape
         self.alpha_init = alpha_init

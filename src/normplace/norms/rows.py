@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.norms._precision import cast, widen
 from normplace.ops.indices import checked, is_integer
 
@@ -58,6 +58,22 @@ class BatchNorm(nn.BatchNorm1d):
     (batch, sequence, feature) input needs no transpose.
     """
 
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        expect_whole(1, num_features=num_features)
+        expect_number("eps", eps, 0)
+        if momentum is not None and not 0 <= momentum <= 1:
+            raise UsageError(f"momentum must be from 0 to 1, or None for the mean over all batches, got {momentum}.")
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+
     def forward(self, input: Tensor) -> Tensor:
         """Normalize each feature over all rows."""
         same = self.weight is not None and self.weight.dtype == input.dtype
@@ -86,6 +102,8 @@ class GraphNorm(nn.Module):
 
     def __init__(self, dim: int, eps: float = 1e-5, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
+        expect_whole(1, dim=dim)
+        expect_number("eps", eps, 0)
         where = {"device": device, "dtype": dtype}
         self.dim, self.eps = dim, eps
         self.weight = nn.Parameter(torch.empty(dim, **where))
@@ -128,6 +146,9 @@ class PairNorm(nn.Module):
 
     def __init__(self, dim: int, scale: float = 1.0, scale_individually: bool = False, eps: float = 1e-5) -> None:
         super().__init__()
+        expect_whole(1, dim=dim)
+        expect_number("scale", scale)
+        expect_number("eps", eps, 0)
         self.dim, self.scale, self.scale_individually, self.eps = dim, scale, scale_individually, eps
 
     def forward(self, x: Tensor, batch: Tensor | None = None, num_graphs: int | None = None) -> Tensor:
@@ -171,6 +192,9 @@ class MsgNorm(nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
+        expect_whole(1, dim=dim)
+        expect_number("scale_init", scale_init)
+        expect_number("eps", eps, 0)
         self.dim, self.scale_init, self.eps = dim, scale_init, eps
         self.scale = nn.Parameter(torch.empty(1, device=device, dtype=dtype), requires_grad=learn_scale)
         self.reset_parameters()

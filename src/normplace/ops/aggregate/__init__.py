@@ -148,6 +148,8 @@ def _aggregate(x, graph, name, exponent, edge, degree_power, num_dst, rule, back
     if neighbours.device != x.device:
         raise UsageError(f"the graph is on {neighbours.device} and x on {x.device}: move one with .to().")
     kind, relu, eps, semi = rule
+    if not isinstance(eps, int | float) or not math.isfinite(eps):
+        raise UsageError(f"eps must be a finite number, got {eps!r}.")
     x, edge_kind, edges, weight = _edges(x, edge, neighbours.num_edges)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     number = poisoned(graph, _scalar(exponent, name, wide, x.device))

@@ -7,6 +7,7 @@ With norms on both sides of the branch (Peri-LN, Kim et al. 2025, arXiv 2502.027
 from __future__ import annotations
 
 import functools
+import math
 
 import torch
 from torch import Tensor
@@ -81,6 +82,8 @@ def norm_add_norm(
         >>> norm_add_norm(x, f)
         (tensor([[4., 1.]]), tensor([[1.3720, 0.3430]]))
     """
+    if not (isinstance(x, Tensor) and isinstance(f, Tensor)):
+        raise UsageError(f"x and f must be tensors, got {type(x).__name__} and {type(f).__name__}.")
     if x.shape != f.shape or not x.dim():
         raise UsageError(f"x and f must have one shape, features last, got {tuple(x.shape)} and {tuple(f.shape)}.")
     _beside("f", f, x)
@@ -150,7 +153,15 @@ def _rule(
         raise UsageError(f"x and f must be floating point, got {x_dtype} and {f_dtype}: convert them with .float().")
     if not 0 <= dropout < 1:
         raise UsageError(f"dropout must be at least 0 and less than 1, got {dropout}.")
+    for name, eps in (("out_eps", out_eps), ("in_eps", in_eps)):
+        if not 0 <= eps < math.inf:
+            raise UsageError(f"{name} is added to a variance, so it must be zero or positive, got {eps}.")
+    for name, factor in (("skip_scale", skip), ("branch_scale", branch)):
+        if not math.isfinite(factor):
+            raise UsageError(f"{name} must be finite, got {factor}.")
     stream_dtype = x_dtype if stream_dtype is None else stream_dtype
+    if not (isinstance(stream_dtype, torch.dtype) and stream_dtype.is_floating_point):
+        raise UsageError(f"stream_dtype must be a floating-point dtype such as torch.float32, got {stream_dtype}.")
     chosen = choose(device, (x_dtype, f_dtype, stream_dtype), width, backend).backend
     return Rule(
         out_norm or "none", in_norm or "none", out_eps, in_eps, unit_offset,
@@ -163,6 +174,9 @@ _known_rule = functools.lru_cache(maxsize=1024)(_rule)
 
 def _beside(name: str, tensor: Tensor, x: Tensor) -> None:
     # A kernel is given addresses alone, and reads what it finds there.
+    if not isinstance(tensor, Tensor) or tensor.is_complex():
+        found = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise UsageError(f"{name} must be a tensor of real numbers, got {found}.")
     if tensor.device != x.device:
         raise UsageError(f"{name} must be on {x.device}, where x is, got one on {tensor.device}: move it with .to().")
 
@@ -175,7 +189,11 @@ def _channels(name: str, tensor: Tensor, x: Tensor) -> Tensor:
 
 
 def _branch(tensor: Tensor, x: Tensor) -> Tensor:
-    return tensor.to(x.device) if tensor.numel() == 1 else _channels("branch_scale", tensor, x)
+    if tensor.numel() != 1:
+        return _channels("branch_scale", tensor, x)
+    tensor = tensor.to(x.device)
+    _beside("branch_scale", tensor, x)
+    return tensor
 
 
 def _rows(name: str, tensor: Tensor, x: Tensor) -> Tensor:
@@ -191,7 +209,10 @@ def _seed(seed: int | Tensor | None, x: Tensor) -> Tensor:
             "dropout needs a seed: pass seed=torch.randint(2**62, (), generator=...), a new one each step."
         )
     if isinstance(seed, int):
+        if not -(2**63) <= seed < 2**63:
+            raise UsageError(f"seed must fit into 64 bits, got {seed}.")
         return torch.full((), seed, dtype=torch.int64, device=x.device)
-    if seed.numel() != 1 or seed.dtype != torch.int64:
-        raise UsageError(f"seed must be one int64, got {tuple(seed.shape)} of {seed.dtype}.")
+    if not isinstance(seed, Tensor) or seed.numel() != 1 or seed.dtype != torch.int64:
+        found = f"{tuple(seed.shape)} of {seed.dtype}" if isinstance(seed, Tensor) else repr(seed)
+        raise UsageError(f"seed must be one int64, got {found}.")
     return seed.reshape(()).to(x.device)

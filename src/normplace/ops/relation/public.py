@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_whole, unknown
 from normplace.ops.relation import op
 from normplace.ops.relation.pair_reference import ACTIVATIONS
 from normplace.ops.relation.plain import Rule, centre, inverse_root, normalise, weights, wide
@@ -173,6 +173,8 @@ def checked(a: Tensor, b: Tensor, mask: Tensor | None, rule: Rule, backend: str 
         )
     if not a.numel():
         raise UsageError(f"a relation needs at least one sequence of one row and one channel, got {tuple(a.shape)}.")
+    if not torch.compiler.is_compiling():
+        expect_whole(1, heads=rule.heads)
     if rule.heads < 1 or a.shape[2] % rule.heads:
         raise UsageError(f"{rule.heads} heads do not divide {a.shape[2]} channels: choose a divisor.")
     if not 0 <= rule.eps < math.inf:

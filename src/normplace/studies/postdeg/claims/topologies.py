@@ -12,8 +12,8 @@ from normplace.studies.postdeg.claims.gains import PAPER
 from normplace.studies.postdeg.topologies import ADAPTIVE, GRAPHS, LEARNED, PART, titles
 
 _NOTE = (
-    "Ours: the paper compares with its own backbone. Policies are trained on random graphs of up to 300 nodes. Recorded "
-    "before scores were computed in float64 with ties broken at random."
+    "Ours: the paper compares with its own backbone. Policies are trained on random graphs of up to 300 nodes. "
+    "Recorded before scores were computed in float64 with ties broken at random."
 )
 
 
