@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
 
-from normplace.audit.blocks import Assembly
-from normplace.audit.examine import names_of, placed, run
-from normplace.audit.norms import find_norms
+from normplace.audit.examine import analyse, run
 from normplace.audit.operators import MOVES
 from normplace.audit.record import Recorder
 from normplace.audit.residuals import Residual
 from normplace.audit.result import ResidualBlock
 from normplace.audit.taps import fresh
-from normplace.audit.trace import Graph, Node
+from normplace.audit.trace import Node
 from normplace.convert.parts import FixedFactor, Key, LearnedFactor
 from normplace.convert.rewrite import Position, method_of, position_of
 from normplace.errors import UsageError
@@ -69,12 +67,11 @@ class Located:
 
     def __init__(self, model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.model, self.inputs, self.kwargs = model, inputs, kwargs
-        self.graph = Graph(run(model, *fresh((inputs, kwargs))))
-        self.norms = find_norms(self.graph)
-        self.assembly: Assembly = placed(self.graph, self.norms)
+        self.assembly, self.audit = analyse(model, run(model, *fresh((inputs, kwargs))))
+        self.graph, self.norms = self.assembly.graph, self.assembly.norms
         self.blocks, self.block_of = self.assembly.blocks()
         self.calls = self.graph.tape.calls
-        self.names = [name for name, _ in names_of(self.graph, self.norms, self.assembly.residuals)]
+        self.names = [site.name for site in self.audit.sites]
         self._factors = {path for path, part in model.named_modules() if isinstance(part, FixedFactor | LearnedFactor)}
         self.gone: set[str] = set()  # names of norms that were taken out since
 
@@ -140,10 +137,11 @@ class Located:
         holds = []
         for call in sorted(found):
             keys = tuple(key for key, number in self.calls[call].arguments.items() if number in stream)
-            if not keys:
+            if not keys or is_made(self.calls[call].path):
                 raise UsageError(
                     f"a norm cannot be put before the branch of block {self._label(block)}, because "
-                    f"{self.calls[call].path!r} is not given the stream as an argument: pass it as one."
+                    f"{self.calls[call].path!r} is made in the pass or is not given the stream as an argument: keep it "
+                    "in the tree of modules, and pass the stream as an argument."
                 )
             holds.append(Hold(self.calls[call].path, keys, self._width(self.calls[call].arguments[keys[0]])))
         if not holds:
@@ -170,7 +168,7 @@ class Located:
         for number in self._unscaled(value):
             for at, call in enumerate(self.calls):
                 key = next((key for key, result in call.results.items() if result == number), False)
-                if at in above or key is False or self._width(number) != width:
+                if at in above or key is False or self._width(number) != width or is_made(call.path):
                     continue
                 if not (unscaled and call.path in self._factors):
                     return Hold(call.path, (key,), width)
@@ -214,8 +212,9 @@ class Located:
         values, paths = self._behind(residual.output), Counter(call.path for call in self.calls)
         for call in self._upwards(residual.call):
             key = next((key for key, number in self.calls[call].results.items() if number in values), False)
-            if key is not False and self.calls[call].path != "" and paths[self.calls[call].path] == 1:
-                return Hold(self.calls[call].path, (key,), self._width(residual.output))
+            path = self.calls[call].path
+            if key is not False and path != "" and paths[path] == 1 and not is_made(path):
+                return Hold(path, (key,), self._width(residual.output))
         return None
 
     def has_head(self, block: int) -> bool:
@@ -287,7 +286,7 @@ class Located:
         )
 
     def _makes(self, path: str, node: Node) -> bool:
-        module = self.model.get_submodule(path) if path and "<" not in path else None
+        module = self.model.get_submodule(path) if path and not is_made(path) else None
         return isinstance(module, nn.Module) and not any(True for _ in module.children()) and hasattr(module, "weight")
 
     @cached_property
@@ -309,9 +308,15 @@ class Located:
 
     def root_mean_squares(self, values: Sequence[int]) -> dict[int, float]:
         """The size of each value, in a second pass; none of a model that has no numbers."""
-        recorder = _Measuring(self.model, values)
+        recorder = _Measuring(self.model, set(values))
         run(self.model, *fresh((self.inputs, self.kwargs)), recorder)
         return recorder.sizes
+
+    def values(self, wanted: Set[int]) -> dict[int, Tensor]:
+        """Copies of chosen values, in a second pass."""
+        recorder = _Keeping(self.model, wanted)
+        run(self.model, *fresh((self.inputs, self.kwargs)), recorder)
+        return recorder.kept
 
     def _upwards(self, call: int) -> Iterator[int]:
         while call >= 0:
@@ -352,6 +357,11 @@ class Located:
         return label(self.blocks[block], block)
 
 
+def is_made(path: str) -> bool:
+    """Whether a module is made in the pass, or held outside the tree of modules, so that it cannot be edited."""
+    return "<" in path
+
+
 def _one_layer(kinds: Sequence[str]) -> int:
     """A stream of different kinds of blocks that does not repeat is one layer if it is short, else each is one."""
     return len(kinds) if 1 < len(kinds) <= 3 and len(set(kinds)) == len(kinds) else 1
@@ -362,17 +372,18 @@ def label(block: ResidualBlock, at: int) -> str:
     return f"{at} ({block.kind} in {block.module or 'the model'})"
 
 
-class _Measuring(Recorder):
-    """Also measures the root mean square of some values."""
+class _Keeping(Recorder):
+    """Also keeps copies of some values."""
 
-    def __init__(self, model: nn.Module, values: Sequence[int]) -> None:
-        self.wanted, self.sizes, self.busy = set(values), {}, False
+    def __init__(self, model: nn.Module, wanted: Set[int]) -> None:
+        self.wanted, self.busy = wanted, False
+        self.kept: dict[int, Tensor] = {}
         super().__init__(model)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self.busy:  # its own arithmetic is no part of the pass
+        if self.busy:  # its own arithmetic is not part of the pass
             return func(*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
@@ -380,6 +391,22 @@ class _Measuring(Recorder):
         number = super()._new_value(tensor, origin)
         if number in self.wanted and not tensor.is_meta:
             self.busy = True
-            self.sizes[number] = tensor.detach().double().square().mean().sqrt().item()
+            self.keep(number, tensor.detach())
             self.busy = False
         return number
+
+    def keep(self, number: int, tensor: Tensor) -> None:
+        """Keep a value, which may be written to afterwards."""
+        self.kept[number] = tensor.clone()
+
+
+class _Measuring(_Keeping):
+    """Keeps the root mean square of some values only."""
+
+    def __init__(self, model: nn.Module, wanted: Set[int]) -> None:
+        super().__init__(model, wanted)
+        self.sizes: dict[int, float] = {}
+
+    def keep(self, number: int, tensor: Tensor) -> None:
+        """Measure a value."""
+        self.sizes[number] = tensor.double().square().mean().sqrt().item()

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from normplace.audit.examine import audit
-from normplace.audit.taps import fresh
+from normplace.audit.result import Audit
 from normplace.convert.changes import ATTRIBUTE, Changes
+from normplace.convert.gradients import check_gradients
 from normplace.convert.locate import Located
 from normplace.convert.mover import Mover
+from normplace.convert.verify import require_understood, verify_numbers
 from normplace.errors import UsageError, unknown
 from normplace.placement import Block, LearnedScale, Placement
 
@@ -38,7 +39,8 @@ def move(
     and a norm on the embedding stay. A final norm is taken out where the target has none, and added where it has one,
     the stream ended with a norm and a head reads it. :func:`normplace.convert.changes` says what was done.
 
-    The copy is audited before it is returned: its blocks are those of the target, or there is an error.
+    The copy is verified before it is returned: the audit must read every block as the target, and the numbers must be
+    those of the definition (see :mod:`normplace.convert.verify`); otherwise there is an error.
 
     Args:
         model: Any module; left as it is.
@@ -60,6 +62,7 @@ def move(
         >>> import torch
         >>> layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
         >>> x = torch.randn(1, 3, 8)
+        >>> from normplace.audit import audit
         >>> audit(move(layer, x, to="peri"), x).equations
         ('x + N(F(N(x)))',)
     """
@@ -67,9 +70,24 @@ def move(
         raise UsageError(f"move takes an nn.Module, got {type(model).__name__}: build the model first.")
     target = _target(to, scale, qk)
     model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
-    found = audit(model, *fresh(inputs), **fresh(kwargs))
+    changed, located = _copied(model, inputs, kwargs)
+    found = located.audit
     if not found.blocks:
         raise UsageError(f"{found.model} has no residual add: move places norms around residual branches only.")
+    require_understood(located)
+    mover = Mover(changed, found, located, target, scale, qk, norm)
+    mover.move()
+    after = found
+    if any(change.done != "kept" for change in mover.surgeon.record):
+        mover.surgeon.disable_fast_paths()
+        after = _verified(model, mover, inputs, kwargs)
+    report = Changes(found.placement, after.placement, after.equations, tuple(mover.surgeon.record), mover.bare_ends)
+    setattr(changed, ATTRIBUTE, report)
+    return changed
+
+
+def _copied(model: Model, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Model, Located]:
+    """A copy of the model, recorded."""
     changed = copy.deepcopy(model)
     originals, called = set(model.modules()), []
     watch = register_module_forward_pre_hook(lambda module, _: called.append(module) if module in originals else None)
@@ -77,27 +95,29 @@ def move(
         located = Located(changed, inputs, kwargs)
     finally:
         watch.remove()
-    if called or located.names != [site.name for site in found.sites]:
+    if called:
         raise UsageError(
-            f"a copy of {found.model} does not call its own modules, but those of the original, which functions or "
-            "objects in it hold: keep modules in the tree of modules only."
+            f"a copy of {type(model).__name__} does not call its own modules, but those of the original, which "
+            "functions or objects in it hold: keep modules in the tree of modules only."
         )
-    mover = Mover(changed, found, located, target, scale, qk, norm)
-    mover.move()
-    after = found
-    if any(change.done != "kept" for change in mover.surgeon.record):
-        mover.surgeon.disable_fast_paths()
-        try:
-            after = audit(changed, *fresh(inputs), **fresh(kwargs))
-        except UsageError as error:
-            said = str(error).removesuffix(": call the model itself first to see where.")
-            raise UsageError(
-                f"the code of {found.model} does not let its norms be moved so: in the copy {said}."
-            ) from error
-        mover.verify(after)
-    report = Changes(found.placement, after.placement, after.equations, tuple(mover.surgeon.record), mover.bare_ends)
-    setattr(changed, ATTRIBUTE, report)
-    return changed
+    return changed, located
+
+
+def _verified(model: nn.Module, mover: Mover, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Audit:
+    """The audit of the moved model, which was compared with what was asked for and with the definition."""
+    surgeon, name = mover.surgeon, type(model).__name__
+    try:
+        located = Located(surgeon.model, inputs, kwargs)
+    except UsageError as error:
+        said = str(error).removesuffix(": call the model itself first to see where.")
+        raise UsageError(f"the code of {name} does not let its norms be moved so: in the copy {said}.") from error
+    mover.verify(located.audit)
+    verify_numbers(located, surgeon.record, surgeon.taken)
+    if not any(parameter.is_meta for parameter in surgeon.model.parameters()):
+        new = [change.name for change in surgeon.record if change.done in ("moved", "added")]
+        placed = {path: surgeon.model.get_submodule(path) for path in new}
+        check_gradients(model, surgeon.model, (inputs, kwargs), placed)
+    return located.audit
 
 
 def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Placement | None:

@@ -12,7 +12,7 @@ from torch import nn
 from normplace.audit.naming import BARE
 from normplace.audit.result import Audit, Site
 from normplace.convert.changes import changes
-from normplace.convert.locate import Hold, Located, label
+from normplace.convert.locate import Hold, Located, is_made, label
 from normplace.convert.parts import FixedFactor, HeadNorm, LearnedFactor
 from normplace.convert.starts import Maker
 from normplace.convert.surgeon import Surgeon
@@ -61,7 +61,7 @@ class Mover:
     def _templates(self, model: nn.Module) -> list[nn.Module]:
         ranked = sorted(self.found.sites, key=lambda site: site.slot not in SLOTS)
         names = [site.name for site in ranked if site.own_module and not site.slot.startswith("inner")]
-        names = [name for name in names if "<" not in name]  # those are made in the pass
+        names = [name for name in names if not is_made(name)]
         return [model.get_submodule(name) for name in names if self.located.arguments_of(name) == 1]
 
     def _wanted(self, block: int) -> Block | None:

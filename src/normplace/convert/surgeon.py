@@ -8,7 +8,7 @@ from torch import nn
 
 from normplace.audit.result import Site
 from normplace.convert.changes import Change
-from normplace.convert.locate import Hold, Located, Sum
+from normplace.convert.locate import Hold, Located, Sum, is_made
 from normplace.convert.parts import Vacant, after, before, put, take_out
 from normplace.convert.rewrite import PLACED, Rewritten
 from normplace.errors import UsageError
@@ -44,7 +44,7 @@ class Surgeon:
         """
         if site.name in self.taken:
             return self.taken[site.name]
-        if not site.own_module or "<" in site.name:  # the latter are made in the pass
+        if not site.own_module or is_made(site.name):
             raise UsageError(
                 f"the {site.kind} norm {site.name!r} is written into the code of {site.module or 'the model'!r}, so it "
                 "cannot be taken out: make it a module of its own."
