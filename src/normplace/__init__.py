@@ -6,7 +6,7 @@ Build networks with any placement, find and measure the norms of existing ones, 
 from normplace import _startup, convert, models, ntk, ops  # noqa: F401 (_startup first: the others take long)
 from normplace._version import __version__
 from normplace.audit import SignalsCallback, signals, survival
-from normplace.convert import insert, move
+from normplace.convert import changes, insert, move
 from normplace.errors import UsageError
 from normplace.norms import (
     BatchNorm,
@@ -66,6 +66,7 @@ __all__ = [
     # An existing network, changed
     "insert",
     "move",
+    "changes",
     "convert",
     # Neural tangent kernels
     "ntk",

@@ -14,7 +14,7 @@ import normplace as npl
 pytest.importorskip("transformers", reason="the architectures are Hugging Face's: pip install 'normplace[hf]'")
 
 ARCHITECTURES = [*DECODERS, *EXPERTS, *OTHERS]
-# On random weights of 32 features a variance can be as small as eps and matrices are small: facts of the toy, not of the architecture.
+# With 32 features the usual random weights and their variances are small: facts of the toy, not of the architecture.
 OF_THE_TOY = {"eps too large", "small matrix before a norm"}
 
 

@@ -423,3 +423,16 @@ def test_a_network_without_norms_needs_their_kind():
     size = (x + model.down(model.up(x).relu())).square().mean().sqrt()
     expected = model.head(size * F.rms_norm(stream, (8,), eps=1e-6))
     torch.testing.assert_close(moved(x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_small_matrices_before_a_new_norm_are_warned_of():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, norm_first=True)
+    x = torch.randn(2, 5, 16)
+    assert not npl.changes(npl.move(layer, x, to="peri")).warnings
+    with torch.no_grad():
+        layer.linear2.weight.mul_(0.1)
+    moved = npl.move(layer, x, to="peri")
+    (warning,) = npl.changes(moved).warnings
+    assert "linear2.weight" in warning
+    assert "Multiply" in warning
+    assert f"warning: {warning}" in str(npl.changes(moved))

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from normplace.audit.result import pattern
+from normplace.audit.result import Audit, pattern
 
 ATTRIBUTE = "normplace_changes"
 DONE = ("kept", "moved", "added", "removed")
@@ -44,6 +44,7 @@ class Changes:
         equations: One equation per distinct block it has now.
         sites: What became of each norm and scale, in the order of the blocks.
         bare_ends: The last blocks of streams that had no norm at their end, and get none on the way back either.
+        warnings: Matrices that a new norm makes scale-invariant and that are too small to train well as they are.
     """
 
     before: str | None
@@ -51,6 +52,7 @@ class Changes:
     equations: tuple[str, ...]
     sites: tuple[Change, ...]
     bare_ends: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def where(self, done: str) -> tuple[Change, ...]:
         """The norms that were kept, moved, added or removed."""
@@ -75,6 +77,7 @@ class Changes:
         lines = [f"{self.before or 'no named placement'} -> {self.after or 'no named placement'}", *self.equations]
         for done in DONE:
             lines += _rows(self.where(done))
+        lines += [f"  warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
 
@@ -90,6 +93,21 @@ def _rows(sites: Sequence[Change]) -> list[str]:
         note = next(iter(notes)) if len(notes) == 1 else f"{held[0].note} … {held[-1].note.rpartition(' ')[2]}"
         lines.append(f"  {held[0].done:8} {len(held):4} x {slot:8} {name}{came}" + (f"  ({note})" if note else ""))
     return lines
+
+
+def small_matrices(before: Audit, after: Audit) -> tuple[str, ...]:
+    """The audit's findings on small matrices before a norm that a move brought about.
+
+    Args:
+        before: The audit of the model.
+        after: The audit of the moved copy.
+    """
+    known = {finding.evidence for finding in before.findings}
+    return tuple(
+        f"{finding.evidence} {finding.remedy}"
+        for finding in after.findings
+        if finding.rule == "small matrix before a norm" and finding.evidence not in known
+    )
 
 
 def changes(model: nn.Module) -> Changes:

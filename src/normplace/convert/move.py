@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from normplace.audit.result import Audit
-from normplace.convert.changes import ATTRIBUTE, Changes
+from normplace.convert.changes import ATTRIBUTE, Changes, small_matrices
 from normplace.convert.gradients import check_gradients
 from normplace.convert.locate import Located
 from normplace.convert.mover import Mover
@@ -81,7 +81,14 @@ def move(
     if any(change.done != "kept" for change in mover.surgeon.record):
         mover.surgeon.disable_fast_paths()
         after = _verified(model, mover, inputs, kwargs)
-    report = Changes(found.placement, after.placement, after.equations, tuple(mover.surgeon.record), mover.bare_ends)
+    report = Changes(
+        found.placement,
+        after.placement,
+        after.equations,
+        tuple(mover.surgeon.record),
+        mover.bare_ends,
+        small_matrices(found, after),
+    )
     setattr(changed, ATTRIBUTE, report)
     return changed
 
