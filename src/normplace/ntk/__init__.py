@@ -1,7 +1,7 @@
 """Neural tangent kernels: what the position of a norm does to what training can reach."""
 
 from normplace.ntk.bound import Bound, bound
-from normplace.ntk.certificate import Certificate, certificate
+from normplace.ntk.certificate import Certificate, Witness, certificate
 from normplace.ntk.empirical import empirical, empirical_blocks
 from normplace.ntk.infinite import FullyConnected, Kernels, infinite
 from normplace.ntk.predict import Prediction, predict
@@ -21,4 +21,5 @@ __all__ = [
     "Bound",
     "certificate",
     "Certificate",
+    "Witness",
 ]

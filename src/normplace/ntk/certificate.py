@@ -1,19 +1,24 @@
-"""Will this network explode outside its data?
+"""Is this network bounded outside its data?
 
-Ziomek, Whittle and Osborne (arXiv 2505.14512) prove for wide fully connected networks that one LayerNorm
-bounds the kernel diagonal Θ(x, x), and with it every trained network, while homogeneous networks without
-a norm are unbounded. This certificate asks the same of any network, numerically: it follows Θ(x, x) and
-the output along rays from the data over many decades, at the given parameters and at small random changes
-of them, and then takes the norms away to see which of them the answer depends on.
+A certificate answers with one of three verdicts about the output f_θ(x), over all real inputs x of the given shape:
 
-What is evidence and what is proof. "unbounded" rests on growth that was seen: over the decades sampled
-the output does follow a power of the distance. "bounded" is evidence only: along the rays tried, and at
-the parameters tried, output and kernel settle. It does not cover directions of measure zero (a tanh unit
-whose weights are orthogonal to the ray never saturates), nor parameters far from those given (the paper's
-Proposition 3.4 has minimisers with LayerNorm that are unbounded; gradient descent does not reach them).
-Anything that fits neither is "undecided": a logarithm, say, or periodic activations, whose output stays
-in range while Θ(x, x) grows as t², so that the kernel allows an explosion which the function class does
-not. The verdict rules are ours.
+- "bounded" is a proof: for the given parameters θ, and for all others at which the parameter-only parts of the
+  computation are finite, there is a C(θ) with |f_θ(x)| ≤ C(θ) for every x. Training changes θ, so this covers the
+  trained network. The argument goes operator by operator (:mod:`normplace.ntk.proof`): a norm, a saturating
+  activation or a division by a norm bounds a tensor, and every later operator keeps it bounded.
+- "unbounded" is a refutation by example: along the ray in ``witness`` the output follows a power of the distance over
+  the decades sampled, at the given parameters or at a small random change of them.
+- "unknown" is neither. The proof stopped at an operator, or the values of tensors decide which operators run, and a
+  search along rays found no growth. A search that finds nothing proves nothing.
+
+Ziomek, Whittle and Osborne (arXiv 2505.14512) bound another quantity: the diagonal Θ(x, x) of the tangent kernel of
+an infinitely wide network (Theorem 3.2), and with it the network that gradient descent reaches in that limit
+(Theorem 3.3). At finite width one norm does not bound Θ(x, x) over all x: where the layer before the norm maps x to
+zero, its gradient still grows with x. So ``kernel`` is a verdict of its own, and "bounded" there is a proof for
+networks whose trainable operators see bounded tensors only, such as those that normalize their input. C(θ) depends
+on θ: the paper's Proposition 3.4 has minimisers of the training loss, each of them bounded, whose bounds have no limit.
+
+Proofs are about exact arithmetic, refutations about float64 at distances where its rounding was checked.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from torch import Tensor, nn
 from normplace.errors import UsageError
 from normplace.ntk.checks import require_floating
 from normplace.ntk.growth import combined, steepest
+from normplace.ntk.proof import Proof, prove
 from normplace.ntk.rays import (
     RayGrowth,
     Rays,
@@ -35,9 +41,13 @@ from normplace.ntk.rays import (
     float64_copy,
     grow,
     norms_of,
+    promising,
     run,
     without,
 )
+
+# Directions that are tried at one far distance before the search gives up.
+_SCOUTS = 64
 
 
 @dataclass(frozen=True)
@@ -58,24 +68,53 @@ class NormEvidence:
 
 
 @dataclass(frozen=True)
-class Certificate:
-    """The verdict and all that it rests on.
+class Witness:
+    """A ray along which the output grows.
 
     Attributes:
-        verdict: "bounded", "unbounded" or "undecided".
+        parameters: "given", or which small random change of them.
+        start: The point of the data that the ray starts from, flattened.
+        direction: Its direction, flattened, of length one.
+        exponent: p of the output's growth t^p.
+        distance: The farthest distance t that was evaluated.
+        output: The largest output there.
+    """
+
+    parameters: str
+    start: tuple[float, ...]
+    direction: tuple[float, ...]
+    exponent: float
+    distance: float
+    output: float
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The verdict and what it rests on.
+
+    Attributes:
+        verdict: "bounded" (proven), "unbounded" (a ray along which the output grows was found) or "unknown".
         reason: Why, in a sentence.
+        kernel: The same three for the kernel diagonal Θ(x, x) over all x.
+        proof: The proof of the output's bound, step by step; empty where there is none.
+        obstacle: What stopped the proof; empty where it succeeded.
+        witness: The ray along which the output grows fastest, where one was found.
         output_exponent: p of the output's growth t^p along the steepest ray.
         kernel_exponent: The same for Θ(x, x); twice the output's for a homogeneous network.
         responsible: The norms to which a bounded network owes it: each of them alone suffices, or, where none
             does, all that it cannot lose. Empty where no norm is needed or the network is not bounded.
         norm_note: The same in words.
         norms: Verdicts with norms taken away.
-        rays: The evidence, ray by ray.
+        rays: The search, ray by ray.
         distances: The nearest and farthest distance asked for.
     """
 
     verdict: str
     reason: str
+    kernel: str
+    proof: tuple[str, ...]
+    obstacle: str
+    witness: Witness | None
     output_exponent: float
     kernel_exponent: float
     responsible: tuple[str, ...]
@@ -91,9 +130,12 @@ class Certificate:
     def __str__(self) -> str:
         lines = [
             f"{self.verdict}: {self.reason}",
-            f"growth exponents: output {self.output_exponent:.2f}, kernel {self.kernel_exponent:.2f}",
-            f"numerical evidence along rays, not a proof: t from {self.distances[0]:.3g} to {self.distances[1]:.3g}",
+            *(f"proof: {step}" for step in self.proof),
+            *([f"no proof: {self.obstacle}"] if self.obstacle else []),
+            f"kernel diagonal: {self.kernel}",
             f"norms: {self.norm_note}",
+            f"search along rays (not a proof), t from {self.distances[0]:.3g} to {self.distances[1]:.3g}; "
+            f"growth exponents: output {self.output_exponent:.2f}, kernel {self.kernel_exponent:.2f}",
             f"{'parameters':<12}{'ray':>4}{'decades':>9}  {'output':<9}{'exponent':>9}{'far':>11}"
             f"  {'kernel':<9}{'exponent':>9}{'far':>11}",
         ]
@@ -111,51 +153,67 @@ class Certificate:
         return "\n".join(lines)
 
 
-def _judge(rays: list[RayGrowth]) -> tuple[str, str]:
-    """Verdict and reason from the rays."""
-    output = combined([ray.output.status for ray in rays])
-    kernel = combined([ray.kernel.status for ray in rays])
-    power = steepest([ray.output for ray in rays])
-    kernel_power = steepest([ray.kernel for ray in rays])
-    if output == "grows":
-        growing = [ray for ray in rays if ray.output.status == "grows"]
-        reason = f"the output grows about as t^{power:.2g} along {len(growing)} of {len(rays)} rays"
-        if all(ray.parameters != "given" for ray in growing):
-            reason += ", not at the given parameters but after a small change of them"
-        if kernel != "grows":
-            reason += ", through a path that training does not touch, for the kernel diagonal does not grow"
-        if min(ray.output.decades for ray in growing) < max(ray.output.decades for ray in rays):
-            reason += "; some rays overflowed early"
-        return "unbounded", reason + "."
-    if output == "settles" and kernel == "settles":
-        return "bounded", f"output and kernel diagonal settle along all {len(rays)} rays."
-    if kernel == "grows":
-        return "undecided", (
-            f"the kernel diagonal grows about as t^{kernel_power:.2g}, so kernel theory allows an explosion, "
-            "but the output did not grow at any parameters tried."
-        )
-    words = {
-        "settles": "settles",
-        "swings": "stays in range without settling",
-        "unclear": "neither settles nor grows as a power",
-    }
-    return (
-        "undecided",
-        f"the output {words[output]} and the kernel diagonal {words[kernel]} over the decades sampled.",
+def _judge(proof: Proof, rays: list[RayGrowth]) -> tuple[str, str]:
+    """Verdict and reason from the proof and the search."""
+    growing = [ray for ray in rays if ray.output.status == "grows"]
+    if proof.output:
+        reason = "proven for every input and all parameters"
+        if growing:
+            farthest = max(ray.output.last for ray in growing)
+            reason += (
+                f"; the bound is large, for the output reaches {farthest:.3g} and grows over the distances sampled"
+            )
+        return "bounded", reason + "."
+    if not growing:
+        return "unknown", f"not proven, and a search along {len(rays)} rays found no growth, which proves nothing."
+    power = steepest([ray.output for ray in growing])
+    reason = f"the output grows about as t^{power:.2g} along {len(growing)} of {len(rays)} rays"
+    if all(ray.parameters != "given" for ray in growing):
+        reason += ", not at the given parameters but after a small change of them"
+    if combined([ray.kernel.status for ray in rays]) != "grows":
+        reason += ", through a path that training does not touch, for the kernel diagonal does not grow"
+    if min(ray.output.decades for ray in growing) < max(ray.output.decades for ray in rays):
+        reason += "; some rays overflowed early"
+    return "unbounded", reason + "."
+
+
+def _judge_kernel(proof: Proof, rays: list[RayGrowth]) -> str:
+    if proof.kernel:
+        return "bounded"
+    return "unbounded" if any(ray.kernel.status == "grows" for ray in rays) else "unknown"
+
+
+def _witness(rows: list[RayGrowth], sources: list[Rays]) -> Witness | None:
+    """The fastest-growing ray of a search; ``sources`` are the rays that each row belongs to."""
+    growing = [(row, rays) for row, rays in zip(rows, sources, strict=True) if row.output.status == "grows"]
+    if not growing:
+        return None
+    row, rays = max(growing, key=lambda pair: (pair[0].parameters == "given", pair[0].output.exponent))
+    return Witness(
+        parameters=row.parameters,
+        start=tuple(rays.centres[row.ray].flatten().tolist()),
+        direction=tuple(rays.directions[row.ray].flatten().tolist()),
+        exponent=row.output.exponent,
+        distance=float(rays.distances[0]) * 10**row.output.decades,
+        output=row.output.last,
     )
 
 
 def _take_away(
-    members: dict[str, nn.Module], rays: Rays, found: dict[str, nn.Module]
+    members: dict[str, nn.Module], row: Tensor, rays: Rays, found: dict[str, nn.Module]
 ) -> tuple[str, tuple[NormEvidence, ...]]:
     """The verdict with all norms taken away, and with each one, and all but each one."""
 
     def lacking(names: list[str]) -> str:
+        with without(members["given"], names):
+            proof = prove(members["given"], row)
+        if proof.output:
+            return "bounded"
         rows: list[RayGrowth] = []
         for label, member in members.items():
             with without(member, names):
                 rows.extend(grow(member, rays, label))
-        return _judge(rows)[0]
+        return _judge(proof, rows)[0]
 
     return lacking(list(found)), tuple(
         NormEvidence(
@@ -237,9 +295,12 @@ def certificate(
     ablate: bool = True,
     generator: torch.Generator | None = None,
 ) -> Certificate:
-    """Say whether a network stays bounded far from its data, with the evidence and the norms it is owed to.
+    """Prove that a network is bounded over all inputs, or search for a ray along which it grows.
 
-    The model is copied, in float64, and never changed.
+    The verdict "bounded" is a proof over all inputs of the shape of one row, for the given parameters and those that
+    training can reach; "unbounded" comes with the ray; everything else is "unknown". See the module's text for what
+    exactly is claimed, and how it differs from a bound on the tangent kernel. The model is copied, in float64, and
+    never changed.
 
     Args:
         model: A network that takes a batch (N, …), without dropout or BatchNorm in train mode.
@@ -247,7 +308,7 @@ def certificate(
         radius: Nearest distance; None takes the data's radius about their mean.
         decades: How far to go, in powers of ten of the radius.
         directions: How many random directions, or the directions (count, …) themselves; both ways each.
-        changes: Small random changes of the parameters to repeat this at, because training moves them.
+        changes: Small random changes of the parameters to repeat the search at, because training moves them.
         strength: Their relative size.
         ablate: Take norms away, one and all but one at a time, for the responsible ones.
         generator: Of all randomness; None is a fixed seed.
@@ -286,17 +347,30 @@ def certificate(
     for number in range(1, changes + 1):
         members[f"changed {number}"] = changed_copy(double, strength, source)
     with few_threads(double):
-        evidence = [row for label, member in members.items() for row in grow(member, rays, label)]
-        verdict, reason = _judge(evidence)
+        proof = prove(double, data[:1])
+        # A proof holds at all parameters, so there is nothing left to find at others.
+        searched = {"given": double} if proof.output else members
+        evidence = [row for label, member in searched.items() for row in grow(member, rays, label)]
+        sources = [rays] * len(evidence)
+        if not proof.output and isinstance(directions, int) and not any(r.output.status == "grows" for r in evidence):
+            many = promising(double, _make_rays(data, radius, decades, _SCOUTS, source), count=2)
+            found_rows = grow(double, many, "given")
+            evidence += found_rows
+            sources += [many] * len(found_rows)
+        verdict, reason = _judge(proof, evidence)
         found = norms_of(double)
         # One line and at most one change decide an ablation: it asks only whether a known bound is lost.
         few = dict(list(members.items())[:2])
         wanted = ablate and verdict == "bounded"
-        bare, ablated = _take_away(few, rays.first(2), found) if wanted else (verdict, ())
+        bare, ablated = _take_away(few, data[:1], rays.first(2), found) if wanted else (verdict, ())
     responsible, note = _explain(verdict, bare, found, ablated)
     return Certificate(
         verdict=verdict,
         reason=reason,
+        kernel=_judge_kernel(proof, evidence),
+        proof=proof.steps,
+        obstacle=proof.stopped,
+        witness=_witness(evidence, sources) if verdict == "unbounded" else None,
         output_exponent=steepest([row.output for row in evidence]),
         kernel_exponent=steepest([row.kernel for row in evidence]),
         responsible=responsible,

@@ -2,7 +2,7 @@
 
 Θ(x, x) = Σ_o ‖∇_θ f_o(x)‖² over the trainable parameters (for many outputs, over a few fixed random
 combinations of them, whose growth is the same). Points are evaluated one at a time: a certificate needs
-some hundreds.
+some hundreds. A ray that shows growth refutes a bound; rays that do not show it prove nothing.
 """
 
 from __future__ import annotations
@@ -260,6 +260,18 @@ class _Ray:
             if stable == 2:
                 return index + 2
         return stable
+
+
+@torch.no_grad()
+def promising(model: nn.Module, rays: Rays, count: int) -> Rays:
+    """The few of many rays along which the output changes most between two middle distances."""
+    near, far = rays.distances[len(rays.distances) // 4], rays.distances[len(rays.distances) // 2]
+    changes = []
+    for centre, direction in zip(rays.centres, rays.directions, strict=True):
+        gap = (run(model, centre + far * direction) - run(model, centre + near * direction)).abs().max()
+        changes.append(float(gap) if bool(torch.isfinite(gap)) else math.inf)
+    best = torch.tensor(changes, dtype=torch.float64).topk(min(count, len(changes))).indices.to(rays.centres.device)
+    return Rays(rays.centres[best], rays.directions[best], rays.distances)
 
 
 def grow(model: nn.Module, rays: Rays, label: str) -> list[RayGrowth]:

@@ -1,0 +1,193 @@
+"""The operators that a network applies to its input, recorded without looking at any number.
+
+The network runs once on tensors that have shapes but no values, so a forward pass that asks for a value (``if x.sum()
+> 0``, ``.item()``, a loop over chosen experts) cannot be recorded. What is recorded therefore is what runs for *every*
+input of that shape, which a recording of one concrete pass would not show. In-place operators are rewritten as
+ordinary ones.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx, nn
+from torch.func import functional_call, functionalize
+from torch.fx import traceback
+from torch.overrides import TorchFunctionMode
+
+from normplace.ntk.guard import differentiable
+
+# Ways to the memory of a tensor that no recording shows, and ways to its value that a model may try and give up.
+_HIDDEN = {Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.data_ptr, Tensor.untyped_storage, Tensor.__dlpack__}
+_VALUES = {Tensor.item, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.__complex__}
+
+
+class NotRecordedError(Exception):
+    """The operators could not be recorded; the message is the reason, as the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The operators of a network in order.
+
+    Attributes:
+        graph: The recorded graph; its inputs are ``names`` and then the network's input.
+        names: The parameters and buffers among its inputs, by name.
+    """
+
+    graph: fx.GraphModule
+    names: tuple[str, ...]
+
+    def module_of(self, node: fx.Node) -> str:
+        """The module that a step belongs to, as text."""
+        name, kind = node.meta.get("nn_module_stack", {}).get("module", ("", ""))
+        return f"{name} ({kind})" if name else kind or "the model"
+
+
+def record(model: nn.Module, x: Tensor) -> Recording:
+    """Record the operators between the input and the output.
+
+    Args:
+        model: The network. It is run, so hand in a copy.
+        x: A batch of the right shape; its values are not used.
+
+    Raises:
+        NotRecordedError: the network cannot be recorded.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    state: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    places = {
+        f"{prefix}.{own}" if prefix else own: tensor
+        for prefix, module in model.named_modules()
+        for own, tensor in (*module._parameters.items(), *module._buffers.items())
+        if tensor is not None
+    }
+    names = {id(tensor): name for name, tensor in state.items()}
+    watch = _Watch()
+
+    def outputs(values: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        everywhere = {place: values[names[id(tensor)]] for place, tensor in places.items()}
+        # ``tie_weights`` would swap a module that is registered twice twice, and restore it once.
+        with watch:
+            return functional_call(model, everywhere, (inputs,), tie_weights=False)
+
+    graph, failure = None, ""
+    try:
+        with torch.enable_grad(), warnings.catch_warnings(), differentiable(model), _module_names(model):
+            warnings.simplefilter("ignore")
+            graph = make_fx(functionalize(outputs), tracing_mode="fake", _allow_non_fake_inputs=True)(state, x)
+    except Exception as error:
+        # Anything may go wrong in foreign code that meets tensors without values; none of it is a proof.
+        failure = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:120]}"
+    if watch.asked:
+        raise NotRecordedError("the forward pass asks for the numbers in a tensor, which may decide what it runs")
+    if graph is None:
+        raise NotRecordedError(f"the operators cannot be recorded ({failure})")
+    recording = Recording(graph, tuple(state))
+    for node in graph.graph.nodes:
+        _check(recording, node)
+    _check_equal(recording, model, state, x)
+    return recording
+
+
+def _check(recording: Recording, node: fx.Node) -> None:
+    """Refuse a step whose meaning depends on values or on memory shared with another step."""
+    where = f"in {recording.module_of(node)}"
+    if any(not isinstance(size, int) for shape in shapes(node) for size in shape):
+        raise NotRecordedError(f"the values of tensors decide the shape of a tensor {where}")
+    if node.op != "call_function" or node.target is operator.getitem:
+        return
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not _tensors(node.meta.get("val")):
+        raise NotRecordedError(f"Python reads the value of a tensor {where}")
+    changed = [index for index, one in enumerate(target._schema.arguments) if one.is_write]
+    if changed:
+        written = node.args[0]
+        alone = isinstance(written, fx.Node) and written.op == "call_function" and len(written.users) == 1
+        if changed != [0] or not alone or _is_view(cast(fx.Node, written)):
+            raise NotRecordedError(f"{target} {where} changes a tensor that is used elsewhere")
+
+
+def _is_view(node: fx.Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return True
+    return any(result.alias_info is not None for result in node.target._schema.returns)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, list | tuple):
+        return [tensor for one in value for tensor in _tensors(one)]
+    return [value] if isinstance(value, Tensor) else []
+
+
+def shapes(node: fx.Node) -> tuple[tuple[Any, ...], ...]:
+    """The shapes of a step's results."""
+    return tuple(tuple(tensor.shape) for tensor in _tensors(node.meta.get("val")))
+
+
+def _check_equal(recording: Recording, model: nn.Module, state: Mapping[str, Tensor], x: Tensor) -> None:
+    """Run the recording, so that a network that behaves otherwise while it is recorded is not trusted."""
+    with torch.no_grad():
+        for point in (x, 1e3 * x + 1, -1e3 * x):
+            found, expected = recording.graph(dict(state), point), model(point)
+            if not isinstance(found, Tensor) or not isinstance(expected, Tensor):
+                raise NotRecordedError("its output is not one tensor")
+            if not torch.allclose(found, expected, rtol=1e-6, atol=1e-9, equal_nan=True):
+                raise NotRecordedError("the recorded operators do not reproduce its output")
+
+
+class _Watch(TorchFunctionMode):
+    """Notice that Python asks for the numbers in a tensor, even where the model survives the refusal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        """Refuse access to the memory of a tensor."""
+        if func in _HIDDEN:
+            self.asked = True
+            raise NotRecordedError("Python reads the numbers in a tensor")
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception:
+            self.asked = self.asked or func in _VALUES
+            raise
+
+
+@contextmanager
+def _module_names(model: nn.Module) -> Iterator[None]:
+    """Note with every recorded step the innermost module that it belongs to."""
+    stack: list[dict[str, tuple[str, str]]] = [{"module": ("", type(model).__name__)}]
+
+    def enter(name: str) -> Any:
+        def hook(module: nn.Module, _inputs: Any) -> None:
+            stack.append({"module": (name, type(module).__name__)})
+            traceback.current_meta["nn_module_stack"] = stack[-1]
+
+        return hook
+
+    def leave(_module: nn.Module, _inputs: Any, _output: Any) -> None:
+        stack.pop()
+        traceback.current_meta["nn_module_stack"] = stack[-1]
+
+    handles = []
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(enter(name), prepend=True))
+        handles.append(module.register_forward_hook(leave))
+    before = dict(traceback.current_meta)
+    try:
+        with traceback.preserve_node_meta():
+            yield
+    finally:
+        traceback.current_meta.clear()
+        traceback.current_meta.update(before)
+        for handle in handles:
+            handle.remove()
