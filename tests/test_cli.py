@@ -66,10 +66,18 @@ def run_sample(*more: str) -> int:
 def test_study_then_verify_then_report(capsys, tmp_path):
     assert run_sample() == 0
     out = capsys.readouterr().out
-    assert "not tested at this scale: Up goes up." in out
+    assert "not tested: Up goes up." in out
     assert "4 trials recorded in runs/sample-smoke.jsonl" in out
     assert main(["verify", "runs"]) == 0
-    assert "value, up: 1.5 [-4.85, 7.85], n=2; needs ≥ 0" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "value, up: 1.5 [-4.85, 7.85], n=2; needs ≥ 0" in out
+    assert "0 checks of 0 tested claims" in out
+    assert main(["verify", "runs", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["study"], one["claim"], one["verdict"]) for one in found] == [
+        ("sample", "up", "not tested"),
+        ("sample", "down", "not tested"),
+    ]
     assert main(["report", "runs", "--out", "page.html"]) == 0
     assert str(tmp_path / "page.html") in capsys.readouterr().out
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
@@ -139,6 +147,7 @@ def test_the_committed_results_verify(capsys):
     assert main(["verify"]) == 0
     out = capsys.readouterr().out
     assert "reproduced: Without LayerNorm the prediction grows without bound" in out
+    assert out.count("uncorrected for the number of checks") == 1
 
 
 def test_doctor_names_every_backend(capsys):

@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import importlib.util
 import inspect
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -22,10 +23,9 @@ from normplace.errors import UsageError, unknown
 from normplace.terminal import complain, flush_output, one_line, prepare_streams
 
 if TYPE_CHECKING:
-    from normplace.lab.claims import Claim
+    from normplace.lab.claims import Claim, Judgement
     from normplace.lab.results import Line
     from normplace.lab.runner import Recorded
-    from normplace.lab.study import Study
 
 RUNS = Path("runs")
 SHOWN = 10
@@ -117,19 +117,32 @@ def verify(arguments: argparse.Namespace) -> int:
     Takes result files or folders of them; without any, the results that come with the package.
     """
     _need("lab", "rich", "scipy")
+    from normplace.lab.claims import SuccessfulLines, judge
     from normplace.lab.results import fitting
     from normplace.lab.runner import recorded_run
+    from normplace.lab.verdicts import as_json, markdown, multiplicity
 
     known = _known_studies(arguments.study)
     recorded = [recorded_run(path, known) for path in _result_files(arguments.results)]
     if arguments.markdown:
         with fitting("these files"):
-            print(_markdown([(one.run.study, one.run.scale, one.lines) for one in recorded]))
+            print(markdown([(one.run.study, one.run.scale, one.lines) for one in recorded]))
         return _report_damage(recorded)
+    if arguments.json:
+        judged: list[dict[str, Any]] = []
+        for one in recorded:
+            place = {"study": one.run.study.name, "scale": one.run.scale, "file": one.path.name}
+            done = SuccessfulLines(one.lines)
+            with fitting(one.path):
+                judged += [{**place, **as_json(judge(claim, done))} for claim in one.run.study.claims]
+        print(json.dumps(judged, indent=1, ensure_ascii=False))
+        return _report_damage(recorded)
+    found: list[Judgement] = []
     for one in recorded:
         print(f"{one.run.study.name} at scale {one.run.scale}, {len(one.lines)} trials in {one.path}")
         with fitting(one.path):
-            _print_verdicts(one.run.study.claims, one.lines, every_check=True)
+            found += _print_verdicts(one.run.study.claims, one.lines, every_check=True)
+    print(multiplicity(found))
     return _report_damage(recorded)
 
 
@@ -219,37 +232,16 @@ def doctor(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_verdicts(claims: Sequence[Claim], lines: Sequence[Line], every_check: bool = False) -> None:
-    """Each claim with its verdict, and the checks that do not hold, or all of them."""
-    from normplace.lab.claims import judge
+def _print_verdicts(claims: Sequence[Claim], lines: Sequence[Line], every_check: bool = False) -> list[Judgement]:
+    """Print each claim with its verdict, and return the judgements."""
+    from normplace.lab.claims import SuccessfulLines, judge
+    from normplace.lab.verdicts import printed
 
-    for claim in claims:
-        judgement = judge(claim, lines)
-        held = sum(measurement.holds for measurement in judgement.measurements)
-        print(f"  {judgement.verdict}: {claim.statement}")
-        print(f"    {held} of {len(claim.checks)} checks hold ({claim.paper})")
-        for measurement in judgement.measurements:
-            if measurement.n and (every_check or not measurement.holds):
-                check = measurement.check
-                print(f"    {measurement.state}: {check.label}: {measurement}; needs {check.threshold}")
-
-
-def _markdown(runs: Sequence[tuple[Study, str, Sequence[Line]]]) -> str:
-    """One Markdown row per claim, from the run of the largest scale that has results for it."""
-    from normplace.lab.claims import judge
-    from normplace.lab.study import SCALES
-
-    best: dict[tuple[str, str], tuple[int, str]] = {}
-    for study, scale, lines in runs:
-        for claim in study.claims:
-            judgement = judge(claim, lines)
-            tested = SCALES.index(scale) if any(measurement.n for measurement in judgement.measurements) else -1
-            held = sum(measurement.holds for measurement in judgement.measurements)
-            cells = (study.name, claim.statement, claim.paper, f"**{judgement.verdict}**")
-            row = f"| {' | '.join(cells)} | {held} of {len(claim.checks)} | {scale if tested >= 0 else '-'} |"
-            best[study.name, claim.id] = max(best.get((study.name, claim.id), (-2, "")), (tested, row))
-    head = ["| study | claim | paper | verdict | checks held | scale |", "|---|---|---|---|---|---|"]
-    return "\n".join([*head, *(row for _, row in best.values())])
+    done = SuccessfulLines(lines)
+    judged = [judge(claim, done) for claim in claims]
+    for judgement in judged:
+        print("\n".join(printed(judgement, every_check)))
+    return judged
 
 
 def _report_damage(recorded: Sequence[Recorded]) -> int:
@@ -337,6 +329,7 @@ def build_parser() -> Parser:
         )
         if function is verify:
             options.add_argument("--markdown", action="store_true", help="print one table for a document")
+            options.add_argument("--json", action="store_true", help="print every claim and check as JSON")
         else:
             options.add_argument(
                 "--out", type=Path, default=Path("report.html"), help="the page to write (default: %(default)s)"

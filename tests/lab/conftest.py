@@ -164,6 +164,17 @@ EXTRAPOLATION = Study(
             note=OF_TWO_CLAIMS,
         ),
         Claim(
+            "widths",
+            "arXiv:2505.14512, Section 5",
+            "The network without a norm leaves the data sooner than one with a norm that does the same.",
+            (
+                Check("|prediction| at the far end, standard network", _far("standard"), at_least=20),
+                Check("spread between positions", _spread, at_most=1, added_after="seen in the results"),
+            ),
+            seeds=5,
+            gates=(Check("|prediction| at the far end, LN first", _far("LN first"), at_least=20),),
+        ),
+        Claim(
             "faces",
             "arXiv:2505.14512, Section 6",
             "The same holds for age estimation from faces.",
@@ -253,3 +264,8 @@ def sections() -> list[Section]:
         Section(EXTRAPOLATION, [*map(curve_line, trials), failure], "results/extrapolation.jsonl"),
         Section(HOSTILE_STUDY, [hostile_line, hostile_failure], f"results/{HOSTILE}.jsonl"),
     ]
+
+
+@pytest.fixture
+def sample_study() -> Study:
+    return EXTRAPOLATION

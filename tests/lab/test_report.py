@@ -82,18 +82,27 @@ def test_every_claim_check_and_verdict_is_shown(page, sections):
                 assert measured.check.label in page.text
                 assert measured.check.threshold in page.text
                 if measured.n > 1:
-                    assert f"{measured.mean:.3g} [{measured.low:.3g}, {measured.high:.3g}]" in page.text
+                    assert f"{measured.estimate:.3g} [{measured.low:.3g}, {measured.high:.3g}]" in page.text
 
 
 def test_totals_count_each_verdict(page):
     for n, verdict in (
         (1, Verdict.REPRODUCED),
-        (1, Verdict.PARTLY),
+        (1, Verdict.MIXED),
+        (1, Verdict.VOID),
         (1, Verdict.NOT_REPRODUCED),
         (1, Verdict.UNDECIDED),
         (1, Verdict.NOT_TESTED),
     ):
         assert re.search(rf"\b{n} {verdict.value}", page.text)
+
+
+def test_gates_counts_and_later_checks_are_shown(page):
+    assert "Gate: |prediction| at the far end, LN first" in page.text
+    assert "∅ void held without its gates" in page.text
+    assert "0 held, 0 open, 0 failed, 1 void (1 held without gates)" in page.text
+    assert "added later, not counted: seen in the results" in page.text
+    assert "uncorrected for the number of checks" in page.text
 
 
 def test_a_check_tells_when_nothing_or_one_seed_was_measured(page):

@@ -10,7 +10,7 @@ import torch
 from tests.lab.test_runner import Counting
 
 from normplace import UsageError
-from normplace.lab.claims import Verdict, judge
+from normplace.lab.claims import State, Verdict, judge
 from normplace.lab.progress import Progress
 from normplace.lab.report.charts import render_chart
 from normplace.lab.results import Line
@@ -20,10 +20,11 @@ from normplace.models.sequence import RelationBranch, count_parameters
 from normplace.ops.relation import relation_scan
 from normplace.studies.causalrn import STUDY, ablation, fixed, head, language, networks, scaling, state, variable
 from normplace.studies.causalrn.ablation import AblationTrial
-from normplace.studies.causalrn.claims import CLAIMS, growth, rows_per_token, worst
+from normplace.studies.causalrn.claims import CLAIMS
 from normplace.studies.causalrn.fixed import FixedTrial
 from normplace.studies.causalrn.head import HeadTrial
 from normplace.studies.causalrn.language import LanguageTrial
+from normplace.studies.causalrn.measures import growth, rows_per_token, worst
 from normplace.studies.causalrn.recall import RecallTrial
 from normplace.studies.causalrn.scaling import ScalingTrial
 from normplace.studies.causalrn.state import StateTrial
@@ -137,11 +138,11 @@ def verdict(name: str, lines: list[Line]) -> Verdict:
     return judge(claim, lines).verdict
 
 
-def copies(network: str, size: str, string: dict[int, float]) -> list[Line]:
+def copies(network: str, size: str, string: dict[int, float], seeds: int = 5) -> list[Line]:
     return [
         line("copying-fixed", seed, {"string": value}, network=network, size=size, length=n)
         for n, value in string.items()
-        for seed in range(3)
+        for seed in range(seeds)
     ]
 
 
@@ -153,8 +154,44 @@ def test_copying_is_judged_by_the_worst_length():
     assert verdict("copies-at-equal-parameters", ours + larger) == Verdict.NOT_TESTED
     poor = copies("pairwise", "equal", {64: 1.0, 300: 0.2})
     assert verdict("copies-like-a-transformer", poor + larger) == Verdict.NOT_REPRODUCED
-    small = copies("transformer", "equal", {64: 0.9, 300: 0.1})
-    assert verdict("copies-at-equal-parameters", poor + small) == Verdict.REPRODUCED
+    small = copies("transformer", "equal", {64: 0.9, 300: 0.6})
+    assert verdict("copies-at-equal-parameters", ours + small) == Verdict.REPRODUCED
+    assert verdict("copies-at-equal-parameters", poor + small) == Verdict.NOT_REPRODUCED
+
+
+def test_an_opponent_that_did_not_learn_voids_the_comparison():
+    ours = copies("pairwise", "equal", {64: 1.0, 300: 0.97})
+    failed = copies("transformer", "equal", {64: 1.0, 300: 0.0})
+    (claim,) = (claim for claim in CLAIMS if claim.id == "copies-at-equal-parameters")
+    judgement = judge(claim, ours + failed)
+    assert judgement.verdict == Verdict.VOID
+    assert [measured.state for measured in judgement.later] == [State.HELD]  # at 64 characters it did learn
+    varying = {"pairwise": 1.0, "transformer": 0.0}
+    lines = [
+        line("copying-variable", seed, {"string": value, "reach": 1.0}, network=name, positions="none")
+        for name, value in varying.items()
+        for seed in range(3)
+    ]
+    assert verdict("copies-varying-lengths", lines) == Verdict.VOID
+
+
+def test_one_collapsed_opponent_does_not_leave_a_clear_lead_open():
+    # Student's interval of these leads, [-0.36, 0.75], reaches below every one of them.
+    ours = copies("pairwise", "equal", {64: 1.0})
+    theirs = copies("transformer", "equal", {64: 1.0})
+    theirs[0] = replace(theirs[0], metrics={"string": 0.0})
+    assert verdict("copies-at-equal-parameters", ours + theirs) == Verdict.REPRODUCED
+    few = [entry for entry in ours + theirs if entry.seed < 3]
+    assert verdict("copies-at-equal-parameters", few) == Verdict.UNDECIDED
+
+
+def test_recall_that_nobody_learned_is_void():
+    lines = [
+        line("recall", seed, {"accuracy": value}, network=name, pairs=16)
+        for name, value in (("pairwise", 0.09), ("transformer", 0.07), ("scan", 0.01))
+        for seed in range(3)
+    ]
+    assert verdict("recalls", lines) == Verdict.VOID
 
 
 def test_the_ablation_is_judged_cell_by_cell():
@@ -165,7 +202,9 @@ def test_the_ablation_is_judged_cell_by_cell():
     lines = cell(1.0) + cell(0.0, pair_norm="separate") + cell(0.05, pair_norm="none")
     assert verdict("norm-of-pairs-is-needed", lines) == Verdict.REPRODUCED
     lines += cell(0.9, activation="relu") + cell(0.9, activation="gelu") + cell(0.0, activation="elu")
-    assert verdict("exponential-is-needed", lines) == Verdict.PARTLY
+    assert verdict("exponential-is-needed", lines) == Verdict.MIXED
+    lost = [entry for entry in lines if entry.metrics["string"] < 1] + cell(0.2)
+    assert verdict("exponential-is-needed", lost) == Verdict.VOID  # nothing was there to lose
 
 
 def test_claims_have_names_of_their_own():

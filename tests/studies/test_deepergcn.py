@@ -18,7 +18,8 @@ from normplace.lab.results import Line
 from normplace.lab.runner import Run
 from normplace.lab.study import SCALES
 from normplace.studies.deepergcn import STUDY, anchors, depth, memory, molhiv, node
-from normplace.studies.deepergcn.claims import CLAIMS, best_by_validation, deepest
+from normplace.studies.deepergcn.claims import CLAIMS
+from normplace.studies.deepergcn.measures import best_by_validation, deepest
 from normplace.studies.deepergcn.memory import MemoryTrial
 from normplace.studies.deepergcn.molhiv import PUBLISHED_PARAMETERS, MolhivTrial
 from normplace.studies.deepergcn.network import AGGREGATIONS, conv_factory, learned

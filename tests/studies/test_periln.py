@@ -201,13 +201,16 @@ def verdict(name: str, lines: list[Line]) -> Verdict:
     return judge(claim, lines).verdict
 
 
+RATES = (1e-4, 1e-3, 1e-2, 1e-1)
+
+
 def swept(bits: dict[str, tuple[float, float]], **metrics: dict[str, float]) -> list[Line]:
-    """Two rates and five seeds; ``bits`` at each rate, other metrics by placement and the same at both."""
+    """Four rates and six seeds; ``bits`` at the inner two rates, other metrics by placement and the same at all."""
     found = []
     for name, values in bits.items():
         own = {key: value[name] for key, value in metrics.items()}
-        for rate, value in zip((1e-3, 1e-2), values, strict=True):
-            for seed in range(5):
+        for rate, value in zip(RATES, (7.0, *values, 7.0), strict=True):
+            for seed in range(6):
                 loss = value + seed / 1e3
                 found.append(line(name, rate, seed, bits_per_byte=loss, choosing_bits=loss, **own))
     return found
@@ -222,10 +225,28 @@ def test_claims_compare_each_placement_at_its_own_best_rate():
     assert verdict("loss-tiny", lines) == Verdict.REPRODUCED
     assert verdict("own-rate-tiny", lines) == Verdict.REPRODUCED
     assert measures.sensitivity(lines, "tiny", "post") == pytest.approx(
-        {seed: (8 - 3.0 - seed / 1e3) / 2 for seed in range(5)}
+        {seed: (7 + 7 + 8 - 3 * 3.0 - seed / 1e3) / 4 for seed in range(6)}
     )
-    assert verdict("rates-tiny", lines) == Verdict.PARTLY  # less sensitive than post, more than pre
+    assert verdict("rates-tiny", lines) == Verdict.MIXED  # less sensitive than post, more than pre
     assert verdict("loss-ladder", lines) == Verdict.NOT_TESTED
+
+
+def test_a_best_rate_at_the_edge_of_the_grid_voids_what_depends_on_it():
+    lines = swept({"post": (3.0, 3.1), "pre": (2.6, 2.4), "peri": (2.2, 2.5), "output": (2.5, 2.5)})
+    assert verdict("loss-tiny", lines) == Verdict.REPRODUCED
+    lowest = [entry for entry in lines if entry.config["learning_rate"] >= 1e-3]
+    assert measures.interior(lowest, "tiny", ("pre",)) == dict.fromkeys(range(6), 1.0)
+    assert measures.interior(lowest, "tiny", ("pre", "peri")) == dict.fromkeys(range(6), 0.0)
+    assert verdict("loss-tiny", lowest) == Verdict.VOID
+    assert verdict("own-rate-tiny", lowest) == Verdict.REPRODUCED  # pre's best rate is inside, the others' are not it
+    edges = [entry for entry in lines if entry.config["learning_rate"] in (1e-3, 1e-2)]
+    assert verdict("own-rate-tiny", edges) == Verdict.VOID
+
+
+def test_checks_added_after_the_results_do_not_count():
+    flat = dict.fromkeys(("post", "pre", "peri"), 0.0)
+    lines = swept(dict.fromkeys(flat, (2.0, 2.1)), tilt_start={**flat, "post": -1.0}, tilt_end={**flat, "post": 2.0})
+    assert verdict("post-vanishing-tiny", lines) == Verdict.NOT_REPRODUCED
 
 
 def test_growth_gradients_and_outliers_are_judged():
@@ -243,17 +264,18 @@ def test_growth_gradients_and_outliers_are_judged():
     )
     assert verdict("peri-linear-tiny", lines) == Verdict.REPRODUCED
     assert verdict("pre-exponential-tiny", lines) == Verdict.REPRODUCED
-    assert verdict("post-constant-tiny", lines) == Verdict.PARTLY  # it shrinks in training
-    assert verdict("massive-tiny", lines) == Verdict.PARTLY
+    assert verdict("post-constant-tiny", lines) == Verdict.MIXED  # it shrinks in training
+    assert verdict("massive-tiny", lines) == Verdict.MIXED  # the ratio to the median has the sign, not the size
     assert verdict("gradient-order-tiny", lines) == Verdict.REPRODUCED
 
 
 def test_the_spread_of_seeds_is_judged_by_deviations_from_the_median():
     wide, narrow = (0.0, 0.1, -0.1, 0.1, -0.1), (0.0, 0.01, -0.01, 0.01, -0.01)
     lines = [
-        line(name, 1e-3, seed, bits_per_byte=2 + value, choosing_bits=2.0)
+        line(name, rate, seed, bits_per_byte=2 + value, choosing_bits=2.0 if rate == RATES[1] else 3.0)
         for name, values in (("pre", wide), ("peri", narrow))
         for seed, value in enumerate(values)
+        for rate in RATES[:3]
     ]
     found = measures.spread_beyond_twice(lines, "tiny", "pre", "peri")
     assert found == pytest.approx({0: 0.0, 1: 0.08, 2: 0.08, 3: 0.08, 4: 0.08})

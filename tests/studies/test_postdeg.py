@@ -17,11 +17,12 @@ from normplace.lab.report.charts import render_chart
 from normplace.lab.results import Line
 from normplace.studies.postdeg import STUDY, selection, topologies
 from normplace.studies.postdeg.claims import CLAIMS
-from normplace.studies.postdeg.claims.gains import cell, gain, share_kept, wins
+from normplace.studies.postdeg.claims.gains import RANDOM_ORDER, cell, gain, share_kept, wins
 from normplace.studies.postdeg.figures import figures
 from normplace.studies.postdeg.selection import SelectionTrial
 from normplace.studies.postdeg.topologies import TopologyTrial
-from normplace.tasks.selection import barabasi_albert
+from normplace.tasks.selection import barabasi_albert, mixed_graphs, random_order
+from normplace.tasks.selection.rewards import REWARDS, InfluenceReward
 
 QUICK = {"steps": 2, "train_graphs": 4, "test_graphs": 2}
 
@@ -57,6 +58,18 @@ def test_the_full_map_has_every_cell_once_with_ten_seeds():
     assert len(cells) == 3 * 3 * 4
     assert {t.power for t in trials if t.slot == "head"} == {-1.0, -0.5, 0.5, 1.0}
     assert {t.seed for t in trials} == set(range(10))
+
+
+@pytest.mark.parametrize("task", RANDOM_ORDER)
+def test_the_value_of_a_random_order(task):
+    unseen = mixed_graphs(32, 100, 200, np.random.default_rng([0, 1]))
+    generator = np.random.default_rng(2)
+    measure = InfluenceReward(simulations=400) if task == "influence" else REWARDS[task]
+    rewards = [
+        float(measure.rewards(graph, random_order(graph, generator)[None], seed=n)[0]) for n, graph in enumerate(unseen)
+    ]
+    found = np.mean(rewards) if task != "dismantling" else 1 - np.mean(rewards)
+    assert found == pytest.approx(RANDOM_ORDER[task], abs=0.03)
 
 
 def test_every_claim_finds_its_lines_in_the_full_plan():

@@ -155,7 +155,7 @@ def test_claims_are_judged_by_the_numbers():
     assert set(verdicts.values()) == {Verdict.REPRODUCED}
     harmed = lines({"none": 0.7, "before": 0.75, "after": 0.68}, {"before": 0.4, "after": 0.1})
     verdicts = {claim.id: judge(claim, harmed).verdict for claim in CLAIMS}
-    assert verdicts.pop("social-before-changes-nothing") is Verdict.PARTLY  # above one margin is within the other
+    assert verdicts.pop("social-before-is-not-heard") is Verdict.VOID  # the scale after the norms is not heard either
     assert set(verdicts.values()) == {Verdict.NOT_REPRODUCED}
     assert {judge(claim, helped[:9]).verdict for claim in CLAIMS} == {Verdict.NOT_TESTED}
 

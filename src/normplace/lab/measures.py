@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,4 +26,9 @@ def difference(lines: Sequence[Line], part: str, name: str, chosen: Fields, othe
 def ratio(lines: Sequence[Line], part: str, name: str, chosen: Fields, other: Fields) -> dict[int, float]:
     """A metric of one kind of trial over that of another of the same seed, by seed."""
     ours, theirs = metric(lines, part, name, chosen), metric(lines, part, name, other)
-    return {seed: ours[seed] / theirs[seed] for seed in ours if seed in theirs}
+    return {seed: quotient(ours[seed], theirs[seed]) for seed in ours if seed in theirs}
+
+
+def quotient(numerator: float, denominator: float) -> float:
+    """The quotient; NaN, which fails every check, where the denominator is 0."""
+    return numerator / denominator if denominator else math.nan

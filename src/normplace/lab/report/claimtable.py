@@ -5,37 +5,47 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from normplace.lab.claims import Judgement, Measurement, Verdict, judge
+from normplace.lab.claims import Judgement, Measurement, State, SuccessfulLines, Verdict, judge
 from normplace.lab.report.markup import Html, cite, escape, join, number, tag
 from normplace.lab.report.notes import Note, fold
 from normplace.lab.report.section import Section
+from normplace.lab.verdicts import counts_text, decision_text, multiplicity
 
 _LOOKS = {
     Verdict.REPRODUCED: ("good", "✓"),
+    Verdict.MIXED: ("half", "±"),
     Verdict.PARTLY: ("half", "◐"),
     Verdict.NOT_REPRODUCED: ("bad", "✗"),
     Verdict.UNDECIDED: ("none", "?"),
+    Verdict.VOID: ("none", "∅"),
     Verdict.NOT_TESTED: ("none", "○"),
 }
 _STATES = {
-    "holds": ("yes", "✓ held"),
-    "fails": ("no", "✗ not held"),
-    "open": ("none", "? open"),
-    "untested": ("none", "○ not measured"),
+    State.HELD: ("yes", "✓ held"),
+    State.FAILED: ("no", "✗ failed"),
+    State.OPEN: ("none", "? open"),
+    State.VOID: ("none", "∅ void"),
+    State.UNTESTED: ("none", "○ not measured"),
 }
-_COLUMNS = ("Claim", "Verdict", "Measured", "Mean and 95% interval", "n", "Needed", "Held")
+_COLUMNS = ("Claim", "Verdict", "Measured", "Estimate and 95% interval", "n", "Needed", "Outcome")
 
 
 def judgements(section: Section) -> list[Judgement]:
     """The verdict on each claim of the section's study."""
-    return [judge(claim, section.lines) for claim in section.study.claims]
+    done = SuccessfulLines(section.lines)
+    return [judge(claim, done) for claim in section.study.claims]
 
 
 def totals(judged: Sequence[Sequence[Judgement]]) -> Html:
     """How many claims have each verdict; the empty kinds are left out."""
     found = [judgement.verdict for judgements in judged for judgement in judgements]
     items = [tag("li", badge(verdict, found.count(verdict))) for verdict in Verdict if verdict in found]
-    return tag("ul", *items, class_="totals", role="list", aria_label="Claims by verdict")
+    return join(
+        [
+            tag("ul", *items, class_="totals", role="list", aria_label="Claims by verdict"),
+            tag("p", multiplicity([judgement for judgements in judged for judgement in judgements]), class_="note"),
+        ]
+    )
 
 
 def badge(verdict: Verdict, n: int | None = None) -> Html:
@@ -108,7 +118,8 @@ def _note(note: Note, anchor: str) -> Html:
 
 def _claim_rows(judgement: Judgement, note: Note, anchor: str) -> Html:
     claim = judgement.claim
-    span = len(judgement.measurements)
+    gates = judgement.gates
+    span = len(gates) + len(judgement.measurements)
     statement = tag(
         "th",
         tag("span", claim.statement, class_="statement"),
@@ -118,35 +129,45 @@ def _claim_rows(judgement: Judgement, note: Note, anchor: str) -> Html:
         scope="rowgroup",
         role="rowheader",
     )
-    verdict = tag("td", badge(judgement.verdict), rowspan=span, role="cell", class_="verdict")
-    rows = [
-        tag("tr", *([statement, verdict] if n == 0 else []), *_check_cells(measured), role="row")
-        for n, measured in enumerate(judgement.measurements)
-    ]
+    counts = tag("span", counts_text(judgement), class_="note")
+    verdict = tag("td", badge(judgement.verdict), counts, rowspan=span, role="cell", class_="verdict")
+    cells = [*(_check_cells(gate, "Gate: ") for gate in gates), *map(_check_cells, judgement.measurements)]
+    rows = [tag("tr", *([statement, verdict] if n == 0 else []), *each, role="row") for n, each in enumerate(cells)]
     return tag("tbody", *rows, role="rowgroup", class_="claim")
 
 
-def _check_cells(measured: Measurement) -> list[Html]:
+def _check_cells(measured: Measurement, prefix: str = "") -> list[Html]:
     held = _STATES[measured.state]
+    remarks = [decision_text(measured)]
+    if measured.state is State.VOID:
+        remarks.append(f"{measured.ungated} without its gates")
+    if measured.check.added_after:
+        remarks.append(f"added later, not counted: {measured.check.added_after}")
+    remark = "; ".join(filter(None, remarks))
     cells = [
-        ("label", measured.check.label),
-        ("mean", _mean(measured)),
+        ("label", f"{prefix}{measured.check.label}"),
+        ("mean", _estimate(measured)),
         ("n", tag("span", "n = ", class_="phone") + escape(measured.n)),
         ("needed", tag("span", "needs ", class_="phone") + escape(measured.check.threshold)),
-        (f"held {held[0]}", held[1]),
+        (f"held {held[0]}", join([held[1], tag("span", remark, class_="note")]) if remark else held[1]),
     ]
     return [
         tag("td", Html(text) if name in {"n", "needed"} else text, class_=name, role="cell") for name, text in cells
     ]
 
 
-def _mean(measured: Measurement) -> str | Html:
+def _estimate(measured: Measurement) -> str | Html:
     if measured.n == 0:
         return "no results"
-    if not math.isfinite(measured.mean):
+    if not math.isfinite(measured.estimate):
         return "not finite"
-    mean = number(float(measured.mean), 3)
-    if measured.n == 1:
-        return f"{mean} (one seed: no interval)"
+    kind = measured.kind
+    estimate = number(float(measured.estimate), 3)
+    if measured.n < kind.least:
+        few = "one seed" if measured.n == 1 else f"{measured.n} seeds"
+        return f"{estimate} ({few}: no interval)"
     interval = f"[{number(float(measured.low), 3)}, {number(float(measured.high), 3)}]"
-    return join([tag("b", mean), " ", tag("span", interval, class_="interval")])
+    parts = [tag("b", estimate), " ", tag("span", interval, class_="interval")]
+    if kind.name != "Student":
+        parts.append(tag("span", f"{kind.statistic}; {kind}", class_="note"))
+    return join(parts)

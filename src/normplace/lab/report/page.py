@@ -112,9 +112,9 @@ def _header(sections: Sequence[Section], judged: Sequence[Sequence[Judgement]]) 
     lead = (
         f"{count(n, 'claim')} about where normalization sits in a network, of papers and our own, set against "
         f"what was measured here in {count(len(lines), 'trial')}. Each claim, its measure and its threshold were "
-        "declared before the runs, and where pilots shaped them the claim's note says so; the verdicts are "
-        "computed from the result lines. A check holds when the whole 95% interval of the mean over seeds lies on the "
-        "right side of its threshold."
+        "declared before the runs; the claim's note states where pilots shaped them and what was changed after the "
+        "results were known. The verdicts are computed from the result lines: a check passes when its 95% confidence "
+        "interval clears the threshold, and is void unless its gates, such as a baseline that learned its task, hold."
     )
     dated = [" Newest result: ", when(newest), "."] if newest else []
     return tag(

@@ -11,8 +11,9 @@ from normplace.lab.results import Line
 from normplace.lab.study import Figure
 from normplace.models.depth import MEMORY
 from normplace.studies.deepergcn import anchors, molhiv
-from normplace.studies.deepergcn.claims import GRAPHS, deepest
+from normplace.studies.deepergcn.claims import GRAPHS
 from normplace.studies.deepergcn.depth import ORDERS
+from normplace.studies.deepergcn.measures import deepest
 from normplace.studies.deepergcn.network import AGGREGATIONS
 
 HERE, PUBLISHED = "measured here", "published"

@@ -1,6 +1,7 @@
-"""What is said of Peri-LN and its neighbours, and the numbers that would show it.
+"""Claims about Peri-LN and its neighbours, and the numbers that would show them.
 
-Every threshold was set before any trial was run.
+Every threshold was set before any trial was run. Gates, and the sign as a check beside our margins, came after the
+results; checks that ask what the results had shown do not count.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from normplace.lab.claims import Check, Claim
-from normplace.lab.measures import metric
-from normplace.studies.periln import bound, measures
+from normplace.lab.claims import Check, Claim, sign_and_size
+from normplace.lab.intervals import Counted, SeedShare
+from normplace.studies.notes import GATE, SIGN
+from normplace.studies.periln import measures
+from normplace.studies.periln.bound_claims import BOUND_CLAIMS, PAPER
 from normplace.studies.periln.initialization_claims import INITIALIZATION_CLAIMS, OURS
 from normplace.studies.periln.training import NAMED, SEEDS
 
-PAPER = "arXiv 2502.02732"
 SECOND_HAND = f"{PAPER}, as summaries of it report"
 _RATE = "Each placement at the rate that is best for it on the choosing half of the validation text, over all seeds."
 _UNKNOWN = "The paper's full text was not available to us, so setting and threshold are ours, set before any run."
@@ -25,12 +27,81 @@ _PILOT = (
 )
 
 
-def _each(sizes: Sequence[str], label: str, measure: Callable[..., Any], **fields: Any) -> Iterator[Check]:
-    """The same check at each of some sizes; ``fields`` are the threshold and what else the measure takes."""
-    sides = {key: fields.pop(key) for key in ("at_least", "at_most") if key in fields}
+HALF_BILLION = 5e8
+_EDGE = (
+    f"Void where the best rate is the lowest or the highest that was tried, so that a better one may lie beyond. {GATE}"
+)
+_SEEN = "the committed results show it, and no claim had asked for it"
+_OPTIONS = ("at_least", "at_most", "above", "below", "interval", "added_after")
+
+
+def _each(
+    sizes: Sequence[str],
+    label: str,
+    measure: Callable[..., Any],
+    tuned: Sequence[str] = (),
+    gate: Callable[[str], Check] | None = None,
+    signed: bool = False,
+    **fields: Any,
+) -> Iterator[Check]:
+    """The same check at each of some sizes.
+
+    Args:
+        sizes: Which.
+        label: What is measured.
+        measure: From lines to one value per seed.
+        tuned: Placements whose own best learning rate the number depends on; it must lie inside the rates tried.
+        gate: From a size to another precondition.
+        signed: Whether the claim is one of direction, so that the sign is a check of its own.
+        **fields: The threshold, other fields of a check, and what else the measure takes.
+    """
+    options = {key: fields.pop(key) for key in _OPTIONS if key in fields}
     for size in sizes:
         words = label if len(sizes) == 1 else f"{label}, {size}"
-        yield Check(words, partial(measure, size=size, **fields), **sides)
+        gates = (*((_interior(size, tuned),) if tuned else ()), *((gate(size),) if gate else ()))
+        measured = partial(measure, size=size, **fields)
+        if signed:
+            yield from sign_and_size(words, measured, gates=gates, **options)
+        else:
+            yield Check(words, measured, gates=gates, **options)
+
+
+def _interior(size: str, placements: Sequence[str]) -> Check:
+    """The gate that own best learning rates are established."""
+    label = f"best learning rate inside the tried ones, {' and '.join(placements)}, {size}"
+    measure = partial(measures.interior, size=size, placements=tuple(placements))
+    return Check(label, measure, at_least=1, interval=Counted())
+
+
+def _some_interior(size: str) -> Check:
+    """The gate that the best rates of two placements can be told apart."""
+    label = f"best learning rate inside the tried ones, any placement, {size}"
+    measure = partial(measures.some_interior, size=size, placements=NAMED)
+    return Check(label, measure, at_least=1, interval=Counted())
+
+
+def _enough_tokens(size: str) -> Check:
+    """The gate that a trial reads as much as the claim speaks of."""
+    return Check(
+        f"bytes read in training, {size}",
+        partial(measures.tokens, size=size),
+        at_least=HALF_BILLION,
+        interval=Counted(),
+    )
+
+
+def _pre_grows(when: str) -> Callable[[str], Check]:
+    """The gate that growth along the layers can be seen: a Pre-LN stream of the same size grows."""
+    return lambda size: Check(
+        f"doublings from the first layer to the last, either way, pre, {when}, {size}",
+        partial(measures.magnitude, size=size, placement="pre", name=f"grown_{when}"),
+        at_least=0.5,
+    )
+
+
+def _tuned(when: str, *placements: str) -> tuple[str, ...]:
+    """The placements whose learning rate matters at a moment: none before training."""
+    return placements if when == "end" else ()
 
 
 def _claims_on(name: str, sizes: Sequence[str], words: str, seeds: int, setting: str) -> tuple[Claim, ...]:
@@ -55,9 +126,16 @@ def _claims_on(name: str, sizes: Sequence[str], words: str, seeds: int, setting:
             "peri-linear",
             PAPER,
             "the variance of a Peri-LN stream grows like a line along the layers, before training and after it.",
-            f"{_RATE} Both curves have two parameters and are fitted to the log-variance behind each layer.",
+            f"{_RATE} {_EDGE} Both curves have two parameters and are fitted to the log-variance behind each layer.",
             *(
-                each(f"{fit}, {when}", measures.best, placement="peri", name=f"linear_{when}", at_least=0)
+                each(
+                    f"{fit}, {when}",
+                    measures.best,
+                    tuned=_tuned(when, "peri"),
+                    placement="peri",
+                    name=f"linear_{when}",
+                    above=0,
+                )
                 for when in ("start", "end")
             ),
         ),
@@ -65,19 +143,21 @@ def _claims_on(name: str, sizes: Sequence[str], words: str, seeds: int, setting:
             "pre-exponential",
             PAPER,
             "the variance of a Pre-LN stream grows like a line at first, like an exponential when trained.",
-            _RATE,
-            each(f"{fit}, start", measures.best, placement="pre", name="linear_start", at_least=0),
-            each(f"{fit}, end", measures.best, placement="pre", name="linear_end", at_most=0),
+            f"{_RATE} {_EDGE}",
+            each(f"{fit}, start", measures.best, placement="pre", name="linear_start", above=0),
+            each(f"{fit}, end", measures.best, tuned=("pre",), placement="pre", name="linear_end", below=0),
         ),
         claim(
             "post-constant",
             PAPER,
             "the variance of a Post-LN stream stays the same along the layers.",
-            f"{_RATE} A quarter of a doubling is 19%.",
+            f"{_RATE} {_EDGE} Void, too, where a Pre-LN stream does not grow. A quarter of a doubling is 19%.",
             *(
                 each(
                     f"doublings from the first layer to the last, either way, {when}",
                     measures.magnitude,
+                    tuned=_tuned(when, "post"),
+                    gate=_pre_grows(when),
                     placement="post",
                     name=f"grown_{when}",
                     at_most=0.25,
@@ -89,28 +169,38 @@ def _claims_on(name: str, sizes: Sequence[str], words: str, seeds: int, setting:
             "post-vanishing",
             PAPER,
             "the gradients of a Post-LN network shrink from its last layers to its first.",
-            "Norms of the gradient in all parameters of a layer's branches.",
+            f"Norms of the gradient in all parameters of a layer's branches. {SIGN}",
             each(
                 "decades from the first layer's to the last's, start",
                 measures.best,
+                signed=True,
                 placement="post",
                 name="tilt_start",
                 at_least=0.3,
+            ),
+            each(
+                "decades from the first layer's to the last's, end",
+                measures.best,
+                placement="post",
+                name="tilt_end",
+                at_least=0.3,
+                added_after=_SEEN,
             ),
         ),
         claim(
             "even",
             SECOND_HAND,
             "Peri-LN's gradients are the most even over layers, at the start and at the end.",
-            _RATE,
+            f"{_RATE} {_EDGE}",
             *(
                 each(
                     f"decades between largest and smallest layer, peri less {other}, {when}",
                     measures.less,
+                    tuned=_tuned(when, "peri", other),
                     name=f"uneven_{when}",
                     ours="peri",
                     theirs=other,
-                    at_most=0,
+                    below=0,
                 )
                 for when in ("start", "end")
                 for other in ("pre", "post")
@@ -120,16 +210,17 @@ def _claims_on(name: str, sizes: Sequence[str], words: str, seeds: int, setting:
             "gradient-order",
             SECOND_HAND,
             "Post-LN has the largest gradients, Pre-LN smaller ones, Peri-LN the smallest.",
-            _RATE,
+            f"{_RATE} {_EDGE}",
             *(
                 each(
                     f"decades of the whole gradient's norm, {large} over {small}, {when}",
                     measures.log_ratio,
+                    tuned=_tuned(when, large, small),
                     name=f"gradient_{when}",
                     ours=large,
                     theirs=small,
                     base=10,
-                    at_least=0,
+                    above=0,
                 )
                 for when in ("start", "end")
                 for large, small in (("post", "pre"), ("pre", "peri"))
@@ -139,11 +230,13 @@ def _claims_on(name: str, sizes: Sequence[str], words: str, seeds: int, setting:
             "massive",
             PAPER,
             "training drives activations of a Pre-LN stream far above those of a Peri-LN stream.",
-            _RATE,
+            f"{_RATE} {_EDGE} {SIGN}",
             *(
                 each(
                     f"doublings of {what}, pre over peri, end",
                     measures.log_ratio,
+                    tuned=("pre", "peri"),
+                    signed=True,
                     name=f"{key}_end",
                     ours="pre",
                     theirs="peri",
@@ -152,28 +245,56 @@ def _claims_on(name: str, sizes: Sequence[str], words: str, seeds: int, setting:
                 )
                 for key, what in (("peak", "the largest magnitude"), ("ratio", "its ratio to the median"))
             ),
+            each(
+                "doublings of the largest magnitude, pre over peri, both at the highest rate tried, end",
+                measures.equal_rate_ratio,
+                name="peak_end",
+                ours="pre",
+                theirs="peri",
+                base=2,
+                at_least=1,
+                added_after=_SEEN,
+            ),
         ),
         claim(
             "range",
             SECOND_HAND,
             "a Peri-LN stream stays within the range of fp16, a Pre-LN stream leaves it.",
-            f"{_RATE} Reported after half a billion tokens, more than any trial here reads.",
-            each("doublings left in fp16, peri, end", measures.best, placement="peri", name="headroom_end", at_least=1),
-            each("doublings left in fp16, pre, end", measures.best, placement="pre", name="headroom_end", at_most=0),
+            f"{_RATE} {_EDGE} "
+            "Reported after half a billion tokens: void, too, for trials that read less, as all do here.",
+            each(
+                "doublings left in fp16, peri, end",
+                measures.best,
+                tuned=("peri",),
+                gate=_enough_tokens,
+                placement="peri",
+                name="headroom_end",
+                at_least=1,
+            ),
+            each(
+                "doublings left in fp16, pre, end",
+                measures.best,
+                tuned=("pre",),
+                gate=_enough_tokens,
+                placement="pre",
+                name="headroom_end",
+                at_most=0,
+            ),
         ),
         claim(
             "loss",
             PAPER,
             "Peri-LN reaches a lower loss than Pre-LN and Post-LN.",
-            f"{_RATE} Judged on the other half.",
+            f"{_RATE} {_EDGE} Judged on the other half.",
             *(
                 each(
                     f"bits per byte, {other} less peri",
                     measures.less,
+                    tuned=("peri", other),
                     name="bits_per_byte",
                     ours=other,
                     theirs="peri",
-                    at_least=0,
+                    above=0,
                 )
                 for other in ("pre", "post")
             ),
@@ -182,27 +303,31 @@ def _claims_on(name: str, sizes: Sequence[str], words: str, seeds: int, setting:
             "spread",
             PAPER,
             "seeds differ less than half as much with Peri-LN as with Pre-LN.",
-            f"{_RATE} The paper says it of benchmark scores, we of the loss; so few seeds measure a spread roughly.",
+            f"{_RATE} {_EDGE} "
+            "The paper says it of benchmark scores, we of the loss; so few seeds measure a spread roughly.",
             each(
                 "bits per byte from the median, pre less twice peri",
                 measures.spread_beyond_twice,
+                tuned=("pre", "peri"),
                 wide="pre",
                 narrow="peri",
-                at_least=0,
+                above=0,
             ),
         ),
         claim(
             "rates",
             PAPER,
             "Peri-LN depends less on the learning rate than Pre-LN and Post-LN.",
+            f"{_EDGE} "
             "Over all rates tried; a trial counts as a blind guess, 8 bits, at most. The paper speaks of stability.",
             *(
                 each(
                     f"mean bits per byte above the best rate's, peri less {other}",
                     measures.sensitivity_less,
+                    tuned=("peri", other),
                     ours="peri",
                     theirs=other,
-                    at_most=0,
+                    below=0,
                 )
                 for other in ("pre", "post")
             ),
@@ -212,52 +337,22 @@ def _claims_on(name: str, sizes: Sequence[str], words: str, seeds: int, setting:
             OURS,
             "no one learning rate is the best for Post-LN, Pre-LN, Peri-LN and output norms alike.",
             "On the choosing half, seed by seed. Where it holds, a comparison at one shared rate favours the placement "
-            "whose rate it is.",
-            each("different best rates", measures.best_rates, placements=NAMED, at_least=2),
-        ),
-    )
-
-
-def _bound_claims() -> tuple[Claim, ...]:
-    def of(norm: str, name: str) -> partial:
-        return partial(metric, part=bound.PART.name, name=name, chosen={"norm": norm})
-
-    return (
-        Claim(
-            id="bound",
-            paper=f"{PAPER}, Proposition 3.1",
-            statement="An output norm bounds the gradient in each weight of an MLP's last matrix by "
-            "4 γ sqrt(D) ‖h‖ / ‖a‖.",
-            checks=tuple(
-                Check(f"largest gradient over its bound, {norm}", of(norm, "worst"), at_most=1) for norm in bound.NORMS
+            "whose rate it is. Void where the best rate of every placement is the lowest or highest tried. The exact "
+            "interval of the share of seeds replaced Student's of the number of different rates after the results.",
+            each(
+                "seeds in which best rates differ",
+                measures.rates_differ,
+                gate=_some_interior,
+                placements=NAMED,
+                above=0.5,
+                interval=SeedShare(),
             ),
-            seeds=SEEDS,
-            note="As summaries state it; that the loss's gradient in the stream has norm 1 is our reading. For "
-            "RMSNorm the chain rule gives the bound without its factor 4.",
-        ),
-        Claim(
-            id="self-regularising",
-            paper=f"{PAPER}, Proposition 3.1",
-            statement="With the MLP's hidden features, Pre-LN's gradient in its last matrix grows in proportion; "
-            "Peri-LN's does not grow.",
-            checks=(
-                *(
-                    Check(f"power of the features' size, pre, {norm}", of(norm, "slope_pre"), at_least=0.99)
-                    for norm in bound.NORMS
-                ),
-                *(
-                    Check(f"power of the features' size, peri, {norm}", of(norm, "slope_peri"), at_most=0.01)
-                    for norm in bound.NORMS
-                ),
-            ),
-            seeds=SEEDS,
-            note="Hidden features times 1/64 to 64, in double precision and without eps.",
         ),
     )
 
 
 CLAIMS = (
-    *_bound_claims(),
+    *BOUND_CLAIMS,
     *_claims_on("tiny", ("tiny",), "In six-layer byte models of width 32,", SEEDS, f"{_UNKNOWN} {_PILOT}"),
     *_claims_on(
         "ladder",

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 from normplace.lab.claims import Check, Claim, Values, by_seed, pick
+from normplace.lab.intervals import Counted
 from normplace.lab.results import Line
 from normplace.studies.periln import growth
 from normplace.studies.periln.initialization import PART, SEEDS
@@ -22,8 +24,8 @@ HIGH_RATE = 4e-3
 _SETTING = "24 layers of width 512, 256 steps of 16 × 1024 bytes. Pilots of one seed suggested the claim."
 _NOTE = (
     f"{_SETTING} Each placement and initialization at its best of five learning rates on the choosing half of the "
-    "validation text, over all seeds; judged on the other half. The comparison means little where a best rate is the "
-    "lowest or the highest of the five."
+    "validation text, over all seeds; judged on the other half. Void where a best rate is the lowest or the highest "
+    "that was tried."
 )
 
 
@@ -47,6 +49,14 @@ def best(lines: Sequence[Line], placement: str, start: str, name: str) -> Values
     return {} if rate is None else by_seed(trials(lines, placement, start, rate), name)
 
 
+def interior(lines: Sequence[Line], placement: str, start: str) -> Values:
+    """By seed, 1 if rates on both sides of the best one were tried, else 0."""
+    found = trials(lines, placement, start)
+    rates = {line.config["learning_rate"] for line in found}
+    inside = bool(rates) and best_rate(lines, placement, start) not in (min(rates), max(rates))
+    return dict.fromkeys((line.seed for line in found), float(inside))
+
+
 def gap(lines: Sequence[Line], worse: tuple[str, str], better: tuple[str, str]) -> Values:
     """Held-out bits per byte of one (placement, start) less that of another, each at its best rate, by seed."""
     one, other = (best(lines, *variant, "bits_per_byte") for variant in (worse, better))
@@ -59,13 +69,24 @@ def peak_ratio(lines: Sequence[Line], start: str, rate: float) -> Values:
     return {seed: growth.log_ratio(pre[seed], peri[seed], 2) for seed in pre if seed in peri}
 
 
-def _gap(label: str, worse: tuple[str, str], better: tuple[str, str], at_least: float = 0.0) -> Check:
-    return Check(f"bits per byte, {label}", partial(gap, worse=worse, better=better), at_least=at_least)
+def _tuned(placement: str, start: str) -> Check:
+    """The gate that the best learning rate of a variant is established."""
+    measure = partial(interior, placement=placement, start=start)
+    return Check(
+        f"best learning rate inside the tried ones, {placement}, {start}", measure, at_least=1, interval=Counted()
+    )
 
 
-def _growth(start: str, **threshold: float) -> Check:
+def _gap(label: str, worse: tuple[str, str], better: tuple[str, str], **threshold: Any) -> Check:
+    gates = (_tuned(*worse), _tuned(*better))
+    measure = partial(gap, worse=worse, better=better)
+    return Check(f"bits per byte, {label}", measure, gates=gates, **(threshold or {"above": 0.0}))
+
+
+def _growth(start: str, *gates: Check, **threshold: Any) -> Check:
     measure = partial(best, placement="peri", start=start, name="matrix_grown")
-    return Check(f"doublings of the last matrices' weights in training, peri, {start}", measure, **threshold)
+    label = f"doublings of the last matrices' weights in training, peri, {start}"
+    return Check(label, measure, gates=(_tuned("peri", start), *gates), **threshold)
 
 
 def _peak(start: str) -> Check:
@@ -101,7 +122,10 @@ INITIALIZATION_CLAIMS = (
         id="initialization-growth",
         paper=OURS,
         statement="Small matrices in front of an output norm grow in training, large ones keep their size.",
-        checks=(_growth("depth", at_least=1), _growth("xavier", at_most=0.5)),
+        checks=(
+            _growth("depth", at_least=1),
+            _growth("xavier", _growth("depth", at_least=1), at_most=0.5),
+        ),
         seeds=SEEDS,
         note=_NOTE,
     ),

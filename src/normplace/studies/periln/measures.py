@@ -37,6 +37,35 @@ def best_rate(lines: Sequence[Line], size: str, placement: str) -> float | None:
     return min(means, key=lambda rate: means[rate], default=None)
 
 
+def interior(lines: Sequence[Line], size: str, placements: Sequence[str]) -> Values:
+    """By seed, 1 if the best rate of every one of the placements has tried rates on both sides of it, else 0."""
+    tried = rates(lines, size)
+    chosen = [best_rate(lines, size, placement) for placement in placements]
+    seeds = {line.seed for placement in placements for line in best_lines(lines, size, placement)}
+    if not tried or None in chosen:
+        return {}
+    return dict.fromkeys(seeds, float(all(rate not in (tried[0], tried[-1]) for rate in chosen)))
+
+
+def some_interior(lines: Sequence[Line], size: str, placements: Sequence[str]) -> Values:
+    """By seed, 1 if the best rate of at least one of the placements has tried rates on both sides of it, else 0."""
+    each = [interior(lines, size, (placement,)) for placement in placements]
+    return {seed: max(values.get(seed, 0.0) for values in each) for seed in set().union(*each)}
+
+
+def tokens(lines: Sequence[Line], size: str) -> Values:
+    """Bytes that a trial reads in training, by seed."""
+    found = pick(lines, "training", size=size)
+    return {line.seed: line.config["steps"] * line.config["batch_size"] * line.config["context"] for line in found}
+
+
+def equal_rate_ratio(lines: Sequence[Line], size: str, name: str, ours: str, theirs: str, base: float) -> Values:
+    """The logarithm of the ratio of a metric of two placements, both at the highest rate tried, by seed."""
+    highest = max(rates(lines, size), default=None)
+    one, other = (by_seed(at_rate(lines, size, placement, highest), name) for placement in (ours, theirs))
+    return {seed: growth.log_ratio(one[seed], other[seed], base) for seed in one if seed in other}
+
+
 def best_lines(lines: Sequence[Line], size: str, placement: str) -> list[Line]:
     """The trials of one placement at its own best rate."""
     return at_rate(lines, size, placement, best_rate(lines, size, placement))
@@ -88,8 +117,8 @@ def spread_beyond_twice(lines: Sequence[Line], size: str, wide: str, narrow: str
     return {seed: away[0][seed] - 2 * away[1][seed] for seed in away[0] if seed in away[1]}
 
 
-def best_rates(lines: Sequence[Line], size: str, placements: Sequence[str]) -> Values:
-    """How many different rates are best for one placement or another, by seed."""
+def rates_differ(lines: Sequence[Line], size: str, placements: Sequence[str]) -> Values:
+    """By seed, 1 if different rates are best for the placements, else 0."""
     chosen: dict[int, set[float]] = {}
     for placement in placements:
         by_seeds: dict[int, list[Line]] = {}
@@ -98,4 +127,4 @@ def best_rates(lines: Sequence[Line], size: str, placements: Sequence[str]) -> V
         for seed, found in by_seeds.items():
             lowest = min(found, key=lambda line: cost(line, "choosing_bits"))
             chosen.setdefault(seed, set()).add(lowest.config["learning_rate"])
-    return {seed: float(len(found)) for seed, found in chosen.items()}
+    return {seed: float(len(found) > 1) for seed, found in chosen.items()}
