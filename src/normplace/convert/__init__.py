@@ -5,6 +5,7 @@ from normplace.convert.compare import BlockSignals, Comparison, Signals, compare
 from normplace.convert.files import load, save
 from normplace.convert.insert import InsertedScale, Insertions, insert, insertions
 from normplace.convert.move import move
+from normplace.convert.pretrained import from_pretrained, save_pretrained
 
 __all__ = [
     "BlockSignals",
@@ -16,9 +17,11 @@ __all__ = [
     "Signals",
     "changes",
     "compare",
+    "from_pretrained",
     "insert",
     "insertions",
     "load",
     "move",
     "save",
+    "save_pretrained",
 ]

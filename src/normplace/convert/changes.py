@@ -45,6 +45,9 @@ class Changes:
         sites: What became of each norm and scale, in the order of the blocks.
         bare_ends: The last blocks of streams that had no norm at their end, and get none on the way back either.
         warnings: Matrices that a new norm makes scale-invariant and that are too small to train well as they are.
+        moves: The arguments of every move since the original model, oldest first; they are repeated when it is loaded.
+        call: The shapes of the inputs of the last move, as :func:`normplace.convert.calls.describe` writes them; None
+            where they cannot be described.
     """
 
     before: str | None
@@ -53,6 +56,8 @@ class Changes:
     sites: tuple[Change, ...]
     bare_ends: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
+    moves: tuple[dict[str, Any], ...] = ()
+    call: dict[str, Any] | None = None
 
     def where(self, done: str) -> tuple[Change, ...]:
         """The norms that were kept, moved, added or removed."""

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from normplace.audit.examine import analyse, run
 from normplace.audit.operators import MOVES
-from normplace.audit.record import Recorder
 from normplace.audit.residuals import Residual
 from normplace.audit.result import ResidualBlock
 from normplace.audit.taps import fresh
 from normplace.audit.trace import Node
+from normplace.convert.keep import Keeping, Measuring
 from normplace.convert.parts import FixedFactor, Key, LearnedFactor
 from normplace.convert.rewrite import Position, method_of, position_of
 from normplace.errors import UsageError
@@ -308,13 +308,13 @@ class Located:
 
     def root_mean_squares(self, values: Sequence[int]) -> dict[int, float]:
         """The size of each value, in a second pass; none of a model that has no numbers."""
-        recorder = _Measuring(self.model, set(values))
+        recorder = Measuring(self.model, set(values))
         run(self.model, *fresh((self.inputs, self.kwargs)), recorder)
         return recorder.sizes
 
     def values(self, wanted: Set[int]) -> dict[int, Tensor]:
         """Copies of chosen values, in a second pass."""
-        recorder = _Keeping(self.model, wanted)
+        recorder = Keeping(self.model, wanted)
         run(self.model, *fresh((self.inputs, self.kwargs)), recorder)
         return recorder.kept
 
@@ -370,43 +370,3 @@ def _one_layer(kinds: Sequence[str]) -> int:
 def label(block: ResidualBlock, at: int) -> str:
     """What to call a block in a sentence."""
     return f"{at} ({block.kind} in {block.module or 'the model'})"
-
-
-class _Keeping(Recorder):
-    """Also keeps copies of some values."""
-
-    def __init__(self, model: nn.Module, wanted: Set[int]) -> None:
-        self.wanted, self.busy = wanted, False
-        self.kept: dict[int, Tensor] = {}
-        super().__init__(model)
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if self.busy:  # its own arithmetic is not part of the pass
-            return func(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-    def _new_value(self, tensor: Tensor, origin: str) -> int:
-        number = super()._new_value(tensor, origin)
-        if number in self.wanted and not tensor.is_meta:
-            self.busy = True
-            self.keep(number, tensor.detach())
-            self.busy = False
-        return number
-
-    def keep(self, number: int, tensor: Tensor) -> None:
-        """Keep a value, which may be written to afterwards."""
-        self.kept[number] = tensor.clone()
-
-
-class _Measuring(_Keeping):
-    """Keeps the root mean square of some values only."""
-
-    def __init__(self, model: nn.Module, wanted: Set[int]) -> None:
-        super().__init__(model, wanted)
-        self.sizes: dict[int, float] = {}
-
-    def keep(self, number: int, tensor: Tensor) -> None:
-        """Measure a value."""
-        self.sizes[number] = tensor.double().square().mean().sqrt().item()

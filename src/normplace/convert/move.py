@@ -10,10 +10,13 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from normplace.audit.result import Audit
-from normplace.convert.changes import ATTRIBUTE, Changes, small_matrices
+from normplace.convert.calls import describe
+from normplace.convert.changes import ATTRIBUTE, Changes, changes, small_matrices
 from normplace.convert.gradients import check_gradients
 from normplace.convert.locate import Located
+from normplace.convert.memory import require_memory
 from normplace.convert.mover import Mover
+from normplace.convert.pretrained import guard
 from normplace.convert.verify import require_understood, verify_numbers
 from normplace.errors import UsageError, unknown
 from normplace.placement import Block, LearnedScale, Placement
@@ -81,20 +84,23 @@ def move(
     if any(change.done != "kept" for change in mover.surgeon.record):
         mover.surgeon.disable_fast_paths()
         after = _verified(model, mover, inputs, kwargs)
+    step = {"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, "qk": qk, "norm": norm}
+    moves = changes(model).moves + (() if after is found else (step,))
+    record = tuple(mover.surgeon.record)
     report = Changes(
-        found.placement,
-        after.placement,
-        after.equations,
-        tuple(mover.surgeon.record),
-        mover.bare_ends,
-        small_matrices(found, after),
-    )
+        found.placement, after.placement, after.equations, record, mover.bare_ends, small_matrices(found, after),
+        moves, describe((inputs, kwargs)),
+    )  # fmt: skip
     setattr(changed, ATTRIBUTE, report)
+    if moves:
+        guard(changed)
     return changed
 
 
 def _copied(model: Model, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Model, Located]:
     """A copy of the model, recorded."""
+    if all(tensor.device.type == "cpu" for tensor in model.parameters()):
+        require_memory(model, "free some, or use a smaller model or dtype", copies=1)
     changed = copy.deepcopy(model)
     originals, called = set(model.modules()), []
     watch = register_module_forward_pre_hook(lambda module, _: called.append(module) if module in originals else None)

@@ -80,7 +80,7 @@ class HeadNorm(nn.Module):
 
 
 class FixedFactor(nn.Module):
-    """A fixed multiplier.
+    """A fixed multiplier, which a state dict names, so that weights do not load into a model without it.
 
     Args:
         factor: The number.
@@ -89,6 +89,7 @@ class FixedFactor(nn.Module):
     def __init__(self, factor: float) -> None:
         super().__init__()
         self.factor = factor
+        self.register_buffer("number", torch.tensor(factor, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
         """The product."""
