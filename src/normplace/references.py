@@ -23,13 +23,13 @@ def load_reference(reference: str) -> Any:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise UsageError(f"cannot import {name!r}: run from its folder, or set PYTHONPATH.") from error
         raise _failed(name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
     if not hasattr(module, attribute):
         raise UsageError(f"module {name!r} has no {attribute!r}: check the name after the colon.")
     return getattr(module, attribute)
 
 
-def _failed(name: str, error: Exception) -> UsageError:
+def _failed(name: str, error: BaseException) -> UsageError:
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     return UsageError(f"importing {name!r} failed ({reason[:200]}): import it in Python to see where.")

@@ -152,7 +152,15 @@ def test_a_link_to_a_damaged_file_stays_a_link(path, tmp_path):
 def test_only_the_lines_of_wanted_trials_are_held(path):
     with ResultFile(path, wanted={"hash1"}) as results:
         assert [line.hash for line in results.lines] == ["hash1"]
-    assert [line.hash for line in latest(read_lines(path), {"hash1"}).values()] == ["hash1"]
+
+
+def test_lines_that_are_not_needed_are_not_parsed_but_damage_is_still_seen(path, monkeypatch):
+    path.write_bytes(path.read_bytes() + path.read_bytes().replace(b"0.33", b"0.34"))
+    parsed = []
+    monkeypatch.setattr("normplace.lab.results.parse_line", lambda raw: parsed.append(raw) or parse_line(raw))
+    entries = list(scan(path, lambda key: key == "hash2"))
+    assert [type(entry) for entry in entries] == [Line, Damage, Line]
+    assert (len(parsed), entries[1].number) == (3, 5)
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_part_of_a_line(path, monkeypatch):

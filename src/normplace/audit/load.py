@@ -40,7 +40,7 @@ def from_factory(reference: str) -> Loaded:
         raise UsageError(f"{reference} is not a function: write the factory's name after the colon.")
     try:
         made = factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{reference} failed ({said_by(error)}): call it by itself to see where.") from error
     model, *rest = made if isinstance(made, tuple | list) else (made,)
     if not isinstance(model, nn.Module):

@@ -19,6 +19,7 @@ from normplace.bench.timing import Spread
 from normplace.errors import UsageError
 from normplace.lab import environment
 from normplace.output import write_atomic
+from normplace.tasks.reading import read_file
 
 FORMAT = 1
 PEERS = {
@@ -116,15 +117,17 @@ class Record:
             UsageError: If there is none, or it is not one of this version.
         """
         try:
-            held = json.loads(path.read_text())
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror or error}.") from error
-        except ValueError as error:
+            held = json.loads(read_file(path))
+        except UsageError:
+            raise
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{path} is not JSON: give a file that 'normplace bench --out' wrote.") from error
         if not isinstance(held, dict) or held.pop("format", None) != FORMAT:
             raise UsageError(f"{path} is no record of format {FORMAT}: write it again with 'normplace bench --out'.")
-        rows = [_row(row) for row in held.pop("rows")]
-        return cls(rows=rows, **held)
+        try:
+            return cls(rows=[_row(row) for row in held.pop("rows")], **held)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise UsageError(f"{path} is not a whole record: write it again with 'normplace bench --out'.") from error
 
 
 def _row(held: dict[str, Any]) -> Row:

@@ -10,9 +10,10 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 import sys
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,8 +88,14 @@ def trial_hash(study: str, part: str, config: Mapping[str, Any]) -> str:
         part: Name of its part.
         config: The configuration as JSON values.
     """
-    text = json.dumps([study, part, config], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_SORTED.encode([study, part, config]).encode()).hexdigest()[:16]
+
+
+def peek_hash(raw: bytes) -> str | None:
+    """The hash of a line whose checksum is right, without parsing it; None for any other line."""
+    body, mark, checksum = raw.rpartition(_CHECKSUM.encode())
+    found = _HASH.search(body) if mark and checksum == b'%08x"}' % zlib.crc32(body) else None
+    return found[1].decode() if found else None
 
 
 def parse_line(raw: bytes) -> Line:
@@ -115,7 +122,8 @@ def parse_line(raw: bytes) -> Line:
         raise DamagedLine(f"has results of format {_short(data['format'])}, this version reads format {FORMAT}")
     if missing := _REQUIRED - data.keys():
         raise DamagedLine(f"lacks {min(missing)!r}")
-    line = Line(**{key: value for key, value in data.items() if key in _FIELDS})
+    line = object.__new__(Line)  # setting the fields of a frozen class one by one would double the time of reading
+    line.__dict__.update({name: data[name] if name in data else default() for name, default in _FIELDS.items()})
     _check_fields(line)
     if not mark:
         _check_content(line)
@@ -124,8 +132,9 @@ def parse_line(raw: bytes) -> Line:
 
 def _check_fields(line: Line) -> None:
     """Refuse a field of another type."""
+    fields = line.__dict__
     for name, kind in _TYPES.items():
-        if not isinstance(getattr(line, name), kind):
+        if not isinstance(fields[name], kind):
             raise DamagedLine(f"has a wrong {name!r}")
     if line.status not in STATUSES or isinstance(line.seed, bool) or not _is_number(line.seconds):
         raise DamagedLine("has a wrong 'status', 'seed' or 'seconds'")
@@ -169,8 +178,13 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
+_HASH = re.compile(rb'"hash":"([0-9a-z]+)"')
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
-_FIELDS = {entry.name for entry in dataclasses.fields(Line)}
+_SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_FIELDS: dict[str, Callable[[], Any]] = {
+    entry.name: dict if entry.default_factory is dict else lambda entry=entry: entry.default
+    for entry in dataclasses.fields(Line)
+}
 _REQUIRED = {"study", "part", "scale", "hash", "config", "seed", "status"}
 _TYPES: dict[str, Any] = {
     "study": str,
@@ -181,7 +195,7 @@ _TYPES: dict[str, Any] = {
     "seed": int,
     "metrics": dict,
     "series": dict,
-    "error": str | None,
+    "error": (str, type(None)),
     "overrides": dict,
     "finished": str,
     "versions": dict,

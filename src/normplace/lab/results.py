@@ -14,13 +14,13 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from normplace.errors import UsageError
-from normplace.lab.lines import FORMAT, DamagedLine, Line, finite, parse_line
+from normplace.lab.lines import FORMAT, DamagedLine, Line, finite, parse_line, peek_hash
 from normplace.output import cannot_write
 from normplace.train.appending import open_to_append
 
@@ -55,8 +55,13 @@ class Damage:
         return f"{self.path}:{self.number} {self.reason}"
 
 
-def scan(path: Path) -> Iterator[Line | Damage]:
+def scan(path: Path, needed: Callable[[str], bool] = lambda key: True) -> Iterator[Line | Damage]:
     """Every line of a result file in order, compressed where its name ends in ``.gz``; blank lines are skipped.
+
+    Args:
+        path: The file.
+        needed: Whether the line of a trial, given by its hash, is of use; others with a right checksum are left out
+            unparsed, which makes long files fast to read.
 
     Raises:
         UsageError: If the file cannot be read, or is not a text of lines.
@@ -72,14 +77,14 @@ def scan(path: Path) -> Iterator[Line | Damage]:
     try:
         with path.open("rb") as file:
             source = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
-            yield from _scan(path, source)
+            yield from _scan(path, source, needed)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UsageError(f"{path} is not a whole gzip file: fetch or compress it again.") from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}.") from error
 
 
-def _scan(path: Path, source: io.BufferedIOBase) -> Iterator[Line | Damage]:
+def _scan(path: Path, source: io.BufferedIOBase, needed: Callable[[str], bool]) -> Iterator[Line | Damage]:
     size = 0
     for number, raw in enumerate(iter(lambda: source.readline(LONGEST), b""), start=1):
         size += len(raw)
@@ -87,7 +92,9 @@ def _scan(path: Path, source: io.BufferedIOBase) -> Iterator[Line | Damage]:
             raise UsageError(f"{path}:{number} is longer than {LONGEST >> 20} MB: give a file that a study wrote.")
         if isinstance(source, gzip.GzipFile) and size > UNPACKED:
             raise UsageError(f"{path} expands to more than {UNPACKED >> 30} GB: unpack it if that is right.")
-        if text := raw.strip():
+        text = raw.strip()
+        key = peek_hash(text)
+        if text and (key is None or needed(key)):
             try:
                 line = parse_line(text)
             except DamagedLine as error:
@@ -115,23 +122,33 @@ def not_results(damage: Damage) -> UsageError:
     return UsageError(f"{damage}: give a file that this version of normplace wrote, or repair that line.")
 
 
-def latest(lines: Iterable[Line], wanted: Container[str] | None = None) -> dict[str, Line]:
-    """The line that counts for each trial: a success if there is one, else the last failure.
-
-    Args:
-        lines: Read once, so that only the lines that count are held.
-        wanted: Hashes of the trials to choose lines for; all if None.
-    """
-    chosen: dict[str, Line] = {}
+def latest(lines: Iterable[Line]) -> dict[str, Line]:
+    """The line that counts for each trial: a success if there is one, else the last failure."""
+    chosen = Latest()
     for line in lines:
-        if wanted is None or line.hash in wanted:
-            _choose(chosen, line)
+        chosen.add(line)
     return chosen
 
 
-def _choose(chosen: dict[str, Line], line: Line) -> None:
-    if line.hash not in chosen or chosen[line.hash].status != "ok":
-        chosen[line.hash] = line
+class Latest(dict[str, Line]):
+    """The line that counts for each trial by its hash: a success if there is one, else the last failure.
+
+    Args:
+        wanted: Hashes of the trials to hold lines of; all if None.
+    """
+
+    def __init__(self, wanted: Container[str] | None = None) -> None:
+        super().__init__()
+        self.wanted = wanted
+
+    def needs(self, key: str) -> bool:
+        """Whether another line of this trial could count."""
+        return (self.wanted is None or key in self.wanted) and (key not in self or self[key].status != "ok")
+
+    def add(self, line: Line) -> None:
+        """Take a line if it counts."""
+        if self.needs(line.hash):
+            self[line.hash] = line
 
 
 @contextlib.contextmanager
@@ -166,7 +183,7 @@ class ResultFile:
     def __init__(self, path: Path, study: str | None = None, wanted: Container[str] | None = None) -> None:
         self.path = path
         self.recovered: Path | None = None
-        self.latest: dict[str, Line] = {}
+        self.latest = Latest()
         self._file = open_to_append(path)
         try:
             self.damaged = self._read(study, wanted)
@@ -189,15 +206,15 @@ class ResultFile:
         """Choose the lines that count, and return the damaged ones."""
         damaged: list[Damage] = []
         usable = False
-        for entry in scan(self.path):
+        for entry in scan(self.path, self.latest.needs):
             if isinstance(entry, Damage):
                 damaged.append(entry)
                 continue
-            usable = True
             if study is not None and entry.study != study:
                 raise UsageError(f"{self.path} holds results of {entry.study!r}: choose another --out.")
-            if wanted is None or entry.hash in wanted:
-                _choose(self.latest, entry)
+            usable, self.latest.wanted = True, wanted  # from the second line on, so that the first is always parsed
+            self.latest.add(entry)
+        self.latest.wanted = wanted
         if not usable and any(not damage.torn for damage in damaged):
             raise not_results(damaged[0])  # probably not a result file at all: leave it alone
         return damaged
@@ -260,7 +277,7 @@ class ResultFile:
             with contextlib.suppress(OSError):  # the next run sets a torn line aside
                 os.ftruncate(self._file, size)
             raise cannot_write(self.path, error, _REMEDY) from error
-        _choose(self.latest, line)
+        self.latest.add(line)
 
     def close(self) -> None:
         """Release the file."""

@@ -23,7 +23,7 @@ from normplace.lab.engines import Engine, WorkerLost
 from normplace.lab.environment import hardware, versions
 from normplace.lab.lines import trial_hash
 from normplace.lab.progress import Progress
-from normplace.lab.results import Damage, Line, ResultFile, finite, fitting, latest, not_results, scan
+from normplace.lab.results import Damage, Latest, Line, ResultFile, finite, fitting, not_results, scan
 from normplace.lab.study import SCALES, Study, resolve
 
 
@@ -229,7 +229,8 @@ def recorded_run(path: Path, registry: Mapping[str, str]) -> Recorded:
     Raises:
         UsageError: If the file is empty, unreadable, or of an unknown study.
     """
-    entries = scan(path)
+    chosen = Latest()
+    entries = scan(path, chosen.needs)
     damaged: list[Damage] = []
     first = next(_usable(entries, damaged), None)
     if first is None:
@@ -240,7 +241,9 @@ def recorded_run(path: Path, registry: Mapping[str, str]) -> Recorded:
     run = Run(resolve(registry[first.study]), first.scale, first.overrides)
     with fitting(path):
         planned = run.plan()
-    chosen = latest(itertools.chain([first], _usable(entries, damaged)), planned)
+    chosen.wanted = planned
+    for line in itertools.chain([first], _usable(entries, damaged)):
+        chosen.add(line)
     lines = [chosen[key] for key in planned if key in chosen]
     return Recorded(path, run, lines, [f"{damage} and is left out" for damage in damaged if not damage.torn])
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import re
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from normplace.errors import UsageError
 from normplace.tasks.files import find_file, store
+from normplace.tasks.reading import BROKEN, open_arrays
 from normplace.tasks.regression import Regression, ShiftedRegression, hold_out
 
 NAMES = ("utkface_descriptors.npz",)
@@ -80,11 +80,11 @@ def obstacle(given: str = "") -> str | None:
 def _load(path: Path, _stamp: int) -> Faces:
     """The faces of a file, read once per process and version of the file."""
     try:
-        with np.load(path, allow_pickle=False) as fields:
+        with open_arrays(path) as fields:
             if missing := [name for name in FIELDS if name not in fields]:
                 raise UsageError(f"{path} has no field {missing[0]!r}: it needs {', '.join(FIELDS)}.")
             features, age, ethnicity = (np.asarray(fields[name]) for name in FIELDS)
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as error:
+    except BROKEN as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"{path} is no .npz file of descriptors: write one with write_faces.") from error

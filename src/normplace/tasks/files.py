@@ -14,6 +14,7 @@ from pathlib import Path
 
 from normplace.errors import UsageError
 from normplace.output import write_atomic
+from normplace.tasks.reading import read_within_limit
 
 DATA, CACHE, OFFLINE = "NORMPLACE_DATA", "NORMPLACE_CACHE", "NORMPLACE_OFFLINE"
 
@@ -69,11 +70,11 @@ def download(url: str, remedy: str, seconds: float = 30.0) -> bytes:
         raise UsageError(f"{url} is not downloaded, because {OFFLINE} is set: {remedy}.")
     try:
         with urllib.request.urlopen(url, timeout=seconds) as answer:
-            return answer.read()
+            return read_within_limit(answer)
     except urllib.error.HTTPError as error:
         error.close()
         raise UsageError(f"{url} cannot be downloaded ({error.code} {error.reason}): {remedy}.") from error
-    except OSError as error:  # no network, no such host, a broken transfer, a timeout
+    except (OSError, ValueError) as error:  # no network, no such host, a broken transfer, a timeout
         reason = getattr(error, "reason", error)
         raise UsageError(f"{url} cannot be downloaded ({reason}): {remedy}.") from error
 

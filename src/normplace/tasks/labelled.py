@@ -10,8 +10,6 @@ area under the ROC curve and more by accuracy.
 from __future__ import annotations
 
 import hashlib
-import io
-import zipfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +20,7 @@ from torch import Tensor
 
 from normplace.errors import UsageError, unknown
 from normplace.tasks.files import cache_folder, download, find_file, settings, store
+from normplace.tasks.reading import BROKEN, open_arrays, read_file
 
 URL = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
 TOPIC = "graphs/labelled"
@@ -168,21 +167,17 @@ def _obstacle(name: str, path: str, _settings: tuple[str, ...]) -> str | None:
 @lru_cache(maxsize=4)
 def _load(path: Path, name: str, _stamp: int) -> LabelledGraph:
     """The graph of a file, read once per process and version of the file."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}.") from error
-    return _parse(content, name, str(path))
+    return _parse(read_file(path), name, str(path))
 
 
 def _parse(content: bytes, name: str, source: str) -> LabelledGraph:
     """The graph in the bytes of an ``.npz`` file, checked; ``source`` is what an error calls it."""
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as fields:
+        with open_arrays(content) as fields:
             if missing := [field for field in FIELDS if field not in fields]:
                 raise UsageError(f"{source} has no field {missing[0]!r}: it needs {', '.join(FIELDS)}.")
             x, y, edges, *masks = (np.asarray(fields[field]) for field in FIELDS)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+    except BROKEN as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"{source} is no .npz file of a labelled graph: it needs {', '.join(FIELDS)}.") from error

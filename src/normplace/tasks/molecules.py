@@ -8,7 +8,6 @@ there from the numbers of its graphs, without a loader's worker processes.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from normplace.errors import UsageError
 from normplace.tasks.files import DATA, find_file, settings
+from normplace.tasks.reading import BROKEN, open_arrays
 
 TOPIC = "graphs/molhiv"
 GRAPHS, SPLIT = "molhiv_graphs.npz", "scaffold_split.npz"
@@ -173,9 +173,9 @@ def _load(graphs: Path, split: Path, *_stamps: int) -> Molecules:
 
 def _read(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as opened:
+        with open_arrays(path) as opened:
             return {name: opened[name] for name in names}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except BROKEN as error:
         raise UsageError(f"cannot read {path} ({error}): it needs the fields {', '.join(names)}.") from error
 
 

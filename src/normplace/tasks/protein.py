@@ -9,10 +9,7 @@ standardising inputs and target on the training rows is ours.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
-import zipfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from torch import Tensor
 
 from normplace.errors import UsageError
 from normplace.tasks.files import cache_folder, download, find_file, settings, store
+from normplace.tasks.reading import read_file, unzip
 from normplace.tasks.regression import Regression, ShiftedRegression, hold_out
 
 URL = "https://archive.ics.uci.edu/static/public/265/physicochemical+properties+of+protein+tertiary+structure.zip"
@@ -69,20 +67,13 @@ def _obstacle(given: str, _settings: tuple[str, ...]) -> str | None:
 @lru_cache(maxsize=2)
 def _load(path: Path, _stamp: int) -> Tensor:
     """The checked table of a file, read once per process and version of the file."""
-    try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    except (OSError, EOFError) as error:
-        raise UsageError(f"cannot read {path}: {error}.") from error
-    return torch.from_numpy(_checked(_parse(content, str(path)), str(path)))
+    return torch.from_numpy(_checked(_parse(read_file(path), str(path)), str(path)))
 
 
 def _unzipped(archive: bytes) -> bytes:
     try:
-        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-            return opened.read(NAMES[0])
-    except (zipfile.BadZipFile, KeyError) as error:
+        return unzip(archive, NAMES[0])
+    except ValueError as error:
         raise UsageError(f"{URL} did not give an archive with {NAMES[0]} in it: try again later.") from error
 
 

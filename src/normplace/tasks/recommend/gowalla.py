@@ -7,7 +7,6 @@ The split comes as two texts in the data folder of LightGCN's code, a line per u
 
 from __future__ import annotations
 
-import zipfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,8 +15,9 @@ import torch
 
 from normplace.errors import UsageError
 from normplace.tasks.files import cache_folder, download, find_file, settings, store
+from normplace.tasks.reading import BROKEN, open_arrays, read_file
 from normplace.tasks.recommend.interactions import Interactions
-from normplace.tasks.recommend.sources import digest, read_bytes
+from normplace.tasks.recommend.sources import digest
 
 URL = "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/master/data/gowalla/"
 TEXTS = ("train.txt", "test.txt")
@@ -83,14 +83,14 @@ def read_arrays(path: Path) -> Interactions:
         UsageError: If it cannot be read, or lacks a field.
     """
     try:
-        with np.load(path) as fields:
+        with open_arrays(path) as fields:
             if missing := [name for name in FIELDS if name not in fields]:
                 raise UsageError(f"{path} lacks {' and '.join(missing)}: it needs {', '.join(FIELDS)}.")
             train, test = (torch.from_numpy(fields[name].astype(np.int64)) for name in FIELDS[2:])
             return Interactions(int(fields["num_users"]), int(fields["num_items"]), train, test)
     except UsageError:
         raise
-    except (OSError, EOFError, zipfile.BadZipFile, ValueError, TypeError, AttributeError) as error:
+    except BROKEN as error:
         raise UsageError(f"cannot read {path} as an .npz file of numbers: {error}.") from error
 
 
@@ -106,7 +106,7 @@ def read_lists(train: Path, test: Path) -> Interactions:
     Raises:
         UsageError: If one cannot be read, or holds anything else.
     """
-    return _interactions(*(_pairs(read_bytes(path), str(path)) for path in (train, test)))
+    return _interactions(*(_pairs(read_file(path), str(path)) for path in (train, test)))
 
 
 def _interactions(train: np.ndarray, test: np.ndarray) -> Interactions:

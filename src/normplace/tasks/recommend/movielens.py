@@ -7,9 +7,7 @@ fifth of each user's is drawn at random to be foreseen, are our choices: numbers
 
 from __future__ import annotations
 
-import io
 import re
-import zipfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,8 +16,9 @@ import torch
 
 from normplace.errors import UsageError
 from normplace.tasks.files import cache_folder, download, find_file, settings, store
+from normplace.tasks.reading import read_file, unzip
 from normplace.tasks.recommend.interactions import Interactions
-from normplace.tasks.recommend.sources import digest, read_bytes
+from normplace.tasks.recommend.sources import digest
 
 URL = "https://files.grouplens.org/datasets/movielens/ml-100k.zip"
 NAMES = ("u.data", "u.data.gz", "ml-100k.u.data", "ml-100k.u.data.gz", "ml-100k/u.data")
@@ -88,15 +87,14 @@ def _table(given: str) -> np.ndarray:
 @lru_cache(maxsize=2)
 def _load(path: Path, _stamp: int) -> np.ndarray:
     """The checked table of a file in ascending order, read once per process and version of the file."""
-    table = _parse(read_bytes(path), str(path))
+    table = _parse(read_file(path), str(path))
     return table[np.lexsort(table.T[::-1])]
 
 
 def _unzipped(archive: bytes) -> bytes:
     try:
-        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-            return opened.read("ml-100k/u.data")
-    except (zipfile.BadZipFile, KeyError) as error:
+        return unzip(archive, "ml-100k/u.data")
+    except ValueError as error:
         raise UsageError(f"{URL} did not give an archive with ml-100k/u.data in it: try again later.") from error
 
 

@@ -6,7 +6,6 @@ any other id is an error, and :func:`relabel` turns ids of any kind into these. 
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError
+from normplace.tasks.reading import BROKEN, open_arrays
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -235,13 +235,13 @@ def load_graph(path: str | Path) -> Graph:
         UsageError: If there is no such file, it is not of this kind, or a field is missing.
     """
     try:
-        with np.load(path) as fields:
+        with open_arrays(Path(path)) as fields:
             if not {"num_nodes", "edges"} <= set(fields.files):
                 raise UsageError(f"{path} has the fields {', '.join(fields.files)}: it needs num_nodes and edges.")
             return Graph.from_edges(fields["edges"], int(fields["num_nodes"]))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (zipfile.BadZipFile, ValueError, TypeError, AttributeError) as error:
+    except BROKEN as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"{path} is not an .npz file of numbers: {error}.") from error

@@ -8,7 +8,6 @@ differs between versions of Python, so the digest of what was read is kept. Any 
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
 import sysconfig
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from normplace.errors import UsageError
 from normplace.tasks.files import find_file, settings
+from normplace.tasks.reading import read_file
 from normplace.tasks.sequences.batch import Batch
 
 STANDARD_LIBRARY = "python"
@@ -119,11 +119,7 @@ def _read(name: str, *where: str) -> tuple[np.ndarray, np.ndarray, str]:
     path = _located(name)
     if path is None:
         return _standard_library()
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except (OSError, EOFError) as error:
-        raise UsageError(f"{path} cannot be read ({error}): check the file.") from error
+    content = read_file(path)
     cut = len(content) * 9 // 10
     return _array(content[:cut]), _array(content[cut:]), hashlib.sha256(content).hexdigest()
 

@@ -1,0 +1,182 @@
+"""Run the command line many times quickly: each call in a forked process of its own, with a time limit."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+CODES = {0, 1, 2, 130}
+CRASHED, HUNG = 70, 71
+PRELOADED = (
+    "rich.live", "safetensors.torch", "scipy.stats", "transformers", "torch._dynamo", "normplace.bench.command",
+    "normplace.cli",
+    "normplace.convert.files", "normplace.doctor", "normplace.lab.report", "normplace.lab.runner", "normplace.studies",
+    "normplace.train.language",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call of the command line did.
+
+    Args:
+        words: Its arguments.
+        code: The exit code; :data:`CRASHED` after an uncaught exception, :data:`HUNG` after the time limit.
+        out: Standard output.
+        err: Standard error.
+        seconds: Wall time.
+    """
+
+    words: list[str]
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    def problem(self) -> str | None:
+        """What the call should not have done."""
+        if self.code == HUNG:
+            return "hang"
+        if self.code not in CODES:
+            return f"exit code {self.code}"
+        if "Traceback (most recent call last)" in self.err:
+            return "traceback"
+        if self.code == 2 and (self.err.count("\n") != 1 or not self.err.startswith("normplace: ")):
+            return f"{self.err.count(chr(10))} lines for a refusal"
+        return None
+
+
+def preload() -> None:
+    """Import what calls need before the forks, so that no call imports it again."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+
+
+def no_further_processes() -> None:
+    """Run trials in the process of the call, and leave charts empty: the processes that do it take long to start."""
+    from normplace.lab.engines import LocalEngine
+    from normplace.lab.report.drawings import Drawings
+
+    def run(self: LocalEngine, function: Callable, items: Sequence, started: Callable[[int], None]) -> Iterator:
+        for index, item in enumerate(items):
+            started(index)
+            yield index, function(item)
+
+    LocalEngine.run = run
+    Drawings._ask = lambda self, request: "<svg></svg>"
+
+
+def call(
+    words: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    limit: float,
+    prepare: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Run ``normplace WORDS`` in a forked process, after calling ``prepare`` there."""
+    start = time.monotonic()
+    paths = [folder / f".fuzz-{name}" for name in ("out", "err")]
+    child = os.fork()
+    if child == 0:
+        _run(words, folder, environment, paths, prepare)
+    code = _wait(child, limit)
+    out, err = (path.read_bytes().decode(errors="backslashreplace") for path in paths)
+    return Outcome(list(words), code, out, err, time.monotonic() - start)
+
+
+def call_apart(words: Sequence[str], folder: Path, environment: Mapping[str, str], limit: float) -> Outcome:
+    """Run ``python -m normplace WORDS`` as a process that imports everything itself."""
+    start = time.monotonic()
+    command = [sys.executable, "-m", "normplace", *words]
+    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "cwd": folder, "timeout": limit}
+    try:
+        done = subprocess.run(command, env={**os.environ, **environment}, check=False, **options)
+    except subprocess.TimeoutExpired:
+        return Outcome(list(words), HUNG, "", "", limit)
+    out, err = done.stdout.decode(errors="backslashreplace"), done.stderr.decode(errors="backslashreplace")
+    return Outcome(list(words), done.returncode, out, err, time.monotonic() - start)
+
+
+def _run(
+    words: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    paths: Sequence[Path],
+    prepare: Callable[[], None],
+) -> None:
+    """The child: streams to files, then the command line; never returns."""
+    code = CRASHED
+    try:
+        os.setpgid(0, 0)
+        os.chdir(folder)
+        os.environ.update(environment)
+        encoding = environment.get("PYTHONIOENCODING", "utf-8")
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number, path in enumerate(paths, start=1):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+        sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding=encoding, write_through=True)
+        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", write_through=True)
+        sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+        from normplace.cli import main
+
+        prepare()
+        code = main(list(words))
+    except BaseException:
+        os.write(2, traceback.format_exc().encode(errors="backslashreplace"))
+    finally:
+        os._exit(code)
+
+
+def _wait(child: int, limit: float) -> int:
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return HUNG
+
+
+def in_workers(task: Callable[[int], list[dict]], count: int, workers: int, folder: Path) -> Iterator[dict]:
+    """Call ``task`` with 0 … count - 1, shared among forked processes, and yield what it returns."""
+    children: dict[int, Path] = {}
+    for worker in range(workers):
+        path = folder / f"worker-{worker}.jsonl"
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with path.open("w") as file:
+                    for index in range(worker, count, workers):
+                        for entry in task(index):
+                            file.write(json.dumps(entry) + "\n")
+                        file.flush()
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        children[child] = path
+    for child, path in children.items():
+        _, status = os.waitpid(child, 0)
+        for text in path.read_text().splitlines():
+            yield json.loads(text)
+        if status:
+            raise SystemExit(f"a worker of the fuzzer itself failed, see above ({path})")
+
+
+def described(outcome: Outcome) -> dict:
+    """An outcome with its problem, for a file."""
+    return {**asdict(outcome), "problem": outcome.problem()}

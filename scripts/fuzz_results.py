@@ -1,0 +1,270 @@
+"""Damage result files at random, and read them with ``verify``, ``report`` and ``study``.
+
+    python scripts/fuzz_results.py --files 1000 --seed 0 --workers 2
+
+No call may print a traceback, hang, or exit with a code other than 0, 1 and 2; ``verify`` must count exactly the lines
+that are still byte for byte as they were written; and after ``study`` has resumed, each of these lines is in the file
+once, every damaged line is in the ``.damaged`` file or still in the file, and every trial is recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import random
+import re
+import shutil
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from forked_call import Outcome, call, described, in_workers, no_further_processes, preload
+
+STUDY = """
+from dataclasses import dataclass
+from functools import partial
+from normplace.lab.claims import Check, Claim, by_seed, pick
+from normplace.lab.study import Figure, Outcome, Part, Study
+
+@dataclass(frozen=True)
+class Trial:
+    seed: int
+    kind: str = "up"
+
+def plan(scale):
+    return [Trial(seed, kind) for seed in range(6) for kind in ("up", "down")]
+
+def run(trial):
+    return Outcome({"value": trial.seed + 0.5}, {"x": [0.0, 1.0, 2.0], "y": [0.1, 0.2, 0.3 + trial.seed]})
+
+def value(lines, kind):
+    return by_seed(pick(lines, "only", kind=kind), "value")
+
+def figures(lines):
+    rows = [{"x": x, "y": y} for line in lines for x, y in zip(line.series["x"], line.series["y"], strict=True)]
+    return [Figure("F", "c", rows, {"mark": "point", "encoding": {"x": {"field": "x"}, "y": {"field": "y"}}}, "alt")]
+
+STUDY = Study("tiny", "t", "p", "s", "damaged_study:STUDY", (Part("only", Trial, plan, run),),
+              (Claim("c", "p", "Up.", (Check("v", partial(value, kind="up"), at_least=0.0),), seeds=5),), figures)
+"""
+NAME = "tiny-smoke.jsonl"
+VALUES = [
+    None,
+    True,
+    -1,
+    1.5,
+    "x",
+    "\ud800",
+    [],
+    {},
+    [[1]],
+    {"a": {"b": []}},
+    10**400,
+    float("nan"),
+    float("inf"),
+    "1" * 500,
+]
+TOKENS = [
+    b"\xff",
+    b"\x00",
+    b"\n",
+    b"\r\n",
+    b"\\ud800",
+    b"{",
+    b"}",
+    b'"',
+    b"[" * 3000,
+    b"NaN",
+    b"1e999",
+    b"9" * 6000,
+    b"null",
+    b"\xef\xbb\xbf",
+]
+
+
+def flip(lines: list[bytes], chance: random.Random) -> None:
+    """Change bits of one line."""
+    index = chance.randrange(len(lines))
+    line = bytearray(lines[index])
+    for _ in range(chance.choice([1, 1, 1, 3, 20])):
+        line[chance.randrange(len(line))] ^= 1 << chance.randrange(8)
+    lines[index] = bytes(line)
+
+
+def insert(lines: list[bytes], chance: random.Random) -> None:
+    """Put a token somewhere into a line."""
+    index = chance.randrange(len(lines))
+    at = chance.randint(0, len(lines[index]))
+    lines[index] = lines[index][:at] + chance.choice(TOKENS) + lines[index][at:]
+
+
+def cut(lines: list[bytes], chance: random.Random) -> None:
+    """Take bytes out of a line, or its end away."""
+    index = chance.randrange(len(lines))
+    at = chance.randrange(len(lines[index]))
+    lines[index] = lines[index][:at] + (lines[index][at + chance.randint(1, 40) :] if chance.random() < 0.5 else b"\n")
+
+
+def retype(lines: list[bytes], chance: random.Random) -> None:
+    """Give a field a value of another type, in a line without a checksum."""
+    index = chance.randrange(len(lines))
+    try:
+        data = json.loads(lines[index])
+        data.pop("crc32", None)
+        field = chance.choice(list(data))
+        inner = data[field] if isinstance(data[field], dict) and data[field] and chance.random() < 0.5 else data
+        inner[chance.choice(list(inner)) if inner is not data else field] = chance.choice(VALUES)
+        lines[index] = json.dumps(data).encode() + b"\n"
+    except (ValueError, AttributeError, TypeError, IndexError):
+        return  # damaged before
+
+
+def drop_field(lines: list[bytes], chance: random.Random) -> None:
+    """Leave a field out of a line."""
+    index = chance.randrange(len(lines))
+    try:
+        data = json.loads(lines[index])
+        data.pop(chance.choice(list(data)))
+        lines[index] = json.dumps(data).encode() + b"\n"
+    except (ValueError, AttributeError, TypeError, IndexError):
+        return  # damaged before
+
+
+def garble(lines: list[bytes], chance: random.Random) -> None:
+    """Replace a line by noise, or add one."""
+    noise = chance.randbytes(chance.randint(0, 300)).replace(b"\n", b"") + b"\n"
+    lines.insert(chance.randint(0, len(lines)), noise) if chance.random() < 0.5 else lines.__setitem__(0, noise)
+
+
+def cut_file(lines: list[bytes], chance: random.Random) -> None:
+    """Cut the file anywhere."""
+    whole = b"".join(lines)
+    lines[:] = whole[: chance.randint(0, len(whole))].splitlines(keepends=True) or [b""]
+
+
+DAMAGES = [flip, flip, insert, cut, retype, drop_field, garble, cut_file]
+
+
+def damaged(lines: list[bytes], chance: random.Random) -> bytes:
+    """The file after some damages."""
+    lines = list(lines)
+    for _ in range(chance.choice([1, 1, 2, 4])):
+        lines = lines if all(lines) and lines else [b"\n"]
+        chance.choice(DAMAGES)(lines, chance)
+    return b"".join(lines)
+
+
+def judged(outcome: Outcome, allowed: set[int], claims: list[str]) -> dict:
+    """The outcome with its problem: its own, or what was expected of it and is not so."""
+    found = described(outcome)
+    found["problem"] = found["problem"] or (f"exit code {outcome.code}" if outcome.code not in allowed else None)
+    found["problem"] = found["problem"] or next(iter(claims), None)
+    return {**found, "out": found["out"][-500:]}
+
+
+def one(seed: int, index: int, base: Path, original: list[bytes], limit: float) -> list[dict]:
+    """Damage one file and read it three times."""
+    chance = random.Random(f"{seed}:{index}")
+    folder = base / f"file-{index}"
+    (folder / "runs").mkdir(parents=True)
+    (folder / "damaged_study.py").write_text(STUDY)
+    path = folder / "runs" / NAME
+    content = damaged(original, chance)
+    intact = [line for line in original if line.rstrip(b"\n") in content.split(b"\n")]
+    path.write_bytes(content)
+    packed = chance.random() < 0.1
+    if packed:
+        data = bytearray(gzip.compress(content))
+        if chance.random() < 0.5:
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        (folder / "runs" / f"{NAME}.gz").write_bytes(bytes(data))
+    variables = {
+        "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
+        "NORMPLACE_CACHE": str(base / "cache"),
+    }
+    studies = ["--study", "damaged_study:STUDY"]
+    checked = call(["verify", f"runs/{NAME}", *studies], folder, variables, limit)
+    counted = re.search(r", (\d+) trials in", checked.out)
+    problems = []
+    if counted and int(counted[1]) < len(intact):
+        problems.append(f"{counted[1]} trials counted of {len(intact)} intact lines")
+    if checked.code == 2 and intact and "cannot read its results" not in checked.err:
+        problems.append(f"refused although {len(intact)} lines are intact")
+    if path.read_bytes() != content:
+        problems.append("verify changed the file")
+    outcomes = [judged(checked, {0, 1, 2}, problems)]
+    target = f"runs/{NAME}.gz" if packed else "runs"
+    outcomes.append(
+        judged(call(["report", target, *studies], folder, variables, limit, no_further_processes), {0, 1, 2}, [])
+    )
+    resumed = call(
+        ["study", "damaged_study:STUDY", "--scale", "smoke", "--jobs", "1"],
+        folder,
+        variables,
+        limit,
+        no_further_processes,
+    )
+    after = path.read_bytes()
+    aside = path.with_suffix(".damaged")
+    kept = after + (aside.read_bytes() if aside.exists() else b"")
+    problems = []
+    if resumed.code == 0:
+        from normplace.lab.results import read_lines
+
+        done = Counter(line.hash for line in read_lines(path) if line.status == "ok")
+        problems += [] if len(done) == len(original) else [f"{len(done)} of {len(original)} trials recorded"]
+    elif after != content and resumed.code == 2:
+        problems.append("a refused study changed the file")
+    problems += [] if all(line in after for line in intact) else ["an intact line is lost"]
+    pieces = [piece.strip() for piece in content.split(b"\n") if piece.strip()]
+    problems += [] if all(piece in kept for piece in pieces) else ["a damaged line is lost"]
+    outcomes.append(judged(resumed, {0, 2}, problems))
+    shutil.rmtree(folder)
+    return [{**outcome, "index": index} for outcome in outcomes]
+
+
+def main() -> int:
+    """Fuzz and report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="index of the first file, to repeat one of a seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a call counts as a hang")
+    parser.add_argument("--problems", type=Path, help="write the calls with problems to this file")
+    arguments = parser.parse_args()
+    preload()
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        (base / "damaged_study.py").write_text(STUDY)
+        variables = {"PYTHONPATH": os.pathsep.join([str(base), os.environ.get("PYTHONPATH", "")])}
+        whole = call(
+            ["study", "damaged_study:STUDY", "--scale", "smoke", "--jobs", "1"],
+            base,
+            variables,
+            600,
+            no_further_processes,
+        )
+        if whole.code:
+            raise SystemExit(f"the undamaged study failed: {whole.err}")
+        original = (base / "runs" / NAME).read_bytes().splitlines(keepends=True)
+        task = lambda i: one(arguments.seed, arguments.first + i, base, original, arguments.limit)  # noqa: E731
+        outcomes = list(in_workers(task, arguments.files, arguments.workers, base))
+    wrong = [outcome for outcome in outcomes if outcome["problem"]]
+    if arguments.problems:
+        arguments.problems.write_text("".join(json.dumps(outcome) + "\n" for outcome in wrong))
+    for outcome in wrong[:20]:
+        print(f"{outcome['index']}: {outcome['problem']}: {outcome['words']}\n{outcome['err'][-600:]}")
+    codes = Counter((outcome["words"][0], outcome["code"]) for outcome in outcomes)
+    minutes = (time.monotonic() - start) / 60
+    print(f"{arguments.files} files, {len(outcomes)} calls in {minutes:.1f} minutes: {len(wrong)} with a problem")
+    print(f"by verb and exit code: {dict(codes)}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
