@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.lab.sample import STUDY
 
+from normplace.bench.record import FORMAT
 from normplace.cli import main
 from normplace.studies import STUDIES
 from normplace.terminal import one_line
@@ -71,6 +72,10 @@ def complaint(capsys, *words: str) -> str:
         (["audit", "..x:y"], "write package.module:name"),
         (["audit", "broken:f"], "importing 'broken' failed (SyntaxError"),
         (["audit", "--hf", LONG], "File name too long"),
+        (["audit", "--hf", "ill.json"], "ill.json is no configuration that transformers knows"),
+        (["audit", "broken_exit:leaves"], "failed (SystemExit: 3)"),
+        (["bench", "--show", "/dev/full"], "it is not a regular file"),
+        (["bench", "--show", "record.json"], "record.json is not a whole record"),
         (["study", "sample", "--out", LONG], "File name too long"),
         (["study", "sample", "--out", "a\0b"], "not a possible file name"),
         (["study", "sample", "--set", "slope=1e999"], "takes a finite number"),
@@ -84,6 +89,9 @@ def test_a_bad_path_or_name_gets_one_sentence(words, sentence, capsys, tmp_path,
     (tmp_path / "binary.jsonl").write_bytes(bytes(range(256)) * 4)
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "broken.py").write_text("def\n")
+    (tmp_path / "broken_exit.py").write_text("def leaves():\n    raise SystemExit(3)\n")
+    (tmp_path / "ill.json").write_text('{"model_type": "llama", "hidden_size": "eight"}')
+    (tmp_path / "record.json").write_text(json.dumps({"format": FORMAT, "rows": [{}]}))
     os.mkfifo(tmp_path / "pipe")
     assert sentence in complaint(capsys, *words)
 

@@ -71,7 +71,7 @@ def from_config(path: Path) -> Loaded:
         raise UsageError(f"there is no configuration at {path}: give a config.json, or a folder that holds one.")
     try:
         config = transformers.AutoConfig.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
-    except (ValueError, TypeError, KeyError, OSError) as error:
+    except Exception as error:  # each configuration class of transformers checks its values in its own way
         raise UsageError(f"{file} is no configuration that transformers knows ({said_by(error)}).") from None
     config._experts_implementation = "batched_mm"  # the one that does not ask for the router's values
     names = [name for name in getattr(config, "architectures", None) or () if hasattr(transformers, name)]

@@ -70,7 +70,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def said_by(error: Exception) -> str:
+def said_by(error: BaseException) -> str:
     """The first line of an error, for a sentence about it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0].rstrip('.:')}" if lines else type(error).__name__
