@@ -79,8 +79,8 @@ PATHS = [
     "pipe", "loop", "dangling", "link.jsonl", "config.json", "ill.json", "list.json", "record.json", "text.txt", "none",
     "good.jsonl/inside", "loop/inside", "/proc/self/mem", "/dev/full", "/dev/null", "/nonexistent/a/b", "x" * 300,
 ]  # fmt: skip
-WRITABLE = ["out", "new/out", "good.jsonl/inside", "loop", "loop/x", "dangling", "pipe", "folder", "", "/dev/null",
-            "/dev/full", "/proc/x", "x" * 300, "a\nb", "a\0b", "\udcff", "é"]  # fmt: skip
+WRITABLE = ["out", "new/out", "good.jsonl/inside", "loop", "loop/x", "dangling", "pipe", "folder", "", "device",
+            "/proc/x", "x" * 300, "a\nb", "a\0b", "\udcff", "é"]  # fmt: skip
 TRAIN = ["--text", "text.txt", "--steps", "1", "--layers", "1", "--width", "16", "--heads", "1", "--context", "8",
          "--batch", "1"]  # fmt: skip
 
@@ -107,6 +107,8 @@ def fixtures(folder: Path) -> None:
     (folder / "folder" / "tiny-smoke.jsonl").write_bytes(lines)
     (folder / "hollow").mkdir()
     os.mkfifo(folder / "pipe")
+    if os.geteuid() == 0:  # root could destroy a device: never offer it one of the machine's own to write to
+        os.mknod(folder / "device", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     (folder / "loop").symlink_to("loop")
     (folder / "dangling").symlink_to("made-by-link")
     (folder / "link.jsonl").symlink_to("good.jsonl")
@@ -213,8 +215,10 @@ def one(seed: int, index: int, base: Path, limit: float, apart: float) -> dict:
     else:
         outcome = call(chosen, folder, variables, limit, no_further_processes)
     found = described(outcome)
-    if not stat.S_ISFIFO((folder / "pipe").lstat().st_mode) or not (folder / "loop").is_symlink():
-        found["problem"] = "a pipe or a link was replaced"
+    device = folder / "device"
+    special = stat.S_ISFIFO((folder / "pipe").lstat().st_mode) and (folder / "loop").is_symlink()
+    if not special or (os.geteuid() == 0 and not stat.S_ISCHR(device.lstat().st_mode)):
+        found["problem"] = "a pipe, a link or a device was replaced"
     shutil.rmtree(folder)
     return {**found, "index": index, "out": found["out"][-2000:]}
 
