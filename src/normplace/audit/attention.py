@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from normplace.audit.axes import operand_role
 from normplace.audit.norms import Norm
 from normplace.audit.operators import ATTENTION, CONVOLUTIONS, PRODUCTS, RECURRENCES, ROW_MIXERS, SOFTMAXES
 from normplace.audit.residuals import Reach, Residual
@@ -107,12 +108,22 @@ class Cores:
             return True
         return any(node.name in PRODUCTS and len(self.graph.factors(node)) >= 2 for node in nodes)
 
+    def operand(self, norm: Norm, region: set[int]) -> str:
+        """What attention within a region reads the result of a norm as: q, k or v; empty where it does not."""
+        met = self._met(norm.output)
+        if not any(at in region for at, _ in met):
+            return ""
+        return self._letters(met) or operand_role(self.graph, norm.output)
+
     def role(self, norm: Norm, region: set[int], residual: Residual, reach: Reach) -> str:
         """The name of an inner norm."""
         first = self._met(norm.output)
         letters = self._letters(first)
         if letters:
             return letters
+        operand = operand_role(self.graph, norm.output)
+        if operand:
+            return operand
         behind = self._met(norm.input, forward=False)
         if {at for at, _ in behind} & self.ends:
             return "pre-output"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from normplace.audit.attention import Cores
@@ -52,12 +52,9 @@ class Assembly:
         return [self._block(group, streams[group[0]]) for group in groups], block_of
 
     def _parallel(self, residual: Residual) -> int | None:
-        """The add just before on the same stream, if this branch does not read its result."""
+        """The add just before on the same stream, if both branches read the same value."""
         before = self.before(residual)
-        if before is None or self.reach.comes_from(residual.branch, self.residuals[before].output):
-            return None
-        same = self.residuals[before].fork == residual.fork
-        return before if same else None
+        return before if before is not None and self.reach.joins(residual, self.residuals[before]) else None
 
     def before(self, residual: Residual) -> int | None:
         """The add just before on the same stream."""
@@ -67,6 +64,17 @@ class Assembly:
             if other.node < residual.node and bits & self.reach.bit[other.output]:
                 return at
         return None
+
+    def twins(self, block_of: Sequence[int]) -> set[int]:
+        """The blocks whose branch another block adds to another stream.
+
+        Args:
+            block_of: For each residual add the block it belongs to.
+        """
+        readers: dict[int, set[int]] = {}
+        for residual, block in zip(self.residuals, block_of, strict=True):
+            readers.setdefault(self.graph.origin(residual.branch), set()).add(block)
+        return {block for blocks in readers.values() if len(blocks) > 1 for block in blocks}
 
     def _streams(self) -> list[int]:
         streams: list[int] = []
@@ -133,7 +141,11 @@ class Assembly:
 
     def _arm(self, at: int, value: int, group: Sequence[int]) -> Arm:
         residual = self.residuals[at]
-        sites = [(norm, place) for norm, place in zip(self.norms, self.places, strict=True) if place.residual == at]
+        sites = [
+            (norm, place)
+            for norm, place in zip(self.norms, self.places, strict=True)
+            if place.residual == at or (place.slot == "stream" and place.residual in group)
+        ]
         layout = self._layout(residual, value, sites, group)
         kind = self.cores.kind_of(self.cores.between(replace(residual, branch=value), self.reach))
         summed = self.graph.values[residual.output]
@@ -153,7 +165,7 @@ class Assembly:
             if place.slot in ("stream", "skip", "output") or reach.comes_from(value, norm.output)
         ]
         slots = {place.slot for _, place in mine}
-        shared_input = any(place.slot == "input" for _, place in mine) or self._reads_normed(value, group)
+        shared_input = any(place.slot == "input" for _, place in mine) or self._reads_normed(value, residual, group)
         inner = in_order(slot.removeprefix("inner.") for slot in slots if slot.startswith("inner."))
         skip = self._scale(residual.skip, residual.fork)
         branch = self._scale(value, None)
@@ -171,10 +183,14 @@ class Assembly:
             skip_normed=any(place.skip_normed for _, place in mine) and shared_input,
         )
 
-    def _reads_normed(self, value: int, group: Sequence[int]) -> bool:
-        """Whether a parallel branch reads the input norm that another add of its block owns."""
+    def _reads_normed(self, value: int, residual: Residual, group: Sequence[int]) -> bool:
+        """Whether a branch reads the stream through an input norm that another add owns."""
+        reach = self.reach
+        since = reach.any.get(value, 0) & reach.sums & ~(2 * reach.bit[residual.fork] - 1)
         return any(
-            place.slot == "input" and place.residual in group and self.reach.comes_from(value, norm.output)
+            place.slot == "input"
+            and (place.residual in group or (not since and reach.comes_plainly(norm.input, residual.fork)))
+            and reach.comes_from(value, norm.output)
             for norm, place in zip(self.norms, self.places, strict=True)
         )
 
@@ -215,10 +231,23 @@ class Assembly:
             numbers.add(None if number is None else number if node.name == "mul" else 1 / number)
         return numbers.pop() or 1.0 if len(numbers) == 1 else 1.0
 
+    def _unscaled(self, value: int) -> Iterator[int]:
+        """The value and what it was before moves and factors, nearest first; of a product the larger factor is it."""
+        graph = self.graph
+        while True:
+            yield value
+            node = graph.maker(value)
+            if node is None or node.name not in SCALING or not node.inputs:
+                return
+            held = graph.data_inputs(node) or list(node.inputs)
+            if node.name == "mul":
+                held.sort(key=lambda number: (-math.prod(graph.values[number].shape), graph.is_gate(number)))
+            value = held[0]
+
     def _module(self, value: int, call: int) -> str | None:
         """The outermost module below the adding one that returned a value, seen through a norm on its output."""
         calls = self.graph.tape.calls
-        values = list(self.graph.unchanged(value, SCALING))
+        values = list(self._unscaled(value))
         norm = next((norm for norm in self.norms if norm.output in values), None)
         if norm is not None:
             before = self._module(norm.input, call)

@@ -86,8 +86,9 @@ def analyse(model: nn.Module, tape: Tape, certified: tuple[Any, ...] | None = No
         for norm, place, (name, own) in zip(norms, places, names, strict=True)
     )  # fmt: skip
     evidence = Evidence(model, assembly, sites, tuple(blocks), tuple(block_of), certified)
+    placement = placement_name(blocks, bool(norms), assembly.twins(block_of))
     return assembly, Audit(
-        type(model).__name__, placement_name(blocks, bool(norms)), sites, tuple(blocks), find(evidence), len(tape.ops)
+        type(model).__name__, placement, sites, tuple(blocks), find(evidence), len(tape.ops)
     )  # fmt: skip
 
 

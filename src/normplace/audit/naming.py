@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from normplace.audit.result import ResidualBlock
 from normplace.placement import Block, LearnedScale, Placement
@@ -14,18 +14,21 @@ SLOTS = ("input", "output", "stream", "skip_normed")
 # Those a dataflow can show: "mix" is looked for last, and of the others inner norms or training tell.
 CANDIDATES = (*(name for name in PRESETS if name not in ("plain", "mix")), "keel", "bert-residual")
 CLOSE = 1e-3
-BARE = 1 / 2
+BARE = 1 / 2  # at most this share of branches may lack norms
 
 
-def placement_name(blocks: Sequence[ResidualBlock], normed: bool) -> str | None:
+def placement_name(blocks: Sequence[ResidualBlock], normed: bool, twins: Set[int] = frozenset()) -> str | None:
     """The preset that every block with a norm follows; inner norms and those at the network's ends are no part of it.
 
     Args:
         blocks: The blocks in the order of the network.
         normed: Whether the network has any norm at all.
+        twins: The blocks whose branch another block adds to another stream.
     """
     if not blocks:
         return "plain" if normed else None
+    if len(twins) == len(blocks) and _is_dual(blocks):
+        return "residual-dual"
     layouts = [
         # A projected skip is read from the normalized stream by custom.
         dataclasses.replace(arm.layout, skip_normed=arm.layout.skip_normed and not block.projected)
@@ -33,7 +36,7 @@ def placement_name(blocks: Sequence[ResidualBlock], normed: bool) -> str | None:
         for arm in block.arms
     ]
     bare = [layout for layout in layouts if not layout.slots]
-    if 0 < len(bare) < BARE * len(layouts):  # a convolution that adds positions, say
+    if 0 < len(bare) < BARE * len(layouts) or _only_convolutions_are_bare(blocks):  # they add positions, say
         layouts = [layout for layout in layouts if layout.slots]
     if any(layout.inner for layout in layouts) and not any(layout.slots != _inner(layout) for layout in layouts):
         return None  # norms inside the branches only: no preset says so
@@ -46,6 +49,20 @@ def placement_name(blocks: Sequence[ResidualBlock], normed: bool) -> str | None:
             if any(_follows(candidates, name, per_layer) for per_layer in (1, 2, 3)):
                 return name
     return "mix" if _is_mix(unscaled) else None
+
+
+def _is_dual(blocks: Sequence[ResidualBlock]) -> bool:
+    """Whether half of the blocks norm one stream behind every add, and the others leave theirs alone."""
+    layouts = [arm.layout for block in blocks for arm in block.arms]
+    post, bare = Placement.named("post").at(1, 1), Placement.named("none").at(1, 1)
+    normed = [layout for layout in layouts if _alike(layout, post)]
+    return 2 * len(normed) == len(layouts) and all(_alike(it, bare) for it in layouts if it not in normed)
+
+
+def _only_convolutions_are_bare(blocks: Sequence[ResidualBlock]) -> bool:
+    arms = [arm for block in blocks for arm in block.arms]
+    bare = [arm for arm in arms if not arm.layout.slots]
+    return 0 < len(bare) <= BARE * len(arms) and {arm.kind for arm in bare} == {"convolution"}
 
 
 def _is_learned(layout: Block) -> bool:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from normplace.audit.operators import KEEPS, NORMS, ROOTS, SQUASHERS
-from normplace.audit.statistics import Division, divided_by
+from normplace.audit.operators import KEEPS, NORMS, SQUASHERS
+from normplace.audit.statistics import Division, divided_by, is_root
 from normplace.audit.trace import Graph, Node, argument, constant
 
 SQUASH = "squash"
@@ -61,7 +61,7 @@ def find_norms(graph: Graph) -> list[Norm]:
         norm = None
         if node.name in NORMS:
             norm = _operator(graph, at, node)
-        elif node.name in ROOTS or (node.name == "pow" and constant(node) in (0.5, -0.5)):
+        elif is_root(node):
             division = divided_by(graph, at)
             norm = None if division is None else _written_out(graph, division)
         elif node.name in SQUASHERS:

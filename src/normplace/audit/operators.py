@@ -18,7 +18,7 @@ RESHAPES = named(
     "view _unsafe_view _reshape_alias reshape transpose t permute unsqueeze squeeze expand as_strided unfold movedim "
     "view_as_real view_as_complex"
 )
-SPLITS = named("slice select split split_with_sizes unbind narrow chunk")
+SPLITS = named("slice select split split_with_sizes unsafe_split unsafe_split_with_sizes unbind narrow chunk")
 KEEPS = CASTS | RESHAPES
 MOVES = (
     KEEPS
@@ -35,6 +35,7 @@ SHAPED = named(
     "zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full "
     "new_empty_strided"
 )
+ZEROS = named("zeros zeros_like new_zeros")
 
 PRODUCTS = named("mm addmm bmm baddbmm matmul linear dot mv addmv addbmm einsum _grouped_mm _scaled_mm")
 BIASED_PRODUCTS = named("addmm baddbmm addmv addbmm")

@@ -111,7 +111,7 @@ class _Storage:
     """The writes into one piece of memory that more than one tensor may look at."""
 
     version: int = 0
-    writes: list[tuple[int, int, tuple[Any, ...]]] = field(default_factory=list)
+    writes: list[tuple[int, int, _Geometry | None]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,11 +285,16 @@ class Recorder(TorchDispatchMode):
         storage = self._storages.get(_key(tensor)) if self._storages else None
         if storage is None or known.version >= storage.version:
             return known.value
-        writes = [(number, where) for version, number, where in storage.writes if version > known.version]
-        if writes[-1][1] == _geometry(tensor):
-            inputs = (writes[-1][0],)
-        else:
-            inputs = (known.value, *(number for number, _ in writes))
+        own = _geometry(tensor)
+        writes = [
+            (number, where)
+            for version, number, where in storage.writes
+            if version > known.version and _overlap(own, where)
+        ]
+        if not writes:
+            known.version = storage.version
+            return known.value
+        inputs = (writes[-1][0],) if writes[-1][1] == own else (known.value, *(number for number, _ in writes))
         number = self._new_value(tensor, "op")
         refs = tuple(Ref(value) for value in inputs)
         self.tape.ops.append(Op("shared_write", refs, {}, inputs, (number,), self._call))
@@ -317,10 +322,40 @@ def _key(tensor: Tensor) -> int:
         return id(tensor)
 
 
-def _geometry(tensor: Tensor) -> tuple[Any, ...]:
-    """What part of its storage a tensor looks at; all contiguous tensors over the same part are one."""
+_Geometry = tuple[int, tuple[int, ...], tuple[int, ...]]
+
+
+def _geometry(tensor: Tensor) -> _Geometry | None:
+    """Offset, shape and strides of a tensor, those of a flat one where it is contiguous; None where it has none."""
     if tensor.layout is not torch.strided:
-        return ("whole",)
+        return None
     if tensor.is_contiguous():
-        return (tensor.storage_offset(), tensor.numel())
-    return (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
+        return int(tensor.storage_offset()), (tensor.numel(),), (1,)
+    return int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride())
+
+
+def _overlap(one: _Geometry | None, other: _Geometry | None) -> bool:
+    """Whether two parts of a storage may share an element; parts of different strides do if their ranges do."""
+    if one is None or other is None:
+        return True
+    (start, shape, strides), (begin, sizes, steps) = one, other
+    last = start + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+    end = begin + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
+    if last < begin or end < start:
+        return False
+    if strides != steps:
+        return True
+    widest = [max(pair) for pair in zip(shape, sizes, strict=True)]
+    dims = sorted(zip(strides, widest, strict=True), reverse=True)
+    return _is_combination(begin - start, [dim for dim in dims if dim[1] > 1])
+
+
+def _is_combination(distance: int, dims: list[tuple[int, int]]) -> bool:
+    """Whether a distance is a sum of fewer than ``size`` strides, forward or backward, in each dimension."""
+    if not dims:
+        return distance == 0
+    (stride, size), *rest = dims
+    if stride == 0:
+        return _is_combination(distance, rest)
+    nearest = distance // stride
+    return any(abs(n) < size and _is_combination(distance - n * stride, rest) for n in (nearest, nearest + 1))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from normplace.audit.norms import Norm
-from normplace.audit.operators import ADDS, CONVOLUTIONS, MOVES, NORMS, POOLS, PRODUCTS
+from normplace.audit.operators import ADDS, CONVOLUTIONS, GATES, KEEPS, MOVES, NORMS, POOLS, PRODUCTS
 from normplace.audit.trace import Graph, Node
 
 LINEAR = PRODUCTS | CONVOLUTIONS
@@ -83,6 +83,11 @@ class Reach:
             yield self.landmarks[top]
             bits &= ~(1 << top)
 
+    def joins(self, residual: Residual, before: Residual) -> bool:
+        """Whether an add goes on with the block of the one before it: their branches read the same stream."""
+        since = self.any.get(residual.branch, 0) & self.sums
+        return before.fork == residual.fork and since.bit_length() <= self.bit[residual.fork].bit_length()
+
     def comes_from(self, value: int, source: int) -> bool:
         """Whether any path leads from ``source`` to ``value``."""
         return bool(self.any.get(value, 0) & self.bit.get(source, 0))
@@ -114,8 +119,9 @@ def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[
     inside = {at: norm for norm in norms for at in norm.nodes}
     marked = {value for norm in norms for value in (norm.input, norm.output)}
     for value, readers in graph.consumers.items():
-        if len(readers) > 1 and graph.is_features(value):
-            marked.add(value)
+        parted = len(readers) > 1 or len(graph.nodes[readers[0]].outputs) > 1
+        if parted and graph.is_features(value):
+            marked.add(graph.origin(value, KEEPS))  # a view of a value is that value
     for value in marked:
         if value not in graph.producer:
             reach.add_landmark(value)
@@ -124,9 +130,14 @@ def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[
         residual = None
         if norm is None and at not in refused:
             residual = _residual(graph, reach, at, node)
+            if residual is not None and residual.projected and _spans(residuals, reach, residual):
+                residual = None
         if residual is not None:
             residuals.append(residual)
         _step(graph, reach, node, norm, residual)
+        if at in refused:  # what is added within a branch is no stream
+            for value in node.outputs:
+                reach.plain[value] = reach.stream[value] = 0
         for value in node.outputs:
             if value in marked or (residual is not None and value == residual.output):
                 reach.add_landmark(value)
@@ -144,6 +155,9 @@ def _step(graph: Graph, reach: Reach, node: Node, norm: Norm | None, residual: R
     mixed, plain, stream = _union(reach.mixed, inputs), _union(reach.plain, inputs), _union(reach.stream, inputs)
     if residual is not None:
         plain, stream = reach.plain.get(residual.skip, 0), reach.stream.get(residual.skip, 0)
+    kept = node.inputs[0] if node.name == "sub" and graph.is_data(node.inputs[0]) else node.copies
+    if kept is not None and norm is None:  # what is taken off a stream, or weighs its copies, is no part of it
+        plain, stream = reach.plain.get(kept, 0), reach.stream.get(kept, 0)
     if graph.is_mixing(node):
         mixed = anywhere
     if graph.is_barrier(node):
@@ -184,12 +198,25 @@ def operands(graph: Graph, node: Node) -> list[int]:
     if node.name in ADDS:
         return graph.data_inputs(node)
     if node.name == "sub":
-        return graph.data_inputs(node) if graph.is_features(node.inputs[0]) else []
+        held = graph.data_inputs(node) if graph.is_features(node.inputs[0]) else []
+        return [] if len(held) == 2 and _is_added_back(graph, node.outputs[0], held[1]) else held
     if node.name == "sum" and node.inputs:
         stacked = graph.maker(node.inputs[0])
         if stacked is not None and stacked.name == "stack":
             return graph.data_inputs(stacked)
     return []
+
+
+def _is_added_back(graph: Graph, value: int, taken: int) -> bool:
+    """Whether what was taken off is added again to a share of the difference, which interpolates between the two."""
+    queue = [value]
+    while queue:
+        for node in graph.readers(queue.pop()):
+            if node.name == "add" and taken in node.inputs:
+                return True
+            if node.name in MOVES or node.name == "mul":
+                queue += node.outputs
+    return False
 
 
 def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | None:
@@ -209,7 +236,8 @@ def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | Non
                 continue
             # Where both operands hold an earlier value and something made of it, two streams meet.
             meeting = shared and reach.bit[reach.latest(shared)]
-            if meeting & reach.mixed.get(skip, 0) & reach.mixed.get(branch, 0):
+            both = meeting & reach.mixed.get(skip, 0) & reach.mixed.get(branch, 0)
+            if both and not _passes_on(reach, skip, branch, meeting):
                 continue
             fork = reach.latest(common)
             # A learned embedding that is added to a stream again, as for queries in every layer, is not its skip.
@@ -220,7 +248,9 @@ def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | Non
         for skip, branch in (values[:2], values[1::-1]):
             fork = _projection(graph, reach, skip) if _is_whole(graph, skip, output) else None
             # The branch must mix the fork at least once before its own last mixing, or the two are merely summed.
-            if fork is not None and _depth(graph, reach, branch, fork) > 1:
+            if fork is None or _depth(graph, reach, branch, fork) < 2 or _is_linear(graph, branch, fork):
+                continue
+            if not _feeds_gates(graph, output):
                 return Residual(at, skip, branch, fork, output, node.call, projected=True)
     return None
 
@@ -249,6 +279,46 @@ def _projection(graph: Graph, reach: Reach, value: int) -> int | None:
         value = held[0]
         if crossed and value in reach.bit and len(graph.consumers[value]) > 1:
             return value
+
+
+def _passes_on(reach: Reach, skip: int, branch: int, value: int) -> bool:
+    """Whether a branch, in an add of its own, adds to what it read of a value behind its input norm."""
+    own = reach.plain.get(branch, 0) & reach.sums & ~reach.stream.get(skip, 0)
+    return bool(own and value & reach.plain.get(skip, 0) and not value & reach.plain.get(branch, 0))
+
+
+def _spans(residuals: Iterable[Residual], reach: Reach, outer: Residual) -> bool:
+    """Whether other adds lie between a fork and the branch, as between the levels of a pyramid of features."""
+    return any(
+        reach.comes_from(outer.branch, inner.output) and reach.comes_from(inner.fork, outer.fork) for inner in residuals
+    )
+
+
+def _feeds_gates(graph: Graph, value: int) -> bool:
+    """Whether all that reads a sum, whole or in parts, is a function with values between 0 and 1, or -1 and 1."""
+    queue, gates = [value], False
+    while queue:
+        for node in graph.readers(queue.pop()):
+            if node.name in GATES:
+                gates = True
+            elif node.name in MOVES or (node.name in ("add", "sub") and len(graph.data_inputs(node)) == 1):
+                queue += node.outputs
+            else:
+                return False
+    return gates
+
+
+def _is_linear(graph: Graph, value: int, fork: int) -> bool:
+    """Whether a branch is a linear map of its fork, which adds up with a projection to one, as low-rank updates do."""
+    while value != fork:
+        node = graph.maker(value)
+        if node is None or node.name not in LINEAR | MOVES | {"mul", "div"}:
+            return False
+        held = graph.factors(node)
+        if len(held) != 1:
+            return False
+        value = held[0]
+    return True
 
 
 def _depth(graph: Graph, reach: Reach, value: int, fork: int) -> int:

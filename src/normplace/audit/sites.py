@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from normplace.audit.attention import Cores
 from normplace.audit.norms import Norm
+from normplace.audit.operators import MOVES
 from normplace.audit.residuals import Reach, Residual
 from normplace.audit.result import pattern
 from normplace.audit.trace import Graph
@@ -80,7 +81,10 @@ class Placer:
         reach, residuals = self.reach, self.residuals
         carried = [at for at, residual in enumerate(residuals) if self._carries(residual, norm)]
         within = [at for at, residual in enumerate(residuals) if self._is_within(norm, residual)]
-        within.sort(key=lambda at: (-reach.bit[residuals[at].fork].bit_length(), residuals[at].node))
+        first = self._first_adds(norm) if len(within) > 1 else set()
+        within.sort(
+            key=lambda at: (at not in first, -reach.bit[residuals[at].fork].bit_length(), residuals[at].node)
+        )  # fmt: skip
         if carried:
             around = [at for at in within if self._opens(norm, residuals[at])]
             return Place("input", around[0]) if around else self._carried(norm, carried[0])
@@ -90,6 +94,14 @@ class Placer:
         inside = [at for at in within if reach.comes_from(norm.input, residuals[at].fork)]
         if inside:
             return self._inside(norm, inside[0])
+        # What a branch reads besides the stream may have its own keys and values.
+        for at in within:
+            operand = self.cores.operand(norm, self.cores.region(residuals[at], reach))
+            if operand:
+                return Place(f"inner.{operand}", at)
+        weighed = self._weighed(norm)
+        if weighed is not None:
+            return Place("input", weighed)
         # What a branch reads besides the stream, a memory, may be normalized for it alone.
         alone = norm.output not in self.trunk and not reach.any.get(norm.input, 0) & self.reach.sums
         for at in within:
@@ -104,6 +116,8 @@ class Placer:
         sums = [value for value in reach.members(since) if reach.bit[value] > reach.bit[residual.fork]]
         if reach.comes_plainly(residual.branch, norm.output):
             return Place("stream", self.sums[sums[0]]) if sums else Place("output", at)
+        if sums and self._leaves(sums[0], residual):
+            return Place("input", at)  # the branch reads another stream than the one it is added to
         direct = reach.comes_plainly(norm.input, residual.fork)
         # Behind one add within the branch it reads the stream still; behind a stack of its own it ends that.
         if len(sums) > 1 or (sums and not direct):
@@ -112,6 +126,53 @@ class Placer:
             return Place("input", at)
         region = self.cores.region(residual, reach)
         return Place(f"inner.{self.cores.role(norm, region, residual, reach)}", at)
+
+    def _first_adds(self, norm: Norm) -> set[int]:
+        """The adds whose branches a norm reaches with no other add on the way."""
+        branches = {(residual.node, residual.branch): at for at, residual in enumerate(self.residuals)}
+        nodes = {residual.node for residual in self.residuals}
+        found, seen, queue = set(), set(), [norm.output]
+        while queue:
+            value = queue.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            for at in self.graph.consumers.get(value, ()):
+                if at not in nodes:
+                    queue += self.graph.nodes[at].outputs
+                elif (at, value) in branches:
+                    found.add(branches[at, value])
+        return found
+
+    def _leaves(self, value: int, residual: Residual) -> bool:
+        """Whether a sum within a branch is a stream of its own: read outside the branch, and not that of the skip."""
+        if self.reach.stream.get(residual.skip, 0) & self.reach.bit[value]:
+            return False
+        region, seen, queue = self.cores.region(residual, self.reach), set(), [value]
+        while queue:
+            value = queue.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if value in self.graph.tape.outputs:
+                return True
+            for at in self.graph.consumers.get(value, ()):
+                if at not in region:
+                    return True
+                if self.graph.nodes[at].name in MOVES:
+                    queue += self.graph.nodes[at].outputs
+        return False
+
+    def _weighed(self, norm: Norm) -> int | None:
+        """The first add behind a product in which weights made of a norm recombine the copies that it reads."""
+        reach, graph = self.reach, self.graph
+        for node in graph.nodes[norm.core :]:
+            if node.copies is None or not reach.comes_plainly(node.copies, norm.input):
+                continue
+            if any(reach.comes_from(value, norm.output) for value in node.inputs if value != node.copies):
+                adds = (at for at, add in enumerate(self.residuals) if reach.comes_from(add.output, norm.output))
+                return next(adds, None)
+        return None
 
     def _carries(self, residual: Residual, norm: Norm) -> bool:
         """Whether an add's skip is what a norm returned, or a projection of it."""
@@ -134,7 +195,12 @@ class Placer:
         reach, residual = self.reach, self.residuals[at]
         before = reach.any.get(norm.input, 0) & self.reach.sums
         on_sum = reach.plain.get(norm.input, 0) & self.reach.sums
-        if not reach.comes_from(residual.branch, norm.output) and reach.comes_from(norm.input, residual.fork):
+        later = on_sum.bit_length() > reach.bit[residual.fork].bit_length()
+        if (
+            not later
+            and not reach.comes_from(residual.branch, norm.output)
+            and reach.comes_from(norm.input, residual.fork)
+        ):
             return Place("skip", at)
         if self._nearer(norm, residual.call) and not self._normed_again(norm, residual):
             return Place("input", at, skip_normed=True)
@@ -174,7 +240,12 @@ class Placer:
             later = any(reach.comes_from(residual.output, norm.output) for residual in self.residuals)
             return Place("embedding" if later else "plain")
         directly = reach.stream.get(norm.input, 0) & self.reach.sums
-        return Place("final", self.sums[reach.latest(directly)]) if directly else Place("head")
+        if not directly:
+            return Place("head")
+        end = reach.latest(directly)
+        # A level of a backbone that the next one reads too, and a later stack besides.
+        read = any(reach.comes_from(residual.output, norm.output) for residual in self.residuals)
+        return Place("transition" if read and end in self.trunk else "final", self.sums[end])
 
     def _ending(self, norm: Norm, place: Place, found: Sequence[Place]) -> Place:
         """Tell the last block's own norm on the sum from a norm behind the stack, which look alike from the stream."""
@@ -189,8 +260,7 @@ class Placer:
         if not on_sum:  # another norm stands between
             own = self._is_block(residual) and _within(self._path(norm.call), self._path(residual.call))
             return Place("stream", at) if own else Place(place.slot)
-        previous = self.reach.stream.get(residual.skip, 0) & self.reach.sums
-        before = self.sums[self.reach.latest(previous)] if previous else None
+        before = self._before(residual)
         likewise = [
             other
             for other, its in zip(self.norms, found, strict=True)
@@ -210,6 +280,17 @@ class Placer:
             stream = not {("input", at), ("output", at)} & has
         return Place("stream", at) if stream else Place(place.slot)
 
+    def _before(self, residual: Residual) -> int | None:
+        """The last add before the block of this one, whose branches all part from the same value."""
+        while True:
+            previous = self.reach.stream.get(residual.skip, 0) & self.reach.sums
+            if not previous:
+                return None
+            at = self.sums[self.reach.latest(previous)]
+            if not self.reach.joins(residual, self.residuals[at]):
+                return at
+            residual = self.residuals[at]
+
     def _is_block(self, residual: Residual) -> bool:
         """Whether the module that adds is one block of several, rather than one that holds a whole stack."""
         own = self._path(residual.call)
@@ -220,7 +301,14 @@ class Placer:
         return alike or sum(other.call == residual.call for other in self.residuals) == 1
 
     def _follows_norm(self, norm: Norm) -> bool:
-        return any(other is not norm and self.reach.comes_plainly(norm.input, other.output) for other in self.norms)
+        """Whether what a norm reads is another one's result, and not a mixture of that with what was made of it."""
+        reach = self.reach
+        return any(
+            other is not norm
+            and reach.comes_plainly(norm.input, other.output)
+            and not reach.mixed.get(norm.input, 0) & reach.bit[other.output]
+            for other in self.norms
+        )
 
     def _normed_again(self, norm: Norm, residual: Residual) -> bool:
         """Whether the branch reads this norm through one of its own."""

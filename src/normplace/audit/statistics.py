@@ -4,8 +4,8 @@ Somewhere a root is taken of reduced squares of x, and x, or x less its mean, is
 walked to from the root: back to what it is a statistic of, forward to what is divided by it, and where the two are the
 same value, that value is normalized.
 
-A softmax divides by a sum of exponentials, routing weights by a plain sum, a quantizer by a largest value: there is no
-root, or nothing squared, so none of them is found.
+A softmax divides by a sum of exponentials, routing weights by a sum of magnitudes, a quantizer by a largest value:
+there is no root, or nothing squared, so none of them is found.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from normplace.audit.operators import (
     MOVES,
     REDUCTIONS,
     RESHAPES,
+    ROOTS,
     SHIFTS,
     SPREAD_OF_VALUES,
     SPREADS,
@@ -30,6 +31,7 @@ from normplace.audit.trace import Graph, Node, argument, constant
 
 HOMOGENEOUS = MOVES | FOLDS | {"pow", "square", "abs", "sub", "rsub", "real"}
 SCALING = MOVES | {"mul"}
+LENGTHS = frozenset({"linalg_vector_norm", "norm"})
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class _Statistic:
         reduction: The first reduction met.
         precision: The narrowest dtype of what was summed.
         buffers: Whether a buffer was met, as running statistics are.
+        divisor: A number by which it was divided.
     """
 
     root: Node
@@ -84,6 +87,7 @@ class _Statistic:
     reduction: Node | None = None
     precision: torch.dtype = torch.float64
     buffers: bool = False
+    divisor: float | None = None
 
     @property
     def is_frozen(self) -> bool:
@@ -99,6 +103,19 @@ class _Statistic:
             # A reduction that squares by itself does so in float32 at least; squares made before it are what they are.
             held = torch.promote_types(dtype, torch.float32) if node.name in EVEN else dtype
             self.precision = min(self.precision, held, key=lambda kind: torch.finfo(kind).bits)
+
+
+def is_root(node: Node) -> bool:
+    """Whether a node takes a square root, that of a sum of squares included."""
+    if node.name in LENGTHS:
+        return _is_euclidean(node)
+    return node.name in ROOTS or (node.name == "pow" and constant(node) in (0.5, -0.5))
+
+
+def _is_euclidean(node: Node) -> bool:
+    """Whether a vector norm is the one of order 2."""
+    order = argument(node, 1, key="ord" if node.name == "linalg_vector_norm" else "p")
+    return order is None or order == 2
 
 
 def divided_by(graph: Graph, at: int) -> Division | None:
@@ -156,15 +173,19 @@ def _statistic(graph: Graph, at: int) -> _Statistic:
         if node.name in SHIFTS and not (reduced and squared) and constant(node):
             found.eps, found.eps_dtype = constant(node), graph.values[node.outputs[0]].dtype
         found.note(node, graph.values[node.inputs[0]].dtype)
+        found.divisor = constant(node) if node.name == "div" else found.divisor
         found.nodes.add(index)
         squares = node.name in EVEN or (node.name == "pow" and constant(node) == 2) or _is_square(graph, node)
-        queue += [(number, reduced or node.name in FOLDS, squared or squares) for number in steps]
+        folds = node.name in FOLDS or node.squares
+        queue += [(number, reduced or folds, squared or squares) for number in steps]
     return found
 
 
 def _back(graph: Graph, node: Node, reduced: bool) -> list[int]:
     """Where the walk back goes on from a node; nowhere where it ends."""
-    if node.name in HOMOGENEOUS:
+    if node.name in LENGTHS and not _is_euclidean(node):
+        return []
+    if node.name in HOMOGENEOUS or node.squares:
         return [number for number in node.inputs if graph.values[number].dtype.is_floating_point]
     single = len(graph.data_inputs(node)) < 2
     if (node.name in SHIFTS and single) or (
@@ -175,6 +196,8 @@ def _back(graph: Graph, node: Node, reduced: bool) -> list[int]:
 
 
 def _is_square(graph: Graph, node: Node) -> bool:
+    if node.squares:
+        return True
     if node.name != "mul" or node.op is None or not node.inputs:
         return False
     first, second = node.inputs[0], node.inputs[-1]
@@ -224,7 +247,8 @@ def _division(
     elif centred or statistic.names & SPREAD_OF_VALUES:
         kind = "layer"
     else:
-        kind = "rms" if "mean" in statistic.names else "l2"
+        averaged = "mean" in statistic.names or statistic.divisor == graph.values[value].shape[-1]
+        kind = "rms" if averaged else "l2"
     root = statistic.root
     extent = None if root.name in REDUCTIONS else graph.values[root.inputs[0]].extent
     return Division(value, node, nodes | between, kind, eps[0], statistic.eps, eps[1], statistic.precision, extent)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from normplace.audit.operators import BARRIERS, BIASED_PRODUCTS, GATE_ARITHMETIC, GATES, MOVES, POOLS, PRODUCTS, SHAPED
+from normplace.audit.axis_moves import COPIES, REPEATS, Marks, moved, repeated
+from normplace.audit.operators import (
+    BARRIERS,
+    BIASED_PRODUCTS,
+    GATE_ARITHMETIC,
+    GATES,
+    KEEPS,
+    MOVES,
+    POOLS,
+    PRODUCTS,
+    REDUCTIONS,
+    SHAPED,
+    ZEROS,
+)
 from normplace.audit.tape import Op, Ref, Tape, Value
 
 
@@ -21,7 +36,8 @@ class Node:
         outputs: Values returned.
         call: The module call it ran in.
         op: The operator as recorded; None for a part of one.
-        recombines: Whether it is a product that only weighs the copies of a stream against each other.
+        copies: Of a product that only weighs the copies of a stream against each other: the operand that holds them.
+        squares: Whether it is a product of each row with itself, which is its squared length.
     """
 
     name: str
@@ -29,7 +45,8 @@ class Node:
     outputs: tuple[int, ...]
     call: int
     op: Op | None = None
-    recombines: bool = False
+    copies: int | None = None
+    squares: bool = False
 
 
 @dataclass
@@ -47,6 +64,9 @@ class Graph:
 
     def __post_init__(self) -> None:
         self._data = [value.origin == "input" for value in self.values]
+        self._copies: dict[int, Marks] = {}
+        for number in _empty_streams(self.tape):
+            self._data[number] = True
         for op in self.tape.ops:
             for node in self._normal(op):
                 at = len(self.nodes)
@@ -54,10 +74,11 @@ class Graph:
                 follows = any(self._data[number] for number in node.inputs) or self._is_latent(node)
                 for number in node.outputs:
                     self.producer[number] = at
-                    self._data[number] = follows
+                    self._data[number] |= follows
                 for number in dict.fromkeys(node.inputs):
                     self.consumers.setdefault(number, []).append(at)
-                node.recombines = node.name in PRODUCTS and self._recombines(node)
+                node.squares = node.name in PRODUCTS and self._squares(node)
+                self._follow_copies(node)
 
     @property
     def values(self) -> list[Value]:
@@ -95,18 +116,58 @@ class Graph:
             return False
         return self.is_weight(node.inputs[0])
 
-    def _recombines(self, node: Node) -> bool:
-        """Whether a small square matrix of weights per row multiplies copies of the stream, as in hyper-connections.
+    def _follow_copies(self, node: Node) -> None:
+        """Note which axes of a node's results count copies of a value, as the streams of hyper-connections are.
 
-        Attention does the same to tokens; its weights are products of features themselves, which tells the two apart.
+        A product that sums over such an axis weighs the copies against each other, and makes no new features.
         """
-        factors, shape = self.factors(node), self.values[node.outputs[0]].shape
-        for weights, copies in (factors, factors[::-1]) if len(factors) == 2 else ():
-            square = self.values[weights].shape[-2:]
-            small = square[-1:] < shape[-1:]
-            if len(square) == 2 and square[0] == square[1] and small and self.values[copies].shape == shape:
-                return all(len(self.factors(barrier)) < 2 for barrier in self.barriers_before(weights))
-        return False
+        if node.op is None or not node.outputs or not self.values[node.outputs[0]].dtype.is_floating_point:
+            return
+        shape = self.values[node.outputs[0]].shape
+        data = [number for number in node.inputs if self._data[number]]
+        if node.name in REPEATS and len(set(data)) == 1:
+            marks = repeated(node.op, self.values[data[0]].shape, shape)
+            if COPIES in marks:
+                self._copies[node.outputs[0]] = marks
+                return
+        held = [number for number in node.inputs if number in self._copies]
+        if not held or (node.name in BARRIERS and node.name not in PRODUCTS) or node.name in REDUCTIONS:
+            return
+        if node.name in PRODUCTS:
+            if len(node.inputs) == 2:
+                self._weigh_copies(node, held)
+            return
+        for output in node.outputs:
+            shape = self.values[output].shape
+            whole = [number for number in node.inputs if self._data[number] and self.values[number].shape == shape]
+            if node.name != "add" and held != [number for number in node.inputs if number in {*held, *whole}]:
+                continue  # what a set of copies scales is not one
+            for number in held:
+                marks = moved(node.op, number, self._copies[number], self.values[number].shape, shape)
+                if marks is not None and any(mark & COPIES for mark in marks):
+                    self._copies[output] = marks
+
+    def _weigh_copies(self, node: Node, held: list[int]) -> None:
+        for number in held:
+            left = node.inputs[0] == number
+            marks, weights = self._copies[number], node.inputs[1 if left else 0]
+            summed, kept = (-1, -2) if left else (-2, -1)
+            if len(marks) < 2 or marks[summed] != COPIES or marks[kept] & COPIES:
+                continue
+            if any(len(self.factors(barrier)) > 1 for barrier in self.barriers_before(weights)):
+                continue  # attention among the copies
+            made = [0] * len(self.values[node.outputs[0]].shape)
+            made[summed], made[kept] = COPIES, marks[kept]
+            self._copies[node.outputs[0]] = tuple(made)
+            node.copies = number
+
+    def _squares(self, node: Node) -> bool:
+        """Whether one value is both operands, and all that is kept of each row is a number, as of ``einsum``."""
+        if len(node.inputs) != 2:
+            return False
+        first, second = (self.origin(number, KEEPS) for number in node.inputs)
+        rows = math.prod(self.values[node.inputs[0]].shape) // max(self.values[node.inputs[0]].shape[-1:] or (1,))
+        return first == second and math.prod(self.values[node.outputs[0]].shape) == rows
 
     def barriers_before(self, value: int) -> Iterator[Node]:
         """The first barriers on every way back from a value."""
@@ -172,14 +233,24 @@ class Graph:
         return [number for number in self.data_inputs(node) if not self.is_weight(number)]
 
     def is_gate(self, value: int) -> bool:
-        """Whether a value comes straight from a function with values between 0 and 1, or -1 and 1."""
-        makers = (self.maker(number) for number in self.unchanged(value, GATE_ARITHMETIC))
-        return any(node is not None and node.name in GATES for node in makers)
+        """Whether a value comes straight from functions with values between 0 and 1, or -1 and 1, and nothing else."""
+        queue, gates = [value], False
+        while queue:
+            node = self.maker(queue.pop())
+            if node is None:
+                return False
+            if node.name in GATES:
+                gates = True
+            elif node.name in GATE_ARITHMETIC:
+                queue += self.data_inputs(node)
+            else:
+                return False
+        return gates
 
     def is_barrier(self, node: Node) -> bool:
         """Whether new features come out of a node: products, attention, convolutions, transforms, operators unknown."""
         if node.name in BARRIERS:
-            return not node.recombines
+            return node.copies is None and not node.squares
         return "::" in node.name and any(self.values[number].origin == "parameter" for number in node.inputs)
 
     def is_mixing(self, node: Node) -> bool:
@@ -197,6 +268,27 @@ class Graph:
                 node = self.maker(number)
                 queue += node.inputs if node is not None else ()
         return seen
+
+
+def _empty_streams(tape: Tape) -> Iterator[int]:
+    """Zeros that begin a stream: a branch reads them, and its result is added to them."""
+    zeros: dict[int, int] = {}
+    added: set[int] = set()
+    read: Counter[int] = Counter()
+    for op in tape.ops:
+        if op.name in ZEROS and tape.values[op.outputs[0]].dtype.is_floating_point:
+            zeros[op.outputs[0]] = op.outputs[0]
+        elif op.name in KEEPS and op.inputs and op.inputs[0] in zeros:
+            zeros[op.outputs[0]] = zeros[op.inputs[0]]
+        else:
+            held = {zeros[number] for number in op.inputs if number in zeros}
+            read.update(held)
+            if op.name == "add" and len(op.inputs) == 2 and op.outputs[0] not in op.inputs:
+                shapes = {tape.values[number].shape for number in (*op.inputs, *op.outputs)}
+                added |= held if len(shapes) == 1 else set()
+    for value, first in zeros.items():
+        if first in added and read[first] > 1:
+            yield value
 
 
 def constant(node: Node) -> float | None:

@@ -37,11 +37,15 @@ SEQUENCES = {"input_ids": IDS, "decoder_input_ids": IDS}
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model class, its configuration, what to call it with, and the truth."""
+    """A model class, its configuration, what to call it with, and the truth.
+
+    A value of the configuration that is a configuration itself is a function that builds it. A norm that is used more
+    than once in different slots has a tuple of them, in the order of its uses.
+    """
 
     name: str
     config: Mapping[str, Any]
-    truth: Mapping[str, str]
+    truth: Mapping[str, str | tuple[str, ...]]
     placement: str | None
     inputs: Mapping[str, Any] = field(default_factory=lambda: {"input_ids": IDS})
     findings: frozenset[str] = frozenset()
@@ -50,6 +54,7 @@ class Architecture:
     def build(self):
         import transformers
 
-        config = getattr(transformers, f"{self.name}Config")(**self.config)
+        values = {key: value() if callable(value) else value for key, value in self.config.items()}
+        config = getattr(transformers, f"{self.name}Config")(**values)
         torch.manual_seed(0)
         return getattr(transformers, self.model or f"{self.name}Model")(config)

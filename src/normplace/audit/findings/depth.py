@@ -46,7 +46,8 @@ def missing_final(evidence: Evidence) -> Iterator[Finding]:
 
 def mixed(evidence: Evidence) -> Iterator[Finding]:
     """Blocks of one kind that hold their norms in different slots."""
-    if placement_name(evidence.blocks, normed=True) is not None:
+    twins = evidence.assembly.twins(evidence.block_of)
+    if placement_name(evidence.blocks, normed=True, twins=twins) is not None:
         return
     groups: dict[tuple[int, str, str], list[ResidualBlock]] = {}
     for block in evidence.blocks:

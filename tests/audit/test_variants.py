@@ -1,0 +1,125 @@
+"""Where the norms of hand-written variants are, by the way they were built."""
+
+from __future__ import annotations
+
+import pytest
+from tests.audit import variants
+from tests.audit.variants import (
+    CORES,
+    TOKENS,
+    Block,
+    Coupled,
+    Gated,
+    LowRank,
+    Modulated,
+    Net,
+    Positional,
+    Routed,
+    Shortcut,
+)
+
+import normplace as npl
+
+BLOCK = ["input", "inner.q", "inner.k", "input"]
+
+
+def audited(model):
+    return npl.audit(model.eval(), TOKENS)
+
+
+def slots(model):
+    return [site.slot for site in audited(model).sites]
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_queries_and_keys(core):
+    assert slots(Net(Block(core), Block(core))) == [*BLOCK * 2, "final"]
+
+
+@pytest.mark.parametrize("core", [core for core in CORES if core not in ("retention", "causal_linear")])
+def test_queries_and_keys_of_a_memory(core):
+    assert slots(Net(Block(core), Block(core), memory=True)) == [*BLOCK * 2, "final"]
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_a_router_that_divides_by_a_sum_has_no_norm(functional):
+    assert slots(Net(Routed(functional), Routed(functional))) == ["input", "input", "final"]
+
+
+def test_coupled_halves():
+    found = audited(Net(Coupled(), Coupled(), Coupled()))
+    assert [site.slot for site in found.sites] == ["input"] * 6 + ["final"]
+    assert len(found.blocks) == 6
+
+
+@pytest.mark.parametrize("gate", [variants.Gate, variants.Cell])
+def test_gated_residuals(gate):
+    found = audited(Net(Gated(gate), Gated(gate)))
+    assert [site.slot for site in found.sites] == ["input"] * 4 + ["final"]
+    assert found.placement == "pre"
+    assert len(found.blocks) == 4
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_dynamic_hyper_connections(depth):
+    found = audited(variants.HyperConnected(depth))
+    assert [site.slot for site in found.sites] == ["input", "input"] * depth + ["final"]
+    assert found.placement == "pre"
+
+
+def test_a_low_rank_update_of_the_head():
+    model = Net(Block("softmax"), Block("softmax"))
+    model.head = LowRank(model.head)
+    assert slots(model) == [*BLOCK * 2, "final"]
+
+
+def test_a_norm_by_einsum():
+    block = Block("softmax")
+    block.norm1 = variants.EinsumRMS()
+    found = audited(Net(block))
+    assert [(site.name, site.kind, site.slot) for site in found.sites][:2] == [
+        ("blocks.0.norm1", "rms", "input"),
+        ("blocks.0.attention.q_norm", "layer", "inner.q"),
+    ]
+
+
+def test_a_recurrent_network_has_no_residuals():
+    found = audited(variants.Recurrent())
+    assert {site.slot for site in found.sites} == {"plain"}
+    assert len(found.sites) == 3 * TOKENS.shape[1]
+    assert found.placement == "plain"
+
+
+def test_gated_branches_are_named():
+    found = audited(Net(Modulated(), Modulated(), memory=True))
+    names = [arm.module for block in found.blocks for arm in block.arms]
+    assert names == ["blocks.0.attn", "blocks.0.mlp", "blocks.1.attn", "blocks.1.mlp"]
+
+
+def test_two_streams_of_the_same_branches_are_named():
+    found = audited(variants.Dual())
+    assert [site.slot for site in found.sites] == ["stream"] * 3 + ["final"]
+    assert found.placement == "residual-dual"
+    assert "mixed placements" not in {finding.rule for finding in found.findings}
+
+
+def test_parallel_branches_with_a_norm_on_the_sum_are_named():
+    found = audited(variants.ParallelPost())
+    assert [site.slot for site in found.sites] == ["stream"] * 3
+    assert found.placement == "post"
+    assert found.equations == ("N(x + F1(x) + F2(x))",)
+
+
+def test_positional_convolutions_do_not_change_the_name():
+    assert audited(Net(Positional(), Positional())).placement == "pre"
+
+
+def test_a_branch_that_is_added_later():
+    found = audited(Net(Shortcut(), Shortcut()))
+    assert [site.slot for site in found.sites] == ["input"] * 4 + ["final"]
+    assert found.equations == ("x + F(N(x))",)
+    assert len(found.blocks) == 6
+
+
+def test_queries_that_begin_with_zeros():
+    assert slots(variants.Queries()) == ["stream"] * 4
