@@ -153,12 +153,18 @@ def audit(arguments: argparse.Namespace) -> int:
     configuration, for which no weights are needed. The exit code is 1 when a finding is an error.
     """
     from normplace.audit import audit as examine
-    from normplace.audit.load import from_config, from_factory
+    from normplace.audit.hf import audit_config
+    from normplace.audit.load import from_factory
 
     if (arguments.factory is None) == (arguments.hf is None):
         raise UsageError("give either package.module:factory or --hf with a configuration.")
-    model, inputs, kwargs = from_factory(arguments.factory) if arguments.hf is None else from_config(arguments.hf)
-    found = examine(model, *inputs, **kwargs)
+    if arguments.hf is None:
+        model, inputs, kwargs = from_factory(arguments.factory)
+        found = examine(model, *inputs, **kwargs)
+    else:
+        found, note = audit_config(arguments.hf)
+        if note is not None:
+            print(note, file=sys.stderr)
     print(found.to_json() if arguments.json else found)
     if arguments.html is not None:
         found.save_html(arguments.html)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,18 @@ from torch import Tensor, nn
 
 from normplace.audit.record import said_by
 from normplace.errors import UsageError
+from normplace.fields import quoted
 from normplace.references import load_reference
 
 LENGTH = 16
 IMAGE = 224
 FRAMES, SAMPLES = 3000, 16000
 
+LIMITS = {"layer": 10_000, "depth": 10_000, "block": 1_000_000, "expert": 100_000, "position": 10_000_000}
+MOST = 10**10
+"""The largest whole number of a configuration, and of fields whose names have these words."""
+
+Build = Callable[[Any], nn.Module]
 Loaded = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
@@ -62,37 +70,113 @@ def from_config(path: Path) -> Loaded:
     Raises:
         UsageError: If transformers is missing, or there is no configuration it knows.
     """
+    config, build = read_config(path)
+    with torch.device("meta"):
+        model = build_model(path, config, build)
+        return model, (), hf_inputs(model, config)
+
+
+def read_config(path: Path) -> tuple[Any, Build]:
+    """A configuration of Hugging Face, and what builds its model.
+
+    Args:
+        path: A ``config.json``, or a folder that holds it.
+
+    Raises:
+        UsageError: If transformers is missing, or there is no configuration it knows.
+    """
     if importlib.util.find_spec("transformers") is None:
         raise UsageError("auditing a Hugging Face configuration needs transformers: pip install 'normplace[hf]'.")
     import transformers
 
-    file = path / "config.json" if path.is_dir() else path
-    if not file.is_file():
+    try:
+        file = path / "config.json" if path.is_dir() else path
+        there = file.is_file()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{quoted(str(path))} cannot be read ({said_by(error)}): check the path.") from error
+    if not there:
         raise UsageError(f"there is no configuration at {path}: give a config.json, or a folder that holds one.")
-    try:
-        config = transformers.AutoConfig.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # each configuration class of transformers checks its values in its own way
-        raise UsageError(f"{file} is no configuration that transformers knows ({said_by(error)}).") from None
+    with quiet():
+        try:
+            config = transformers.AutoConfig.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # each configuration class has checks of its own, and fails in its own way
+            raise UsageError(
+                f"{file} is no configuration that transformers knows ({said_by(error)}): check its fields."
+            ) from error
+    _check_sizes(file, config.to_dict())
     config._experts_implementation = "batched_mm"  # the one that does not ask for the router's values
-    names = [name for name in getattr(config, "architectures", None) or () if hasattr(transformers, name)]
-    build: Callable[[Any], nn.Module] = (
-        getattr(transformers, names[0])._from_config if names else transformers.AutoModel.from_config
-    )
+    named = getattr(config, "architectures", None)
+    names = named if isinstance(named, list | tuple) else ()
+    classes = [getattr(transformers, name, None) for name in names if isinstance(name, str)]
+    known = [build for kind in classes if (build := getattr(kind, "_from_config", None)) is not None]
+    return config, known[0] if known else transformers.AutoModel.from_config
+
+
+def build_model(path: Path, config: Any, build: Build) -> nn.Module:
+    """The model of a configuration, on the default device.
+
+    Raises:
+        UsageError: If transformers cannot build it.
+    """
     try:
-        with torch.device("meta"):
-            model = build(config)
-    except Exception as error:
-        raise UsageError(f"transformers cannot build the model of {file} ({said_by(error)}).") from error
-    with torch.device("meta"):
-        return model, (), hf_inputs(model, config)
+        with quiet():
+            return build(config)
+    except Exception as error:  # whatever an ill-typed field leads to
+        raise UsageError(
+            f"transformers cannot build the model of {path} ({said_by(error)}): check the fields of the configuration."
+        ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers from writing advice about its kernels to stderr."""
+    import transformers
+
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers.logging.set_verbosity(level)
+
+
+def _check_sizes(file: Path, fields: Any, name: str = "") -> None:
+    """Refuse sizes that no model has, which would take forever to build even without memory.
+
+    Raises:
+        UsageError: If there is one.
+    """
+    if isinstance(fields, Mapping):
+        for key, value in fields.items():
+            _check_sizes(file, value, str(key))
+    elif isinstance(fields, list | tuple):
+        for value in fields:
+            _check_sizes(file, value, name)
+    elif isinstance(fields, int):
+        limit = next((limit for word, limit in LIMITS.items() if word in name), MOST)
+        if fields > limit:
+            raise UsageError(f"{file} has {name}={quoted(fields)}, which is more than any model has: check the field.")
 
 
 def hf_inputs(model: nn.Module, config: Any) -> dict[str, Tensor]:
     """Keyword arguments that fit a Hugging Face model: token ids, pixels or sound of the size its configuration says.
 
     Raises:
-        UsageError: If the model reads something else.
+        UsageError: If the model reads something else, or the configuration has no sizes for it.
     """
+    try:
+        return _hf_inputs(model, config)
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(
+            f"the configuration of {type(model).__name__} has no valid size of its inputs ({said_by(error)}): check it."
+        ) from error
+
+
+def _hf_inputs(model: nn.Module, config: Any) -> dict[str, Tensor]:
     parameters: Mapping[str, Any] = inspect.signature(model.forward).parameters
     ids = torch.zeros(1, LENGTH, dtype=torch.long)
     made: dict[str, Tensor] = {}
