@@ -137,12 +137,12 @@ def verify(arguments: argparse.Namespace) -> int:
                 judged += [{**place, **as_json(judge(claim, done))} for claim in one.run.study.claims]
         print(json.dumps(judged, indent=1, ensure_ascii=False))
         return _report_damage(recorded)
-    found: list[Judgement] = []
+    judgements: list[Judgement] = []
     for one in recorded:
         print(f"{one.run.study.name} at scale {one.run.scale}, {len(one.lines)} trials in {one.path}")
         with fitting(one.path):
-            found += _print_verdicts(one.run.study.claims, one.lines, every_check=True)
-    print(multiplicity(found))
+            judgements += _print_verdicts(one.run.study.claims, one.lines, every_check=True)
+    print(multiplicity(judgements))
     return _report_damage(recorded)
 
 
@@ -244,10 +244,10 @@ def _print_verdicts(claims: Sequence[Claim], lines: Sequence[Line], every_check:
     from normplace.lab.verdicts import printed
 
     done = SuccessfulLines(lines)
-    judged = [judge(claim, done) for claim in claims]
-    for judgement in judged:
+    judgements = [judge(claim, done) for claim in claims]
+    for judgement in judgements:
         print("\n".join(printed(judgement, every_check)))
-    return judged
+    return judgements
 
 
 def _report_damage(recorded: Sequence[Recorded]) -> int:

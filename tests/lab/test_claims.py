@@ -20,6 +20,7 @@ from normplace.lab.claims import (
     pick,
     sign_and_size,
 )
+from normplace.lab.intervals import Bootstrap
 from normplace.lab.results import Line
 
 
@@ -134,10 +135,13 @@ def test_the_seeds_that_would_decide_an_open_check():
     (measured,) = judge(claim(HIGH), lines(OPEN)).measurements
     mean, deviation = statistics.fmean(OPEN), statistics.stdev(OPEN)
     n = measured.seeds_to_decide
-    half = [t.ppf(0.975, k - 1) * deviation / math.sqrt(k) for k in (n, n - 1 - n // 20)]
+    half = [t.ppf(0.975, k - 1) * deviation / math.sqrt(k) for k in (n, n - 1)]
     assert half[0] < mean - 1 < half[1]
     (level,) = judge(claim(HIGH), lines([0.9, 1.1, 0.8, 1.2, 1.0])).measurements
     assert level.seeds_to_decide is None  # the mean is at the threshold
+    clusters = replace(HIGH, interval=Bootstrap(), at_least=-0.05)
+    (few,) = judge(replace(claim(clusters), seeds=3), lines([1.0, 0, 0])).measurements
+    assert (few.state, few.seeds_to_decide) == (State.OPEN, Bootstrap.least)
 
 
 @pytest.mark.parametrize(

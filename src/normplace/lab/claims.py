@@ -220,12 +220,20 @@ class Measurement:
         """How many seeds would decide an open check if they scattered like those measured; None if too many."""
         if not self.n or not all(map(math.isfinite, self.values)):
             return None
-        n = max(self.n + 1, self.kind.least)
-        while n <= MOST_SEEDS:
-            if self.check.state(*self.kind.expected(self.values, n)) is not State.OPEN:
-                return n
-            n += max(1, n // 20)
-        return None
+
+        def decides(n: int) -> bool:
+            return self.check.state(*self.kind.expected(self.values, n)) is not State.OPEN
+
+        tried = [max(self.n + 1, self.kind.least)]
+        while not decides(tried[-1]):
+            if tried[-1] >= MOST_SEEDS:
+                return None
+            tried.append(min(2 * tried[-1], MOST_SEEDS))
+        enough, too_few = tried[-1], tried[-2] if len(tried) > 1 else tried[-1] - 1
+        while enough - too_few > 1:
+            middle = (enough + too_few) // 2
+            enough, too_few = (middle, too_few) if decides(middle) else (enough, middle)
+        return enough
 
     def __str__(self) -> str:
         if self.n == 0:

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from normplace.lab.results import Line
 
 CONFIDENCE = 0.95
 TAIL = (1 - CONFIDENCE) / 2
-RESAMPLES = 20_000
+RESAMPLES = 5_000
 
 
 class Interval(ABC):
@@ -240,9 +240,9 @@ def _deviation(values: NDArray[np.float64]) -> float:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-@cache
-def _resamples(n: int) -> NDArray[np.int64]:
+@lru_cache(maxsize=2)
+def _resamples(n: int) -> NDArray[np.int32]:
     """Indices of resamples of n values, one resample per row."""
     if n <= 6:
-        return np.array(list(itertools.product(range(n), repeat=n)))
-    return np.random.default_rng(0).integers(0, n, (RESAMPLES, n))
+        return np.array(list(itertools.product(range(n), repeat=n)), dtype=np.int32)
+    return np.random.default_rng(0).integers(0, n, (RESAMPLES, n), dtype=np.int32)
