@@ -14,9 +14,11 @@ from normplace.audit.examine import analyse, run
 from normplace.audit.operators import MOVES
 from normplace.audit.residuals import Residual
 from normplace.audit.result import ResidualBlock
+from normplace.audit.tape import Op
 from normplace.audit.taps import fresh
 from normplace.audit.trace import Node
 from normplace.convert.keep import Keeping, Measuring
+from normplace.convert.layers import Layers
 from normplace.convert.parts import FixedFactor, Key, LearnedFactor
 from normplace.convert.rewrite import Position, method_of, position_of
 from normplace.errors import UsageError
@@ -73,6 +75,7 @@ class Located:
         self.calls = self.graph.tape.calls
         self.names = [site.name for site in self.audit.sites]
         self._factors = {path for path, part in model.named_modules() if isinstance(part, FixedFactor | LearnedFactor)}
+        self.layers = Layers(self.blocks)
         self.gone: set[str] = set()  # names of norms that were taken out since
 
     def residuals(self, block: int) -> list[Residual]:
@@ -85,6 +88,11 @@ class Located:
         for residual, block in zip(self.assembly.residuals, self.block_of, strict=True):
             found.setdefault(block, []).append(residual)
         return found
+
+    @cached_property
+    def adds(self) -> dict[int, int]:
+        """The residual add that returned each sum."""
+        return {residual.output: at for at, residual in enumerate(self.assembly.residuals)}
 
     def branches(self, block: int) -> list[tuple[Residual, int]]:
         """The value of each of its arms, with the add it goes to."""
@@ -166,16 +174,25 @@ class Located:
         above = set(self._upwards(residual.call))
         width = self._width(value)
         for number in self._unscaled(value):
-            for at, call in enumerate(self.calls):
-                key = next((key for key, result in call.results.items() if result == number), False)
-                if at in above or key is False or self._width(number) != width or is_made(call.path):
+            for at, key in self._returned.get(number, ()):
+                path = self.calls[at].path
+                if at in above or self._width(number) != width or is_made(path):
                     continue
-                if not (unscaled and call.path in self._factors):
-                    return Hold(call.path, (key,), width)
+                if not (unscaled and path in self._factors):
+                    return Hold(path, (key,), width)
         raise UsageError(
             f"nothing can be put behind the branch of block {self._label(block)}, because no module returns what it "
             "adds: put the branch into a module of its own."
         )
+
+    @cached_property
+    def _returned(self) -> dict[int, list[tuple[int, Key]]]:
+        """For each value, the calls that returned it and where in their result it is, each call once."""
+        found: dict[int, list[tuple[int, Key]]] = {}
+        for at, call in enumerate(self.calls):
+            for number, key in {number: key for key, number in reversed(call.results.items())}.items():
+                found.setdefault(number, []).append((at, key))
+        return found
 
     def sum(self, block: int) -> Sum:
         """The sum at the end of a block.
@@ -202,9 +219,18 @@ class Located:
         assert method is not None
         # The audit of the result notices where a method is called more than once, and adds once each time.
         where = op.where[: depth + 1]
-        turns = [other for other in self.graph.tape.ops if other.call == op.call and other.where[: depth + 1] == where]
+        turns = [other for other in self._ops[op.call] if other.where[: depth + 1] == where]
         at = next(turn for turn, other in enumerate(turns) if other is op)
         return Sum(path, method, position, at, len(turns))
+
+    @cached_property
+    def _ops(self) -> dict[int, list[Op]]:
+        """The operators of each call that know where they were asked for."""
+        found: dict[int, list[Op]] = {}
+        for op in self.graph.tape.ops:
+            if op.where:
+                found.setdefault(op.call, []).append(op)
+        return found
 
     def returned(self, block: int) -> Hold | None:
         """The innermost module that is called once and returns the stream behind a block; None if only the model is."""
@@ -241,7 +267,14 @@ class Located:
 
     def arguments_of(self, path: str) -> int:
         """How many arguments a module was called with, the most in any of its calls."""
-        return max((len(call.arguments) for call in self.calls if call.path == path), default=0)
+        return self._argument_counts.get(path, 0)
+
+    @cached_property
+    def _argument_counts(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for call in self.calls:
+            found[call.path] = max(found.get(call.path, 0), len(call.arguments))
+        return found
 
     def projections(self, block: int, arm: int) -> tuple[dict[str, tuple[Hold, int]], int]:
         """What makes the queries and keys of an attention branch, each with its value, and the size of a head.
@@ -275,7 +308,8 @@ class Located:
             if node is None or number in seen:
                 continue
             seen.add(number)
-            for call in self.calls:
+            for at, _ in self._returned.get(number, ()):
+                call = self.calls[at]
                 if call.results == {None: number} and call.parent >= 0 and self._makes(call.path, node):
                     return call.path, number
             if not self.graph.is_barrier(node):
@@ -288,23 +322,6 @@ class Located:
     def _makes(self, path: str, node: Node) -> bool:
         module = self.model.get_submodule(path) if path and not is_made(path) else None
         return isinstance(module, nn.Module) and not any(True for _ in module.children()) and hasattr(module, "weight")
-
-    @cached_property
-    def periods(self) -> dict[int, int]:
-        """For each stream, how many blocks make up one layer: the shortest pattern of kinds that repeats."""
-        found = {}
-        for stream in {block.stream for block in self.blocks}:
-            kinds = [block.kind for block in self.blocks if block.stream == stream]
-            lengths = [at for at in range(1, len(kinds) // 2 + 1) if len(kinds) % at == 0]
-            repeated = [at for at in lengths if kinds == kinds[:at] * (len(kinds) // at)]
-            found[stream] = repeated[0] if repeated else _one_layer(kinds)
-        return found
-
-    def layer(self, block: int) -> tuple[int, int]:
-        """Which layer of its stream a block belongs to, counted from 1, and how many there are."""
-        stream, period = self.blocks[block].stream, self.periods[self.blocks[block].stream]
-        alike = [at for at, other in enumerate(self.blocks) if other.stream == stream]
-        return alike.index(block) // period + 1, -(-len(alike) // period)
 
     def root_mean_squares(self, values: Sequence[int]) -> dict[int, float]:
         """The size of each value, in a second pass; none of a model that has no numbers."""
@@ -325,12 +342,9 @@ class Located:
 
     def _unscaled(self, value: int) -> Iterator[int]:
         """The value and what it was before moves, factors and norms that are gone, nearest first."""
-        taken = {
-            norm.output: norm.input for norm, name in zip(self.norms, self.names, strict=True) if name in self.gone
-        }
         while True:
-            while value in taken:
-                value = taken[value]
+            while value in self._normed and self.names[self._normed[value]] in self.gone:
+                value = self.norms[self._normed[value]].input
             yield value
             node = self.graph.maker(value)
             if node is None:
@@ -340,13 +354,26 @@ class Located:
                 return
             value = held[0]
 
+    @cached_property
+    def _normed(self) -> dict[int, int]:
+        """The norm that returned each value."""
+        return {norm.output: at for at, norm in enumerate(self.norms)}
+
     def _behind(self, value: int) -> set[int]:
         """A value and what its norms made of it."""
-        found, grew = {value}, True
-        while grew:
-            made = {norm.output for norm in self.norms if norm.input in found}
-            grew = not made <= found
+        found, queue = {value}, [value]
+        while queue:
+            made = {self.norms[at].output for at in self._reading.get(queue.pop(), ())} - found
             found |= made
+            queue += made
+        return found
+
+    @cached_property
+    def _reading(self) -> dict[int, list[int]]:
+        """The norms that read each value."""
+        found: dict[int, list[int]] = {}
+        for at, norm in enumerate(self.norms):
+            found.setdefault(norm.input, []).append(at)
         return found
 
     def _width(self, value: int) -> int:
@@ -360,11 +387,6 @@ class Located:
 def is_made(path: str) -> bool:
     """Whether a module is made in the pass, or held outside the tree of modules, so that it cannot be edited."""
     return "<" in path
-
-
-def _one_layer(kinds: Sequence[str]) -> int:
-    """A stream of different kinds of blocks that does not repeat is one layer if it is short, else each is one."""
-    return len(kinds) if 1 < len(kinds) <= 3 and len(set(kinds)) == len(kinds) else 1
 
 
 def label(block: ResidualBlock, at: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from normplace.convert.locate import Hold, Located, is_made, label
 from normplace.convert.parts import FixedFactor, HeadNorm, LearnedFactor
 from normplace.convert.starts import Maker
 from normplace.convert.surgeon import Surgeon
+from normplace.convert.target import is_as, is_learned_alike
 from normplace.errors import UsageError
 from normplace.placement import Block, LearnedScale, Placement, Power, resolved
 
@@ -51,6 +51,11 @@ class Mover:
         self.surgeon = Surgeon(model, located)
         self.like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
         self.maker = Maker(norm, self._templates(model), self.like)
+        layouts = [arm.layout for block in found.blocks for arm in block.arms]
+        self.bare_share = sum(not layout.slots for layout in layouts) / max(len(layouts), 1)
+        self.at: dict[tuple[int | None, str], list[Site]] = {}
+        for site in found.sites:
+            self.at.setdefault((site.block, site.slot), []).append(site)
         self.wanted = [self._wanted(block) for block in range(len(found.blocks))]
         self.sizes: dict[int, float] = {}
         self.unscaled: set[type[nn.Module]] = set()  # kinds of factors that were taken out
@@ -66,12 +71,10 @@ class Mover:
 
     def _wanted(self, block: int) -> Block | None:
         """The target at a block; None for one of few that have no norm, such as a convolution that adds positions."""
-        layouts = [arm.layout for other in self.found.blocks for arm in other.arms]
-        bare = [layout for layout in layouts if not layout.slots]
         own = self.found.blocks[block].arms[0].layout
-        if not own.slots and 0 < len(bare) < BARE * len(layouts):
+        if not own.slots and 0 < self.bare_share < BARE:
             return None
-        layer, depth = self.located.layer(block)
+        layer, depth = self.located.layers.of(block)
         stream = any(arm.layout.stream for arm in self.found.blocks[block].arms)
         kept = replace(own, inner=(), stream=stream, branch=1.0)
         wanted = kept if self.target is None else self.target.at(layer, depth)
@@ -86,7 +89,7 @@ class Mover:
         return wanted
 
     def _sites(self, block: int, slot: str) -> list[Site]:
-        return [site for site in self.found.sites if site.block == block and site.slot == slot]
+        return self.at.get((block, slot), [])
 
     def _keeps(self, block: int, slot: str, wanted: Block) -> bool:
         """Whether what stands in a slot is what the target wants there."""
@@ -238,7 +241,7 @@ class Mover:
         ]
         stay = {
             FixedFactor: all(layout.input_scale == wanted.input_scale for layout, wanted in pairs),
-            LearnedFactor: all(_is_learned_alike(layout, wanted) for layout, wanted in pairs),
+            LearnedFactor: all(is_learned_alike(layout, wanted) for layout, wanted in pairs),
         }
         for kind, stays in stay.items():
             for path in () if stays else self.surgeon.take_factors(kind):
@@ -355,41 +358,21 @@ class Mover:
                 f"the moved model has {len(after.blocks)} residual blocks where {len(self.found.blocks)} were: its "
                 "code does not let its norms be moved."
             )
+        names: dict[tuple[int | None, str], set[str]] = {}
+        for site in after.sites:
+            names.setdefault((site.block, site.slot), set()).add(site.name)
         for at, (block, wanted) in enumerate(zip(after.blocks, self.wanted, strict=True)):
             layouts = [arm.layout for arm in block.arms]
             if self.qk and any({"q", "k"} - set(arm.layout.inner) for arm in block.arms if arm.kind == "attention"):
                 raise UsageError(f"the norms on queries and keys of block {label(block, at)} are not seen there.")
-            crowded = any(len({site.name for site in after.sites if (site.block, site.slot) == (at, slot)})
-                          > max(len(layouts), len(self._sites(at, slot))) for slot in SLOTS)  # fmt: skip
-            if wanted is not None and (crowded or not _is_as(wanted, layouts)):
+            crowded = any(
+                len(names.get((at, slot), ())) > max(len(layouts), len(self._sites(at, slot))) for slot in SLOTS
+            )
+            if wanted is not None and (crowded or not is_as(wanted, layouts)):
                 raise UsageError(
                     f"after the move block {label(block, at)} reads {block.equation} instead of "
                     f"{wanted.equation()}: its code does not let its norms be moved so."
                 )
-
-
-def _is_as(wanted: Block, layouts: Sequence[Block]) -> bool:
-    """Whether the branches of a block are as wanted; factors are compared where the target has some."""
-    if any(layout.stream for layout in layouts) != wanted.stream:
-        return False
-    for layout in layouts:
-        if any(getattr(layout, slot) != getattr(wanted, slot) for slot in ("input", "output", "skip_normed")):
-            return False
-        if wanted.input_scale != 1 and not math.isclose(
-            resolved(layout.input_scale), resolved(wanted.input_scale), rel_tol=1e-3
-        ):
-            return False
-        if isinstance(wanted.branch, LearnedScale) and not _is_learned_alike(layout, wanted):
-            return False
-    return True
-
-
-def _is_learned_alike(one: Block, other: Block) -> bool:
-    """Whether two blocks have learned scales of the same form, or neither has one."""
-    first, second = one.branch, other.branch
-    if isinstance(first, LearnedScale) and isinstance(second, LearnedScale):
-        return first.per_channel == second.per_channel
-    return isinstance(first, LearnedScale) == isinstance(second, LearnedScale)
 
 
 def _running(norm: nn.Module) -> str:

@@ -9,7 +9,7 @@ placed norm and kept parameter receives a gradient, and removed norms are not pa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import torch
 from torch import Tensor, nn
@@ -49,11 +49,10 @@ def verify_numbers(located: Located, record: Sequence[Change], removed: Mapping[
     for name in sorted(idle):
         raise UsageError(f"after the move {name!r} normalizes nothing, so the move is refused: check its code.")
     streams = [(norm, _summing_block(located, norm, change)) for norm, _, change in new if change.slot == "stream"]
-    for norm, block in streams:
-        check_nothing_added_behind(located, norm, block)
-    for norm, site, change in new:
-        if change.slot == "input" and site.block is not None:
-            check_read_through(located, norm, site.block)
+    check_nothing_added_behind(located, streams)
+    check_read_through(
+        located, {site.block for _, site, change in new if change.slot == "input" and site.block is not None}
+    )
     if any(parameter.is_meta for parameter in located.model.parameters()):
         return  # there are no numbers
     wanted = {value for norm, *_ in pairs for value in (norm.input, norm.output)}
@@ -78,8 +77,7 @@ def _summing_block(located: Located, norm: Norm, change: Change) -> int:
     sums = reach.plain.get(norm.input, 0) & reach.sums
     if not sums:
         raise UsageError(f"after the move {change.name!r} does not read a residual sum, so the move is refused.")
-    outputs = [residual.output for residual in located.assembly.residuals]
-    return located.block_of[outputs.index(reach.latest(sums))]
+    return located.block_of[located.adds[reach.latest(sums)]]
 
 
 def check_gone(model: nn.Module, removed: Mapping[str, nn.Module], names: Iterable[str]) -> None:
@@ -159,57 +157,70 @@ def check_sum(located: Located, norm: Norm, block: int, tensors: Mapping[int, Te
         raise _not_whole(located, block, "it does not equal the skip plus the branches")
 
 
-def check_nothing_added_behind(located: Located, norm: Norm, block: int) -> None:
-    """Behind a norm on the sum nothing more of the same stream is added, past it, before the next block."""
+def check_nothing_added_behind(located: Located, streams: Sequence[tuple[Norm, int]]) -> None:
+    """Behind a norm on the sum nothing more of the same stream is added, past it, before the next block.
+
+    Args:
+        located: The recorded pass.
+        streams: Norms on sums, with their blocks.
+    """
     graph, reach = located.graph, located.assembly.reach
-    stream = located.blocks[block].stream
-    own = 0
-    for at, other in enumerate(located.blocks[: block + 1]):
-        if other.stream == stream:
-            for residual in located.residuals(at):
-                own |= reach.bit[residual.output] | reach.bit.get(residual.fork, 0)
-    through = reach.bit.get(norm.output, 0)
-    blocks = {residual.node for residual in located.assembly.residuals}
-    inside = {node for other in located.norms for node in other.nodes}
-    queue, seen = [norm.output], set()
-    while queue:
-        value = queue.pop()
-        for at in graph.consumers.get(value, ()):
-            node = graph.nodes[at]
-            if at in seen or at in inside or graph.is_barrier(node):
-                continue
-            seen.add(at)
-            for other in graph.data_inputs(node) if node.name in ADDS or node.name == "sub" else ():
-                past = reach.any.get(other, 0)
-                if other != value and past & own and not past & through:
-                    where = graph.path(node) or "the model"
-                    raise _not_whole(located, block, f"{where!r} adds another branch behind it")
-            queue += () if at in blocks else node.outputs
+    inside = {node for norm in located.norms for node in norm.nodes}
+    adds = {residual.node for residual in located.assembly.residuals}
+    upto = _streams_upto(located)
+    for norm, block in streams:
+        own, through = upto[block], reach.bit.get(norm.output, 0)
+        queue, seen = [norm.output], set()
+        while queue:
+            value = queue.pop()
+            for at in graph.consumers.get(value, ()):
+                node = graph.nodes[at]
+                if at in seen or at in inside or graph.is_barrier(node):
+                    continue
+                seen.add(at)
+                for other in graph.data_inputs(node) if node.name in ADDS or node.name == "sub" else ():
+                    past = reach.any.get(other, 0)
+                    if other != value and past & own and not past & through:
+                        where = graph.path(node) or "the model"
+                        raise _not_whole(located, block, f"{where!r} adds another branch behind it")
+                queue += () if at in adds else node.outputs
 
 
-def check_read_through(located: Located, norm: Norm, block: int) -> None:
+def _streams_upto(located: Located) -> list[int]:
+    """For each block the values of its stream up to it, as a bit set."""
+    reach, found = located.assembly.reach, []
+    streams: dict[int, int] = {}
+    for at, block in enumerate(located.blocks):
+        for residual in located.residuals(at):
+            bits = reach.bit[residual.output] | reach.bit.get(residual.fork, 0)
+            streams[block.stream] = streams.get(block.stream, 0) | bits
+        found.append(streams[block.stream])
+    return found
+
+
+def check_read_through(located: Located, blocks: Iterable[int]) -> None:
     """A branch reads the stream through its input norm alone."""
     graph, assembly = located.graph, located.assembly
-    inside = {
-        node
-        for other, site in zip(located.norms, located.audit.sites, strict=True)
-        if site.block == block and site.slot == "input"
-        for node in other.nodes
-    }
-    for residual in located.residuals(block):
-        region = assembly.cores.between(residual, assembly.reach)
-        for node in _readers(located, residual, region):
-            if node not in inside:
-                where = graph.path(graph.nodes[node]) or "the model"
-                raise UsageError(
-                    f"after the move {where!r} reads the stream past the input norm of block "
-                    f"{label(located.blocks[block], block)}, so the move is refused: pass it what the norm returns."
-                )
+    every = {node for norm in located.norms for node in norm.nodes}
+    inside: dict[int | None, set[int]] = {}
+    for norm, site in zip(located.norms, located.audit.sites, strict=True):
+        if site.slot == "input":
+            inside.setdefault(site.block, set()).update(norm.nodes)
+    for block in sorted(blocks):
+        for residual in located.residuals(block):
+            region = assembly.cores.between(residual, assembly.reach)
+            for node in _readers(located, residual, set(region), every):
+                if node not in inside.get(block, ()):
+                    where = graph.path(graph.nodes[node]) or "the model"
+                    raise UsageError(
+                        f"after the move {where!r} reads the stream past the input norm of block "
+                        f"{label(located.blocks[block], block)}, so the move is refused: pass it what the norm returns."
+                    )
 
 
-def _readers(located: Located, residual: Residual, region: Iterable[int]) -> Iterator[int]:
+def _readers(located: Located, residual: Residual, region: Set[int], norms: Set[int]) -> Iterator[int]:
     """The nodes of a branch that read the stream, seen through moves."""
-    region, queue, seen = set(region), [residual.fork], set()
+    queue, seen = [residual.fork], set()
     while queue:
         value = queue.pop()
         for at in located.graph.consumers.get(value, ()):
@@ -217,7 +228,7 @@ def _readers(located: Located, residual: Residual, region: Iterable[int]) -> Ite
                 continue
             seen.add(at)
             node = located.graph.nodes[at]
-            if node.name in MOVES and not any(at in norm.nodes for norm in located.norms):
+            if node.name in MOVES and at not in norms:
                 queue += node.outputs
             else:
                 yield at

@@ -1,0 +1,32 @@
+"""Whether the branches of a block are as a target wants them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from normplace.placement import Block, LearnedScale, resolved
+
+
+def is_as(wanted: Block, layouts: Sequence[Block]) -> bool:
+    """Whether the branches of a block are as wanted; factors are compared where the target has some."""
+    if any(layout.stream for layout in layouts) != wanted.stream:
+        return False
+    for layout in layouts:
+        if any(getattr(layout, slot) != getattr(wanted, slot) for slot in ("input", "output", "skip_normed")):
+            return False
+        if wanted.input_scale != 1 and not math.isclose(
+            resolved(layout.input_scale), resolved(wanted.input_scale), rel_tol=1e-3
+        ):
+            return False
+        if isinstance(wanted.branch, LearnedScale) and not is_learned_alike(layout, wanted):
+            return False
+    return True
+
+
+def is_learned_alike(one: Block, other: Block) -> bool:
+    """Whether two blocks have learned scales of the same form, or neither has one."""
+    first, second = one.branch, other.branch
+    if isinstance(first, LearnedScale) and isinstance(second, LearnedScale):
+        return first.per_channel == second.per_channel
+    return isinstance(first, LearnedScale) == isinstance(second, LearnedScale)
