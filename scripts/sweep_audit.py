@@ -37,11 +37,11 @@ BY_NAME = {case.name: case for case in CASES}
 
 
 def prepare_truth(name: str) -> Any:
-    """A model whose truth is known."""
+    """A model whose truth is known, or why the installed versions cannot build it."""
     try:
         return build(BY_NAME[name])
-    except ImportError as error:
-        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 SOURCES: dict[str, tuple[str, Callable[[], list[str]], Callable[[str], Any]]] = {

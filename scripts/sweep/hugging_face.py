@@ -35,8 +35,7 @@ def _classes(config: type) -> list[type[nn.Module]]:
         for name, value in vars(module).items()
         if isinstance(value, type)
         and issubclass(value, PreTrainedModel)
-        and config.__name__
-        in (getattr(value, "config_class", None) and value.config_class.__name__, _annotation(value))
+        and (getattr(value, "config_class", None) is config or _annotation(value) == config.__name__)
         and "forward" in vars(value)
         and not name.endswith("PreTrainedModel")
     ]
