@@ -13,7 +13,14 @@ from torch import nn
 from sweep.shrink import shrink
 
 # Divisor of widths, side of an image, whether to keep two layers only.
-VARIANTS = ((16, 64, True), (4, 64, True), (16, 64, False), (8, None, True), (1, None, True))
+VARIANTS = (
+    (16, 64, True),
+    (8, 64, True),
+    (4, 64, True),
+    (16, 64, False),
+    (8, None, True),
+    (1, None, True),
+)
 PARAMETERS = 100_000_000
 ENDINGS = ("Model", "ForCausalLM", "ForConditionalGeneration", "")
 

@@ -14,6 +14,7 @@ FIXED = re.compile(
 )
 TOKENS = re.compile(r"\w*(token_id|token_index|token_idx|start_id|end_id)")
 VOCABULARY = 160
+OPEN = {"vocab_size": VOCABULARY, "num_experts_per_tok": 2, "prediction_length": 4, "pad_token_id": 0}
 SMALL = {
     "vocab_size": VOCABULARY, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "moe_num_experts": 4,
     "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "num_queries": 6, "first_k_dense_replace": 1,
@@ -37,6 +38,7 @@ def shrink(config: dict[str, Any], factor: int, image: int | None, fewer_layers:
         layers = {value for key, value in config.items() if isinstance(value, int) and LAYERS.fullmatch(key)}
     small = {key: _shrunk(key, value, factor, image, layers) for key, value in config.items()}
     # Some defaults leave open what their model needs.
+    small |= {key: value for key, value in OPEN.items() if small.get(key, 0) is None}
     if small.get("head_dim", 0) is None and small.get("hidden_size") and small.get("num_attention_heads"):
         small["head_dim"] = small["hidden_size"] // small["num_attention_heads"]
     if small.get("sliding_window", 0) is None and "sliding_attention" in (small.get("layer_types") or ()):
@@ -51,6 +53,8 @@ def _shrunk(key: str, value: Any, factor: int, image: int | None, layers: set[in
     if isinstance(value, list):
         if layers is not None and key.startswith("depths"):
             return [min(part, 1) for part in value]
+        if key.endswith("section") and all(part % factor == 0 for part in value):
+            return [part // factor for part in value]
         per_layer = len(value) > 4 or "layer" in key or isinstance(value[0] if value else 0, str | bool)
         if layers and len(value) in layers and len(value) > 2 and per_layer:
             return _kinds(value)
