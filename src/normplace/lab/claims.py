@@ -279,12 +279,15 @@ class SuccessfulLines(list[Line]):
     def __init__(self, lines: Iterable[Line]) -> None:
         super().__init__(line for line in lines if line.status == "ok")
         self._picked: dict[tuple[object, ...], list[Line]] = {}
+        self._parts: dict[str, list[Line]] = {}
+        for line in self:
+            self._parts.setdefault(line.part, []).append(line)
 
     def pick(self, part: str, fields: Mapping[str, object]) -> list[Line]:
         """The lines of one part whose configuration has these values."""
         key = (part, *sorted(fields.items(), key=lambda field: field[0]))
         if key not in self._picked:
-            self._picked[key] = _picked(self, part, fields)
+            self._picked[key] = _picked(self._parts.get(part, []), part, fields)
         return self._picked[key]
 
 

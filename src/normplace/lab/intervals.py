@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -100,9 +100,7 @@ class Student(Interval):
         return mean, *self._around(mean, _deviation(array), n)
 
     def _around(self, mean: float, deviation: float, n: int) -> tuple[float, float]:
-        from scipy.stats import t
-
-        half = float(t.ppf(1 - TAIL, n - 1)) * deviation / math.sqrt(n)
+        half = _student_quantile(n - 1) * deviation / math.sqrt(n)
         low, high = max(mean - half, self.low), min(mean + half, self.high)
         if self.trials:
             exact = exact_share(round(mean * n * self.trials), n * self.trials)
@@ -125,10 +123,10 @@ class Bootstrap(Interval):
 
     def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
         """The widened percentiles of the means of all resamples."""
-        from scipy.stats import norm, t
+        from scipy.stats import norm
 
         n = len(values)
-        tail = float(norm.cdf(-math.sqrt(n / (n - 1)) * t.ppf(1 - TAIL, n - 1)))
+        tail = float(norm.cdf(-math.sqrt(n / (n - 1)) * _student_quantile(n - 1)))
         low, high = np.quantile(values[_resamples(n)].mean(1), [tail, 1 - tail], method="inverted_cdf")
         return float(low), float(high)
 
@@ -238,6 +236,14 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 def _deviation(values: NDArray[np.float64]) -> float:
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+@cache
+def _student_quantile(degrees: int) -> float:
+    """The quantile that bounds 95% of Student's distribution; SciPy takes long to compute it."""
+    from scipy.stats import t
+
+    return float(t.ppf(1 - TAIL, degrees))
 
 
 @lru_cache(maxsize=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from normplace.lab.claims import Judgement, Measurement, State, SuccessfulLines, Verdict, judge
+from normplace.lab.claims import Judgement, Measurement, State, Verdict, judge
 from normplace.lab.report.markup import Html, cite, escape, join, number, tag
 from normplace.lab.report.notes import Note, fold
 from normplace.lab.report.section import Section
@@ -32,8 +32,7 @@ _COLUMNS = ("Claim", "Verdict", "Measured", "Estimate and 95% interval", "n", "N
 
 def judgements(section: Section) -> list[Judgement]:
     """The verdict on each claim of the section's study."""
-    done = SuccessfulLines(section.lines)
-    return [judge(claim, done) for claim in section.study.claims]
+    return [judge(claim, section.done) for claim in section.study.claims]
 
 
 def totals(judged: Sequence[Sequence[Judgement]]) -> Html:

@@ -8,8 +8,10 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
+from normplace.lab.claims import SuccessfulLines
 from normplace.lab.environment import describe
 from normplace.lab.report.charts import chart_request, render_chart
 from normplace.lab.report.drawing import draw
@@ -41,10 +43,10 @@ class Section:
     source: str
     damaged: int = 0
 
-    @property
-    def done(self) -> list[Line]:
+    @cached_property
+    def done(self) -> SuccessfulLines:
         """The trials that succeeded."""
-        return [line for line in self.lines if line.status == "ok"]
+        return SuccessfulLines(self.lines)
 
     @property
     def failed(self) -> list[Line]:
