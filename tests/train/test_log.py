@@ -106,3 +106,13 @@ def test_an_unknown_or_missing_log_is_refused(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install wandb"):
         logs.check_sinks(["wandb"])
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b"3", b"\xff\xfe", b"[" * 100_000])
+def test_a_damaged_line_is_named(tmp_path, line):
+    (tmp_path / "log.jsonl").write_bytes(b'{"event":"step","step":1}\n' + line + b'\n{"event":"st')
+    with pytest.raises(UsageError, match="line 2 of") as caught:
+        logs.read_log(tmp_path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match="cannot be read"):
+        logs.read_log(tmp_path / "absent")

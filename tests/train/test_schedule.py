@@ -32,6 +32,10 @@ def test_wsd_stays_then_falls_to_its_floor():
     [
         ({"kind": "cosin"}, "did you mean 'cosine'"),
         ({"peak": 0.0}, "must be positive"),
+        ({"peak": float("inf")}, "must be positive and finite"),
+        ({"peak": "fast"}, "peak takes a number"),
+        ({"steps": 2.5}, "steps takes a whole number"),
+        ({"decay": float("nan")}, "decay takes a number"),
         ({"warm_up": 10}, "does not fit into 10"),
         ({"decay": 1.5}, "parts of 1"),
     ],

@@ -136,6 +136,12 @@ def test_rows_are_drawn_for_many_steps_at_once():
     ("options", "reason"),
     [
         ({"steps": 0}, "steps must be at least 1"),
+        ({"steps": "x"}, "steps takes a whole number"),
+        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"learning_rate": float("nan")}, "learning_rate takes a number"),
+        ({"clip": -1.0}, "clip must be above 0"),
+        ({"warm_up": -1}, "warm_up must be at least 0"),
+        ({"weight_decay": -0.1}, "weight_decay must be at least 0"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
         ({"precision": "bfloat"}, "did you mean 'bfloat16'"),
     ],

@@ -163,6 +163,24 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
     Args:
         path: The file, or the folder of the run.
+
+    Raises:
+        UsageError: If the file cannot be read, or a line is not a JSON object.
     """
     path = path / FILE if path.is_dir() else path
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
+    entries = []
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):  # not finished
+            continue
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"line {number} of {path} is damaged: remove it.") from error
+        if not isinstance(entry, dict):
+            raise UsageError(f"line {number} of {path} is not a JSON object: remove it.")
+        entries.append(entry)
+    return entries

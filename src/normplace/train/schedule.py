@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from normplace.errors import UsageError, unknown
+from normplace.fields import check_types
 
 SCHEDULES = ("cosine", "wsd", "constant")
 
@@ -42,10 +43,11 @@ class Schedule:
     floor: float = 0.1
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.kind not in SCHEDULES:
             raise unknown("schedule", self.kind, SCHEDULES)
-        if not self.peak > 0:
-            raise UsageError(f"the learning rate must be positive, got {self.peak}.")
+        if not 0 < self.peak < math.inf:
+            raise UsageError(f"the learning rate must be positive and finite, got {self.peak}.")
         if not 0 <= self.warm_up < self.steps:
             raise UsageError(f"a warm-up of {self.warm_up} steps does not fit into {self.steps}: lower warm_up.")
         if not (0 <= self.decay <= 1 and 0 <= self.floor <= 1):

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.errors import expect_at_least, unknown
+from normplace.errors import unknown
+from normplace.fields import check_range, check_types
 from normplace.tasks.sequences.batch import IGNORE, SequenceTask
 from normplace.train.replay import Replayed, set_rate
 
@@ -37,7 +38,7 @@ class SequenceTraining:
         cuda_graph: Whether to replay one recorded step instead of launching its kernels one by one; on a GPU only.
 
     Raises:
-        UsageError: If a number is too small or a name unknown.
+        UsageError: If a number is out of range or of another type, or a name unknown.
     """
 
     steps: int
@@ -52,7 +53,10 @@ class SequenceTraining:
     cuda_graph: bool = True
 
     def __post_init__(self) -> None:
-        expect_at_least(1, self, "steps", "batch_size", "every")
+        check_types(self)
+        check_range(self, "steps", "batch_size", "every", least=1)
+        check_range(self, "learning_rate", "clip", above=0, below=math.inf)
+        check_range(self, "warm_up", "weight_decay", least=0, below=math.inf)
         if self.schedule not in SCHEDULES:
             raise unknown("schedule", self.schedule, SCHEDULES)
         if self.precision not in PRECISIONS:

@@ -158,6 +158,17 @@ def test_settings_without_a_counterpart_are_refused(name, change, said):
         from_huggingface(model)
 
 
+@pytest.mark.parametrize("rope", [None, 3, {}, {"rope_type": "default"}, {"rope_theta": "x"}])
+def test_a_configuration_without_a_base_of_rotary_positions_is_refused(rope):
+    family, fields = MODELS["llama"]
+    kind = getattr(transformers, FAMILIES[family].model)
+    with torch.device("meta"):
+        model = kind(kind.config_class(**fields))
+    model.config.__dict__["rope_parameters"] = rope
+    with pytest.raises(UsageError, match="has no rope_theta in rope_parameters"):
+        from_huggingface(model)
+
+
 def test_other_models_are_refused():
     with pytest.raises(UsageError, match="unknown family"):
         from_huggingface(torch.nn.Linear(2, 2))

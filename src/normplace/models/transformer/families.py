@@ -6,7 +6,7 @@ Llama and HyperCLOVA X, and attention's output norm in Gemma 2 and OLMo 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
+from normplace.fields import quoted
 from normplace.models.transformer.config import (
     AttentionConfig,
     HeadConfig,
@@ -88,10 +89,13 @@ def _refuse(config: Any, **allowed: Any) -> None:
 
 
 def _theta(config: Any) -> float:
-    rope = config.rope_parameters
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, Mapping) or not isinstance(rope.get("rope_theta"), int | float):
+        raise UsageError(f"the configuration has no rope_theta in rope_parameters, which are {quoted(rope)}: set it.")
     if rope.get("rope_type", "default") != "default" or rope.get("partial_rotary_factor", 1.0) != 1:
+        kind = rope.get("rope_type", "default")
         raise UsageError(
-            f"rotary positions of type {rope['rope_type']!r} have no counterpart here: only 'default' has."
+            f"rotary positions of type {kind!r} or of a part of each head have no counterpart here: only 'default' has."
         )
     return float(rope["rope_theta"])
 
