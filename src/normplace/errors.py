@@ -43,7 +43,7 @@ def expect_whole(least: int, **values: object) -> None:
     """
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-            raise UsageError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+            raise UsageError(f"{name} must be a whole number of at least {least}, got {_shown(value)}.")
 
 
 def expect_number(name: str, value: object, least: float | None = None, *, above: bool = False) -> None:
@@ -52,11 +52,20 @@ def expect_number(name: str, value: object, least: float | None = None, *, above
     Raises:
         UsageError: If it is not.
     """
-    number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    try:
+        number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
     if math.isfinite(number) and (least is None or number > least or (number == least and not above)):
         return
     if least == 0:
         wanted = "positive and finite" if above else "zero or more and finite"
     else:
         wanted = "a finite number" + ("" if least is None else f" {'above' if above else 'of at least'} {least}")
-    raise UsageError(f"{name} must be {wanted}, got {value!r}.")
+    raise UsageError(f"{name} must be {wanted}, got {_shown(value)}.")
+
+
+def _shown(value: object) -> str:
+    """A value in at most one short line."""
+    text = " ".join(repr(value)[:200].split())
+    return text if len(text) <= 60 else f"{text[:60]}…"

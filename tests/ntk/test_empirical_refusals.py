@@ -209,7 +209,7 @@ def test_arguments(sentence):
 
 
 def test_stream_refuses_at_the_call():
-    with pytest.raises(UsageError, match="block is 0"):
+    with pytest.raises(UsageError, match="block must be a whole number"):
         empirical_blocks(nn.Linear(3, 1), X, block=0)
     with pytest.raises(UsageError, match="BatchNorm1d"):
         empirical_blocks(nn.BatchNorm1d(3), X)

@@ -235,8 +235,8 @@ def test_float32_inputs_are_accumulated_in_float64():
         ({"norm_at": "first"}, "norm is None"),
         ({"norm_position": "befor"}, "did you mean 'before'"),
         ({"depth": 0}, "at least 1"),
-        ({"bias_variance": -1.0}, "not negative"),
-        ({"weight_variance": float("nan")}, "not negative"),
+        ({"bias_variance": -1.0}, "zero or more"),
+        ({"weight_variance": float("nan")}, "zero or more"),
     ],
 )
 def test_impossible_networks_are_refused(arguments, message):
@@ -254,7 +254,7 @@ def test_impossible_networks_are_refused(arguments, message):
         (torch.zeros(0, 2), None, {}, "empty"),
         ([[1.0]], None, {}, "must be a torch.Tensor"),
         (torch.zeros(3, 2), None, {"kind": "nkt"}, "did you mean 'ntk'"),
-        (torch.zeros(3, 2), None, {"block_rows": 0}, "positive whole number"),
+        (torch.zeros(3, 2), None, {"block_rows": 0}, "whole number of at least 1"),
         (torch.full((1, 1), 1e200, dtype=torch.float64), None, {}, "rescale"),
     ],
 )

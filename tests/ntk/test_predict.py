@@ -154,7 +154,7 @@ def test_zero_targets_are_no_special_case():
         ({"kernel_test": torch.zeros(5, 11)}, "12 training rows"),
         ({"f0_train": torch.zeros(12)}, "both or neither"),
         ({"f0_train": torch.zeros(12, 2), "f0_test": torch.zeros(5)}, "must agree"),
-        ({"time": -1.0}, "not negative"),
+        ({"time": -1.0}, "zero or more"),
         ({"time": 1.0, "method": "cg"}, "eigh"),
         ({"time": 1.0, "method": "cholesky"}, "eigh"),
         ({"method": "choleski"}, "did you mean 'cholesky'"),

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_number
 from normplace.ntk.checks import require_columns, require_floating, require_kernel, require_same_device
 from normplace.ntk.solve import eigen, rounding_floor, singular, weakest_row
 
@@ -119,11 +119,9 @@ def bound(
     kernel = require_kernel("kernel_train", kernel_train)
     y = require_columns("targets", targets, len(kernel))
     require_same_device(kernel_train=kernel, targets=y)
-    for name, value in (("diagonal_sup", diagonal_sup), ("scale", scale)):
-        if not 0 < value < float("inf"):
-            raise UsageError(f"{name} must be positive and finite, not {value!r}.")
-    if not 0 <= jitter < float("inf"):
-        raise UsageError(f"jitter must be finite and not negative, not {jitter!r}.")
+    expect_number("diagonal_sup", diagonal_sup, 0, above=True)
+    expect_number("scale", scale, 0, above=True)
+    expect_number("jitter", jitter, 0)
     seen = float(kernel.diagonal().max())
     # A supremum taken over a grid can miss the data's own maximum by rounding only.
     if diagonal_sup < seen * (1 - 1e3 * torch.finfo(kernel.dtype).eps):

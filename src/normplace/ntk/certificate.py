@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.ntk.checks import require_floating
 from normplace.ntk.growth import combined, steepest
 from normplace.ntk.proof import Proof, prove
@@ -260,10 +260,10 @@ def _make_rays(
         given = require_floating("directions", directions).detach().double().to(x.device)
         if given.shape[1:] != shape:
             raise UsageError(f"directions have shape {tuple(given.shape)}, but (count, *{tuple(shape)}) is needed.")
-    elif isinstance(directions, int) and directions >= 1:
+    elif isinstance(directions, int) and not isinstance(directions, bool) and 1 <= directions <= 100_000:
         given = torch.randn(directions, *shape, generator=generator, dtype=torch.float64).to(x.device)
     else:
-        raise UsageError(f"directions must be a positive whole number or a tensor of directions, not {directions!r}.")
+        raise UsageError("directions must be a positive whole number, at most 100,000, or a tensor of directions.")
     lengths = given.flatten(1).norm(dim=1)
     if bool((lengths == 0).any()):
         raise UsageError("a direction is zero: leave it out.")
@@ -272,10 +272,10 @@ def _make_rays(
     if radius is None:
         spread = float((flat - flat.mean(0)).norm(dim=1).max())
         radius = spread or float(flat.norm(dim=1).max()) or 1.0
-    if not 0 < radius < float("inf"):
-        raise UsageError(f"radius must be positive and finite, not {radius!r}.")
-    if not isinstance(decades, int) or not 4 <= decades <= 60:
-        raise UsageError(f"decades must be a whole number from 4 to 60, not {decades!r}.")
+    expect_number("radius", radius, 0, above=True)
+    expect_whole(4, decades=decades)
+    if decades > 60:
+        raise UsageError("decades must be a whole number from 4 to 60: float64 overflows beyond.")
     rows = torch.randint(len(x), (len(units),), generator=generator).to(x.device)
     steps = torch.arange(2 * decades + 1, dtype=torch.float64) / 2
     # A direction and its opposite stand side by side, so that the first two rays are a line.
@@ -330,8 +330,10 @@ def certificate(
     if elsewhere:
         raise UsageError(f"x is on {data.device}, but parameters are on {', '.join(elsewhere)}: move one of them.")
     double = float64_copy(model)
-    if not isinstance(changes, int) or changes < 0 or not 0 < strength < float("inf"):
-        raise UsageError(f"changes must be a whole number and strength positive, not {changes!r} and {strength!r}.")
+    expect_whole(0, changes=changes)
+    expect_number("strength", strength, 0, above=True)
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise UsageError(f"generator must be a torch.Generator, not {type(generator).__name__}.")
     source = torch.Generator().manual_seed(0) if generator is None else generator
     if source.device.type != "cpu":
         raise UsageError(f"the generator is on {source.device}: give one on the CPU, whatever the model's device.")

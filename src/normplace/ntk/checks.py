@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, unknown
 
 
 def require_floating(name: str, value: object) -> Tensor:
@@ -16,6 +18,8 @@ def require_floating(name: str, value: object) -> Tensor:
     """
     if not isinstance(value, Tensor):
         raise UsageError(f"{name} must be a torch.Tensor, not {type(value).__name__}.")
+    if value.is_nested or value.layout != torch.strided or value.device.type == "meta":
+        raise UsageError(f"{name} is a sparse, nested or meta tensor: give a dense one that holds numbers.")
     if not value.is_floating_point():
         raise UsageError(f"{name} holds {value.dtype}, but a kernel needs real inputs: convert it with .double().")
     if value.numel() == 0:
@@ -24,6 +28,17 @@ def require_floating(name: str, value: object) -> Tensor:
         bad = int((~torch.isfinite(value)).sum())
         raise UsageError(f"{name} holds {bad} non-finite value(s): clean the data first.")
     return value
+
+
+def require_choice(name: str, value: object, options: Iterable[str]) -> str:
+    """``value`` if it is one of the options.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if isinstance(value, str) and value in options:
+        return value
+    raise unknown(name, value if isinstance(value, str) else f"of type {type(value).__name__}", options)
 
 
 def require_rows(name: str, value: object) -> Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_whole
 from normplace.ntk import gram, inputs
 from normplace.ntk.capture import refuse_randomness
 from normplace.ntk.features import Extractor, Features
@@ -119,8 +119,8 @@ def empirical_blocks(
         Slices of rows and columns and the block they select of the dense kernel. The blocks cover it once;
         of a symmetric kernel, a block off the diagonal is computed once and followed by its transpose.
     """
-    if block is not None and block < 1:
-        raise UsageError(f"block is {block}: give the samples along one side of a block, at least 1.")
+    if block is not None:
+        expect_whole(1, block=block)
     job = _Job.prepare(model, x1, x2, output, False, parameters, memory_gb, block=block, streaming=True)
     return _stream(job, progress)
 

@@ -30,8 +30,8 @@ from typing import Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
-from normplace.ntk.checks import require_rows, require_same_device
+from normplace.errors import UsageError, expect_number, expect_whole
+from normplace.ntk.checks import require_choice, require_rows, require_same_device
 from normplace.ntk.moments import Erf, LeakyReLU, Moments
 
 _ACTIVATIONS = ("relu", "leaky_relu", "erf")
@@ -87,20 +87,15 @@ class FullyConnected:
         Raises:
             UsageError: a field holds an unknown name or an impossible value.
         """
-        if not isinstance(self.depth, int) or self.depth < 1:
-            raise UsageError(f"depth must be a whole number of hidden layers, at least 1, not {self.depth!r}.")
-        if self.activation not in _ACTIVATIONS:
-            raise unknown("activation", self.activation, _ACTIVATIONS)
-        if self.norm is not None and self.norm not in _NORMS:
-            raise unknown("norm", self.norm, _NORMS)
-        if self.norm_position not in _POSITIONS:
-            raise unknown("norm_position", self.norm_position, _POSITIONS)
+        expect_whole(1, depth=self.depth)
+        require_choice("activation", self.activation, _ACTIVATIONS)
+        if self.norm is not None:
+            require_choice("norm", self.norm, _NORMS)
+        require_choice("norm_position", self.norm_position, _POSITIONS)
         for name in ("weight_variance", "bias_variance", "last_weight_variance", "eps"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
-                raise UsageError(f"{name} must be finite and not negative, not {value!r}.")
-        if not abs(self.negative_slope) < float("inf"):
-            raise UsageError(f"negative_slope must be finite, not {self.negative_slope!r}.")
+            if name != "last_weight_variance" or self.last_weight_variance is not None:
+                expect_number(name, getattr(self, name), 0)
+        expect_number("negative_slope", self.negative_slope)
         if self.normed_layers and self.norm is None:
             raise UsageError(f"norm_at={self.norm_at!r} places a norm, but norm is None: choose 'layer' or 'rms'.")
 
@@ -113,11 +108,11 @@ class FullyConnected:
         """
         if isinstance(self.norm_at, str):
             named = {"none": (), "first": (1,), "last": (self.depth,), "every": range(1, self.depth + 1)}
-            if self.norm_at not in named:
-                raise unknown("norm_at", self.norm_at, _WHERE)
-            return frozenset(named[self.norm_at])
-        layers = frozenset(self.norm_at)
-        if not all(isinstance(layer, int) and 1 <= layer <= self.depth for layer in layers):
+            return frozenset(named[require_choice("norm_at", self.norm_at, _WHERE)])
+        if not isinstance(self.norm_at, tuple | list | set | frozenset):
+            raise UsageError(f"norm_at must be a name or a tuple of layers, not of type {type(self.norm_at).__name__}.")
+        layers = frozenset(layer if isinstance(layer, int) else 0 for layer in self.norm_at)
+        if not all(1 <= layer <= self.depth for layer in layers):
             raise UsageError(f"norm_at={self.norm_at!r} must hold hidden layers between 1 and {self.depth}.")
         return layers
 
@@ -274,8 +269,9 @@ def infinite(
     """
     if not isinstance(spec, FullyConnected):
         raise UsageError(f"spec must be a FullyConnected, not {type(spec).__name__}.")
-    if kind not in _KINDS:
-        raise unknown("kind", kind, _KINDS)
+    require_choice("kind", kind, _KINDS)
+    if block_rows is not None:
+        expect_whole(1, block_rows=block_rows)
     x1 = require_rows("x1", x1)
     symmetric = x2 is None
     other = x1 if x2 is None else require_rows("x2", x2)
@@ -284,8 +280,6 @@ def infinite(
         raise UsageError(f"x1 has {x1.shape[1]} features and x2 has {other.shape[1]}: they must agree.")
     n1, n2 = len(x1), len(other)
     step = max(1, _BLOCK_ENTRIES // n2) if block_rows is None else block_rows
-    if not isinstance(step, int) or step < 1:
-        raise UsageError(f"block_rows must be a positive whole number, not {block_rows!r}.")
 
     rows, s_diagonal, t_diagonal = _diagonal(spec, x1)
     columns = rows if symmetric else _diagonal(spec, other)[0]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, unknown
+from normplace.ntk.checks import require_choice
 
 Chosen = str | nn.Parameter | Iterable[str] | Iterable[nn.Parameter] | Callable[[str, nn.Parameter], bool] | None
 
@@ -37,6 +38,8 @@ def check_samples(x1: Tensor, x2: Tensor | None) -> None:
         if x1.device != x2.device:
             raise UsageError(f"x1 is on {x1.device} but x2 is on {x2.device}: move both to one device.")
     for label, x in (("x1", x1), ("x2", x2)):
+        if x is not None and x.device.type == "meta":
+            raise UsageError(f"{label} is on the meta device and holds no numbers: give samples that do.")
         if x is not None and x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise UsageError(f"{label} holds NaN or infinite values: remove or replace those samples first.")
 
@@ -47,9 +50,9 @@ def check_output(output: str, diagonal: bool, x2: Tensor | None) -> None:
     Raises:
         UsageError: If either is asked for.
     """
-    options = ("auto", "full", "trace", "sum")
-    if output not in options:
-        raise unknown("output", output, options)
+    require_choice("output", output, ("auto", "full", "trace", "sum"))
+    if not isinstance(diagonal, bool):
+        raise UsageError(f"diagonal must be True or False, not of type {type(diagonal).__name__}.")
     if diagonal and x2 is not None:
         raise UsageError("diagonal=True is about pairs (x_i, x_i) of x1 alone: leave x2 out.")
 
@@ -62,8 +65,10 @@ def budget_bytes(memory_gb: float | None, device: torch.device) -> float:
     """
     if memory_gb is None:
         return torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else 4e9
-    if not memory_gb > 0:
-        raise UsageError(f"memory_gb is {memory_gb}: give the gigabytes to work in, a number above 0.")
+    if not isinstance(memory_gb, int | float) or isinstance(memory_gb, bool):
+        raise UsageError(f"memory_gb is of type {type(memory_gb).__name__}: give the gigabytes to work in, a number.")
+    if not 0 < memory_gb < 1e9:
+        raise UsageError(f"memory_gb is {float(min(memory_gb, 1e9))}: give the gigabytes to work in, a number above 0.")
     return memory_gb * 1e9
 
 
@@ -123,6 +128,11 @@ def _select(model: nn.Module, parameters: Chosen) -> dict[str, nn.Parameter]:
         return every
     if callable(parameters):
         return {name: p for name, p in every.items() if parameters(name, p)}
+    listed = isinstance(parameters, str | nn.Parameter) or not isinstance(parameters, Tensor)
+    if not listed or not isinstance(parameters, Iterable):
+        raise UsageError(
+            f"parameters is of type {type(parameters).__name__}: give parameters, names or a function of both."
+        )
     canonical = {id(p): name for name, p in every.items()}
     # A tied parameter may be asked for by any of its names.
     aliases = {name: canonical[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}

@@ -18,8 +18,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
-from normplace.ntk.checks import require_columns, require_floating, require_kernel, require_same_device
+from normplace.errors import UsageError, expect_number, expect_whole
+from normplace.ntk.checks import (
+    require_choice,
+    require_columns,
+    require_floating,
+    require_kernel,
+    require_same_device,
+)
 from normplace.ntk.conjugate import conjugate_gradients
 from normplace.ntk.solve import cholesky, eigen, extreme_eigenvalues, rounding_floor, singular, weakest_row
 
@@ -89,13 +95,14 @@ class _Solution:
 
 def _jitters(kernel: Tensor, jitter: float | str) -> list[float]:
     """The diagonal additions to try, in turn."""
-    if jitter == "auto":
+    if isinstance(jitter, str) and jitter == "auto":
         mean = float(kernel.diagonal().double().mean())
         # Equal rows with unequal targets get weights of 1/jitter, so a jitter near eps would leave no digits.
         least = 0.01 * torch.finfo(kernel.dtype).eps ** 0.5 * mean
         return [0.0, *(least * 10.0**power for power in range(5))]
-    if isinstance(jitter, str) or not 0 <= jitter < float("inf"):
-        raise UsageError(f"jitter must be a finite number, not negative, or 'auto', not {jitter!r}.")
+    if isinstance(jitter, str):
+        raise UsageError(f"jitter must be a number or 'auto', not {jitter!r}.")
+    expect_number("jitter", jitter, 0)
     return [float(jitter)]
 
 
@@ -188,6 +195,7 @@ def _start(name: str, value: Tensor | None, rows: int, targets: Tensor) -> Tenso
     if value is None:
         return targets.new_zeros(rows, targets.shape[1])
     start = require_columns(name, value, rows)
+    require_same_device(**{name: start, "targets": targets})
     if start.shape[1] != targets.shape[1]:
         raise UsageError(f"{name} has {start.shape[1]} output(s) and targets have {targets.shape[1]}: they must agree.")
     return start
@@ -197,6 +205,8 @@ def _variance(nngp: tuple[Tensor, Tensor, Tensor], kernel_test: Tensor, solution
     """The diagonal of K** + A K Aᵀ − A K*ᵀ − K* Aᵀ (Lee et al. 2019), A = Θ(x*, X) Θ⁻¹ (I − exp(−η t Θ))."""
     if solution.apply is None:
         raise UsageError("the variance needs a factor: leave nngp out, or choose 'cholesky' or 'eigh'.")
+    if not isinstance(nngp, tuple | list) or len(nngp) != 3:
+        raise UsageError("nngp must be three tensors: (train, test against train, test diagonal).")
     tests, rows = kernel_test.shape
     train = require_kernel("nngp[0] (train)", nngp[0]).double()
     cross = require_floating("nngp[1] (test, train)", nngp[1]).double()
@@ -206,6 +216,7 @@ def _variance(nngp: tuple[Tensor, Tensor, Tensor], kernel_test: Tensor, solution
             f"nngp must be (train ({rows}, {rows}), test ({tests}, {rows}), test diagonal ({tests},)), "
             f"not {tuple(train.shape)}, {tuple(cross.shape)}, {tuple(own.shape)}."
         )
+    require_same_device(kernel_test=kernel_test, train=train, cross=cross, own=own)
     transfer = solution.apply(kernel_test.T).T
     spread = own + ((transfer @ train) * transfer).sum(1) - 2 * (transfer * cross).sum(1)
     # It is a square, so what falls below zero is rounding.
@@ -256,15 +267,16 @@ def predict(
         UsageError: the data do not fit or are not finite, or the kernel is singular and no jitter was
         allowed.
     """
-    if method not in _METHODS:
-        raise unknown("method", method, _METHODS)
+    require_choice("method", method, _METHODS)
     if (f0_train is None) != (f0_test is None):
         raise UsageError("f0_train and f0_test belong together: give both or neither.")
-    if time is not None and not 0 <= time < float("inf"):
-        raise UsageError(f"time must be finite and not negative, not {time!r}; leave it out for convergence.")
-    if not 0 < learning_rate < float("inf"):
-        raise UsageError(f"learning_rate must be positive and finite, not {learning_rate!r}.")
-    if not 0 < tolerance < 1:
+    if time is not None:
+        expect_number("time", time, 0)
+    if max_iterations is not None:
+        expect_whole(1, max_iterations=max_iterations)
+    expect_number("learning_rate", learning_rate, 0, above=True)
+    expect_number("tolerance", tolerance, 0, above=True)
+    if not tolerance < 1:
         raise UsageError(f"tolerance must lie between 0 and 1, not {tolerance!r}.")
     given = require_floating("targets", targets)
     matrix = require_kernel("kernel_train", kernel_train) if not callable(kernel_train) else None
@@ -273,7 +285,7 @@ def predict(
     test = require_floating("kernel_test", kernel_test).detach().double()
     if test.ndim != 2 or test.shape[1] != rows:
         raise UsageError(f"kernel_test has shape {tuple(test.shape)}, but (test rows, {rows} training rows) is needed.")
-    require_same_device(kernel_train=matrix, targets=y, kernel_test=test, f0_train=f0_train, f0_test=f0_test)
+    require_same_device(kernel_train=matrix, targets=y, kernel_test=test)
     error = y - _start("f0_train", f0_train, rows, y)
     start = _start("f0_test", f0_test, len(test), y)
 
