@@ -90,6 +90,25 @@ def test_no_check_holds_for_untrained_networks(recorded):
     assert not held
 
 
+def test_no_check_holds_where_every_number_is_zero(recorded):
+    study, lines = recorded
+    zeros = [
+        replace(
+            line,
+            metrics=dict.fromkeys(line.metrics, 0.0),
+            series={name: [0.0] * len(values) for name, values in line.series.items()},
+        )
+        for line in lines
+    ]
+    held = {
+        judgement.claim.id
+        for judgement in judged(study, zeros)
+        for measured in judgement.measurements
+        if measured.state is State.HELD
+    }
+    assert held <= {"language-like-linear-attention"}  # 0 bits per byte is a perfect score, and equal for both networks
+
+
 def test_no_check_keeps_holding_on_shuffled_results(recorded):
     """Chance decides one check in forty; none may hold more often than not, nor all together often."""
     study, lines = recorded

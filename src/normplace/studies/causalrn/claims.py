@@ -32,8 +32,8 @@ STRINGS, PACKED, ROWS = 128, 64, 256
 ACCURACY = Student(low=0, high=1, trials=STRINGS)
 PACKED_ACCURACY = Student(low=0, high=1, trials=PACKED)
 _GATE = (
-    "The gates were added after the results were known; they ask for the networks at hand, over all their strings, and "
-    "can only take a verdict away."
+    "The gates were added after the results were known; they test the networks at hand on all their strings together, "
+    "and can only take a verdict away."
 )
 _CLUSTERS = (
     "A network either finds how to copy or scores near 0, so a difference has two clusters: its interval is the "
