@@ -35,6 +35,7 @@ SHUFFLES = 4
 EXCHANGEABLE = {
     "bound": "both norms obey the same bound, so that exchanging their numbers changes nothing",
     "self-regularising": "both norms have exactly the same powers",
+    "social-after-is-heard": "half of the exchanged results are of a scale after the norm, so their mean passes too",
     "anchor-tolokers": "both networks that were tried reach the published score",
 }
 """Claims that may hold on shuffled results, and why."""

@@ -289,7 +289,7 @@ def test_figures_of_every_part_can_be_drawn(tmp_path):
     lines = Run(STUDY, "smoke", overrides).execute(tmp_path / "out", Counting(), Progress(io.StringIO()))
     assert {entry.status for entry in lines} == {"ok"}, [entry.error for entry in lines if entry.status != "ok"][:1]
     figures = STUDY.figures(lines)
-    assert len({figure.title for figure in figures}) == len(figures) == 6
+    assert len({figure.title for figure in figures}) == len(figures) == 7
     for number, figure in enumerate(figures):
         assert figure.rows
         assert render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=f"f{number}").startswith("<svg")
