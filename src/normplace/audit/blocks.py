@@ -171,7 +171,12 @@ class Assembly:
         branch = self._scale(value, None)
         if not isinstance(branch, LearnedScale):
             branch *= self._alpha(residual)
-        scale = next((self._input_scale(norm) for norm, place in mine if place.slot == "input"), 1.0)
+        shared = (
+            norm
+            for norm, place in zip(self.norms, self.places, strict=True)
+            if place.slot == "input" and place.residual in group and reach.comes_from(value, norm.output)
+        )
+        scale = next((self._input_scale(norm) for norm in shared), 1.0)
         return Block(
             input=shared_input,
             inner=inner,

@@ -276,8 +276,12 @@ class Placer:
         elif before is not None:
             stream = bool(likewise)
         else:
-            has = {(its.slot, its.residual) for its in found}
-            stream = not {("input", at), ("output", at)} & has
+            # Parallel branches part from the same value, and one add may own the input norm of them all.
+            joined = [other for other, its in enumerate(self.residuals) if its.fork == residual.fork]
+            has = {its.slot for its in found if its.residual in joined}
+            path = self._path(residual.call)
+            own = len(joined) > 1 and path != "" and _within(self._path(norm.call), path)
+            stream = own or not {"input", "output"} & has
         return Place("stream", at) if stream else Place(place.slot)
 
     def _before(self, residual: Residual) -> int | None:

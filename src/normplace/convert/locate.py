@@ -131,7 +131,9 @@ class Located:
                 node = self.graph.nodes[at]
                 if at not in region:
                     continue
-                if node.call not in above:
+                maker = self.graph.maker(read)
+                inside = maker is not None and maker.call == node.call  # a view that what makes the stream returns
+                if node.call not in above and not (inside and node.name in MOVES):
                     call = next(call for call in self._upwards(node.call) if self.calls[call].parent in above)
                     found.add(call)
                 elif node.name in MOVES:

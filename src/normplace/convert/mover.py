@@ -114,7 +114,7 @@ class Mover:
         }  # fmt: skip
         self._check_shared({site.name for sites in freed.values() for site in sites}, freed)
         heads = self._heads() if self.qk is not None else []
-        if new or heads:
+        if new or freed or heads:  # where norms go, a final norm may come
             self.sizes = self.located.root_mean_squares([*self._measured(new), *(value for *_, value, _ in heads)])
         holds = {(block, arm): self._entries(block, arm) for block, slot in sorted(new) if slot == "input"
                  for arm in range(len(self.located.branches(block)))}  # fmt: skip
