@@ -173,6 +173,19 @@ class Placement:
 
         return build_preset(name, options)
 
+    @classmethod
+    def of(cls, placement: str | Placement) -> Placement:
+        """The placement itself, or the published one of that name.
+
+        Raises:
+            UsageError: If it is neither.
+        """
+        if isinstance(placement, str):
+            return cls.named(placement)
+        if not isinstance(placement, Placement):
+            raise UsageError(f"placement must be a Placement or the name of a preset, got {placement!r}.")
+        return placement
+
     def changed(self, change: Callable[[Block], Block], kind: str | None = None) -> Placement:
         """The same rule with every block changed, or every block around one kind of branch.
 

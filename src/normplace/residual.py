@@ -90,9 +90,11 @@ class Residual(nn.Module):
         gate: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(scale, Scale | None):
+            raise UsageError(f"scale must be a Scale such as Scale('degree', power=-1), got {scale!r}.")
         if gate is not None and scale is None:
             raise UsageError("a gate maps the factor of a scale, but the block has none: pass scale=Scale(...).")
-        rule = Placement.named(placement) if isinstance(placement, str) else placement
+        rule = Placement.of(placement)
         self.block: Block = rule.at(layer, depth, getattr(branch, "kind", None))
         self.dim, self.layer, self.depth = dim, layer, depth
         self._skip = resolved(self.block.skip)
@@ -196,8 +198,11 @@ class Residual(nn.Module):
             **kwargs: Passed to the branch.
 
         Raises:
-            UsageError: If the block has a scale and no factor is given, or the reverse.
+            UsageError: If the block has a scale and no factor is given, or the reverse, or x is not floating point.
         """
+        if not isinstance(x, Tensor) or not (x.is_floating_point() or x.is_complex()):
+            found = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise UsageError(f"the stream must be a floating-point tensor, got {found}.")
         factor = self._gated(factor)
         normed = self._norm("input", self.input_norm, x, x, factor, batch)
         out = self._added(normed, x, args, kwargs, factor, batch)

@@ -124,7 +124,7 @@ class Gate(nn.Module):
         if self.power is not None:
             return (self.power[0] * log + self.power[1]).exp()
         assert self.first is not None and self.last is not None
-        return factor * self.last(torch.tanh(self.first(log))).exp()
+        return factor * self.last(torch.tanh(self.first(log.to(self.first.weight.dtype)))).exp().to(factor.dtype)
 
     def extra_repr(self) -> str:
         """Which map it is."""

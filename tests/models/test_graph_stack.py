@@ -204,7 +204,7 @@ MISTAKES = [
     (lambda: stack(scale=Scale("degree"))(features(), RING, values=DEGREE[:3]), "each of the 5 nodes"),
     (lambda: stack(scale=Scale("degree"))(features(), RING, values=DEGREE * 0), "must be positive"),
     (lambda: stack(scale=Scale("dgree"))(features(), RING), "did you mean 'degree'"),
-    (lambda: stack(scale=Scale("degree"))(features(3), RING), "nodes 0 to 2"),
+    (lambda: stack(scale=Scale("degree"))(features(3), RING), "must be from 0 to 2, got 0 to 4"),
     (lambda: Residual(nn.Identity(), 8, "pre", gate=Gate("mlp")), "the block has none"),
 ]
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from normplace.errors import UsageError, expect_number, expect_whole, unknown
 from normplace.norms import MsgNorm
 from normplace.ops import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
+from normplace.ops.features import check_features
 
 AGGREGATIONS = ("softmax", "softmax_sg", "powermean", "mean", "max", "min", "add")
 MLP_NORMS = {
@@ -164,6 +165,7 @@ class GENConv(nn.Module):
             if value is not None:
                 expect_whole(1, **{name: value})
         self.in_channels, self.out_channels = in_channels, out_channels
+        self._widths = (int(src), int(dst))
         self.aggr_module = Aggregation(aggr, t, learn_t, p, learn_p, y, learn_y, eps)
         self.lin_src = nn.Linear(src, out_channels, bias=bias) if src != out_channels else None
         mapped = edge_dim is not None and edge_dim != out_channels
@@ -197,7 +199,13 @@ class GENConv(nn.Module):
         Raises:
             UsageError: If the features do not fit the convolution or the edges.
         """
-        source, target = (x, x) if isinstance(x, Tensor) else x
+        source, target = (x, x) if isinstance(x, Tensor) else _pair(x)
+        src, dst = self._widths
+        for name, one, width in (("the sources' features", source, src), ("the targets' features", target, dst)):
+            if one is not None:
+                check_features(name, one, width, like=next(self.parameters()))
+                if one.dim() != 2:
+                    raise UsageError(f"{name} must be nodes × {width}, got {tuple(one.shape)}.")
         if target is not None:
             count = len(target)
         elif isinstance(edge_index, Neighbours):
@@ -218,6 +226,8 @@ class GENConv(nn.Module):
             return None
         if self.edge_table is not None:
             return TableEdge(edge_attr, self.edge_table.weight.to(sent.dtype))
+        if not isinstance(edge_attr, Tensor) or edge_attr.is_complex():
+            raise UsageError(f"edge_attr must be a tensor of real numbers, got {type(edge_attr).__name__}.")
         edge_attr = edge_attr.to(sent.dtype)
         if self.lin_edge is None:
             return edge_attr
@@ -227,6 +237,12 @@ class GENConv(nn.Module):
     def extra_repr(self) -> str:
         """The widths."""
         return f"{self.in_channels}, {self.out_channels}"
+
+
+def _pair(x: object) -> tuple[Tensor, Tensor | None]:
+    if not isinstance(x, tuple | list) or len(x) != 2 or not isinstance(x[0], Tensor):
+        raise UsageError(f"x must be a tensor, or a pair of sources' and targets' features, got {type(x).__name__}.")
+    return x[0], x[1]
 
 
 def _mlp(dim: int, hidden: int, num_layers: int, norm: str | None, bias: bool) -> nn.Sequential:

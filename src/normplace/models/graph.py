@@ -14,6 +14,7 @@ from normplace.models.graph_parts import ORDERS, READOUTS, Concat, ConvBranch, D
 from normplace.models.memory import FactorMemory
 from normplace.norms import apply_norm
 from normplace.norms.rows import checked_batch
+from normplace.ops.features import check_features
 from normplace.placement import Block, Placement
 from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
 from normplace.scale import Gate, Scale
@@ -123,9 +124,11 @@ class GraphStack(nn.Module):
                 raise unknown(kind, choice, choices)
         if readout is not None and readout not in READOUTS:
             raise unknown("readout", readout, READOUTS)
+        if not isinstance(scale, Scale | None):
+            raise UsageError(f"scale must be a Scale such as Scale('degree', power=-1), got {scale!r}.")
         if gate is not None and scale is None:
             raise UsageError("a gate maps the factor of a scale, but there is none: pass scale=Scale(...).")
-        rule = Placement.named(placement) if isinstance(placement, str) else placement
+        rule = Placement.of(placement)
         rates = dropout if isinstance(dropout, Dropout) else Dropout(branch=dropout)
         _check_shape(dim, groups, growth, memory, scale, rates, virtual_node)
         self.scale, self.memory, self.readout = scale, memory, readout
@@ -225,6 +228,10 @@ class GraphStack(nn.Module):
         Raises:
             UsageError: If values are given to a network without a scale, or do not fit.
         """
+        if isinstance(self.embed, nn.Linear):
+            check_features("x", x, self.embed.in_features, like=self.embed.weight)
+            if x.dim() != 2:
+                raise UsageError(f"x must be nodes × {self.embed.in_features}, got {tuple(x.shape)}.")
         factor = self._factor(x, edge_index, batch, values)
         inside = None if self._at_head else factor
         x = self.embed(x)
@@ -274,8 +281,9 @@ class GraphStack(nn.Module):
             return None
         if values is None:
             return self._factors.factor(self.scale, edge_index, len(x), batch, x.dtype)
-        if values.shape != x.shape[:1]:
-            raise UsageError(f"values must hold one number for each of the {len(x)} nodes, got {tuple(values.shape)}.")
+        if not isinstance(values, Tensor) or values.shape != x.shape[:1] or values.is_complex():
+            found = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
+            raise UsageError(f"values must hold one number for each of the {len(x)} nodes, got {found}.")
         return self.scale.factor(values.to(torch.promote_types(values.dtype, x.dtype))).to(x.dtype)
 
     def _finish(self, x: Tensor, factor: Tensor | None, batch: Tensor | None) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from normplace.models.topology import topology
+from normplace.ops.indices import check_edge_index
 from normplace.ops.snapshot import Snapshot
 from normplace.scale import Scale
 
@@ -85,6 +86,7 @@ class FactorMemory:
     def _recall(
         self, scale: Scale, edge_index: Tensor, num_nodes: int | None, batch: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
+        check_edge_index(edge_index)
         default = torch.get_default_dtype()  # what the topology is rounded to
         wide = torch.promote_types(dtype, default)
         tensors = (edge_index,) if batch is None else (edge_index, batch)

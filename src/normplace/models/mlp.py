@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_number, expect_whole, unknown
 from normplace.models.activations import build_activation, variance_gain
+from normplace.ops.features import check_features
 from normplace.placement import Placement
 from normplace.residual import Branch, NormChoice, Residual, build_slot_norm, reset_tree
 from normplace.stack import run_blocks
@@ -67,6 +68,7 @@ class Dense(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """The linear map."""
+        check_features("the input of the MLP", input, self.in_features, like=self.weight)
         if self.parametrization == "standard":
             return F.linear(input, self.weight, self.bias)
         # The factor goes to the input: it is smaller than the weight, and the weight stays a plain argument of linear.
@@ -157,15 +159,20 @@ class MLP(nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if len(widths) < 3 or min(widths) < 1:
-            raise UsageError(f"an MLP needs input, hidden and output widths of at least 1, got {tuple(widths)}.")
+        if not isinstance(widths, Sequence) or isinstance(widths, str) or len(widths) < 3:
+            raise UsageError(f"an MLP needs input, hidden and output widths, got {widths!r}.")
+        for width in widths:
+            expect_whole(1, **{"each width": width})
+        expect_number("bias_std", bias_std, 0)
+        if weight_std is not None:
+            expect_number("weight_std", weight_std, 0)
         if norm_where not in ("before", "after"):
             raise unknown("side of the activation", norm_where, ("before", "after"))
         if placement == "plain":
             rule = Placement.named("plain", norm="preactivation" if norm_where == "before" else "output")
         else:
-            rule = Placement.named(placement) if isinstance(placement, str) else placement
-        hidden = tuple(widths[1:-1])
+            rule = Placement.of(placement)
+        hidden, self.in_features = tuple(widths[1:-1]), widths[0]
         std = math.sqrt(variance_gain(activation)) if weight_std is None else weight_std
 
         def dense(fan_in: int, fan_out: int) -> Dense:
@@ -199,6 +206,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The network's output, features last."""
+        check_features("the input of the MLP", x, self.in_features)
         if self.embed is not None:
             x = self.embed(x)
         if self.embedding_norm is not None:

@@ -227,7 +227,7 @@ class NormalizedGCN(_NodeTable):
             raise UsageError(f"depth must be at least 1, got {depth}: norms stand in blocks.")
         if combine not in COMBINATIONS:
             raise unknown("combination", combine, COMBINATIONS)
-        rule = Placement.named(placement) if isinstance(placement, str) else placement
+        rule = Placement.of(placement)
         self.scale, self.combine = scale, combine
         self._at_end = scale is not None and scale.slot == "final"
         inside = None if self._at_end else scale

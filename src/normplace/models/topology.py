@@ -39,7 +39,7 @@ from torch import Tensor
 
 from normplace.errors import UsageError, expect_whole, unknown
 from normplace.models import centrality
-from normplace.ops.indices import check_edge_index, check_range
+from normplace.ops.indices import check_edge_index, check_range, is_integer
 
 
 def degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, direction: str = "in", multi: bool = False) -> Tensor:
@@ -189,6 +189,8 @@ def check_name(name: str) -> tuple[str, bool]:
     Raises:
         UsageError: If there is no such scalar.
     """
+    if not isinstance(name, str):
+        raise unknown("topology scalar", name, [*TOPOLOGIES, "constant"])
     base, _, source = name.partition(":")
     constant = base == "constant"
     kind = (source or "degree") if constant else name
@@ -212,8 +214,9 @@ def checked(edge_index: Tensor, num_nodes: int | None, batch: Tensor | None) -> 
     check_range("the nodes of edge_index", edges, num_nodes, "renumber them, or correct num_nodes")
     if batch is None:
         return edges, num_nodes, torch.zeros(num_nodes, dtype=torch.long, device=edges.device)
-    if batch.shape != (num_nodes,):
-        raise UsageError(f"batch must name the graph of each of the {num_nodes} nodes, got {tuple(batch.shape)}.")
+    if not isinstance(batch, Tensor) or batch.shape != (num_nodes,) or not is_integer(batch):
+        found = f"{tuple(batch.shape)} of {batch.dtype}" if isinstance(batch, Tensor) else type(batch).__name__
+        raise UsageError(f"batch must name the graph of each of the {num_nodes} nodes, got {found}.")
     if bool((batch[edges[0]] != batch[edges[1]]).any()):
         raise UsageError("an edge joins two graphs of the batch: offset the node numbers of each graph.")
     return edges, num_nodes, batch

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.norms._precision import cast, widen
+from normplace.ops.features import check_features
 
 
 def _shape(normalized_shape: int | Sequence[int]) -> list[int]:
@@ -50,6 +51,7 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize the trailing ``normalized_shape`` dimensions."""
+        check_features("the input of LayerNorm", input, *self.normalized_shape)
         x = widen(input)
         y = F.layer_norm(x, self.normalized_shape, cast(self.weight, x), cast(self.bias, x), self.eps)
         return y.to(input.dtype)
@@ -77,6 +79,7 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Divide by the root mean square of the trailing ``normalized_shape`` dimensions."""
+        check_features("the input of RMSNorm", x, *self.normalized_shape)
         wide = widen(x)
         return F.rms_norm(wide, self.normalized_shape, cast(self.weight, wide), self.eps).to(x.dtype)
 
@@ -125,6 +128,7 @@ class DyT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Squash every element."""
+        check_features("the input of DyT", x, *self.normalized_shape)
         wide = widen(x)
         y = torch.tanh(self.alpha.to(wide.dtype) * wide)
         if self.weight is not None:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.norms._precision import cast, widen
+from normplace.ops.features import check_features
 from normplace.ops.indices import checked, is_integer
 
 
@@ -51,6 +52,12 @@ def checked_batch(batch: Tensor, rows: int, num_graphs: int | None) -> tuple[Ten
     return checked("batch", batch, num_graphs, "graphs are numbered from 0", asserted=True), num_graphs
 
 
+def _check_rows(name: str, x: Tensor, dim: int) -> None:
+    check_features(f"the input of {name}", x, dim)
+    if x.dim() != 2:
+        raise UsageError(f"the input of {name} must be nodes × features, got {tuple(x.shape)}.")
+
+
 class BatchNorm(nn.BatchNorm1d):
     """Batch normalization (Ioffe, Szegedy 2015, arXiv 1502.03167) over every dimension but the last.
 
@@ -76,13 +83,13 @@ class BatchNorm(nn.BatchNorm1d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize each feature over all rows."""
+        check_features("the input of BatchNorm", input, self.num_features)
         same = self.weight is not None and self.weight.dtype == input.dtype
         x = input if same else widen(input)  # PyTorch's kernel takes float32 statistics of half-precision rows itself
         return super().forward(x.reshape(-1, input.shape[-1])).reshape(input.shape).to(input.dtype)
 
     def _check_input_dim(self, input: Tensor) -> None:
-        if input.shape[-1] != self.num_features:
-            raise ValueError(f"expected {self.num_features} features in the last dimension, got {input.shape[-1]}")
+        check_features("the input of BatchNorm", input, self.num_features)
 
 
 class GraphNorm(nn.Module):
@@ -119,6 +126,7 @@ class GraphNorm(nn.Module):
 
     def forward(self, x: Tensor, batch: Tensor | None = None, num_graphs: int | None = None) -> Tensor:
         """Normalize each feature over the nodes of each graph."""
+        _check_rows("GraphNorm", x, self.dim)
         wide = widen(x)
         shifted = wide - graph_mean(wide, batch, num_graphs) * self.mean_scale.to(wide.dtype)
         variance = graph_mean(shifted * shifted, batch, num_graphs)
@@ -153,6 +161,7 @@ class PairNorm(nn.Module):
 
     def forward(self, x: Tensor, batch: Tensor | None = None, num_graphs: int | None = None) -> Tensor:
         """Centre and rescale the rows of each graph."""
+        _check_rows("PairNorm", x, self.dim)
         wide = widen(x)
         centred = wide - graph_mean(wide, batch, num_graphs)
         square = centred.square().sum(-1, keepdim=True)
@@ -205,6 +214,14 @@ class MsgNorm(nn.Module):
 
     def forward(self, x: Tensor, reference: Tensor) -> Tensor:
         """Rescale the message ``x`` to the length of ``reference``, row by row."""
+        check_features("the message", x, self.dim)
+        if (
+            not isinstance(reference, Tensor)
+            or not reference.is_floating_point()
+            or reference.shape[:-1] != x.shape[:-1]
+        ):
+            found = tuple(reference.shape) if isinstance(reference, Tensor) else type(reference).__name__
+            raise UsageError(f"the reference must have a row for each message of {tuple(x.shape)}, got {found}.")
         message, receiver = widen(x), widen(reference)
         direction = F.normalize(message, dim=-1, eps=self.eps)
         length = torch.linalg.vector_norm(receiver, dim=-1, keepdim=True)

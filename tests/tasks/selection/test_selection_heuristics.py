@@ -166,7 +166,7 @@ def test_adaptive_betweenness_beats_static():
             "sources is 5, and the graph has only 4 nodes",
         ),
         (lambda g: betweenness(g, 0, np.random.default_rng(0)), "sources is a positive integer"),
-        (lambda g: betweenness(g, 2), "sampled betweenness needs a generator"),
+        (lambda g: betweenness(g, 2), "generator must be a numpy.random.Generator"),
     ],
 )
 def test_bad_arguments_have_a_sentence(call, sentence):

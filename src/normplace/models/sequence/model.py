@@ -99,7 +99,7 @@ class SequenceModel(nn.Module):
         if isinstance(placement, str) and norm is None:
             self.settings = {"vocab_size": vocab_size, "dim": dim, "depth": depth, "positions": positions}
             self.settings |= {"context": context, "placement": placement, "eps": eps}
-        rule = Placement.named(placement) if isinstance(placement, str) else placement
+        rule = Placement.of(placement)
         chosen: Any = functools.partial(LayerNorm, eps=eps, elementwise_affine=False) if norm is None else norm
         factory = {"generator": generator, "device": device, "dtype": dtype}
         self.embed = Embedding(vocab_size, dim, 1.0, **factory)
@@ -214,6 +214,8 @@ class SequenceModel(nn.Module):
         return self.head(self.streams.through(x, list(zip(self.blocks, options, strict=True)), self.final_norm))
 
     def _check(self, tokens: Tensor, before: int) -> None:
+        if not isinstance(tokens, Tensor):
+            raise UsageError(f"tokens come as a tensor of (batch, length), got {type(tokens).__name__}.")
         if tokens.ndim != 2 or 0 in tokens.shape:
             raise UsageError(
                 f"tokens come as (batch, length) with at least one of each, got the shape {tuple(tokens.shape)}."

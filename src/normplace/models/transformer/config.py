@@ -170,6 +170,8 @@ class TransformerConfig:
                 f"a Transformer needs a vocabulary, a width and a depth of at least 1, got {self.vocabulary}, "
                 f"{self.dim} and {self.depth}."
             )
+        if self.token_types < 0:
+            raise UsageError(f"token_types must be at least 0, got {self.token_types}.")
         if self.norm not in ROW_NORMS:
             if self.norm not in NORMS:
                 raise unknown("norm", self.norm, ROW_NORMS)

@@ -90,6 +90,10 @@ def relation_scan_step(
     """
     rule = scan_rule(norm, post_norm, eps, True, heads, mean)
     rows, keys, there = _row(a, b, mask, rule)
+    if state is not None:
+        _check_state(state.sums.total, state.seen, (len(a), 1, a.shape[1]), (len(a),))
+        if (state.sums.top is None) == stable(rule, a.shape[1], wide(a.dtype)):
+            raise UsageError("the state was made with another norm: pass the options of the prompt to every step.")
     u, v = (separated(x, rule) if norm == "separate" else x.to(wide(x.dtype)) for x in (rows, keys))
     key = there[:, None, None].to(u.dtype)
     before = state.sums if state is not None else nothing(u, stable(rule, u.shape[2], u.dtype))
@@ -154,6 +158,7 @@ def relation_pairwise_step(
     row, key, there = _row(a, b, mask, rule)
     memory = PairState(key, there[:, None])
     if state is not None:
+        _check_state(state.keys, state.mask, (len(a), state.keys.shape[1], a.shape[1]), state.keys.shape[:2])
         memory = PairState(torch.cat([state.keys, key], 1), torch.cat([state.mask, memory.mask], 1))
     known = memory.mask[..., None]
     x, keys = row.to(wide(a.dtype)), torch.where(known, memory.keys, 0).to(wide(a.dtype))
@@ -170,13 +175,22 @@ def relation_pairwise_step(
 
 def _row(a: Tensor, b: Tensor, mask: Tensor | None, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
     """The row as a sequence of one, zero where masked, and where it is not."""
-    if a.dim() != 2 or b.dim() != 2:
-        raise UsageError(f"a step takes one row at a time, B × D, got {tuple(a.shape)} and {tuple(b.shape)}.")
+    if not all(isinstance(x, Tensor) and x.dim() == 2 for x in (a, b)):
+        found = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in (a, b)]
+        raise UsageError(f"a step takes one row at a time, B × D, got {found[0]} and {found[1]}.")
+    if mask is not None and (not isinstance(mask, Tensor) or mask.dim() != 1):
+        raise UsageError("the mask of a step must have one boolean for each sequence.")
     a, b = a[:, None], b[:, None]
     checked(a, b, None if mask is None else mask[:, None], rule)
     there = torch.ones(len(a), dtype=torch.bool, device=a.device) if mask is None else mask
     a, b = (torch.where(there[:, None, None], x, 0) for x in (a, b))
     return a, b, there
+
+
+def _check_state(rows: Tensor, beside: Tensor, shape: tuple[int, ...], beside_shape: tuple[int, ...]) -> None:
+    """Refuse the state of other sequences."""
+    if rows.shape != shape or beside.shape != beside_shape:
+        raise UsageError(f"the state is of sequences of another number or width, {tuple(rows.shape)}, not {shape}.")
 
 
 def _weight(there: Tensor, count: Tensor, mean: bool, like: Tensor) -> Tensor:

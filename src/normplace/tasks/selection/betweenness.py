@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 from normplace.errors import UsageError
 from normplace.tasks.selection._compiled import compiled, in_chunks, positive
 from normplace.tasks.selection.dismantling import adaptive_order
-from normplace.tasks.selection.graph import Graph
+from normplace.tasks.selection.graph import Graph, check_generator, takes_graph
 from normplace.tasks.selection.heuristics import ranking
 
 # Sums are rounded differently in a different order, so the parts are the same for any number of threads.
 PARTS = 16
 
 
+@takes_graph
 def betweenness(
     graph: Graph,
     sources: int | None = None,
@@ -40,8 +41,8 @@ def betweenness(
     if sources is not None:
         if positive(sources, "sources") > graph.num_nodes:
             raise UsageError(f"sources is {sources}, and the graph has only {graph.num_nodes} nodes.")
-        if generator is None:
-            raise UsageError("sampled betweenness needs a generator: give a numpy.random.Generator.")
+        check_generator(generator)
+        assert generator is not None
         chosen = np.sort(generator.choice(graph.num_nodes, sources, replace=False))
 
     def part(first: int, last: int) -> NDArray[np.float64]:
@@ -51,6 +52,7 @@ def betweenness(
     return total * (graph.num_nodes / len(chosen) / 2)
 
 
+@takes_graph
 def betweenness_order(
     graph: Graph,
     adaptive: bool = False,

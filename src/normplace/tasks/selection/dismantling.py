@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError, unknown
 from normplace.tasks.selection._compiled import compiled, positive
-from normplace.tasks.selection.graph import Graph, check_nodes, check_scores
+from normplace.tasks.selection.graph import Graph, check_nodes, check_scores, takes_graph
 
 Whole = Literal["component", "nodes"]
 
@@ -68,6 +68,7 @@ class Dismantling:
         return self.curve.astype(np.int64)
 
 
+@takes_graph
 def dismantle(graph: Graph, order: ArrayLike) -> Dismantling:
     """The robustness curve of a removal order, which may stop before all nodes are removed.
 
@@ -83,6 +84,7 @@ def dismantle(graph: Graph, order: ArrayLike) -> Dismantling:
     return Dismantling(_curve(graph.indptr, graph.indices, nodes), graph.num_nodes)
 
 
+@takes_graph
 def adaptive_order(
     graph: Graph, score: Callable[[Graph], ArrayLike], step: int = 1, count: int | None = None
 ) -> NDArray[np.int64]:
@@ -120,6 +122,7 @@ def adaptive_order(
     return np.concatenate([*order, np.flatnonzero(rest)])[:wanted]
 
 
+@takes_graph
 def reinsert(graph: Graph, order: ArrayLike, share: float, of: Whole = "component") -> NDArray[np.int64]:
     """An order that reaches a share in as many removals or fewer, by keeping the nodes that were removed in vain.
 

@@ -6,15 +6,34 @@ any other id is an error, and :func:`relabel` turns ids of any kind into these. 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError
 from normplace.tasks.reading import BROKEN, open_arrays
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def takes_graph(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """The function, which refuses a first argument that is not a :class:`Graph`."""
+
+    @functools.wraps(function)
+    def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        graph = args[0] if args else kwargs.get("graph")
+        if not isinstance(graph, Graph):
+            raise UsageError(f"{function.__name__} takes a Graph, got {type(graph).__name__}: use Graph.from_edges.")
+        return function(*args, **kwargs)
+
+    return checked
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -306,6 +325,16 @@ def check_scores(graph: Graph, scores: ArrayLike, what: str = "scores") -> NDArr
     if np.isnan(found).any():
         raise UsageError(f"{what} has NaN at node {int(np.flatnonzero(np.isnan(found))[0])}.")
     return found
+
+
+def check_generator(generator: np.random.Generator | None) -> None:
+    """Refuse what does not draw random numbers.
+
+    Raises:
+        UsageError: If it is not a numpy.random.Generator.
+    """
+    if not isinstance(generator, np.random.Generator):
+        raise UsageError(f"generator must be a numpy.random.Generator, got {type(generator).__name__}.")
 
 
 def check_budget(graph: Graph, k: int) -> int:

@@ -10,9 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError
 from normplace.tasks.selection._compiled import compiled, positive, replay, tournament
-from normplace.tasks.selection.graph import Graph, check_scores
+from normplace.tasks.selection.graph import Graph, check_generator, check_scores, takes_graph
 
 
+@takes_graph
 def ranking(graph: Graph, scores: ArrayLike) -> NDArray[np.int64]:
     """All nodes from the largest score to the smallest, ties to the lowest id.
 
@@ -22,11 +23,18 @@ def ranking(graph: Graph, scores: ArrayLike) -> NDArray[np.int64]:
     return np.argsort(-check_scores(graph, scores), kind="stable")
 
 
+@takes_graph
 def random_order(graph: Graph, generator: np.random.Generator) -> NDArray[np.int64]:
-    """All nodes in random order."""
+    """All nodes in random order.
+
+    Raises:
+        UsageError: If ``generator`` is not a numpy.random.Generator.
+    """
+    check_generator(generator)
     return generator.permutation(graph.num_nodes)
 
 
+@takes_graph
 def degree_order(graph: Graph, adaptive: bool = False) -> NDArray[np.int64]:
     """All nodes by degree.
 
@@ -42,6 +50,7 @@ def degree_order(graph: Graph, adaptive: bool = False) -> NDArray[np.int64]:
     return order
 
 
+@takes_graph
 def core_numbers(graph: Graph) -> NDArray[np.int64]:
     """For each node the largest k such that it is in a part of the graph where all degrees are at least k.
 
@@ -50,11 +59,13 @@ def core_numbers(graph: Graph) -> NDArray[np.int64]:
     return _cores(graph.indptr, graph.indices)
 
 
+@takes_graph
 def core_order(graph: Graph) -> NDArray[np.int64]:
     """All nodes by core number, and by degree within a core."""
     return np.lexsort((-graph.degrees, -core_numbers(graph)))
 
 
+@takes_graph
 def corehd_order(graph: Graph) -> NDArray[np.int64]:
     """CoreHD: the highest degree within the 2-core first, until no cycle is left; then trees are broken.
 
@@ -65,6 +76,7 @@ def corehd_order(graph: Graph) -> NDArray[np.int64]:
     return _corehd(graph.indptr, graph.indices)
 
 
+@takes_graph
 def collective_influence(graph: Graph, radius: int = 2) -> NDArray[np.int64]:
     """(degree - 1) times the sum of (degree - 1) over the nodes at distance ``radius`` (Morone, Makse 2015).
 
@@ -75,6 +87,7 @@ def collective_influence(graph: Graph, radius: int = 2) -> NDArray[np.int64]:
     return _influences(graph.indptr, graph.indices, removed, graph.degrees.copy(), positive(radius, "radius"))
 
 
+@takes_graph
 def collective_influence_order(graph: Graph, radius: int = 2) -> NDArray[np.int64]:
     """All nodes by collective influence, recomputed after each removal; when it is 0 everywhere, by degree.
 
@@ -84,6 +97,7 @@ def collective_influence_order(graph: Graph, radius: int = 2) -> NDArray[np.int6
     return _by_influence(graph.indptr, graph.indices, positive(radius, "radius"))
 
 
+@takes_graph
 def pagerank(graph: Graph, damping: float = 0.85, tolerance: float = 1e-10) -> NDArray[np.float64]:
     """The share of time a random walk that restarts with probability 1 - ``damping`` spends at each node.
 

@@ -7,9 +7,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError
 from normplace.tasks.selection._compiled import compiled, replay, tournament
-from normplace.tasks.selection.graph import Graph, check_nodes, check_scores
+from normplace.tasks.selection.graph import Graph, check_nodes, check_scores, takes_graph
 
 
+@takes_graph
 def greedy_set(graph: Graph, scores: ArrayLike) -> NDArray[np.int64]:
     """The nodes taken when each is, from the largest score down, unless a neighbour was; ties go to the lowest id.
 
@@ -28,6 +29,7 @@ def greedy_set(graph: Graph, scores: ArrayLike) -> NDArray[np.int64]:
     return np.flatnonzero(_take(graph.indptr, graph.indices, order))
 
 
+@takes_graph
 def min_degree_set(graph: Graph) -> NDArray[np.int64]:
     """The nodes taken when one with the fewest neighbours left is, and it and its neighbours are removed.
 
@@ -37,6 +39,7 @@ def min_degree_set(graph: Graph) -> NDArray[np.int64]:
     return np.flatnonzero(_min_degree(graph.indptr, graph.indices))
 
 
+@takes_graph
 def improve(graph: Graph, nodes: ArrayLike) -> NDArray[np.int64]:
     """A set at least as large, which no exchange of one node for two can enlarge.
 
@@ -54,6 +57,7 @@ def improve(graph: Graph, nodes: ArrayLike) -> NDArray[np.int64]:
     return np.flatnonzero(_improve(graph.indptr, graph.indices, check_independent(graph, nodes)))
 
 
+@takes_graph
 def check_independent(graph: Graph, nodes: ArrayLike) -> NDArray[np.int64]:
     """The nodes as an array.
 
@@ -66,6 +70,7 @@ def check_independent(graph: Graph, nodes: ArrayLike) -> NDArray[np.int64]:
     return found
 
 
+@takes_graph
 def is_independent(graph: Graph, nodes: ArrayLike) -> bool:
     """Whether no two nodes are neighbours.
 
@@ -83,6 +88,7 @@ def _conflict(graph: Graph, nodes: NDArray[np.int64]) -> tuple[int, int] | None:
     return (int(both[0, 0]), int(both[0, 1])) if len(both) else None
 
 
+@takes_graph
 def exact_set(graph: Graph, seconds: float = 60.0) -> NDArray[np.int64]:
     """A largest independent set, proven so, for small graphs.
 

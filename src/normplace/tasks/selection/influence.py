@@ -26,7 +26,7 @@ from normplace.tasks.selection._compiled import (
     thread_count,
     uniform,
 )
-from normplace.tasks.selection.graph import Graph, check_nodes
+from normplace.tasks.selection.graph import Graph, check_nodes, takes_graph
 
 # Below this chance the next live edge is drawn at once, by a logarithm, instead of every edge one by one.
 RARE = 0.25
@@ -101,6 +101,7 @@ class Spread:
         return f"{self.mean:.4g} [{low:.4g}, {high:.4g}] ({self.confidence:.0%}, {len(self.counts)} simulations)"
 
 
+@takes_graph
 def spread(
     graph: Graph,
     seeds: ArrayLike,
@@ -136,6 +137,7 @@ def spread(
     return Spread(_simulate(graph, chosen[None], model, simulations, seed, threads)[0], confidence)
 
 
+@takes_graph
 def spreads(
     graph: Graph,
     seed_sets: ArrayLike,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normplace.errors import UsageError
-from normplace.tasks.selection.graph import Graph
+from normplace.tasks.selection.graph import Graph, takes_graph
 from normplace.tasks.selection.independent_set import check_independent
 
 _CHILD = """
@@ -32,6 +32,7 @@ np.save(answer, found.vertices)
 """
 
 
+@takes_graph
 def kamis_set(graph: Graph, seconds: float = 10.0, seed: int = 0, patience: float = 60.0) -> NDArray[np.int64]:
     """A large independent set by ReduMIS: reductions and an evolutionary search (Lamm et al. 2017).
 

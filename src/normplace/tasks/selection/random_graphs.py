@@ -12,7 +12,7 @@ import numpy as np
 
 from normplace.errors import UsageError
 from normplace.tasks.selection._compiled import GOLDEN, compiled, mix, uniform
-from normplace.tasks.selection.graph import Graph
+from normplace.tasks.selection.graph import Graph, check_generator, takes_graph
 
 
 def erdos_renyi(num_nodes: int, probability: float, generator: np.random.Generator) -> Graph:
@@ -21,6 +21,7 @@ def erdos_renyi(num_nodes: int, probability: float, generator: np.random.Generat
     Raises:
         UsageError: If there is no node or ``probability`` is not from 0 to 1.
     """
+    check_generator(generator)
     if not 0 <= probability <= 1:
         raise UsageError(f"the probability of an edge is from 0 to 1, not {probability!r}.")
     pairs = num_nodes * (num_nodes - 1) // 2
@@ -33,6 +34,7 @@ def uniform_graph(num_nodes: int, num_edges: int, generator: np.random.Generator
     Raises:
         UsageError: If there are not so many pairs of nodes.
     """
+    check_generator(generator)
     pairs = num_nodes * (num_nodes - 1) // 2
     if num_nodes >= 1 and not 0 <= num_edges <= pairs:
         raise UsageError(f"{num_nodes} nodes have 0 to {pairs} edges, not {num_edges}.")
@@ -70,6 +72,7 @@ def powerlaw_cluster(num_nodes: int, attach: int, triangle: float, generator: np
     Raises:
         UsageError: If ``attach`` is not from 1 to ``num_nodes`` - 1, or ``triangle`` not from 0 to 1.
     """
+    check_generator(generator)
     if not 1 <= attach < num_nodes:
         raise UsageError(f"attach is from 1 to num_nodes - 1 = {num_nodes - 1}, not {attach}.")
     if not 0 <= triangle <= 1:
@@ -90,6 +93,7 @@ def block_graph(sizes: Sequence[int], inside: float, across: float, generator: n
     Raises:
         UsageError: If a size is not positive, or a probability not from 0 to 1.
     """
+    check_generator(generator)
     if not len(sizes) or min(sizes) < 1:
         raise UsageError(f"every group has at least one node, but the sizes are {list(sizes)}.")
     for name, chance in (("inside", inside), ("across", across)):
@@ -106,8 +110,10 @@ def block_graph(sizes: Sequence[int], inside: float, across: float, generator: n
     return Graph.from_edges(np.concatenate(parts).astype(np.int64), int(starts[-1]))
 
 
+@takes_graph
 def shuffled(graph: Graph, generator: np.random.Generator) -> Graph:
     """The same graph with its nodes numbered at random."""
+    check_generator(generator)
     return Graph.from_edges(generator.permutation(graph.num_nodes)[graph.edges()], graph.num_nodes)
 
 
@@ -125,6 +131,7 @@ def mixed_graphs(count: int, smallest: int, largest: int, generator: np.random.G
     Raises:
         UsageError: If there is no graph to draw, or a size below 8, where the kinds cannot be told apart.
     """
+    check_generator(generator)
     if count < 1 or not 8 <= smallest <= largest:
         raise UsageError(f"draw at least 1 graph of 8 nodes or more, not {count} of {smallest} to {largest} nodes.")
     found = []

@@ -26,7 +26,7 @@ from normplace.tasks.selection._compiled import (
     tournament,
     uniform,
 )
-from normplace.tasks.selection.graph import Graph, check_budget
+from normplace.tasks.selection.graph import Graph, check_budget, takes_graph
 from normplace.tasks.selection.influence import Diffusion, IndependentCascade, check_model, skip_scale
 
 GREEDY = 1 - 1 / math.e
@@ -48,6 +48,7 @@ class SeedChoice:
     sets: int
 
 
+@takes_graph
 def ris_greedy(
     graph: Graph,
     k: int,
