@@ -244,6 +244,7 @@ DAMAGES = {
     ),
     "another step, sealed": lambda path: resealed(path, step=1000000),
     "no process, sealed": lambda path: resealed(path, processes=0),
+    "endless processes, sealed": lambda path: resealed(path, processes=10**15),
     "two processes, sealed": lambda path: resealed(path, processes=2),
     "a word for the files, sealed": lambda path: resealed(path, files="process-0.safetensors"),
     "no hash, sealed": lambda path: resealed(path, files={FILE: {"bytes": (path / FILE).stat().st_size}}),

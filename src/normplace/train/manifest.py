@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from normplace.errors import UsageError
+from normplace.fields import quoted
 from normplace.models.weights import HASH, Damage, check_file, read_json, read_sealed
 from normplace.train.distributed import World
 
@@ -94,11 +95,12 @@ def _check_fields(checkpoint: Path, manifest: dict[str, Any]) -> None:
     """
     step, processes, files = (manifest.get(key) for key in ("step", "processes", "files"))
     if type(step) is not int or checkpoint.name != folder_name(step):
-        raise Damage(f"{MANIFEST} is of step {step}, but the folder is {checkpoint.name}")
+        raise Damage(f"{MANIFEST} is of step {quoted(step)}, but the folder is {checkpoint.name}")
     if type(processes) is not int or processes < 1:
-        raise Damage(f"{MANIFEST} has {processes!r} for the number of processes")
-    if not isinstance(files, dict) or files.keys() != {file_name(rank) for rank in range(processes)}:
-        raise Damage(f"{MANIFEST} does not list one file for each of its {processes} processes")
+        raise Damage(f"{MANIFEST} has {quoted(processes)} for the number of processes")
+    listed = isinstance(files, dict) and len(files) == processes
+    if not listed or files.keys() != {file_name(rank) for rank in range(processes)}:
+        raise Damage(f"{MANIFEST} does not list one file for each of its {quoted(processes)} processes")
 
 
 def verify(checkpoint: Path, world: World) -> None:
