@@ -98,8 +98,8 @@ def _check_fields(checkpoint: Path, manifest: dict[str, Any]) -> None:
         raise Damage(f"{MANIFEST} is of step {quoted(step)}, but the folder is {checkpoint.name}")
     if type(processes) is not int or processes < 1:
         raise Damage(f"{MANIFEST} has {quoted(processes)} for the number of processes")
-    listed = isinstance(files, dict) and len(files) == processes
-    if not listed or files.keys() != {file_name(rank) for rank in range(processes)}:
+    number = len(files) if isinstance(files, dict) else 0
+    if number != processes or set(files or ()) != {file_name(rank) for rank in range(number)}:
         raise Damage(f"{MANIFEST} does not list one file for each of its {quoted(processes)} processes")
 
 
