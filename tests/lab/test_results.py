@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import os
+import random
 
 import pytest
 
@@ -233,3 +234,30 @@ def test_compressed_lines_are_read_and_a_broken_archive_has_a_sentence(tmp_path)
     packed.write_text(text)
     with pytest.raises(UsageError, match="is not a whole gzip file"):
         read_lines(packed)
+
+
+def test_random_damage_never_raises_and_never_costs_an_intact_line(tmp_path):
+    chance = random.Random(0)
+    whole = [line(number).to_json().encode() + b"\n" for number in range(4)]
+    path = tmp_path / "results.jsonl"
+    for _ in range(300):
+        lines = [bytearray(text) for text in whole]
+        for _ in range(chance.choice([1, 3])):
+            damaged = chance.choice(lines)
+            place = chance.randrange(len(damaged) + 1)
+            damaged[place : place + chance.choice([0, 1, 30])] = chance.choice([b"", b"\xff", b"\0", b"\n", b"{", b"9"])
+        content = b"".join(lines)
+        path.write_bytes(content)
+        intact = [text for text in whole if text.strip() in content.split(b"\n")]
+        usable = [entry.hash for entry in scan(path) if isinstance(entry, Line)]
+        assert {parse_line(text.strip()).hash for text in intact} <= set(usable)
+        try:
+            with ResultFile(path) as results:
+                recovered = results.recovered
+        except UsageError:
+            assert path.read_bytes() == content
+            continue
+        kept = path.read_bytes()
+        assert all(text.strip() in kept.split(b"\n") for text in intact)
+        aside = recovered.read_bytes() if recovered else b""
+        assert all(piece.strip() in kept + aside for piece in content.split(b"\n"))

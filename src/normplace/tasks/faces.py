@@ -9,7 +9,6 @@ the training rows, is ours.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.tasks.files import find_file, store
+from normplace.tasks.files import find_file, store_arrays
 from normplace.tasks.reading import BROKEN, open_arrays
 from normplace.tasks.regression import Regression, ShiftedRegression, hold_out
 
@@ -107,9 +106,7 @@ def write_faces(faces: Faces, path: Path) -> None:
     Raises:
         UsageError: If it cannot be written.
     """
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **{name: getattr(faces, name).numpy() for name in FIELDS})
-    store(path, buffer.getvalue())
+    store_arrays(path, {name: getattr(faces, name).numpy() for name in FIELDS})
 
 
 def parse_name(name: str) -> tuple[int, int] | None:

@@ -6,11 +6,14 @@ or ``normplace`` in the user's cache folder. ``NORMPLACE_OFFLINE=1`` keeps anyth
 
 from __future__ import annotations
 
+import io
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+import numpy as np
 
 from normplace.errors import UsageError
 from normplace.output import write_atomic
@@ -86,3 +89,14 @@ def store(path: Path, content: bytes) -> None:
         UsageError: If it cannot be written.
     """
     write_atomic(path, content, f"set {CACHE} to another folder")
+
+
+def store_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays to a compressed ``.npz`` file, whole or not at all.
+
+    Raises:
+        UsageError: If it cannot be written.
+    """
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)  # pyright: ignore[reportArgumentType]
+    store(path, packed.getvalue())

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.tasks.files import DATA, find_file, settings
+from normplace.tasks.files import DATA, find_file, settings, store_arrays
 from normplace.tasks.reading import BROKEN, open_arrays
 
 TOPIC = "graphs/molhiv"
@@ -254,6 +254,5 @@ def write_molecules(molecules: Molecules, folder: Path | str) -> None:
     """
     names = {"x": "node_feat", "bond": "edge_feat", "nodes": "num_nodes", "edges": "num_edges"}
     arrays = {field.name: getattr(molecules, field.name).cpu().numpy() for field in fields(molecules)}
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(Path(folder) / SPLIT, **{side: arrays.pop(side) for side in SIDES})
-    np.savez_compressed(Path(folder) / GRAPHS, **{names.get(name, name): array for name, array in arrays.items()})
+    store_arrays(Path(folder) / SPLIT, {side: arrays.pop(side) for side in SIDES})
+    store_arrays(Path(folder) / GRAPHS, {names.get(name, name): array for name, array in arrays.items()})
