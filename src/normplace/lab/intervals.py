@@ -123,10 +123,10 @@ class Bootstrap(Interval):
 
     def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
         """The widened percentiles of the means of all resamples."""
-        from scipy.stats import norm
+        from scipy.special import ndtr
 
         n = len(values)
-        tail = float(norm.cdf(-math.sqrt(n / (n - 1)) * _student_quantile(n - 1)))
+        tail = float(ndtr(-math.sqrt(n / (n - 1)) * _student_quantile(n - 1)))
         low, high = np.quantile(values[_resamples(n)].mean(1), [tail, 1 - tail], method="inverted_cdf")
         return float(low), float(high)
 
@@ -149,11 +149,11 @@ class OrderStatistics(Interval):
 
     def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
         """The innermost pair of order statistics that has the confidence."""
-        from scipy.stats import binom
+        from scipy.special import bdtr
 
         ordered, n = np.sort(values), len(values)
         # The median lies beyond an end when at most ``outside`` values fall on that side of it.
-        outside = max(k for k in range(n // 2) if binom.cdf(k, n, 0.5) <= TAIL)
+        outside = max(k for k in range(n // 2) if bdtr(k, n, 0.5) <= TAIL)
         return float(ordered[outside]), float(ordered[n - 1 - outside])
 
 
@@ -221,10 +221,10 @@ STUDENT = Student()
 
 def exact_share(successes: int, trials: int) -> tuple[float, float]:
     """Clopper-Pearson interval of a probability."""
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
-    low = float(beta.ppf(TAIL, successes, trials - successes + 1)) if successes else 0.0
-    high = float(beta.ppf(1 - TAIL, successes + 1, trials - successes)) if successes < trials else 1.0
+    low = float(betaincinv(successes, trials - successes + 1, TAIL)) if successes else 0.0
+    high = float(betaincinv(successes + 1, trials - successes, 1 - TAIL)) if successes < trials else 1.0
     return low, high
 
 
@@ -240,10 +240,10 @@ def _deviation(values: NDArray[np.float64]) -> float:
 
 @cache
 def _student_quantile(degrees: int) -> float:
-    """The quantile that bounds 95% of Student's distribution; SciPy takes long to compute it."""
-    from scipy.stats import t
+    """The quantile that bounds 95% of Student's distribution; ``scipy.stats`` would take long to import."""
+    from scipy.special import stdtrit
 
-    return float(t.ppf(1 - TAIL, degrees))
+    return float(stdtrit(degrees, 1 - TAIL))
 
 
 @lru_cache(maxsize=2)
