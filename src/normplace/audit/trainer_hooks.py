@@ -7,6 +7,7 @@ and not an error.
 
 from __future__ import annotations
 
+import abc
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -22,12 +23,12 @@ CALLBACK_CLASSES = (
 )
 
 
-class TrainerHooks:
+class TrainerHooks(abc.ABC):
     """Measures at the start of training and after every optimizer step, and sends flat scalars to the run's loggers."""
 
+    @abc.abstractmethod
     def __call__(self, model: nn.Module, step: int, optimizer: Optimizer | None = None) -> Any:
         """Measure, or return None where this step is not measured."""
-        raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
         """The hooks that measure nothing, as the loaded frameworks define them."""

@@ -112,7 +112,7 @@ def extrapolation(evidence: Evidence) -> Iterator[Finding]:
             "unbounded extrapolation",
             "warning",
             (),
-            f"along rays from the data the output grows as distance^{verdict.output_exponent:.2g}: {verdict.reason}.",
+            f"along rays from the data the output grows as distance^{verdict.output_exponent:.2g}: {verdict.reason}",
             "Far from its data the network answers with arbitrarily large numbers.",
             "Put one norm over features into the network (arXiv 2505.14512).",
         )
