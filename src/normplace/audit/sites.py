@@ -51,6 +51,7 @@ class Placer:
         self.graph, self.norms, self.residuals, self.reach = graph, norms, residuals, reach
         self.cores = Cores(graph)
         self.sums = {residual.output: at for at, residual in enumerate(residuals)}
+        self._carried_by, self._branches_of = self._index()
         self.trunk = self._trunk()
 
     def places(self) -> list[Place]:
@@ -61,6 +62,23 @@ class Placer:
             # In such a stack a norm midway between two adds is the later one's, as its siblings are.
             found = [self._tied(norm, place) for norm, place in zip(self.norms, found, strict=True)]
         return [self._ending(norm, place, found) for norm, place in zip(self.norms, found, strict=True)]
+
+    def _index(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+        """For each norm's output, the adds whose skip it is, and the adds in whose branch it is."""
+        reach = self.reach
+        outputs = 0
+        for norm in self.norms:
+            outputs |= reach.bit.get(norm.output, 0)
+        carried: dict[int, list[int]] = {}
+        within: dict[int, list[int]] = {}
+        for at, residual in enumerate(self.residuals):
+            start = residual.fork if residual.projected else residual.skip
+            plain = reach.plain.get(residual.skip, 0) | reach.plain.get(start, 0)
+            for value in reach.members(plain & outputs):
+                carried.setdefault(value, []).append(at)
+            for value in reach.members(reach.any.get(residual.branch, 0) & ~reach.any.get(residual.fork, 0) & outputs):
+                within.setdefault(value, []).append(at)
+        return carried, within
 
     def _trunk(self) -> set[int]:
         """Values that lead to the skip of an add other than through the branch of one."""
@@ -79,8 +97,7 @@ class Placer:
 
     def _place(self, norm: Norm) -> Place:
         reach, residuals = self.reach, self.residuals
-        carried = [at for at, residual in enumerate(residuals) if self._carries(residual, norm)]
-        within = [at for at, residual in enumerate(residuals) if self._is_within(norm, residual)]
+        carried, within = self._carried_by.get(norm.output, []), list(self._branches_of.get(norm.output, ()))
         first = self._first_adds(norm) if len(within) > 1 else set()
         within.sort(
             key=lambda at: (at not in first, -reach.bit[residuals[at].fork].bit_length(), residuals[at].node)
