@@ -44,11 +44,13 @@ class Residual:
 
 @dataclass
 class Reach:
-    """For each value the landmarks upstream of it, as bit sets, along four kinds of path.
+    """For each value the landmarks upstream of it, as bit sets, along several kinds of path.
 
     Attributes:
         any: All paths.
         mixed: Paths with a mixing operator.
+        once: Paths with a barrier.
+        twice: Paths with two.
         plain: Paths without barrier or norm that follow the skip of residual adds.
         stream: The same, norms allowed.
         bit: The bit of each landmark, in the order of the pass.
@@ -58,6 +60,8 @@ class Reach:
 
     any: dict[int, int] = field(default_factory=dict)
     mixed: dict[int, int] = field(default_factory=dict)
+    once: dict[int, int] = field(default_factory=dict)
+    twice: dict[int, int] = field(default_factory=dict)
     plain: dict[int, int] = field(default_factory=dict)
     stream: dict[int, int] = field(default_factory=dict)
     bit: dict[int, int] = field(default_factory=dict)
@@ -151,7 +155,7 @@ def _step(graph: Graph, reach: Reach, node: Node, norm: Norm | None, residual: R
     inputs = [number for number in node.inputs if graph.is_data(number)]
     if norm is not None and norm.output in node.outputs:
         inputs = [norm.input]
-    anywhere = _union(reach.any, inputs)
+    anywhere, once, twice = _union(reach.any, inputs), _union(reach.once, inputs), _union(reach.twice, inputs)
     mixed, plain, stream = _union(reach.mixed, inputs), _union(reach.plain, inputs), _union(reach.stream, inputs)
     if residual is not None:
         plain, stream = reach.plain.get(residual.skip, 0), reach.stream.get(residual.skip, 0)
@@ -162,12 +166,14 @@ def _step(graph: Graph, reach: Reach, node: Node, norm: Norm | None, residual: R
         mixed = anywhere
     if graph.is_barrier(node):
         plain = stream = 0
+        once, twice = anywhere, twice | once
     elif node.name == "mul" and norm is None:
         stream = _through_product(graph, reach, node)
     if norm is not None:
         plain = 0
     for value in node.outputs:
         reach.any[value], reach.mixed[value] = anywhere, mixed
+        reach.once[value], reach.twice[value] = once, twice
         reach.plain[value], reach.stream[value] = plain, stream
 
 
@@ -248,7 +254,7 @@ def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | Non
         for skip, branch in (values[:2], values[1::-1]):
             fork = _projection(graph, reach, skip) if _is_whole(graph, skip, output) else None
             # The branch must mix the fork at least once before its own last mixing, or the two are merely summed.
-            if fork is None or _depth(graph, reach, branch, fork) < 2 or _is_linear(graph, branch, fork):
+            if fork is None or not reach.twice.get(branch, 0) & reach.bit[fork] or _is_linear(graph, branch, fork):
                 continue
             if not _feeds_gates(graph, output):
                 return Residual(at, skip, branch, fork, output, node.call, projected=True)
@@ -319,23 +325,6 @@ def _is_linear(graph: Graph, value: int, fork: int) -> bool:
             return False
         value = held[0]
     return True
-
-
-def _depth(graph: Graph, reach: Reach, value: int, fork: int) -> int:
-    """How many barriers stand one behind the other on the way back to a fork; two are as good as more."""
-    queue, most, seen = [(value, 0)], 0, set()
-    while queue and most < 2:
-        value, depth = queue.pop()
-        if (value, depth) in seen or not reach.comes_from(value, fork):
-            continue
-        seen.add((value, depth))
-        if value == fork:
-            most = max(most, depth)
-            continue
-        node = graph.maker(value)
-        if node is not None:
-            queue += [(number, depth + graph.is_barrier(node)) for number in node.inputs]
-    return most
 
 
 def nested(residuals: Sequence[Residual], reach: Reach) -> Iterator[tuple[Residual, bool]]:

@@ -65,6 +65,7 @@ class Graph:
     def __post_init__(self) -> None:
         self._data = [value.origin == "input" for value in self.values]
         self._copies: dict[int, Marks] = {}
+        self._gates: set[int] = set()
         for number in _empty_streams(self.tape):
             self._data[number] = True
         for op in self.tape.ops:
@@ -79,6 +80,9 @@ class Graph:
                     self.consumers.setdefault(number, []).append(at)
                 node.squares = node.name in PRODUCTS and self._squares(node)
                 self._follow_copies(node)
+                held = self.data_inputs(node) if node.name in GATE_ARITHMETIC else ()
+                if node.name in GATES or (held and self._gates.issuperset(held)):
+                    self._gates.update(node.outputs)
 
     @property
     def values(self) -> list[Value]:
@@ -234,18 +238,7 @@ class Graph:
 
     def is_gate(self, value: int) -> bool:
         """Whether a value comes straight from functions with values between 0 and 1, or -1 and 1, and nothing else."""
-        queue, gates = [value], False
-        while queue:
-            node = self.maker(queue.pop())
-            if node is None:
-                return False
-            if node.name in GATES:
-                gates = True
-            elif node.name in GATE_ARITHMETIC:
-                queue += self.data_inputs(node)
-            else:
-                return False
-        return gates
+        return value in self._gates
 
     def is_barrier(self, node: Node) -> bool:
         """Whether new features come out of a node: products, attention, convolutions, transforms, operators unknown."""
