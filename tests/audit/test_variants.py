@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.audit import variants
+from tests.audit.random_attention import network
 from tests.audit.variants import (
     CORES,
     TOKENS,
@@ -119,6 +120,14 @@ def test_a_branch_that_is_added_later():
     assert [site.slot for site in found.sites] == ["input"] * 4 + ["final"]
     assert found.equations == ("x + F(N(x))",)
     assert len(found.blocks) == 6
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_random_attention(seed):
+    model, inputs, truth = network(seed)
+    found = npl.audit(model, *inputs)
+    assert [site.slot for site in found.sites] == truth
+    assert {block.custom_backward is not None for block in found.blocks} <= {model.streams == "reversible"}
 
 
 def test_queries_that_begin_with_zeros():

@@ -141,7 +141,10 @@ class Cores:
         }
         queue = [norm.input]
         while queue:
-            at = self.graph.producer.get(queue.pop())
+            value = queue.pop()
+            at = self.graph.producer.get(value)
+            if reach.bit.get(value, 0) & reach.sums:
+                continue  # the branch reads another stream
             if at in region and at not in found:
                 found.add(at)
                 queue += self.graph.nodes[at].inputs

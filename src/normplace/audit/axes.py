@@ -70,7 +70,8 @@ def _ends(graph: Graph, start: _State) -> list[_State]:
     queue, seen, ends = [start], {start}, []
     while queue and len(seen) < STATES:
         state = queue.pop()
-        following = [after for at in graph.consumers.get(state.value, ()) for after in _after(graph, at, state)]
+        readers = graph.consumers.get(state.value, ()) if any(state.marks) else ()
+        following = [after for at in readers for after in _after(graph, at, state)]
         if not following:
             ends.append(state)
         for after in following:
@@ -99,7 +100,7 @@ def _after(graph: Graph, at: int, state: _State) -> list[_State]:
             continue
         old, new = graph.values[state.value].shape, graph.values[output].shape
         marks = state.marks if node.op is None else moved(node.op, state.value, state.marks, old, new)
-        if marks is not None and any(marks):
+        if marks is not None:
             found.append(replace(state, value=output, marks=marks))
     return found
 
@@ -127,10 +128,7 @@ def _through_product(graph: Graph, node: Node, state: _State) -> list[_State]:
         )
         # An axis of one number is summed over in name only.
         over = state.marks[summed] if graph.values[value].shape[summed] > 1 else 0
-        if any(marks):
-            found.append(
-                _State(node.outputs[0], tuple(marks), state.summed | over, state.products + 1, scored)
-            )  # fmt: skip
+        found.append(_State(node.outputs[0], tuple(marks), state.summed | over, state.products + 1, scored))
     return found
 
 
@@ -143,7 +141,7 @@ def _through_reduction(graph: Graph, node: Node, state: _State) -> list[_State]:
     marks = [0 if dim in over else mark for dim, mark in enumerate(state.marks)]
     if len(shape) < rank:
         marks = [mark for dim, mark in enumerate(marks) if dim not in over]
-    if len(marks) != len(shape) or not any(marks):
+    if len(marks) != len(shape):
         return []
     summed = state.summed
     for dim in over:
