@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from tests.audit import variants
 from tests.audit.random_attention import network
 from tests.audit.variants import (
@@ -18,6 +19,7 @@ from tests.audit.variants import (
     Routed,
     Shortcut,
 )
+from torch import nn
 
 import normplace as npl
 
@@ -132,3 +134,46 @@ def test_random_attention(seed):
 
 def test_queries_that_begin_with_zeros():
     assert slots(variants.Queries()) == ["stream"] * 4
+
+
+class Opaque(nn.Module):
+    """A branch with an operator of another library."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.mlp = nn.LayerNorm(variants.DIM), variants.mlp()
+
+    def forward(self, x):
+        return x + torch.ops.audit_test.hidden(self.mlp(self.norm(x)))
+
+
+def test_operators_that_are_not_understood_are_reported():
+    library = torch.library.Library("audit_test", "FRAGMENT")
+    library.define("hidden(Tensor x) -> Tensor")
+    library.impl("hidden", lambda x: x * 2, "CompositeExplicitAutograd")
+    found = audited(Net(Opaque(), Block("softmax")))
+    assert [(each.module, each.operator) for each in found.unknown] == [("blocks.0", "audit_test::hidden")]
+    assert [bool(block.unknown) for block in found.blocks] == [True, False, False]
+    assert "not understood: audit_test::hidden in blocks.0:" in str(found)
+
+
+class Synthesizer(nn.Module):
+    """Scores that are made of each row alone (Tay et al. 2020, arXiv 2005.00743), with a norm on the values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.values = nn.Linear(variants.DIM, TOKENS.shape[1]), nn.Linear(variants.DIM, variants.DIM)
+        self.norm, self.out = nn.LayerNorm(variants.DIM), nn.Linear(variants.DIM, variants.DIM)
+
+    def forward(self, x):
+        return x + self.out(self.scores(x).softmax(-1) @ self.norm(self.values(x)))
+
+
+def test_attention_that_is_not_understood_is_reported():
+    found = audited(Net(Synthesizer()))
+    assert [(each.module, each.operator) for each in found.unknown] == [("blocks.0.norm", "attention")]
+    assert [bool(block.unknown) for block in found.blocks] == [True]
+
+
+def test_known_networks_have_nothing_unknown():
+    assert audited(Net(Block("linear"), Block("softmax"))).unknown == ()

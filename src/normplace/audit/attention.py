@@ -108,6 +108,12 @@ class Cores:
             return True
         return any(node.name in PRODUCTS and len(self.graph.factors(node)) >= 2 for node in nodes)
 
+    def is_unclear(self, norm: Norm) -> bool:
+        """Whether a product of features with features reads a norm, but in no role that attention has."""
+        read = [self.graph.nodes[at] for at, _ in self._met(norm.output)]
+        paired = any(node.name in PRODUCTS and len(self.graph.factors(node)) > 1 for node in read)
+        return paired and not self._letters(self._met(norm.output)) and not operand_role(self.graph, norm.output)
+
     def operand(self, norm: Norm, region: set[int]) -> str:
         """What attention within a region reads the result of a norm as: q, k or v; empty where it does not."""
         met = self._met(norm.output)

@@ -24,6 +24,7 @@ from normplace.audit.operators import PRODUCTS, REDUCTIONS
 from normplace.audit.trace import Graph, Node, argument
 
 ROWS, FEATURES = 1, 2
+PICKS = {"topk": 2, "sort": 1, "argsort": 1, "argmax": 1}  # and where their axis is among the arguments
 RUNNING_SUMS = frozenset({"cumsum", "logcumsumexp"})
 STATES = 4096  # what a walk may visit before it is given up
 
@@ -56,7 +57,8 @@ def operand_role(graph: Graph, value: int, axis: int = -1) -> str:
     rank = len(graph.values[value].shape)
     if not rank:
         return ""
-    marks = tuple(FEATURES if at == axis % rank else ROWS for at in range(rank))
+    # The first of several axes counts examples, which nothing sums over.
+    marks = tuple(FEATURES if at == axis % rank else ROWS * (rank < 3 or at > 0) for at in range(rank))
     ends = _ends(graph, _State(value, marks))
     if any(end.summed == ROWS | FEATURES for end in ends):
         return "k"
@@ -90,6 +92,8 @@ def _after(graph: Graph, at: int, state: _State) -> list[_State]:
         return _through_product(graph, node, state)
     if graph.is_barrier(node) or not node.outputs:
         return []
+    if node.name in PICKS:
+        return _picked(node, state)
     if node.name in REDUCTIONS or node.name == "logsumexp":
         return _through_reduction(graph, node, state)
     if node.name in RUNNING_SUMS and isinstance(dim := argument(node, 1), int):
@@ -100,6 +104,8 @@ def _after(graph: Graph, at: int, state: _State) -> list[_State]:
             continue
         old, new = graph.values[state.value].shape, graph.values[output].shape
         marks = state.marks if node.op is None else moved(node.op, state.value, state.marks, old, new)
+        if node.name in ("select", "unbind") and marks is not None and ROWS in state.marks and ROWS not in marks:
+            continue  # one row at a time, as in a recurrence: which rows it goes on to is not known
         if marks is not None:
             found.append(replace(state, value=output, marks=marks))
     return found
@@ -148,6 +154,14 @@ def _through_reduction(graph: Graph, node: Node, state: _State) -> list[_State]:
         summed |= state.marks[dim]
     products = state.products + (node.name == "sum" and _is_outer(graph, node.inputs[0]))
     return [_State(value, tuple(marks), summed, products, state.scored) for value in node.outputs[:1]]
+
+
+def _picked(node: Node, state: _State) -> list[_State]:
+    """Where the largest scores along an axis are picked, as by an indexer, that axis is used up."""
+    dim = argument(node, PICKS[node.name], -1, key="dim")
+    if not isinstance(dim, int):
+        return []
+    return [replace(state, value=node.outputs[0], marks=(), summed=state.summed | state.marks[dim])]
 
 
 def _is_outer(graph: Graph, value: int) -> bool:

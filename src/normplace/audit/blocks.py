@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from normplace.audit.attention import Cores
 from normplace.audit.norms import Norm
 from normplace.audit.operators import MOVES
 from normplace.audit.residuals import Reach, Residual
-from normplace.audit.result import Arm, ResidualBlock, in_order
+from normplace.audit.result import Arm, ResidualBlock, Unknown, in_order
 from normplace.audit.sites import Place
 from normplace.audit.trace import Graph, constant
 from normplace.placement import Block, LearnedScale
@@ -95,7 +96,28 @@ class Assembly:
         if residual.projected:
             skip = _skip(layouts[0])
             equation = equation.replace(f"{skip} + ", f"P({skip}) + ", 1)
-        return ResidualBlock(equation, tuple(arms), stream, residual.projected, self._custom_backward(group))
+        return ResidualBlock(
+            equation, tuple(arms), stream, residual.projected, self._custom_backward(group), self._unknown_in(group)
+        )  # fmt: skip
+
+    @cached_property
+    def unknown(self) -> dict[int, Unknown]:
+        """What is not understood, by node: operators of other libraries, and attention whose operands are unclear."""
+        graph, found = self.graph, {}
+        for at, node in enumerate(graph.nodes):
+            if "::" in node.name and graph.data_inputs(node) and any(map(graph.is_features, node.outputs)):
+                reason = "it is not known what this operator does, so norms in and around it may be missed"
+                found[at] = Unknown(graph.path(node), node.name, reason)
+        for norm, place in zip(self.norms, self.places, strict=True):
+            if place.slot in ("inner.mid", "inner.pre-output") and self.cores.is_unclear(norm):
+                node = graph.nodes[norm.core]
+                reason = "features are multiplied with features, but not as queries, keys and values"
+                found[norm.core] = Unknown(graph.path(node), "attention", reason)
+        return found
+
+    def _unknown_in(self, group: Sequence[int]) -> tuple[Unknown, ...]:
+        regions = [self.cores.region(self.residuals[at], self.reach) for at in group]
+        return tuple(unknown for at, unknown in self.unknown.items() if any(at in region for region in regions))
 
     def _custom_backward(self, group: Sequence[int]) -> str | None:
         """The user-defined autograd function that adds, or that calls modules of the branches."""

@@ -88,7 +88,8 @@ def analyse(model: nn.Module, tape: Tape, certified: tuple[Any, ...] | None = No
     evidence = Evidence(model, assembly, sites, tuple(blocks), tuple(block_of), certified)
     placement = placement_name(blocks, bool(norms), assembly.twins(block_of))
     return assembly, Audit(
-        type(model).__name__, placement, sites, tuple(blocks), find(evidence), len(tape.ops)
+        type(model).__name__, placement, sites, tuple(blocks), find(evidence), len(tape.ops),
+        tuple(assembly.unknown.values()),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from normplace.audit.result import Audit, Finding, ResidualBlock, Site, in_order, pattern
+from normplace.audit.result import Audit, Finding, ResidualBlock, Site, Unknown, in_order, pattern
 
 WIDTH = 110
 
@@ -17,6 +17,7 @@ def report(audit: Audit) -> str:
     lines += [f"  {equation}   {described}" for equation, described in block_lines(audit.blocks)]
     lines += [""] if audit.blocks else []
     lines += _table(audit.sites)
+    lines += _unknown(audit.unknown)
     lines += ["", findings_line(audit.findings)]
     for finding in audit.findings:
         lines += _finding(finding)
@@ -105,6 +106,16 @@ def _table(sites: Sequence[Site]) -> list[str]:
     lines = table(sites)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _unknown(unknown: Sequence[Unknown]) -> list[str]:
+    """What the audit does not understand, once for modules that differ only in numbers."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for each in unknown:
+        groups.setdefault((each.operator, each.reason), []).append(each.module)
+    lines = [f"not understood: {name} in {folded(modules)}: {reason}." for (name, reason), modules in groups.items()]
+    wrapped = [textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_long_words=False) for line in lines]
+    return ["", *(part for parts in wrapped for part in parts)] if lines else []
 
 
 def findings_line(findings: Sequence[Finding]) -> str:

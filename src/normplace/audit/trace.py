@@ -81,7 +81,7 @@ class Graph:
                 node.squares = node.name in PRODUCTS and self._squares(node)
                 self._follow_copies(node)
                 held = self.data_inputs(node) if node.name in GATE_ARITHMETIC else ()
-                if node.name in GATES or (held and self._gates.issuperset(held)):
+                if node.name in GATES or (held and self._gates.issuperset(held) and not self._is_squashed(node)):
                     self._gates.update(node.outputs)
 
     @property
@@ -164,6 +164,12 @@ class Graph:
             made[summed], made[kept] = COPIES, marks[kept]
             self._copies[node.outputs[0]] = tuple(made)
             node.copies = number
+
+    def _is_squashed(self, node: Node) -> bool:
+        """Whether a learned gain scales a tanh, which is then features in the place of a norm, and no gate."""
+        makers = [self.maker(number) for number in self.data_inputs(node)]
+        scaled = node.name == "mul" and any(self.is_weight(number) for number in node.inputs)
+        return scaled and any(maker is not None and maker.name == "tanh" for maker in makers)
 
     def _squares(self, node: Node) -> bool:
         """Whether one value is both operands, and all that is kept of each row is a number, as of ``einsum``."""
