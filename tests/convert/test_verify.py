@@ -123,7 +123,7 @@ def test_a_shortcut_of_experts_is_refused():
     )  # fmt: skip
     torch.manual_seed(0)
     model, ids = hf.LongcatFlashModel(config).eval(), torch.arange(12).view(2, 6)
-    with pytest.raises(UsageError, match=r"would not read the whole sum, because 'layers\.0' adds another branch"):
+    with pytest.raises(UsageError, match=r"would not read the whole sum|the moved model has \d+ residual blocks where"):
         npl.move(model, input_ids=ids, to="post")
 
 
