@@ -44,6 +44,15 @@ def test_queries_and_keys_of_a_memory(core):
     assert slots(Net(Block(core), Block(core), memory=True)) == [*BLOCK * 2, "final"]
 
 
+@pytest.mark.parametrize("bias", ["zeros", "mask", "scores"])
+def test_attention_scores_are_not_a_stream(bias):
+    found = audited(variants.SharedBias(bias))
+    assert [(block.module, block.arms[0].module) for block in found.blocks] == [
+        ("", f"parts.{layer}") for layer in range(3)
+    ]
+    assert [site.slot for site in found.sites] == ["input"] * 3 + ["final"]
+
+
 @pytest.mark.parametrize("functional", [True, False])
 def test_a_router_that_divides_by_a_sum_has_no_norm(functional):
     assert slots(Net(Routed(functional), Routed(functional))) == ["input", "input", "final"]

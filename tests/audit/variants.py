@@ -350,3 +350,43 @@ class Queries(nn.Module):
             x = first(x + own(x + at, x + at, x)[0])
             x = second(x + cross(x + at, memory, memory)[0])
         return self.head(x)
+
+
+class BiasedAttention(nn.Module):
+    """Attention written out, with a bias on its scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(DIM, DIM) for _ in range(4))
+
+    def forward(self, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        q, k, v = (part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        scores = q @ k.mT + bias
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)), scores
+
+
+class SharedBias(nn.Module):
+    """Blocks that pass a bias of their attention scores on: the same in every layer, or the scores before (RealFormer).
+
+    RealFormer: He et al. 2020, arXiv 2012.11747.
+    """
+
+    def __init__(self, bias: str) -> None:
+        super().__init__()
+        self.bias, self.stem, self.end, self.head = bias, nn.Linear(5, DIM), nn.LayerNorm(DIM), nn.Linear(DIM, 3)
+        self.norms, self.parts = (
+            nn.ModuleList(nn.LayerNorm(DIM) for _ in range(3)),
+            nn.ModuleList(BiasedAttention() for _ in range(3)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        examples, tokens = x.shape[:2]
+        bias = x.new_zeros(examples, HEADS, tokens, tokens)
+        if self.bias == "mask":  # of the input, and as large as the scores
+            bias = bias.masked_fill(x[:, None, None, :, 0] > 0.5, -1e9)
+        x = self.stem(x)
+        for norm, part in zip(self.norms, self.parts, strict=True):
+            out, scores = part(norm(x), bias)
+            x = x + out
+            bias = scores if self.bias == "scores" else bias
+        return self.head(self.end(x))

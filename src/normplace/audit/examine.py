@@ -17,6 +17,7 @@ from normplace.audit.norms import Norm, find_norms
 from normplace.audit.record import Recorder, record, said_by, tensors_of
 from normplace.audit.residuals import Residual, find_residuals, nested
 from normplace.audit.result import Audit, Site
+from normplace.audit.scores import score_nodes
 from normplace.audit.sites import Placer
 from normplace.audit.tape import Tape
 from normplace.audit.trace import Graph
@@ -95,7 +96,7 @@ def analyse(model: nn.Module, tape: Tape, certified: tuple[Any, ...] | None = No
 
 def placed(graph: Graph, norms: Sequence[Norm]) -> Assembly:
     """The norms placed. A sum within a branch that has no norm of its own says nothing of placement and is left out."""
-    refused: set[int] = set()
+    refused = score_nodes(graph)
     while True:
         residuals, reach = find_residuals(graph, norms, refused)
         placer = Placer(graph, norms, residuals, reach)
