@@ -133,6 +133,18 @@ def test_a_branch_that_is_added_later():
     assert len(found.blocks) == 6
 
 
+@pytest.mark.parametrize("all_rows", [True, False])
+def test_identity_experts_that_are_added_later(all_rows):
+    blocks = [Shortcut(), Shortcut()]
+    for block in blocks:
+        block.parts[2] = variants.IdentityExperts(all_rows)
+    found = audited(Net(*blocks))
+    assert [site.slot for site in found.sites] == ["input"] * 4 + ["final"]
+    assert [block.arms[0].module for block in found.blocks] == [
+        f"blocks.{block}.parts.{part}" for block in range(2) for part in range(3)
+    ]
+
+
 @pytest.mark.parametrize("seed", range(15))
 def test_random_attention(seed):
     model, inputs, truth = network(seed)

@@ -332,6 +332,24 @@ class Shortcut(nn.Module):
         return x + late
 
 
+class IdentityExperts(nn.Module):
+    """A mixture in which the last expert returns what it reads (as in LongCat-Flash, arXiv 2509.01322)."""
+
+    def __init__(self, all_rows: bool) -> None:
+        super().__init__()
+        self.router, self.expert, self.all_rows = nn.Linear(DIM, 2), mlp(), all_rows
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(0, 1)
+        weights = self.router(rows).softmax(-1)
+        half = torch.arange(0, len(rows), 2)
+        out = torch.zeros_like(rows)
+        out.index_add_(0, half, self.expert(rows[half]) * weights[half, :1])
+        chosen = torch.arange(len(rows)) if self.all_rows else half + 1
+        out.index_add_(0, chosen, rows[chosen] * weights[chosen, 1:])
+        return out.view_as(x)
+
+
 class Queries(nn.Module):
     """A decoder of queries that starts with zeros (Carion et al. 2020, arXiv 2005.12872)."""
 

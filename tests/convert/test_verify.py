@@ -114,7 +114,9 @@ def rows(*shape: int) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_shortcut_of_experts_is_refused():
+@pytest.mark.parametrize("identity_experts", [False, True])
+@pytest.mark.parametrize("to", ["post", "peri"])
+def test_a_shortcut_of_experts_is_refused(identity_experts, to):
     hf = pytest.importorskip("transformers", reason="needs transformers: pip install 'normplace[hf]'")
     config = hf.LongcatFlashConfig(
         vocab_size=50, hidden_size=32, num_hidden_layers=2, num_layers=2, num_attention_heads=4, ffn_hidden_size=48,
@@ -123,8 +125,13 @@ def test_a_shortcut_of_experts_is_refused():
     )  # fmt: skip
     torch.manual_seed(0)
     model, ids = hf.LongcatFlashModel(config).eval(), torch.arange(12).view(2, 6)
-    with pytest.raises(UsageError, match=r"would not read the whole sum|the moved model has \d+ residual blocks where"):
-        npl.move(model, input_ids=ids, to="post")
+    if identity_experts:  # let every token choose one
+        for layer in model.layers:
+            layer.mlp.router.e_score_correction_bias[-1] = 10.0
+    with pytest.raises(
+        UsageError, match=r"would not read the whole sum|the moved model has \d+ residual blocks where|is not called as"
+    ):
+        npl.move(model, input_ids=ids, to=to)
 
 
 def test_a_norm_on_a_part_of_the_sum_is_refused(monkeypatch):

@@ -240,10 +240,11 @@ def _residual(graph: Graph, reach: Reach, at: int, node: Node) -> Residual | Non
             shared = reach.stream.get(skip, 0) & reach.stream.get(branch, 0)
             if branch == skip or common.bit_length() < max(shared.bit_length(), 1):
                 continue
-            # Where both operands hold an earlier value and something made of it, two streams meet.
+            # Where both operands hold an earlier value and something made of it, two streams meet, unless one holds it
+            # behind a norm: a branch that adds to its input, or whose identity experts return it.
             meeting = shared and reach.bit[reach.latest(shared)]
             both = meeting & reach.mixed.get(skip, 0) & reach.mixed.get(branch, 0)
-            if both and not _passes_on(reach, skip, branch, meeting):
+            if both and not _reads_normed(reach, skip, branch, meeting):
                 continue
             fork = reach.latest(common)
             # A learned embedding that is added to a stream again, as for queries in every layer, is not its skip.
@@ -287,10 +288,9 @@ def _projection(graph: Graph, reach: Reach, value: int) -> int | None:
             return value
 
 
-def _passes_on(reach: Reach, skip: int, branch: int, value: int) -> bool:
-    """Whether a branch, in an add of its own, adds to what it read of a value behind its input norm."""
-    own = reach.plain.get(branch, 0) & reach.sums & ~reach.stream.get(skip, 0)
-    return bool(own and value & reach.plain.get(skip, 0) and not value & reach.plain.get(branch, 0))
+def _reads_normed(reach: Reach, skip: int, branch: int, value: int) -> bool:
+    """Whether a branch carries a value on only behind its input norm, which the skip carries on as it is."""
+    return bool(value & reach.plain.get(skip, 0) and not value & reach.plain.get(branch, 0))
 
 
 def _spans(residuals: Iterable[Residual], reach: Reach, outer: Residual) -> bool:
