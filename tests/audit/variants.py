@@ -246,6 +246,22 @@ class Recurrent(nn.Module):
         return self.head(torch.stack(steps, 1))
 
 
+class ResidualRecurrent(nn.Module):
+    """A recurrent network that adds to its state in every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.step, self.head = nn.LayerNorm(DIM), nn.Linear(DIM + 5, DIM), nn.Linear(DIM, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = x.new_zeros(len(x), DIM)
+        steps = []
+        for at in range(x.shape[1]):
+            state = state + torch.tanh(self.step(torch.cat([self.norm(state), x[:, at]], -1)))
+            steps.append(state)
+        return self.head(torch.stack(steps, 1))
+
+
 class Modulated(nn.Module):
     """A block of DiT (Peebles and Xie 2022, arXiv 2212.09748): a condition shifts, scales and gates."""
 

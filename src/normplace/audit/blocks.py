@@ -36,6 +36,12 @@ class Assembly:
         for at, call in enumerate(self.graph.tape.calls):
             for value in call.outputs:
                 self._returned.setdefault(value, []).append(at)
+        self._sums = {residual.output: at for at, residual in enumerate(self.residuals)}
+        self._norm_of = {norm.output: at for at, norm in enumerate(self.norms)}
+        self._placed: dict[int, list[tuple[Norm, Place]]] = {}
+        for norm, place in zip(self.norms, self.places, strict=True):
+            if place.residual is not None:
+                self._placed.setdefault(place.residual, []).append((norm, place))
 
     def blocks(self) -> tuple[list[ResidualBlock], list[int]]:
         """The blocks, and for each residual add the block it belongs to."""
@@ -59,12 +65,8 @@ class Assembly:
 
     def before(self, residual: Residual) -> int | None:
         """The add just before on the same stream."""
-        bits = self.reach.stream.get(residual.skip, 0)
-        for at in range(len(self.residuals) - 1, -1, -1):
-            other = self.residuals[at]
-            if other.node < residual.node and bits & self.reach.bit[other.output]:
-                return at
-        return None
+        bits = self.reach.stream.get(residual.skip, 0) & self.reach.sums
+        return self._sums[self.reach.latest(bits)] if bits else None
 
     def twins(self, block_of: Sequence[int]) -> set[int]:
         """The blocks whose branch another block adds to another stream.
@@ -116,6 +118,8 @@ class Assembly:
         return found
 
     def _unknown_in(self, group: Sequence[int]) -> tuple[Unknown, ...]:
+        if not self.unknown:
+            return ()
         regions = [self.cores.region(self.residuals[at], self.reach) for at in group]
         return tuple(unknown for at, unknown in self.unknown.items() if any(at in region for region in regions))
 
@@ -134,8 +138,10 @@ class Assembly:
         return None
 
     def _shares_norm(self, group: Sequence[int], arms: int) -> bool:
-        inputs = [place for place in self.places if place.slot == "input" and place.residual in group]
-        return 0 < len(inputs) < arms
+        return 0 < len(self._input_norms(group)) < arms
+
+    def _input_norms(self, group: Sequence[int]) -> list[Norm]:
+        return [norm for at in group for norm, place in self._placed.get(at, ()) if place.slot == "input"]
 
     def summands(self, residual: Residual) -> list[int]:
         """The branches that are summed before the sum is added to the skip; one where there is just one."""
@@ -157,19 +163,26 @@ class Assembly:
         modules = [self._module(value, residual.call) for value in values]
         if None in modules or len(set(modules)) < len(modules):
             return False
-        regions = [self.cores.between(replace(residual, branch=value), self.reach) for value in values]
+        regions = [self._between(residual, value) for value in values]
         common = set.intersection(*regions)
         return not any(self.graph.is_barrier(self.graph.nodes[at]) for at in common)
+
+    def _between(self, residual: Residual, value: int) -> set[int]:
+        """The nodes between the fork and the branch, or one summand of it."""
+        if value == residual.branch:
+            return self.cores.region(residual, self.reach)
+        return self.cores.between(replace(residual, branch=value), self.reach)
 
     def _arm(self, at: int, value: int, group: Sequence[int]) -> Arm:
         residual = self.residuals[at]
         sites = [
             (norm, place)
-            for norm, place in zip(self.norms, self.places, strict=True)
-            if place.residual == at or (place.slot == "stream" and place.residual in group)
+            for other in group
+            for norm, place in self._placed.get(other, ())
+            if other == at or place.slot == "stream"
         ]
         layout = self._layout(residual, value, sites, group)
-        kind = self.cores.kind_of(self.cores.between(replace(residual, branch=value), self.reach))
+        kind = self.cores.kind_of(self._between(residual, value))
         summed = self.graph.values[residual.output]
         peak = None if summed.extent is None else max(abs(summed.extent[0]), abs(summed.extent[1]))
         path = self.graph.tape.calls[residual.call].path if residual.call >= 0 else ""
@@ -193,11 +206,7 @@ class Assembly:
         branch = self._scale(value, None)
         if not isinstance(branch, LearnedScale):
             branch *= self._alpha(residual)
-        shared = (
-            norm
-            for norm, place in zip(self.norms, self.places, strict=True)
-            if place.slot == "input" and place.residual in group and reach.comes_from(value, norm.output)
-        )
+        shared = (norm for norm in self._input_norms(group) if reach.comes_from(value, norm.output))
         scale = next((self._input_scale(norm) for norm in shared), 1.0)
         return Block(
             input=shared_input,
@@ -231,8 +240,7 @@ class Assembly:
     def _scale(self, value: int, stop: int | None) -> Number:
         """What a value was multiplied by since it left a norm, a barrier or ``stop``."""
         total, learned = 1.0, None
-        ends = {norm.output for norm in self.norms}
-        while value != stop and value not in ends:
+        while value != stop and value not in self._norm_of:
             node = self.graph.maker(value)
             if node is None or not node.inputs:
                 break
@@ -275,9 +283,9 @@ class Assembly:
         """The outermost module below the adding one that returned a value, seen through a norm on its output."""
         calls = self.graph.tape.calls
         values = list(self._unscaled(value))
-        norm = next((norm for norm in self.norms if norm.output in values), None)
-        if norm is not None:
-            before = self._module(norm.input, call)
+        norms = [self._norm_of[number] for number in values if number in self._norm_of]
+        if norms:
+            before = self._module(self.norms[min(norms)].input, call)
             if before is not None:
                 return before
         for at in sorted({at for number in values for at in self._returned.get(number, ())}):

@@ -337,13 +337,11 @@ def nested(residuals: Sequence[Residual], reach: Reach) -> Iterator[tuple[Residu
         before = reach.stream.get(residual.skip, 0) & reach.sums
         if before:
             continued |= {residual.output, reach.latest(before)}
+    forks: dict[int, int] = {}  # of the branches that each sum is in
+    for outer in residuals:
+        inside = reach.any.get(outer.branch, 0) & ~reach.any.get(outer.fork, 0) & reach.sums
+        for value in reach.members(inside):
+            forks[value] = forks.get(value, 0) | reach.bit[outer.fork]
     for residual in residuals:
-        for outer in residuals:
-            if (
-                outer.node > residual.node
-                and reach.comes_from(outer.branch, residual.output)
-                and not reach.comes_from(outer.fork, residual.output)
-                and reach.mixed.get(residual.skip, 0) & reach.bit[outer.fork]
-            ):
-                yield residual, residual.output in continued
-                break
+        if reach.mixed.get(residual.skip, 0) & forks.get(residual.output, 0):
+            yield residual, residual.output in continued

@@ -52,6 +52,7 @@ class Placer:
         self.cores = Cores(graph)
         self.sums = {residual.output: at for at, residual in enumerate(residuals)}
         self._carried_by, self._branches_of = self._index()
+        self._weighing = [(at, node) for at, node in enumerate(graph.nodes) if node.copies is not None]
         self.trunk = self._trunk()
 
     def places(self) -> list[Place]:
@@ -183,8 +184,8 @@ class Placer:
     def _weighed(self, norm: Norm) -> int | None:
         """The first add behind a product in which weights made of a norm recombine the copies that it reads."""
         reach, graph = self.reach, self.graph
-        for node in graph.nodes[norm.core :]:
-            if node.copies is None or not reach.comes_plainly(node.copies, norm.input):
+        for at, node in self._weighing:
+            if at < norm.core or node.copies is None or not reach.comes_plainly(node.copies, norm.input):
                 continue
             if any(reach.comes_from(value, norm.output) for value in node.inputs if value != node.copies):
                 adds = (at for at, add in enumerate(self.residuals) if reach.comes_from(add.output, norm.output))
