@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence, Set
 
@@ -14,6 +15,7 @@ SLOTS = ("input", "output", "stream", "skip_normed")
 # Those a dataflow can show: "mix" is looked for last, and of the others inner norms or training tell.
 CANDIDATES = (*(name for name in PRESETS if name not in ("plain", "mix")), "keel", "bert-residual")
 CLOSE = 1e-3
+_preset = functools.cache(Placement.named)
 BARE = 1 / 2  # at most this share of branches may lack norms
 
 
@@ -54,7 +56,7 @@ def placement_name(blocks: Sequence[ResidualBlock], normed: bool, twins: Set[int
 def _is_dual(blocks: Sequence[ResidualBlock]) -> bool:
     """Whether half of the blocks norm one stream behind every add, and the others leave theirs alone."""
     layouts = [arm.layout for block in blocks for arm in block.arms]
-    post, bare = Placement.named("post").at(1, 1), Placement.named("none").at(1, 1)
+    post, bare = _preset("post").at(1, 1), _preset("none").at(1, 1)
     normed = [layout for layout in layouts if _alike(layout, post)]
     return 2 * len(normed) == len(layouts) and all(_alike(it, bare) for it in layouts if it not in normed)
 
@@ -75,12 +77,12 @@ def _inner(layout: Block) -> tuple[str, ...]:
 
 def _follows(layouts: Sequence[Block], name: str, per_layer: int) -> bool:
     """Whether the layouts are a preset's, with ``per_layer`` adds counted as one layer."""
-    placement, depth = Placement.named(name), math.ceil(len(layouts) / per_layer)
+    placement, depth = _preset(name), math.ceil(len(layouts) / per_layer)
     return all(_alike(layout, placement.at(at // per_layer + 1, depth)) for at, layout in enumerate(layouts))
 
 
 def _is_mix(layouts: Sequence[Block]) -> bool:
-    post, pre = Placement.named("post").at(1, 1), Placement.named("pre").at(1, 1)
+    post, pre = _preset("post").at(1, 1), _preset("pre").at(1, 1)
     switch = next((at for at, layout in enumerate(layouts) if not _alike(layout, post)), len(layouts))
     return 0 < switch < len(layouts) and all(_alike(layout, pre) for layout in layouts[switch:])
 

@@ -80,7 +80,7 @@ class Graph:
                     self.consumers.setdefault(number, []).append(at)
                 node.squares = node.name in PRODUCTS and self._squares(node)
                 self._follow_copies(node)
-                held = self.data_inputs(node) if node.name in GATE_ARITHMETIC else ()
+                held = self.data_inputs(node) if self._gates and node.name in GATE_ARITHMETIC else ()
                 if node.name in GATES or (held and self._gates.issuperset(held) and not self._is_squashed(node)):
                     self._gates.update(node.outputs)
 
@@ -125,7 +125,9 @@ class Graph:
 
         A product that sums over such an axis weighs the copies against each other, and makes no new features.
         """
-        if node.op is None or not node.outputs or not self.values[node.outputs[0]].dtype.is_floating_point:
+        if not (self._copies or node.name in REPEATS) or node.op is None or not node.outputs:
+            return
+        if not self.values[node.outputs[0]].dtype.is_floating_point:
             return
         shape = self.values[node.outputs[0]].shape
         data = [number for number in node.inputs if self._data[number]]
