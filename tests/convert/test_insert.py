@@ -283,7 +283,7 @@ def test_what_cannot_be_done_is_said():
     assert "must be positive" in complaint(lambda: insert(net, scale, values=torch.zeros(NODES)))
     assert "no argument holds the edges" in complaint(lambda: insert(WithData().double(), scale)(SimpleNamespace(x=x)))
     assert "7 rows where the graph has 5 nodes" in complaint(lambda: insert(net, scale, values=torch.ones(5))(x, EDGES))
-    assert "nodes 0 to 2" in complaint(lambda: insert(net, scale)(x[:3], EDGES))
+    assert "from 0 to 2" in complaint(lambda: insert(net, scale)(x[:3], EDGES))
     method = insert(Method().double(), scale)
     method(x, EDGES)
     with pytest.raises(RuntimeError, match="normalized_shape"):

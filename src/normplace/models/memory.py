@@ -3,7 +3,7 @@
 A graph is recognized by its tensors, unchanged: :class:`normplace.ops.snapshot.Snapshot` compares their version and a
 hash of their values, so writes through ``.data`` or a NumPy array that shares the memory are noticed. On a GPU, where
 the hash is not waited for, the factor of a graph changed that way is ``nan``. Tensors made in inference mode have no
-version, so their graphs are not remembered.
+version, so their graphs are not remembered, and neither are those of a ``torch.func`` transform.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from normplace.models.topology import topology
+from normplace.ops.calling import plain, transformed
 from normplace.ops.indices import check_edge_index
 from normplace.ops.snapshot import Snapshot
 from normplace.scale import Scale
@@ -92,7 +93,7 @@ class FactorMemory:
         tensors = (edge_index,) if batch is None else (edge_index, batch)
         # An inference tensor could not be part of a later training step, so none is made to be kept.
         with torch.inference_mode(False), torch.no_grad():
-            if any(tensor.is_inference() for tensor in tensors):
+            if transformed() or not plain(*tensors) or any(tensor.is_inference() for tensor in tensors):
                 return scale.factor(topology(scale.source, edge_index, num_nodes, batch).to(wide)).to(dtype)
             settings = (scale, num_nodes, wide, default)
             for entry in self._entries:

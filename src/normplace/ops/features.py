@@ -22,6 +22,8 @@ def check_features(name: str, x: Tensor, *width: int, like: Tensor | None = None
     Raises:
         UsageError: If it is something else.
     """
+    if torch.jit.is_tracing():  # sizes are tensors there, whose comparison would be recorded
+        return
     if not isinstance(x, Tensor):
         raise UsageError(f"{name} must be a tensor, got {type(x).__name__}.")
     if not x.is_floating_point() or tuple(x.shape[-len(width) :]) != width:

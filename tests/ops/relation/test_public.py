@@ -184,7 +184,7 @@ def test_halves_use_the_same_rounded_values_throughout(post_norm):
         (lambda x: relation_scan(x, x.double()), "must be alike"),
         (lambda x: relation_scan(x[:, :0], x[:, :0]), "at least one"),
         (lambda x: relation_scan(x, x, heads=4), "do not divide"),
-        (lambda x: relation_scan(x, x, heads=0), "do not divide"),
+        (lambda x: relation_scan(x, x, heads=0), "heads must be"),
         (lambda x: relation_scan(x, x, eps=-1.0), "eps must be"),
         (lambda x: relation_scan(x, x, norm="joint"), "unknown norm"),
         (lambda x: relation_pairwise(x, x, norm="jiont"), "did you mean 'joint'"),

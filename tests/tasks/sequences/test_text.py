@@ -57,5 +57,5 @@ def test_mistakes_are_named(folder, tmp_path):
     with pytest.raises(UsageError, match="shorter part has 60 bytes"):
         load_text("counted", 60)
     (folder / "broken.txt.gz").write_bytes(b"no archive")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot read"):
         load_text("broken", 8)
