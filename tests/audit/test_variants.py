@@ -105,7 +105,7 @@ def test_a_recurrent_network_has_no_residuals():
 
 
 def lines_run(model, steps):
-    """How many lines of the package an audit of ``steps`` time steps runs, which no other load on the machine changes."""
+    """How many lines of the package an audit of ``steps`` time steps runs, whatever the load on the machine."""
     count = 0
 
     def trace(frame, event, _):

@@ -174,7 +174,7 @@ class Recorder(TorchDispatchMode):
             if path is None:  # a module made on the way
                 above = self.tape.calls[parent].path if parent >= 0 else ""
                 path = f"{above}.<{type(module).__name__}>".lstrip(".")
-            function = custom_function(record.__code__)
+            function = self._function(2)  # the call that is entered, and its parent's
             self._stack.append(len(self.tape.calls))
             self.tape.calls.append(
                 Call(path, parent, self.numbers(args), arguments=self._held(args), function=function)
@@ -216,13 +216,18 @@ class Recorder(TorchDispatchMode):
         outputs = self._results(signature, result, list(tensors_of(written)))
         op = Op(signature.name, refs, named, tuple(inputs), outputs, self._call)
         if signature.name == "add":
-            op.where, op.function = callers(), custom_function(record.__code__)
+            op.where, op.function = callers(), self._function(1)
         self.tape.ops.append(op)
         return result
 
     @property
     def _call(self) -> int:
         return self._stack[-1] if self._stack else -1
+
+    def _function(self, modules: int) -> str | None:
+        """The outermost user-defined ``autograd.Function`` that is running, searched for up to the current call."""
+        known = self.tape.calls[self._call].function if self._stack else None
+        return known or custom_function(record.__code__, modules)
 
     def _refer(self, value: Any, inputs: list[int]) -> Any:
         """An argument with its tensors replaced by their numbers, which are appended to ``inputs``."""

@@ -155,8 +155,14 @@ def _step(graph: Graph, reach: Reach, node: Node, norm: Norm | None, residual: R
     inputs = [number for number in node.inputs if graph.is_data(number)]
     if norm is not None and norm.output in node.outputs:
         inputs = [norm.input]
-    anywhere, once, twice = _union(reach.any, inputs), _union(reach.once, inputs), _union(reach.twice, inputs)
-    mixed, plain, stream = _union(reach.mixed, inputs), _union(reach.plain, inputs), _union(reach.stream, inputs)
+    anywhere = once = twice = mixed = plain = stream = 0
+    for value in inputs:
+        anywhere |= reach.any.get(value, 0)
+        once |= reach.once.get(value, 0)
+        twice |= reach.twice.get(value, 0)
+        mixed |= reach.mixed.get(value, 0)
+        plain |= reach.plain.get(value, 0)
+        stream |= reach.stream.get(value, 0)
     if residual is not None:
         plain, stream = reach.plain.get(residual.skip, 0), reach.stream.get(residual.skip, 0)
     kept = node.inputs[0] if node.name == "sub" and graph.is_data(node.inputs[0]) else node.copies

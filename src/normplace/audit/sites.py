@@ -183,7 +183,7 @@ class Placer:
 
     def _weighed(self, norm: Norm) -> int | None:
         """The first add behind a product in which weights made of a norm recombine the copies that it reads."""
-        reach, graph = self.reach, self.graph
+        reach = self.reach
         for at, node in self._weighing:
             if at < norm.core or node.copies is None or not reach.comes_plainly(node.copies, norm.input):
                 continue

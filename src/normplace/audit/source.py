@@ -34,15 +34,17 @@ def callers() -> Where:
 
 
 _APPLY: CodeType = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+_CALL: CodeType = torch.nn.Module._call_impl.__code__
 
 
-def custom_function(stop: CodeType) -> str | None:
+def custom_function(stop: CodeType, modules: int) -> str | None:
     """The outermost user-defined ``autograd.Function`` whose forward is running; None where there is none.
 
     Functions of torch itself, such as gradient checkpointing, differentiate what they run by autograd and do not count.
 
     Args:
         stop: The code at which the search up the call stack ends.
+        modules: The number of module calls after which it ends before that; those above are known already.
     """
     frame: FrameType | None = sys._getframe(1)
     found = None
@@ -51,5 +53,9 @@ def custom_function(stop: CodeType) -> str | None:
             function: Any = frame.f_locals["cls"]
             if not function.__module__.startswith("torch."):
                 found = function.__qualname__
+        elif frame.f_code is _CALL:
+            modules -= 1
+            if modules == 0:
+                break
         frame = frame.f_back
     return found

@@ -281,7 +281,7 @@ def _empty_streams(tape: Tape) -> Iterator[int]:
             zeros[op.outputs[0]] = op.outputs[0]
         elif op.name in KEEPS and op.inputs and op.inputs[0] in zeros:
             zeros[op.outputs[0]] = zeros[op.inputs[0]]
-        else:
+        elif zeros:
             held = {zeros[number] for number in op.inputs if number in zeros}
             read.update(held)
             if op.name == "add" and len(op.inputs) == 2 and op.outputs[0] not in op.inputs:
