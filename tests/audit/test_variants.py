@@ -223,3 +223,12 @@ def test_attention_that_is_not_understood_is_reported():
 
 def test_known_networks_have_nothing_unknown():
     assert audited(Net(Block("linear"), Block("softmax"))).unknown == ()
+
+
+def test_a_squash_whose_slope_and_gain_are_offset_by_constants():
+    blocks = [Block("softmax"), Block("softmax")]
+    for block in blocks:
+        block.norm1, block.norm2 = variants.DynamicTanh(), variants.DynamicTanh()
+    found = audited(Net(*blocks))
+    assert [site.slot for site in found.sites] == [*BLOCK * 2, "final"]
+    assert [site.kind for site in found.sites if site.slot == "input"] == ["squash"] * 4

@@ -424,3 +424,14 @@ class SharedBias(nn.Module):
             x = x + out
             bias = scores if self.bias == "scores" else bias
         return self.head(self.end(x))
+
+
+class DynamicTanh(nn.Module):
+    """Zhu et al. 2025, arXiv 2503.10622, with slope and gain learned as differences from constants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope, self.gain, self.shift = (nn.Parameter(torch.zeros(size)) for size in ((), DIM, DIM))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * (self.slope + 0.5)).tanh() * (1 - self.gain) + self.shift

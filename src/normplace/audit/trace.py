@@ -237,8 +237,16 @@ class Graph:
         return value
 
     def is_weight(self, value: int) -> bool:
-        """Whether it is a parameter, or a part of one that was picked, viewed or cast."""
-        return any(self.values[number].origin == "parameter" for number in self.unchanged(value))
+        """Whether it is a parameter, or a part of one that was picked, viewed, cast or shifted by a constant."""
+        while True:
+            for number in self.unchanged(value):
+                if self.values[number].origin == "parameter":
+                    return True
+                value = number
+            node = self.maker(value)
+            if node is None or node.name not in ("add", "sub", "rsub") or len(node.inputs) != 1:
+                return False
+            value = node.inputs[0]
 
     def factors(self, node: Node) -> list[int]:
         """The operands of a product that are features and no weights."""
