@@ -232,3 +232,10 @@ def test_a_squash_whose_slope_and_gain_are_offset_by_constants():
     found = audited(Net(*blocks))
     assert [site.slot for site in found.sites] == [*BLOCK * 2, "final"]
     assert [site.kind for site in found.sites if site.slot == "input"] == ["squash"] * 4
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_class_token_that_reads_itself_and_the_patches(early):
+    found = audited(variants.ClassToken(early))
+    assert [site.slot for site in found.sites] == [*BLOCK * 3, "final"]
+    assert len(found.blocks) == 6

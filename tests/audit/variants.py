@@ -435,3 +435,34 @@ class DynamicTanh(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (x * (self.slope + 0.5)).tanh() * (1 - self.gain) + self.shift
+
+
+class ClassToken(nn.Module):
+    """A class token that reads itself and the patches behind a stack of them (Touvron et al. 2021, arXiv 2103.17239).
+
+    Args:
+        early: Whether the token is repeated for every example before the stack, or behind it.
+    """
+
+    def __init__(self, early: bool) -> None:
+        super().__init__()
+        self.early, self.stem, self.token = early, nn.Linear(5, DIM), nn.Parameter(torch.randn(1, 1, DIM))
+        self.blocks = nn.ModuleList(Block("softmax") for _ in range(2))
+        self.norm1, self.attention, self.norm2, self.mlp = (
+            nn.LayerNorm(DIM),
+            Attention("fused"),
+            nn.LayerNorm(DIM),
+            mlp(),
+        )
+        self.end, self.head = nn.LayerNorm(DIM), nn.Linear(DIM, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        token = self.token.expand(len(x), -1, -1) if self.early else None
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        token = self.token.expand(len(x), -1, -1) if token is None else token
+        both = self.norm1(torch.cat((token, x), 1))
+        token = token + self.attention(both[:, :1], both)
+        token = token + self.mlp(self.norm2(token))
+        return self.head(self.end(token))

@@ -125,7 +125,8 @@ def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[
     for value, readers in graph.consumers.items():
         parted = len(readers) > 1 or len(graph.nodes[readers[0]].outputs) > 1
         if parted and graph.is_features(value):
-            marked.add(graph.origin(value, KEEPS))  # a view of a value is that value
+            # A view of a value is that value, but a parameter becomes a stream only where it is repeated.
+            marked.add([number for number in graph.unchanged(value, KEEPS) if graph.is_features(number)][-1])
     for value in marked:
         if value not in graph.producer:
             reach.add_landmark(value)

@@ -204,9 +204,13 @@ class Placer:
 
     def _opens(self, norm: Norm, residual: Residual) -> bool:
         """Whether a norm reads the fork of a branch with no other add between, whatever small stream it then begins."""
-        plain = self.reach.plain.get(norm.input, 0)
-        fork = self.reach.bit[residual.fork]
-        return bool(plain & fork) and (plain & self.reach.sums).bit_length() <= fork.bit_length()
+        reach = self.reach
+        plain, fork = reach.plain.get(norm.input, 0), reach.bit[residual.fork]
+        if not plain & fork:
+            return False
+        # A later add of another stream, which is concatenated with the fork, is not between.
+        later = reach.members(plain & reach.sums & ~(2 * fork - 1))
+        return not any(reach.comes_from(value, residual.fork) for value in later)
 
     def _carried(self, norm: Norm, at: int) -> Place:
         """A norm whose output is the stream that add ``at`` reads."""
