@@ -239,3 +239,10 @@ def test_a_class_token_that_reads_itself_and_the_patches(early):
     found = audited(variants.ClassToken(early))
     assert [site.slot for site in found.sites] == [*BLOCK * 3, "final"]
     assert len(found.blocks) == 6
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_stages_within_a_skip_over_the_whole_network(stages):
+    found = audited(variants.LongSkip(stages))
+    assert [site.slot for site in found.sites] == [*BLOCK * 2 * stages, "final"]
+    assert len(found.blocks) == 5 * stages + 1

@@ -466,3 +466,34 @@ class ClassToken(nn.Module):
         token = token + self.attention(both[:, :1], both)
         token = token + self.mlp(self.norm2(token))
         return self.head(self.end(token))
+
+
+class Stage(nn.Module):
+    """Blocks within a skip, behind a linear map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.out = nn.ModuleList(Block("softmax") for _ in range(2)), nn.Linear(DIM, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skip = x
+        for block in self.blocks:
+            x = block(x)
+        return skip + self.out(x)
+
+
+class LongSkip(nn.Module):
+    """Stages within one skip over the whole network, as in image restoration (Liang et al. 2021, arXiv 2108.10257)."""
+
+    def __init__(self, stages: int) -> None:
+        super().__init__()
+        self.stem, self.embed = nn.Linear(5, DIM), nn.Linear(DIM, DIM)
+        self.stages = nn.ModuleList(Stage() for _ in range(stages))
+        self.end, self.out = nn.LayerNorm(DIM), nn.Linear(DIM, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skip = self.stem(x)
+        x = self.embed(skip)
+        for stage in self.stages:
+            x = stage(x)
+        return skip + self.out(self.end(x))

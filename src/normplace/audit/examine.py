@@ -15,7 +15,7 @@ from normplace.audit.findings import Evidence, find
 from normplace.audit.naming import placement_name
 from normplace.audit.norms import Norm, find_norms
 from normplace.audit.record import Recorder, record, said_by, tensors_of
-from normplace.audit.residuals import Residual, find_residuals, nested
+from normplace.audit.residuals import Residual, find_residuals, nested, spans
 from normplace.audit.result import Audit, Site
 from normplace.audit.scores import score_nodes
 from normplace.audit.sites import Placer
@@ -95,14 +95,18 @@ def analyse(model: nn.Module, tape: Tape, certified: tuple[Any, ...] | None = No
 
 
 def placed(graph: Graph, norms: Sequence[Norm]) -> Assembly:
-    """The norms placed. A sum within a branch that has no norm of its own says nothing of placement and is left out."""
+    """The norms placed.
+
+    A sum within a branch is left out where it has no norm of its own and its branch holds no block that has one.
+    """
     refused = score_nodes(graph)
     while True:
         residuals, reach = find_residuals(graph, norms, refused)
         placer = Placer(graph, norms, residuals, reach)
         places = placer.places()
-        owned = {residuals[place.residual].node for place in places if place.residual is not None}
-        silent = {residual.node for residual, _ in nested(residuals, reach)} - owned
+        owned = {residuals[place.residual] for place in places if place.residual is not None}
+        inner = {residual for residual, _ in nested(residuals, reach)} - owned
+        silent = {residual.node for residual in inner if not spans(owned, reach, residual)}
         if not silent:
             return Assembly(graph, norms, places, residuals, reach, placer.cores)
         refused |= silent

@@ -135,7 +135,7 @@ def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[
         residual = None
         if norm is None and at not in refused:
             residual = _residual(graph, reach, at, node)
-            if residual is not None and residual.projected and _spans(residuals, reach, residual):
+            if residual is not None and residual.projected and spans(residuals, reach, residual):
                 residual = None
         if residual is not None:
             residuals.append(residual)
@@ -300,8 +300,10 @@ def _reads_normed(reach: Reach, skip: int, branch: int, value: int) -> bool:
     return bool(value & reach.plain.get(skip, 0) and not value & reach.plain.get(branch, 0))
 
 
-def _spans(residuals: Iterable[Residual], reach: Reach, outer: Residual) -> bool:
+def spans(residuals: Iterable[Residual], reach: Reach, outer: Residual) -> bool:
     """Whether other adds lie between a fork and the branch, as between the levels of a pyramid of features."""
+    if not reach.any.get(outer.branch, 0) & ~reach.any.get(outer.fork, 0) & reach.sums:
+        return False
     return any(
         reach.comes_from(outer.branch, inner.output) and reach.comes_from(inner.fork, outer.fork) for inner in residuals
     )
@@ -338,12 +340,14 @@ def nested(residuals: Sequence[Residual], reach: Reach) -> Iterator[tuple[Residu
     """Adds inside the branch of another whose skip was already mixed there, and whether other adds continue them.
 
     One that nothing continues carries no stream: it is a mere shortcut, such as the direct term of a state-space layer.
+    A skip around a stack of adds continues that stack.
     """
     continued: set[int] = set()
     for residual in residuals:
         before = reach.stream.get(residual.skip, 0) & reach.sums
         if before:
             continued |= {residual.output, reach.latest(before)}
+    stacks = [residual for residual in residuals if residual.output in continued]
     forks: dict[int, int] = {}  # of the branches that each sum is in
     for outer in residuals:
         inside = reach.any.get(outer.branch, 0) & ~reach.any.get(outer.fork, 0) & reach.sums
@@ -351,4 +355,4 @@ def nested(residuals: Sequence[Residual], reach: Reach) -> Iterator[tuple[Residu
             forks[value] = forks.get(value, 0) | reach.bit[outer.fork]
     for residual in residuals:
         if reach.mixed.get(residual.skip, 0) & forks.get(residual.output, 0):
-            yield residual, residual.output in continued
+            yield residual, residual.output in continued or spans(stacks, reach, residual)
