@@ -22,7 +22,7 @@ def check_features(name: str, x: Tensor, *width: int, like: Tensor | None = None
     Raises:
         UsageError: If it is something else.
     """
-    if torch.jit.is_tracing():  # sizes are tensors there, whose comparison would be recorded
+    if torch._C._get_tracing_state() is not None:  # sizes are tensors there, whose comparison would be recorded
         return
     if not isinstance(x, Tensor):
         raise UsageError(f"{name} must be a tensor, got {type(x).__name__}.")

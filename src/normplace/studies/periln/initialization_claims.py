@@ -23,9 +23,9 @@ OURS = "a question of ours"
 HIGH_RATE = 4e-3
 _SETTING = "24 layers of width 512, 256 steps of 16 × 1024 bytes. Pilots of one seed suggested the claim."
 _NOTE = (
-    f"{_SETTING} Each placement and initialization at the best of the learning rates tried, chosen over all seeds on one "
-    "half of the validation text and judged on the other. Void where a best rate is the lowest or the highest that was "
-    "tried."
+    f"{_SETTING} Each placement and initialization at the best of the learning rates tried, chosen over all seeds on "
+    "one half of the validation text and judged on the other. Void where a best rate is the lowest or the highest that "
+    "was tried."
 )
 
 
