@@ -71,7 +71,7 @@ def complaint(capsys, *words: str) -> str:
         (["audit", "..x:y"], "write package.module:name"),
         (["audit", "broken:f"], "importing 'broken' failed (SyntaxError"),
         (["audit", "--hf", LONG], "File name too long"),
-        (["audit", "--hf", "ill.json"], "ill.json is no configuration that transformers knows"),
+        (["audit", "--hf", "ill.json"], "ill.json is not a configuration that transformers knows"),
         (["audit", "broken_exit:leaves"], "failed (SystemExit: 3)"),
         (["bench", "--show", "/dev/full"], "it is not a regular file"),
         (["bench", "--show", "record.json"], "record.json is not a whole record"),

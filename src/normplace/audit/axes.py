@@ -105,7 +105,7 @@ def _after(graph: Graph, at: int, state: _State) -> list[_State]:
         old, new = graph.values[state.value].shape, graph.values[output].shape
         marks = state.marks if node.op is None else moved(node.op, state.value, state.marks, old, new)
         if node.name in ("select", "unbind") and marks is not None and ROWS in state.marks and ROWS not in marks:
-            continue  # one row at a time, as in a recurrence: which rows it goes on to is not known
+            continue  # one row at a time, as in a recurrence: which rows follow is not known
         if marks is not None:
             found.append(replace(state, value=output, marks=marks))
     return found

@@ -101,7 +101,7 @@ def read_config(path: Path) -> tuple[Any, Build]:
             config = transformers.AutoConfig.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # each configuration class has checks of its own, and fails in its own way
             raise UsageError(
-                f"{file} is no configuration that transformers knows ({said_by(error)}): check its fields."
+                f"{file} is not a configuration that transformers knows ({said_by(error)}): check its fields."
             ) from error
     _check_sizes(file, config.to_dict())
     config._experts_implementation = "batched_mm"  # the one that does not ask for the router's values

@@ -88,7 +88,7 @@ class Reach:
             bits &= ~(1 << top)
 
     def joins(self, residual: Residual, before: Residual) -> bool:
-        """Whether an add goes on with the block of the one before it: their branches read the same stream."""
+        """Whether an add belongs to the block of the one before it: their branches read the same stream."""
         since = self.any.get(residual.branch, 0) & self.sums
         return before.fork == residual.fork and since.bit_length() <= self.bit[residual.fork].bit_length()
 
@@ -140,7 +140,7 @@ def _pass(graph: Graph, norms: Sequence[Norm], refused: set[int]) -> tuple[list[
         if residual is not None:
             residuals.append(residual)
         _step(graph, reach, node, norm, residual)
-        if at in refused:  # what is added within a branch is no stream
+        if at in refused:  # what is added within a branch is not a stream
             for value in node.outputs:
                 reach.plain[value] = reach.stream[value] = 0
         for value in node.outputs:
@@ -167,7 +167,7 @@ def _step(graph: Graph, reach: Reach, node: Node, norm: Norm | None, residual: R
     if residual is not None:
         plain, stream = reach.plain.get(residual.skip, 0), reach.stream.get(residual.skip, 0)
     kept = node.inputs[0] if node.name == "sub" and graph.is_data(node.inputs[0]) else node.copies
-    if kept is not None and norm is None:  # what is taken off a stream, or weighs its copies, is no part of it
+    if kept is not None and norm is None:  # what is taken off a stream, or weighs its copies, is not part of it
         plain, stream = reach.plain.get(kept, 0), reach.stream.get(kept, 0)
     if graph.is_mixing(node):
         mixed = anywhere

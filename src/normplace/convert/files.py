@@ -147,7 +147,7 @@ def read_record(folder: Path, weights: str) -> dict[str, Any]:
 
 
 def load(folder: str | Path, model: Model, *inputs: Any, **kwargs: Any) -> Model:
-    """A model as it was saved: moved again as the record says, with the weights of the file.
+    """A model as it was saved: moved again as recorded, with the weights of the file.
 
     Args:
         folder: What :func:`save` wrote to.

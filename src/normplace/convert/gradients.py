@@ -141,7 +141,7 @@ class Backward:
             self.error = "its outputs do not require gradients"
 
     def agrees(self) -> bool:
-        """Whether a finite difference along the watched norms' parameters is what the gradient says."""
+        """Whether a finite difference along the watched norms' parameters agrees with the gradient."""
         with _differentiable(self.model), torch.no_grad():
             size = float(self._loss().abs())
             for step in STEPS:

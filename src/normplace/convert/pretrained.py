@@ -1,6 +1,6 @@
 """Moved Hugging Face models in folders that plain ``from_pretrained`` cannot mistake for the original.
 
-``from_pretrained`` builds a model from ``config.json``, which says nothing of moved norms. So the folder of a moved
+``from_pretrained`` builds a model from ``config.json``, which does not describe moved norms. So the folder of a moved
 model has a ``model_type`` of its own and keeps its weights under another name: classes of transformers refuse it, and
 the Auto classes load it through normplace with ``trust_remote_code=True``.
 """

@@ -178,7 +178,7 @@ class SeedShare(Interval):
 class TrialShare(Interval):
     """Exact (Clopper-Pearson) interval of the probability of success of the networks at hand, over all their trials.
 
-    It says nothing of other seeds: it is meant for gates, which ask whether these networks learned, and for
+    It does not extend to other seeds: it is meant for gates, which ask whether these networks learned, and for
     constructions that are not trained.
 
     Args:

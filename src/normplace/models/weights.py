@@ -1,6 +1,6 @@
 """Weights in files: safetensors, hashed while they are written and checked before anything is built from them.
 
-A hash finds damage: a flipped bit, a file cut short, a field edited by hand. It is no signature, and does not protect
+A hash finds damage: a flipped bit, a file cut short, a field edited by hand. It is not a signature: it does not protect
 against someone who writes a matching hash.
 """
 
@@ -32,7 +32,7 @@ HASH = "sha256"
 
 
 class Damage(Exception):
-    """A file is not what was written; the message says in what, for a sentence that also names the remedy."""
+    """A file is not what was written; the message names the difference, for a sentence that also names the remedy."""
 
 
 def safetensors() -> Any:
@@ -148,7 +148,7 @@ def _shape(tensor: Tensor | None) -> str:
 
 
 def describe_file(path: Path, sha256: str) -> dict[str, Any]:
-    """What a manifest says of a file, for :func:`check_file`."""
+    """A manifest's entry for a file, for :func:`check_file`."""
     return {"bytes": path.stat().st_size, HASH: sha256}
 
 

@@ -174,7 +174,7 @@ class _Walk:
         return value if isinstance(value, Value) else value[0] if value else None
 
     def _parents(self, node: fx.Node) -> list[fx.Node]:
-        """The steps that a step uses and that depend on the input; a part of a tuple stands for the whole."""
+        """The steps that a step uses and that depend on the input; a part of a tuple counts as the whole."""
         parents = []
         for parent in node.all_input_nodes:
             value = self._of(parent)

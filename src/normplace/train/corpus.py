@@ -68,7 +68,7 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
     """Read and tokenize.
 
     Args:
-        sources: What to read, as the module says: one source or several.
+        sources: What to read, as the module describes: one source or several.
         tokenizer: ``bytes``; a ``tokenizer.json`` or the folder that holds one; or the name of one at Hugging Face.
 
     Raises:

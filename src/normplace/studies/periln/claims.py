@@ -303,8 +303,7 @@ def _claims_on(name: str, sizes: Sequence[str], words: str, seeds: int, setting:
             "spread",
             PAPER,
             "seeds differ less than half as much with Peri-LN as with Pre-LN.",
-            f"{_RATE} {_EDGE} "
-            "The paper says it of benchmark scores, we of the loss; so few seeds measure a spread roughly.",
+            f"{_RATE} {_EDGE} The paper reports benchmark scores, we the loss; so few seeds measure a spread roughly.",
             each(
                 "bits per byte from the median, pre less twice peri",
                 measures.spread_beyond_twice,

@@ -113,7 +113,7 @@ CLAIMS = (
         seeds=3,
         note=f"{_NOTE} Under the weighted cascade. Policies choose a tenth of the nodes in training and 50 here. "
         "The one with a constant input and LayerNorm can tell no two nodes apart: its order comes from rounding, so "
-        "that its number says nothing of what a policy learns.",
+        "that its number does not show what a policy learns.",
     ),
     Claim(
         id="postdeg-helps-on-real-graphs",
