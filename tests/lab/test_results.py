@@ -95,6 +95,7 @@ DAMAGES = {
     "another seed": (lambda text: changed(text, seed=7), "does not match its hash"),
     "another configuration": (lambda text: changed(text, config={"seed": 5}, seed=5), "does not match its hash"),
     "an unknown status": (lambda text: changed(text, status="fine"), "wrong 'status'"),
+    "an unknown scale": (lambda text: changed(text, scale="x"), "unknown 'scale'"),
     "another format": (lambda text: changed(text, format=2), "has results of format 2"),
     "a format that is a list": (lambda text: changed(text, format=[1]), "has results of format"),
 }

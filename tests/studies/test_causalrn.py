@@ -11,11 +11,11 @@ from tests.lab.test_runner import Counting
 
 from normplace import UsageError
 from normplace.lab.claims import State, Verdict, judge
+from normplace.lab.lines import SCALES
 from normplace.lab.progress import Progress
 from normplace.lab.report.charts import render_chart
 from normplace.lab.results import Line
 from normplace.lab.runner import Run
-from normplace.lab.study import SCALES
 from normplace.models.sequence import RelationBranch, count_parameters
 from normplace.ops.relation import relation_scan
 from normplace.studies.causalrn import STUDY, ablation, fixed, head, language, networks, scaling, state, variable

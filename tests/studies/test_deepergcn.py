@@ -12,11 +12,11 @@ from tests.tasks.test_molecules import OGB, ogb_graphs
 
 from normplace import UsageError
 from normplace.lab.claims import Verdict, judge
+from normplace.lab.lines import SCALES
 from normplace.lab.progress import Progress
 from normplace.lab.report.charts import render_chart
 from normplace.lab.results import Line
 from normplace.lab.runner import Run
-from normplace.lab.study import SCALES
 from normplace.studies.deepergcn import STUDY, anchors, depth, memory, molhiv, node
 from normplace.studies.deepergcn.claims import CLAIMS
 from normplace.studies.deepergcn.measures import best_by_validation, deepest

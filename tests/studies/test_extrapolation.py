@@ -12,10 +12,10 @@ from tests.lab.test_runner import Counting
 from tests.tasks.tables import accept, csv, protein_table, some_faces
 
 from normplace import UsageError
+from normplace.lab.lines import SCALES
 from normplace.lab.progress import Progress
 from normplace.lab.report.charts import render_chart
 from normplace.lab.runner import Run
-from normplace.lab.study import SCALES
 from normplace.studies.extrapolation import STUDY, kernels, tabular, wide
 from normplace.studies.extrapolation.claims import CLAIMS
 from normplace.studies.extrapolation.claims.published import FACES, PROTEIN

@@ -16,11 +16,11 @@ import normplace as npl
 from normplace import UsageError
 from normplace.audit.signals import Depth
 from normplace.lab.claims import Verdict, judge
+from normplace.lab.lines import SCALES
 from normplace.lab.progress import Progress
 from normplace.lab.report.charts import render_chart
 from normplace.lab.results import Line
 from normplace.lab.runner import Run
-from normplace.lab.study import SCALES
 from normplace.models.transformer import Transformer
 from normplace.studies.periln import STUDY, bound, measures, training
 from normplace.studies.periln.bound import BoundTrial

@@ -21,6 +21,7 @@ from normplace.errors import UsageError
 
 FORMAT = 1
 STATUSES = ("ok", "failed")
+SCALES = ("smoke", "laptop", "full")
 _CHECKSUM = ',"crc32":"'
 
 
@@ -138,6 +139,8 @@ def _check_fields(line: Line) -> None:
             raise DamagedLine(f"has a wrong {name!r}")
     if line.status not in STATUSES or isinstance(line.seed, bool) or not _is_number(line.seconds):
         raise DamagedLine("has a wrong 'status', 'seed' or 'seconds'")
+    if line.scale not in SCALES:
+        raise DamagedLine("has an unknown 'scale'")
 
 
 def _check_content(line: Line) -> None:

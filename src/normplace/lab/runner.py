@@ -21,10 +21,10 @@ from normplace.errors import UsageError, unknown
 from normplace.lab.config import config_dict, config_from_dict, config_hash
 from normplace.lab.engines import Engine, WorkerLost
 from normplace.lab.environment import hardware, versions
-from normplace.lab.lines import trial_hash
+from normplace.lab.lines import SCALES, trial_hash
 from normplace.lab.progress import Progress
 from normplace.lab.results import Damage, Latest, Line, ResultFile, finite, fitting, not_results, scan
-from normplace.lab.study import SCALES, Study, resolve
+from normplace.lab.study import Study, resolve
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ from normplace.lab.claims import Claim
 from normplace.lab.results import Line
 from normplace.references import load_reference
 
-SCALES = ("smoke", "laptop", "full")
-
 
 @dataclass(frozen=True)
 class Outcome:

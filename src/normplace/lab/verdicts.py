@@ -9,8 +9,9 @@ from typing import Any
 
 from normplace.lab.claims import MOST_SEEDS, Judgement, Measurement, State, SuccessfulLines, Verdict, judge
 from normplace.lab.intervals import TAIL
+from normplace.lab.lines import SCALES
 from normplace.lab.results import Line
-from normplace.lab.study import SCALES, Study
+from normplace.lab.study import Study
 
 COUNTED = (State.HELD, State.OPEN, State.FAILED, State.VOID)
 
