@@ -283,3 +283,9 @@ def test_the_fastest_way_is_chosen(monkeypatch):
         assert op.choose("cpu", one, soft, large, "auto") == ("numba" if installed else "factorised")
         for exponent, rule in ((one, dense), (torch.tensor(math.inf), soft), (0.1 * one, reference.Rule("power"))):
             assert op.choose("cpu", exponent, rule, large, "auto") == ("numba" if installed else "reference")
+
+
+@pytest.mark.parametrize("value", [1e200, -(10**400)], ids=["float", "int"])
+def test_a_temperature_beyond_the_precision_is_refused(value):
+    with pytest.raises(UsageError, match="temperature must fit into"):
+        softmax_aggregate(torch.ones(2, 1), torch.tensor([[0], [1]]), value)

@@ -168,8 +168,10 @@ def _scalar(value: float | Tensor, name: str, dtype: torch.dtype, device: torch.
         if value.numel() != 1 or not value.is_floating_point():
             raise UsageError(f"{name} must be one floating-point number, got {tuple(value.shape)} of {value.dtype}.")
         return value.reshape(()).to(device, dtype)
-    if not isinstance(value, int | float) or math.isnan(value):
+    if not isinstance(value, int | float) or value != value:
         raise UsageError(f"{name} must be a number or a tensor of one, got {value!r}.")
+    if abs(value) > torch.finfo(dtype).max and value not in (math.inf, -math.inf):
+        raise UsageError(f"{name} must fit into {dtype}, got {value!r}.")
     return torch.full((), value, dtype=dtype, device=device)
 
 
