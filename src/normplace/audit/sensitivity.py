@@ -124,7 +124,7 @@ class Sensitivity:
                 gradients = torch.autograd.grad(
                     output, [tensor for _, tensor in tapped], weights, retain_graph=True, allow_unused=True
                 )
-            except (RuntimeError, NotImplementedError) as error:
+            except RuntimeError as error:
                 raise NoGradient from error
             projections: dict[Side, float] = {side: 0.0 for side, _ in tapped}
             for (side, _), gradient, direction in zip(tapped, gradients, directions, strict=True):

@@ -83,7 +83,7 @@ CLAIMS = (
     Claim(
         id="protein-placement-matters-little",
         paper=f"{PAPER}, Table 1",
-        statement="Where the LayerNorm stands matters little for how well larger proteins are predicted.",
+        statement="The position of the LayerNorm matters little for how well larger proteins are predicted.",
         checks=_within(
             "OOD R²",
             "ood_r2",

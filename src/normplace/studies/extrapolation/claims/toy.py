@@ -106,7 +106,7 @@ CLAIMS = (
     Claim(
         id="placement-matters-little",
         paper=f"{PAPER}, Figure 1",
-        statement="Where the LayerNorm stands matters little beside whether there is one.",
+        statement="The position of the LayerNorm matters little compared with whether there is one.",
         checks=tuple(
             Check(
                 f"spread over LN placements / distance to no LN, at {NEAR} x edge, {data}",

@@ -47,7 +47,7 @@ CLAIMS = (
     Claim(
         id="social-after-is-heard",
         paper=f"{_ABSTRACT}: after LayerNorm it reaches the head as magnitude",
-        statement="In trained classifiers the output hears a degree scale that stands after the LayerNorms.",
+        statement="A degree scale after LayerNorm affects the trained classifier's output.",
         checks=tuple(_HEARD.values()),
         seeds=5,
         note=f"{_SETTING} A pilot with one split at laptop scale gave 0.76 to 0.88.",
@@ -55,7 +55,7 @@ CLAIMS = (
     Claim(
         id="social-before-is-not-heard",
         paper=f"{_ABSTRACT}: before LayerNorm it is divided out up to a stabilizer term",
-        statement="In trained classifiers the output hardly hears a degree scale that stands before the LayerNorms.",
+        statement="A degree scale before LayerNorm hardly affects the trained classifier's output.",
         checks=tuple(
             Check(
                 f"change of the output per unit of log-degree, {title}, scale before",
