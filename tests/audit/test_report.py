@@ -164,7 +164,7 @@ def test_a_configuration_is_enough(module, capsys):
     assert "2 x experts, model.layers.*" in out
     (module / "config.json").write_text('{"model_type": "no such"}')
     assert main(["audit", "--hf", "config.json"]) == 2
-    assert "no configuration that transformers knows" in capsys.readouterr().err
+    assert "not a configuration that transformers knows" in capsys.readouterr().err
 
 
 def test_the_page_forbids_scripts_and_is_written_through_links_only_to_regular_files(tmp_path):
