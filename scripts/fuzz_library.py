@@ -407,7 +407,8 @@ def selection(source: random.Random) -> Any:
         lambda: s.erdos_renyi(count, number, generator), lambda: s.uniform_graph(count, count, generator),
         lambda: s.barabasi_albert(count, count, generator), lambda: s.powerlaw_cluster(9, count, number, generator),
         lambda: s.block_graph([count, 3], number, 0.1, generator), lambda: s.shuffled(made, generator),
-        lambda: s.mixed_graphs(count, 8, 12, generator), lambda: s.relabel(nodes), lambda: made.neighbors(count),
+        lambda: s.mixed_graphs(count, 8, 12, generator), lambda: s.relabel(nodes),
+        lambda: made.neighbors(count) if isinstance(made, s.Graph) else None,
         lambda: s.load_graph(source.choice(["/dev/null", "nothing.npz", "/", ""])),
     ]  # fmt: skip
     return source.choice(calls)()
