@@ -23,6 +23,12 @@ def test_self_loops_are_dropped_and_repeated_edges_merged():
     assert graph.neighbors(0).tolist() == [2, 3]
 
 
+@pytest.mark.parametrize("node", [-1, 4, 1.5, True, "0", None])
+def test_neighbors_need_a_node_of_the_graph(node):
+    with pytest.raises(UsageError, match="integer from 0 to 3"):
+        Graph.from_edges([[0, 2], [0, 3]], 4).neighbors(node)
+
+
 def test_isolated_nodes_stay():
     graph = Graph.from_edges([], 3)
     assert (graph.num_nodes, graph.num_edges) == (3, 0)

@@ -103,8 +103,8 @@ class Graph:
         Raises:
             UsageError: If there is no such node.
         """
-        if not 0 <= node < self.num_nodes:
-            raise UsageError(f"node {node} is not from 0 to {self.num_nodes - 1}.")
+        if isinstance(node, bool) or not isinstance(node, int | np.integer) or not 0 <= node < self.num_nodes:
+            raise UsageError(f"a node is an integer from 0 to {self.num_nodes - 1}, not {node!r}.")
         return self.indices[self.indptr[node] : self.indptr[node + 1]]
 
     def edges(self) -> NDArray[np.int64]:
