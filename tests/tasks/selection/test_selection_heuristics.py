@@ -172,3 +172,10 @@ def test_adaptive_betweenness_beats_static():
 def test_bad_arguments_have_a_sentence(call, sentence):
     with pytest.raises(UsageError, match=sentence):
         call(path(4))
+
+
+@pytest.mark.parametrize("radius", [9, 10**30])
+def test_no_node_is_as_far_as_the_number_of_nodes(radius):
+    graph = path(9)
+    assert collective_influence(graph, radius).tolist() == [0] * graph.num_nodes
+    assert sorted(collective_influence_order(graph, radius)) == list(range(graph.num_nodes))

@@ -84,7 +84,7 @@ def collective_influence(graph: Graph, radius: int = 2) -> NDArray[np.int64]:
         UsageError: If ``radius`` is not positive.
     """
     removed = np.zeros(graph.num_nodes, np.bool_)
-    return _influences(graph.indptr, graph.indices, removed, graph.degrees.copy(), positive(radius, "radius"))
+    return _influences(graph.indptr, graph.indices, removed, graph.degrees.copy(), _radius(graph, radius))
 
 
 @takes_graph
@@ -94,7 +94,12 @@ def collective_influence_order(graph: Graph, radius: int = 2) -> NDArray[np.int6
     Raises:
         UsageError: If ``radius`` is not positive.
     """
-    return _by_influence(graph.indptr, graph.indices, positive(radius, "radius"))
+    return _by_influence(graph.indptr, graph.indices, _radius(graph, radius))
+
+
+def _radius(graph: Graph, radius: int) -> int:
+    """A checked radius; one beyond the number of nodes reaches none, as that number does."""
+    return min(positive(radius, "radius"), max(graph.num_nodes, 1))
 
 
 @takes_graph
