@@ -9,7 +9,8 @@ import torch
 
 from normplace import Block, Placement, Scale, UsageError
 from normplace.block import LearnedScale, Power
-from normplace.models import GENConv
+from normplace.models import CausalRN, GENConv, GraphStack
+from normplace.models.transformer import TransformerConfig
 from normplace.norms import BatchNorm, DyT, GraphNorm, LayerNorm, MsgNorm, PairNorm, RMSNorm
 from normplace.ops import norm_add_norm, relation_scan, softmax_aggregate
 from normplace.placement import First
@@ -106,3 +107,18 @@ def test_width_of_a_norm(norm, dim):
 def test_other_numbers(make):
     with pytest.raises(UsageError):
         make()
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, "2", 100_001, 10**30])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda count: GENConv(4, 4, num_layers=count),
+        lambda count: GraphStack(GENConv, 4, 8, 2, depth=count),
+        lambda count: CausalRN(11, 8, depth=count),
+        lambda count: TransformerConfig(11, 8, depth=count),
+    ],
+)
+def test_number_of_layers(build, count):
+    with pytest.raises(UsageError):
+        build(count)

@@ -8,6 +8,9 @@ import numbers
 from collections.abc import Iterable
 
 
+MOST_LAYERS = 100_000
+
+
 class UsageError(ValueError):
     """A mistake in what the caller asked for.
 
@@ -44,6 +47,18 @@ def expect_whole(least: int, **values: object) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
             raise UsageError(f"{name} must be a whole number of at least {least}, got {_shown(value)}.")
+
+
+def expect_layers(**counts: object) -> None:
+    """Refuse numbers of layers that are not from 1 to 100,000; more would be built until the memory is full.
+
+    Raises:
+        UsageError: If one is not.
+    """
+    expect_whole(1, **counts)
+    for name, value in counts.items():
+        if isinstance(value, numbers.Integral) and value > MOST_LAYERS:
+            raise UsageError(f"{name} must be at most {MOST_LAYERS:,}, got {_shown(value)}.")
 
 
 def expect_number(name: str, value: object, least: float | None = None, *, above: bool = False) -> None:

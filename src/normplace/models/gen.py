@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, expect_number, expect_whole, unknown
+from normplace.errors import UsageError, expect_layers, expect_number, expect_whole, unknown
 from normplace.norms import MsgNorm
 from normplace.ops import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
 from normplace.ops.features import check_features
@@ -159,7 +159,8 @@ class GENConv(nn.Module):
         if isinstance(in_channels, tuple | list) and len(in_channels) != 2:
             raise UsageError(f"in_channels must be one width, or two of sources and targets, got {in_channels!r}.")
         src, dst = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)
-        expect_whole(1, in_channels=src, out_channels=out_channels, num_layers=num_layers, expansion=expansion)
+        expect_whole(1, in_channels=src, out_channels=out_channels, expansion=expansion)
+        expect_layers(num_layers=num_layers)
         expect_whole(1, in_channels=dst)
         for name, value in (("edge_dim", edge_dim), ("edge_types", edge_types)):
             if value is not None:

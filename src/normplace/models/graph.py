@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, expect_whole, unknown
+from normplace.errors import UsageError, expect_layers, expect_whole, unknown
 from normplace.models.depth import MEMORY, Call, Coupling, checkpointed, reversed_in_backward
 from normplace.models.graph_parts import ORDERS, READOUTS, Concat, ConvBranch, Dropout, VirtualNode, pool
 from normplace.models.memory import FactorMemory
@@ -116,7 +116,8 @@ class GraphStack(nn.Module):
         super().__init__()
         if groups is None:
             groups = 2 if memory == "reversible" else 1
-        expect_whole(1, in_dim=in_dim, dim=dim, out_dim=out_dim, depth=depth, groups=groups)
+        expect_whole(1, in_dim=in_dim, dim=dim, out_dim=out_dim, groups=groups)
+        expect_layers(depth=depth)
         if growth is not None:
             expect_whole(1, growth=growth)
         for kind, choice, choices in (("order", order, ORDERS), ("memory mode", memory, MEMORY)):

@@ -180,7 +180,7 @@ MISTAKES = [
     (lambda: build("atention"), "did you mean 'attention'"),
     (lambda: SequenceModel(11, 8, 2), "need context="),
     (lambda: SequenceModel(11, 8, 2, positions="none", context=9), "need context="),
-    (lambda: SequenceModel(11, 0, 2, positions="none"), "must be at least 1"),
+    (lambda: SequenceModel(11, 0, 2, positions="none"), "of at least 1"),
     (lambda: build(positions="learned", context=9)(tokens(length=10)), "learned 9 positions, but a sequence of 10"),
     (lambda: build(positions="learned", context=9).generate(tokens(length=5), 6), "learned 9 positions"),
     (lambda: build()(tokens(length=0)), "at least one of each"),

@@ -145,7 +145,7 @@ def test_networks_without_hashes_and_huge_ones_are_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match="written without hashes"):
         load(tmp_path)
-    config["config"]["depth"] = 10**9
+    config["config"]["depth"] = 90_000
     (tmp_path / "config.json").write_text(json.dumps(seal(config)))
-    with pytest.raises(UsageError, match="tensors for 1000000000 layers"):
+    with pytest.raises(UsageError, match="tensors for 90000 layers"):
         load(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_layers, expect_whole, unknown
 from normplace.models.positions import sinusoids
 from normplace.models.sequence.mixers import Mixer, Relation, build_mixer
 from normplace.models.transformer.generate import check_draws, draw, extend
@@ -87,8 +87,8 @@ class SequenceModel(nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if min(vocab_size, dim, depth) < 1:
-            raise UsageError(f"vocab_size, dim and depth must be at least 1, got {vocab_size}, {dim} and {depth}.")
+        expect_whole(1, vocab_size=vocab_size, dim=dim)
+        expect_layers(depth=depth)
         self.mixer = build_mixer(mixer) if isinstance(mixer, str) else mixer
         if positions not in self.mixer.positions:
             raise unknown(f"kind of position for the mixer {self.mixer.kind!r}:", positions, self.mixer.positions)

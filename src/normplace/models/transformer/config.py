@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_layers, expect_whole, unknown
 from normplace.fields import check_types
 from normplace.models.transformer.starts import Start, suited_kind
 from normplace.norms import NORMS
@@ -165,11 +165,8 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if min(self.vocabulary, self.dim, self.depth) < 1:
-            raise UsageError(
-                f"a Transformer needs a vocabulary, a width and a depth of at least 1, got {self.vocabulary}, "
-                f"{self.dim} and {self.depth}."
-            )
+        expect_whole(1, vocabulary=self.vocabulary, dim=self.dim)
+        expect_layers(depth=self.depth)
         if self.token_types < 0:
             raise UsageError(f"token_types must be at least 0, got {self.token_types}.")
         if self.norm not in ROW_NORMS:
