@@ -7,7 +7,6 @@ import math
 import numbers
 from collections.abc import Iterable
 
-
 MOST_LAYERS = 100_000
 
 
