@@ -21,8 +21,8 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import normplace as npl
-from normplace.bench.record import surroundings
-from normplace.bench.timing import seconds
+from normplace.lab.bench.record import surroundings
+from normplace.lab.bench.timing import seconds
 
 
 def models() -> dict[str, tuple[nn.Module, torch.Tensor]]:

@@ -32,10 +32,10 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from normplace.bench.record import surroundings
-from normplace.bench.timing import seconds
-from normplace.studies.postdeg.topologies import build_policy
-from normplace.tasks.selection import (
+from normplace.lab.bench.record import surroundings
+from normplace.lab.bench.timing import seconds
+from normplace.lab.studies.postdeg.topologies import build_policy
+from normplace.lab.tasks.selection import (
     Graph,
     IndependentCascade,
     barabasi_albert,
@@ -52,8 +52,8 @@ from normplace.tasks.selection import (
     spread,
     uniform_graph,
 )
-from normplace.tasks.selection.rewards import REWARDS
-from normplace.train.reinforce import train_policy
+from normplace.lab.tasks.selection.rewards import REWARDS
+from normplace.lab.train.reinforce import train_policy
 
 PLAIN = ("numba", "scipy", "igraph", "cynetdiff", "ndlib")
 PEERS = {"torch-geometric": "torch_geometric"} | {name: name for name in PLAIN}

@@ -5,10 +5,10 @@
 A decoder of about 400 million parameters (width 1536, 12 layers, heads of 128, SwiGLU, RMSNorm, 32,768 tokens) trains
 in bfloat16 autocast with AdamW: ``pre`` and ``peri``, each with the norm, add and norm between branches in one pass and
 with separate ones, and each with its branches and loss compiled and not, turn by turn. Operations are counted as
-:mod:`normplace.train.throughput` says and held against the peak the GPU's maker states, 989 · 10¹² a second in bfloat16
-for an H200, and against the rate of a large product measured in the same run. The second part trains ``peri`` from the
-same weights on the same bytes, fused and not, and not fused from weights that differ by a millionth: how far losses
-part for no other reason than rounding.
+:mod:`normplace.lab.train.throughput` does and compared with the peak the GPU's maker states, 989 · 10¹² a second in
+bfloat16 for an H200, and with the rate of a large product measured in the same run. The second part trains ``peri``
+from the same weights on the same bytes, fused and not, and not fused from weights that differ by a millionth: how far
+losses part for no other reason than rounding.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normplace as npl
-from normplace.bench.record import surroundings
-from normplace.bench.timing import median_seconds
+from normplace.lab.bench.record import surroundings
+from normplace.lab.bench.timing import median_seconds
+from normplace.lab.train.throughput import flops_per_token
 from normplace.models.transformer import AttentionConfig, MLPConfig, Transformer, TransformerConfig
 from normplace.residual import Residual
-from normplace.train.throughput import flops_per_token
 
 MODES = {"fused": "auto", "separate": "never"}
 HOW = {"eager": False, "compiled": True}

@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from normplace.bench.record import surroundings
+from normplace.lab.bench.record import surroundings
+from normplace.lab.tasks.grid_mines import grid_mines
+from normplace.lab.tasks.labelled import load_labelled, obstacle
+from normplace.lab.train.fit import pick_device
 from normplace.models import GENConv, GraphStack
-from normplace.tasks.grid_mines import grid_mines
-from normplace.tasks.labelled import load_labelled, obstacle
-from normplace.train.fit import pick_device
 
 
 def convolution(reads: int, writes: int) -> GENConv:

@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from normplace.audit import audit
-from normplace.audit.load import from_config
+from normplace.analysis import audit
+from normplace.analysis.load import from_config
 
 PAGE = Path(__file__).parents[1] / "docs" / "audits.md"
 # Each configuration class's defaults are the published model named beside it, by transformers' own documentation.

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 def main() -> int:
     """Print every network that is judged wrongly, and the totals; 1 if there is one."""
-    from tests.audit.random_networks import network
+    from tests.analysis.random_networks import network
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=int, default=500, help="how many (default: %(default)s)")

@@ -242,8 +242,8 @@ def graph_parts() -> dict[str, Case]:
 def selection() -> dict[str, Case]:
     """Node selection, which is compiled by numba."""
     try:
-        from normplace.tasks.selection import Graph, core_numbers, corehd_order, dismantle, greedy_set, spread
-        from normplace.tasks.selection.rewards import DismantlingReward
+        from normplace.lab.tasks.selection import Graph, core_numbers, corehd_order, dismantle, greedy_set, spread
+        from normplace.lab.tasks.selection.rewards import DismantlingReward
     except ValueError as error:
         print(f"node selection is left out: {error}")
         return {}

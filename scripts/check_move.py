@@ -29,8 +29,8 @@ def first(result: object) -> Tensor:
 
 def main() -> int:
     """Move them all, and say how many arrived."""
-    from tests.audit.architectures.decoders import DECODERS, EXPERTS
-    from tests.audit.architectures.others import OTHERS
+    from tests.analysis.architectures.decoders import DECODERS, EXPERTS
+    from tests.analysis.architectures.others import OTHERS
 
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -46,7 +46,7 @@ def main() -> int:
                 print(f"{case.name} to {to}: {error}")
                 continue
             done += 1
-            kept = all(change.slot == "final" for change in npl.convert.changes(moved).where("removed"))
+            kept = all(change.slot == "final" for change in npl.edit.changes(moved).where("removed"))
             if origin is not None and (origin, to) in KEEPS and kept:
                 with torch.no_grad():
                     again = first(npl.move(moved, **case.inputs, to=origin)(**case.inputs))

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 def main() -> int:
     """Print every refusal and every wrong move, and the totals; 1 if a move is wrong."""
-    from tests.convert.random_models import check
+    from tests.edit.random_models import check
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moves", type=int, default=500, help="how many moves must be done (default: %(default)s)")

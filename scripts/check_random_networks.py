@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 def main() -> int:
     """Print every network that is judged wrongly, and the totals; 1 if there is one."""
-    from tests.audit.random_attention import network
+    from tests.analysis.random_attention import network
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=int, default=500, help="how many (default: %(default)s)")

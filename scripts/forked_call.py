@@ -18,10 +18,10 @@ from pathlib import Path
 CODES = {0, 1, 2, 130}
 CRASHED, HUNG = 70, 71
 PRELOADED = (
-    "rich.live", "safetensors.torch", "scipy.stats", "transformers", "torch._dynamo", "normplace.bench.command",
+    "rich.live", "safetensors.torch", "scipy.stats", "transformers", "torch._dynamo", "normplace.lab.bench.command",
     "normplace.cli",
-    "normplace.convert.files", "normplace.doctor", "normplace.lab.report", "normplace.lab.runner", "normplace.studies",
-    "normplace.train.language",
+    "normplace.edit.files", "normplace.cli.doctor", "normplace.lab.report", "normplace.lab.trials.runner",
+    "normplace.lab.studies", "normplace.lab.train.language",
 )  # fmt: skip
 
 
@@ -64,8 +64,8 @@ def preload() -> None:
 
 def no_further_processes() -> None:
     """Run trials in the process of the call, and leave charts empty: the processes that do it take long to start."""
-    from normplace.lab.engines import LocalEngine
     from normplace.lab.report.drawings import Drawings
+    from normplace.lab.trials.engines import LocalEngine
 
     def run(self: LocalEngine, function: Callable, items: Sequence, started: Callable[[int], None]) -> Iterator:
         for index, item in enumerate(items):

@@ -33,9 +33,9 @@ import torch
 from safetensors import safe_open
 
 from normplace.cli import main as command
+from normplace.lab.train.config import Network, Recipe
+from normplace.lab.train.language import train_language
 from normplace.models.weights import read_sealed, seal, write_tensors
-from normplace.train.config import Network, Recipe
-from normplace.train.language import train_language
 
 STEPS, EVERY, STOP = 12, 4, 10
 SECONDS = 60

@@ -27,7 +27,7 @@ import sys
 import torch
 from torch import nn
 from dataclasses import dataclass
-from normplace.lab.study import Outcome, Part, Study
+from normplace.lab.trials.study import Outcome, Part, Study
 
 def good():
     return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.randn(1, 3, 8)
@@ -89,7 +89,7 @@ def fixtures(folder: Path) -> None:
     """Files of every kind that an argument may name."""
     lines = b""
     for seed in range(2):
-        from normplace.lab.lines import Line, trial_hash
+        from normplace.lab.trials.lines import Line, trial_hash
 
         config = {"seed": seed, "width": 2, "rate": 0.5, "sizes": [1, 2]}
         line = Line("tiny", "only", "smoke", trial_hash("tiny", "only", config), config, seed, "ok", {"m": 1.0})

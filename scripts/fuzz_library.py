@@ -29,15 +29,15 @@ import torch
 from torch import nn
 
 import normplace as npl
-from normplace.block import LearnedScale, Power
 from normplace.models import MLP, CausalRN, GENConv, GraphStack, Transformer
 from normplace.models.memory import FactorMemory
 from normplace.models.topology import topology
 from normplace.models.transformer import TransformerConfig
 from normplace.norms import NORMS, build_norm
 from normplace.placement import First
-from normplace.presets import PRESETS
-from normplace.scale import Gate
+from normplace.placement.presets import PRESETS
+from normplace.placement.scale import Gate
+from normplace.placement.spec import LearnedScale, Power
 
 BATCH, SECONDS = 250, 60
 NUMBERS = [0.0, 1.0, 0.5, -1.0, 1e-5, math.nan, math.inf, -math.inf, 1e300, "1", None, True, 3 + 1j, [1.0]]
@@ -375,7 +375,7 @@ def kernel(source: random.Random) -> Any:
 
 def selection(source: random.Random) -> Any:
     """One call of the target ``selection``."""
-    from normplace.tasks import selection as s
+    from normplace.lab.tasks import selection as s
 
     def graph() -> Any:
         if source.random() < 0.2:

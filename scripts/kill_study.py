@@ -21,11 +21,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from normplace.lab.claims import judge
-from normplace.lab.results import Line, read_lines
-from normplace.lab.runner import Run
-from normplace.lab.study import load_study
-from normplace.studies import STUDIES
+from normplace.lab.studies import STUDIES
+from normplace.lab.trials.claims import judge
+from normplace.lab.trials.results import Line, read_lines
+from normplace.lab.trials.runner import Run
+from normplace.lab.trials.study import load_study
 
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 

@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 
-from normplace.train import checkpoint
-from normplace.train.distributed import World
-from normplace.train.log import FILE, read_log
+from normplace.lab.train import checkpoint
+from normplace.lab.train.distributed import World
+from normplace.lab.train.log import FILE, read_log
 
 CHECKPOINT_EVERY = 5
 SETTINGS = ["--dim", "16", "--depth", "2", "--heads", "2", "--context", "16", "--batch", "4", "--device", "cpu"]

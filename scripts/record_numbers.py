@@ -92,7 +92,7 @@ def models() -> Entries:
     """Outputs and gradients of the networks in every placement."""
     from normplace.models import MLP, CausalRN, GENConv, GraphStack, Transformer
     from normplace.models.transformer import TransformerConfig
-    from normplace.presets import PRESETS
+    from normplace.placement.presets import PRESETS
 
     ids, edges = torch.arange(24).view(2, 12) % 11, torch.tensor([[0, 1, 2, 3, 4, 4, 2], [1, 2, 3, 4, 0, 1, 0]])
     first = next(iter(dataclasses.fields(TransformerConfig))).name  # the number of tokens, whatever it is called
@@ -145,9 +145,9 @@ def kernels_of_networks() -> Entries:
 
 def audits() -> Entries:
     """The audits of every architecture of the tests and of random networks."""
-    from tests.audit.random_attention import network as attention
-    from tests.audit.random_networks import network as residual
-    from tests.audit.test_architectures import ARCHITECTURES
+    from tests.analysis.random_attention import network as attention
+    from tests.analysis.random_networks import network as residual
+    from tests.analysis.test_architectures import ARCHITECTURES
 
     for number, case in enumerate(ARCHITECTURES):
         yield f"audit {case.name} {number}", npl.audit(case.build(), **case.inputs).to_dict()
@@ -160,8 +160,8 @@ def audits() -> Entries:
 
 def moves() -> Entries:
     """Outputs and gradients of moved models, and what signals and survival measure on them."""
-    from tests.convert.families import FAMILIES, build
-    from tests.convert.test_move import PLACEMENTS
+    from tests.edit.families import FAMILIES, build
+    from tests.edit.test_move import PLACEMENTS
 
     for name in FAMILIES:
         for to in PLACEMENTS:

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import torch
 
+from normplace.lab.tasks.sequences import FixedCopy
+from normplace.lab.train.fit import pick_device
+from normplace.lab.train.sequence import SequenceTraining, fit_sequence, likeliest
 from normplace.models import CausalRN
 from normplace.models.sequence import count_parameters, load_sequence, save_sequence
-from normplace.tasks.sequences import FixedCopy
-from normplace.train.fit import pick_device
-from normplace.train.sequence import SequenceTraining, fit_sequence, likeliest
 
 CHECKED = 16
 

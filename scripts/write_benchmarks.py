@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from normplace.bench.page import page
-from normplace.bench.record import Record
+from normplace.lab.bench.page import page
+from normplace.lab.bench.record import Record
 
 ROOT = Path(__file__).parents[1]
 

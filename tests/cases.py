@@ -9,7 +9,7 @@ import torch
 
 from normplace.models import MLP
 from normplace.norms import NORMS
-from normplace.presets import PRESETS
+from normplace.placement.presets import PRESETS
 
 WIDTHS = (3, 8, 8, 8, 2)
 PLACES = [name for name in PRESETS if name != "plain"] + ["plain-before", "plain-after"]

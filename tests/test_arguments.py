@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from normplace import Block, Placement, Scale, UsageError
-from normplace.block import LearnedScale, Power
 from normplace.models import CausalRN, GENConv, GraphStack
 from normplace.models.transformer import TransformerConfig
 from normplace.norms import BatchNorm, DyT, GraphNorm, LayerNorm, MsgNorm, PairNorm, RMSNorm
 from normplace.ops import norm_add_norm, relation_scan, softmax_aggregate
 from normplace.placement import First
+from normplace.placement.spec import LearnedScale, Power
 
 X = torch.ones(3, 4)
 COMPLEX = torch.ones(4, dtype=torch.complex64)

@@ -209,7 +209,7 @@ def test_a_norm_that_cannot_stand_there_is_refused(case):
 
 def test_the_battery_covers_every_norm_and_placement():
     from normplace.norms import NORMS
-    from normplace.presets import PRESETS
+    from normplace.placement.presets import PRESETS
 
     assert {case.norm for case in CASES} == set(NORMS)
     assert {case.place.partition("-")[0] for case in CASES} >= {name.partition("-")[0] for name in PRESETS}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from normplace import presets
 from normplace.cli import main
+from normplace.placement import presets
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

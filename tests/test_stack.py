@@ -13,7 +13,7 @@ from torch import nn
 import normplace as npl
 from normplace import BlockCall, Branch, Residual, Scale, UsageError, fusing, fusion, run_blocks, stack
 from normplace.models import GraphStack
-from normplace.presets import EVERY
+from normplace.placement.presets import EVERY
 
 DIM = 6
 

@@ -3,10 +3,10 @@
 Build networks with any placement, find and measure the norms of existing ones, and see the evidence.
 """
 
-from normplace import _startup, convert, models, ntk, ops  # noqa: F401 (_startup first: the others take long)
+from normplace import _startup, edit, models, ntk, ops  # noqa: F401 (_startup first: the others take long)
 from normplace._version import __version__
-from normplace.audit import SignalsCallback, signals, survival
-from normplace.convert import changes, insert, move
+from normplace.analysis import SignalsCallback, signals, survival
+from normplace.edit import changes, insert, move
 from normplace.errors import UsageError
 from normplace.norms import (
     BatchNorm,
@@ -20,12 +20,12 @@ from normplace.norms import (
     build_norm,
 )
 from normplace.placement import Block, First, LearnedScale, Placement, Power
+from normplace.placement.scale import Gate, Scale
 from normplace.residual import Branch, Residual
-from normplace.scale import Gate, Scale
 from normplace.stack import BlockCall, fusing, fusion, run_blocks
 
 # Last, because the function shares its name with its package, and an import inside that package would hide it again.
-from normplace.audit import audit  # isort: skip
+from normplace.analysis import audit  # isort: skip
 
 __all__ = [
     # Where norms stand
@@ -67,7 +67,7 @@ __all__ = [
     "insert",
     "move",
     "changes",
-    "convert",
+    "edit",
     # Neural tangent kernels
     "ntk",
     # The rest

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from normplace.errors import UsageError, unknown
 from normplace.norms import apply_norm, build_norm, norm_context
 from normplace.placement import BLOCK_SLOTS, NETWORK_SLOTS, Block, LearnedScale, Number, Placement, resolved
-from normplace.scale import Scale
+from normplace.placement.scale import Scale
 
 NormLike = str | Callable[[int], nn.Module]
 NormChoice = NormLike | Mapping[str, NormLike]
@@ -67,7 +67,7 @@ class Residual(nn.Module):
         layer: Which layer this is, counted from 1; only some placements ask.
         depth: How many layers there are.
         scale: A positive multiplier beside one of the norms; its per-row factor is passed to :meth:`forward`.
-        gate: A module that maps that factor to another positive one, such as :class:`normplace.scale.Gate`.
+        gate: A module that maps that factor to another positive one, such as :class:`normplace.placement.scale.Gate`.
 
     Raises:
         UsageError: If norm, slot, scale and branch do not fit together.

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
-from normplace.lab.claims import Check, Claim, by_seed, pick
-from normplace.lab.config import config_hash
 from normplace.lab.report import Section, curves
-from normplace.lab.results import Line
-from normplace.lab.study import Figure, Outcome, Part, Study
+from normplace.lab.trials.claims import Check, Claim, by_seed, pick
+from normplace.lab.trials.config import config_hash
+from normplace.lab.trials.results import Line
+from normplace.lab.trials.study import Figure, Outcome, Part, Study
 
 HOSTILE = "<script>alert(1)</script> & “co”"
 DATASETS = ("sinusoid", "linear", "quadratic")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from normplace.lab.claims import Check, Claim, by_seed, pick
-from normplace.lab.results import Line
-from normplace.lab.study import Figure, Outcome, Part, Study
+from normplace.lab.trials.claims import Check, Claim, by_seed, pick
+from normplace.lab.trials.results import Line
+from normplace.lab.trials.study import Figure, Outcome, Part, Study
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from tests.models.test_graph_stack import RING, SumConv, features
 from torch.nn.parallel import DistributedDataParallel
 
 from normplace import Scale, UsageError
+from normplace.lab.train.distributed import leave
 from normplace.models import Dropout, GraphStack
 from normplace.models.depth import segment_length
-from normplace.train.distributed import leave
 
 EDGE_WEIGHT = torch.linspace(0.5, 1.5, RING.shape[1], dtype=torch.float64)
 

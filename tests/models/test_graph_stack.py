@@ -12,8 +12,8 @@ from torch import nn
 
 from normplace import Residual, Scale, UsageError
 from normplace.models import GraphStack, topology
-from normplace.presets import PRESETS
-from normplace.scale import Gate
+from normplace.placement.presets import PRESETS
+from normplace.placement.scale import Gate
 
 RING = torch.tensor([[0, 1, 2, 3, 4, 1, 2, 3, 4, 0, 0, 2], [1, 2, 3, 4, 0, 0, 1, 2, 3, 4, 2, 0]])
 DEGREE = torch.tensor([3.0, 2.0, 3.0, 2.0, 2.0])

@@ -7,12 +7,12 @@ import pickle
 
 import pytest
 import torch
-from tests.tasks.recommend.recommend_cases import some_interactions
+from tests.lab.tasks.recommend.recommend_cases import some_interactions
 from torch.nn import functional as F
 
 from normplace import Scale, UsageError
 from normplace.models.recommend import Adjacency, LightGCN, NormalizedGCN
-from normplace.presets import PRESETS
+from normplace.placement.presets import PRESETS
 
 DATA = some_interactions()
 USERS, ITEMS, NODES = DATA.num_users, DATA.num_items, DATA.num_nodes

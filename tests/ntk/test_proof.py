@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from normplace.models import MLP
 from normplace.ntk.proof import prove
-from normplace.presets import PRESETS
+from normplace.placement.presets import PRESETS
 
 FUZZ = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "fuzz_certificate.py"))
 

@@ -96,7 +96,7 @@ def test_centrality_refuses_nodes_that_are_not_there():
 
 def test_neighbour_lists_are_checked():
     pytest.importorskip("numba")
-    from normplace.tasks.selection import Graph, core_numbers
+    from normplace.lab.tasks.selection import Graph, core_numbers
 
     assert core_numbers(Graph(np.array([0, 1, 2]), np.array([1, 0]))).tolist() == [1, 1]
     for indptr, indices in (
@@ -118,7 +118,7 @@ def test_neighbour_lists_are_checked():
 
 def test_a_graph_does_not_share_its_arrays():
     pytest.importorskip("numba")
-    from normplace.tasks.selection import Graph
+    from normplace.lab.tasks.selection import Graph
 
     indices = np.array([1, 0], np.int32)
     made = Graph(np.array([0, 1, 2]), indices)
@@ -128,8 +128,8 @@ def test_a_graph_does_not_share_its_arrays():
 
 def test_orders_are_checked():
     pytest.importorskip("numba")
-    from normplace.tasks.selection import Graph
-    from normplace.tasks.selection.rewards import REWARDS
+    from normplace.lab.tasks.selection import Graph
+    from normplace.lab.tasks.selection.rewards import REWARDS
 
     path = Graph.from_edges([[0, 1], [1, 2]])
     for reward in REWARDS.values():

@@ -9,7 +9,7 @@ from tests.ops.aggregation import graph
 from normplace.models.memory import FactorMemory
 from normplace.ops import softmax_aggregate
 from normplace.ops.snapshot import ROW, Snapshot, _hash_tensor, fingerprint
-from normplace.scale import Scale
+from normplace.placement.scale import Scale
 
 
 def through_data(edges):

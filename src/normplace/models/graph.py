@@ -16,8 +16,8 @@ from normplace.norms import apply_norm
 from normplace.norms.rows import checked_batch
 from normplace.ops.features import check_features
 from normplace.placement import Block, Placement
+from normplace.placement.scale import Gate, Scale
 from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
-from normplace.scale import Gate, Scale
 from normplace.stack import BlockCall, run_blocks, watched
 
 NAMED: dict[str, dict[str, Any]] = {

@@ -18,7 +18,7 @@ from normplace.models.topology import topology
 from normplace.ops.calling import plain, transformed
 from normplace.ops.indices import check_edge_index
 from normplace.ops.snapshot import Snapshot
-from normplace.scale import Scale
+from normplace.placement.scale import Scale
 
 
 @dataclass(frozen=True)

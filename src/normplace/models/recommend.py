@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from normplace.errors import UsageError, unknown
 from normplace.norms import apply_norm
 from normplace.placement import Placement
+from normplace.placement.scale import Scale
 from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
-from normplace.scale import Scale
 
 COMBINATIONS = ("last", "mean")
 

@@ -13,7 +13,7 @@ from normplace import Placement, UsageError
 from normplace.models import CausalRN, SequenceModel
 from normplace.models.sequence import Relation, count_parameters
 from normplace.models.sequence.mixers import MIXERS, POSITIONS
-from normplace.presets import PRESETS
+from normplace.placement.presets import PRESETS
 from normplace.stack import fusing
 
 CASES = [

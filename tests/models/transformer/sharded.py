@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from normplace import fusing, stack
-from normplace.train.distributed import leave
+from normplace.lab.train.distributed import leave
 
 
 def parts(model, way):

@@ -14,7 +14,7 @@ from normplace.models.transformer import (
     PositionConfig,
     TransformerConfig,
 )
-from normplace.presets import EVERY
+from normplace.placement.presets import EVERY
 
 
 @pytest.mark.parametrize("name", EVERY)

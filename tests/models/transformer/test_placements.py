@@ -10,7 +10,7 @@ from tests.models.transformer.reference import DEPTH, EQUATIONS, build, gpas_dee
 
 from normplace import Placement, UsageError
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
-from normplace.presets import EVERY
+from normplace.placement.presets import EVERY
 
 OLMO2 = Placement.named("qk", base="output", over="projection")
 VARIANTS = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from normplace.lab.claims import Judgement, Measurement, State, Verdict, judge
 from normplace.lab.report.markup import Html, cite, escape, join, number, tag
 from normplace.lab.report.notes import Note, fold
 from normplace.lab.report.section import Section
-from normplace.lab.verdicts import counts_text, decision_text, multiplicity
+from normplace.lab.trials.claims import Judgement, Measurement, State, Verdict, judge
+from normplace.lab.trials.verdicts import counts_text, decision_text, multiplicity
 
 _LOOKS = {
     Verdict.REPRODUCED: ("good", "✓"),

@@ -17,10 +17,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
+from normplace._shared.output import write_atomic
 from normplace.errors import UsageError
 from normplace.lab.report import drawing
-from normplace.output import write_atomic
-from normplace.tasks.files import cache_folder
+from normplace.lab.tasks.files import cache_folder
 
 KEPT = 2000
 """Drawings kept in the cache folder; the oldest are removed first."""

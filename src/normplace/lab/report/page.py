@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from normplace.lab.claims import Judgement
+from normplace._shared.output import write_atomic
+from normplace._shared.page_policy import content_policy
 from normplace.lab.report.claimtable import claim_table, judgements, totals
 from normplace.lab.report.drawings import Drawings
 from normplace.lab.report.markup import Html, count, join, tag
 from normplace.lab.report.section import Section, chart_requests, study_section, when
-from normplace.lab.results import fitting
-from normplace.lab.study import Figure
-from normplace.output import write_atomic
-from normplace.page_policy import content_policy
+from normplace.lab.trials.claims import Judgement
+from normplace.lab.trials.results import fitting
+from normplace.lab.trials.study import Figure
 
 _ICON = (
     "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'>"

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from normplace.lab.claims import interval
-from normplace.lab.results import Line
+from normplace.lab.trials.claims import interval
+from normplace.lab.trials.results import Line
 
 Group = tuple[Mapping[str, Any], Sequence[Line]]
 

@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from normplace.lab.claims import SuccessfulLines
-from normplace.lab.environment import describe
 from normplace.lab.report.charts import chart_request, render_chart
 from normplace.lab.report.drawing import draw
 from normplace.lab.report.markup import Html, cite, count, duration, escape, join, number, tag
-from normplace.lab.results import Line
-from normplace.lab.study import Figure, Study
+from normplace.lab.trials.claims import SuccessfulLines
+from normplace.lab.trials.environment import describe
+from normplace.lab.trials.results import Line
+from normplace.lab.trials.study import Figure, Study
 
 MOST_ROWS = 3000
 """Rows shown of the numbers behind a figure; the page is for reading, the result file has them all."""

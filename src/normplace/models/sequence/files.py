@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from normplace._shared.fields import check_type, check_types
+from normplace._shared.output import write_atomic
 from normplace.errors import UsageError
-from normplace.fields import check_type, check_types
 from normplace.models.sequence.mixers import build_mixer
 from normplace.models.sequence.model import SequenceModel
 from normplace.models.weights import Damage, check_tensors, content_hash, first_line, open_tensors, packed, safetensors
-from normplace.output import write_atomic
 
 SETTINGS = {
     "vocab_size": int, "dim": int, "depth": int, "eps": float,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from normplace._shared.fields import check_types
 from normplace.errors import UsageError, expect_layers, expect_whole, unknown
-from normplace.fields import check_types
 from normplace.models.transformer.starts import Start, suited_kind
 from normplace.norms import NORMS
 from normplace.placement import Placement, known_fields

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normplace._shared.fields import quoted
 from normplace.errors import UsageError
-from normplace.fields import quoted
 from normplace.models.transformer.config import (
     AttentionConfig,
     HeadConfig,

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from normplace._shared.output import write_atomic
 from normplace.errors import UsageError
 from normplace.models.transformer.config import TransformerConfig
 from normplace.models.transformer.model import Transformer
@@ -29,7 +30,6 @@ from normplace.models.weights import (
     safetensors,
     seal,
 )
-from normplace.output import write_atomic
 from normplace.placement import Placement
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

@@ -1,0 +1,58 @@
+"""Matrices whose size does not suit the norm behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from normplace.analysis.findings.evidence import Evidence
+from normplace.analysis.matrices import matrices_before, parameter_positions
+from normplace.analysis.result import Finding
+
+SMALL = 0.25
+"""Share of Xavier's standard deviation below which a matrix counts as small."""
+INSIDE = ("output", "inner")
+"""Slots inside a branch, where nothing but the norm reads the product."""
+RATE = 1e-3
+"""The learning rate of the example in the finding."""
+
+
+def small_matrix(evidence: Evidence) -> Iterator[Finding]:
+    """A matrix that a norm makes scale-invariant, and that is so small that an optimizer step turns it far."""
+    graph = evidence.assembly.graph
+    position = parameter_positions(graph.tape)
+    named = list(evidence.model.named_parameters())
+    for norm, site in evidence.pairs():
+        if not norm.erases_scale or site.slot.partition(".")[0] not in INSIDE:
+            continue
+        for value in matrices_before(graph, norm.input):
+            name, matrix = named[position[value]]
+            if matrix.is_meta or not matrix.is_floating_point():
+                continue
+            size, usual = root_mean_square(matrix), xavier_std(matrix)
+            if not 0 < size < SMALL * usual:
+                continue
+            yield Finding(
+                "small matrix before a norm",
+                "note",
+                (site.name,),
+                f"{site.name} normalizes the product with {name}, whose weights have a root mean square of {size:.2g}; "
+                f"Xavier's initialization has {usual:.2g}.",
+                "The norm divides the scale of the matrix out, so a small matrix only means a large effective learning "
+                f"rate: one step of Adam at {RATE:g} changes it by about {RATE / size:.0%}.",
+                f"Multiply {name} by {usual / size:.3g} before training, which leaves the function as it is up to the "
+                "norm's eps, and do not scale it down with depth.",
+            )
+
+
+def root_mean_square(matrix: torch.Tensor) -> float:
+    """Root mean square of a matrix's elements."""
+    return float(matrix.detach().float().square().mean().sqrt())
+
+
+def xavier_std(matrix: torch.Tensor) -> float:
+    """The standard deviation of Xavier's initialization for a weight of this shape."""
+    fan_in, fan_out = torch.nn.init._calculate_fan_in_and_fan_out(matrix)
+    return math.sqrt(2 / (fan_in + fan_out))

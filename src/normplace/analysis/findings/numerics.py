@@ -1,0 +1,118 @@
+"""Where the arithmetic of a norm or of the stream runs out of range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from normplace.analysis.effect import law
+from normplace.analysis.findings.evidence import Evidence, listed
+from normplace.analysis.result import Finding
+from normplace.errors import UsageError
+
+LARGEST_HALF = 65504.0
+HEADROOM = 8.0
+LEAK = 0.5
+LOW = ("float16", "bfloat16")
+
+
+def eps_vanishes(evidence: Evidence) -> Iterator[Finding]:
+    """An eps that the dtype it is added in rounds to zero."""
+    for norm, site in evidence.pairs():
+        if norm.eps is None or norm.eps <= 0 or norm.eps_dtype is None:
+            continue
+        if torch.tensor(norm.eps, dtype=norm.eps_dtype).item() == 0:
+            yield Finding(
+                "eps vanishes",
+                "error",
+                (site.name,),
+                f"{site.name} adds eps {norm.eps:g} in {_named(norm.eps_dtype)}, which rounds it to zero.",
+                "A row of zeros, padding for instance, divides by zero and turns into NaN.",
+                "Normalize in float32, or use a larger eps.",
+            )
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def eps_rules(evidence: Evidence) -> Iterator[Finding]:
+    """An eps as large as the variance it should only guard."""
+    for site in evidence.sites:
+        if site.eps is None or site.variance is None or site.kind == "l2" or site.variance[1] <= 0:
+            continue
+        share = law(1.0, site.variance[1], site.eps)
+        if share > LEAK:
+            yield Finding(
+                "eps too large",
+                "warning",
+                (site.name,),
+                f"{site.name} adds eps {site.eps:g} to a variance of at most {site.variance[1]:.3g} on these inputs.",
+                f"Eps, not the data, sets the scale: {share:.0%} of any change of the input's length passes the norm.",
+                "Use a smaller eps, or larger activations before the norm.",
+            )
+
+
+def low_precision(evidence: Evidence) -> Iterator[Finding]:
+    """Means of squares taken in half precision."""
+    names = [site.name for site in evidence.sites if site.precision in LOW and site.kind != "squash"]
+    if names:
+        kinds = sorted({site.precision for site in evidence.sites if site.name in names})
+        yield Finding(
+            "low-precision statistics",
+            "warning",
+            tuple(names),
+            f"{listed(names)} take their statistics in {' and '.join(kinds)}.",
+            "Sums of squares lose digits in bfloat16, and in float16 they overflow from entries of 256 on.",
+            "Convert to float32 before squaring and back after the division, as fused norms do.",
+        )
+
+
+def overflow(evidence: Evidence) -> Iterator[Finding]:
+    """A stream that leaves, or comes near, what half precision holds."""
+    for block in evidence.blocks:
+        for arm in block.arms:
+            peak = arm.peak
+            if peak is None:
+                continue
+            if not math.isfinite(peak):
+                severity, seen = "error", f"the sum in {block.module or 'the model'} is not finite on these inputs"
+            elif arm.dtype == "float16" and peak > LARGEST_HALF / HEADROOM:
+                severity, seen = "warning", f"the stream reaches {peak:.3g} in float16 in {block.module or 'the model'}"
+            elif arm.dtype != "float16" and peak > LARGEST_HALF:
+                severity, seen = "note", f"the stream reaches {peak:.3g} in {block.module or 'the model'}"
+            else:
+                continue
+            yield Finding(
+                "float16 overflow" if severity != "error" else "stream not finite",
+                severity,
+                (block.module,),
+                f"{seen}; float16 ends at {LARGEST_HALF:.0f}.",
+                "Beyond it a value is infinite, and the next norm makes the row NaN.",
+                "Normalize the branches' outputs (peri), scale them down, or keep the stream in bfloat16 or float32.",
+            )
+            return
+
+
+def extrapolation(evidence: Evidence) -> Iterator[Finding]:
+    """Whether the output can grow without bound away from the data, by the kernel's certificate."""
+    given = evidence.certified_inputs
+    if given is None:
+        return
+    if len(given) != 1 or not isinstance(given[0], Tensor) or given[0].ndim != 2 or not given[0].is_floating_point():
+        raise UsageError("certify needs a model of one floating input of rows and features: leave it off for this one.")
+    from normplace.ntk import certificate
+
+    verdict = certificate(evidence.model, given[0])
+    if verdict.verdict == "unbounded":
+        yield Finding(
+            "unbounded extrapolation",
+            "warning",
+            (),
+            f"along rays from the data the output grows as distance^{verdict.output_exponent:.2g}: {verdict.reason}",
+            "Far from its data the network answers with arbitrarily large numbers.",
+            "Put one norm over features into the network (arXiv 2505.14512).",
+        )

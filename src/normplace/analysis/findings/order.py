@@ -1,0 +1,224 @@
+"""Norms in an order that wastes one of them, or loses something."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Set
+
+from torch import nn
+
+from normplace.analysis.findings.evidence import Evidence, listed
+from normplace.analysis.norms import Norm
+from normplace.analysis.operators import BIASED_PRODUCTS, KEEPS, MOVES, PRODUCTS, SPLITS
+from normplace.analysis.result import Finding, Site
+from normplace.analysis.sites import Place
+from normplace.analysis.trace import Graph, Node, constant
+
+PASSING = KEEPS | SPLITS
+PLAIN_PRODUCTS = PRODUCTS - BIASED_PRODUCTS
+KNOWN_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm)
+
+
+def consecutive(evidence: Evidence) -> Iterator[Finding]:
+    """Two norms with nothing between them."""
+    graph = evidence.assembly.graph
+    by_output = {norm.output: (norm, site) for norm, site in evidence.pairs()}
+    for norm, site in evidence.pairs():
+        source = next((by_output[value] for value in _before_scaling(graph, norm.input) if value in by_output), None)
+        if source is None or source[0] is norm:
+            continue
+        first, before = source
+        alone = _only_read_by(graph, first.output, norm)
+        yield Finding(
+            "consecutive norms",
+            "warning" if alone else "note",
+            (before.name, site.name),
+            f"{site.name} ({site.slot}) normalizes what {before.name} ({before.slot}) has just normalized"
+            + ("." if alone else ", which is read elsewhere too."),
+            "Normalizing again what is normalized changes little but its gain, for a pass over memory and parameters."
+            if alone
+            else "This reader sees its input normalized twice.",
+            f"Remove {site.name}." if alone else f"Remove {site.name}, or leave it if its own gain is wanted.",
+        )
+
+
+def undone(evidence: Evidence) -> Iterator[Finding]:
+    """A norm each of whose readers is a plain product that is normalized again."""
+    graph = evidence.assembly.graph
+    starts = {norm.input: (norm, site) for norm, site in evidence.pairs()}
+    for norm, site in evidence.pairs():
+        if norm.kind not in ("rms", "l2"):
+            continue
+        after = _normalized_again(graph, norm, starts)
+        if after:
+            yield Finding(
+                "norm undone",
+                "warning",
+                (site.name, *(later.name for later in after)),
+                f"every reader of {site.name} multiplies by weights without bias and normalizes the result: "
+                f"{listed([later.name for later in after])}.",
+                "A positive factor of a row passes such a product and is divided out behind it, so this norm changes "
+                "nothing but what its gain does.",
+                f"Remove {site.name} and fold its gain into the weights that read it.",
+            )
+
+
+def unused(evidence: Evidence) -> Iterator[Finding]:
+    """A norm that is computed and dropped, and norm modules that are never called."""
+    graph = evidence.assembly.graph
+    calls = graph.tape.calls
+    for norm, site in evidence.pairs():
+        # A gradient taken inside the model reads a norm's statistics instead of its result.
+        if graph.used.intersection((norm.output, *graph.nodes[norm.core].outputs)):
+            continue
+        # What leaves the module that asked for it was meant for someone, who did not need it this time.
+        returned = any(norm.output in call.outputs for at, call in enumerate(calls) if at != norm.call)
+        dropped = not graph.consumers.get(norm.output) and not returned
+        yield Finding(
+            "norm without effect",
+            "error" if dropped else "note",
+            (site.name,),
+            f"the result of {site.name} does not reach any output of the model"
+            + (": nothing reads it." if dropped else ", though it is read or returned."),
+            "The network trains and runs as if the norm were not there, and its parameters get no gradient.",
+            f"Use what {site.name} returns (a norm does not change its input), or remove it.",
+        )
+    called = {call.path for call in calls}
+    idle = [
+        name
+        for name, module in evidence.model.named_modules()
+        if isinstance(module, KNOWN_NORMS) and name not in called
+    ]
+    if idle:
+        yield Finding(
+            "norm never called",
+            "note",
+            tuple(idle),
+            f"the forward pass on these inputs does not call {listed(idle)}.",
+            "Whatever the names suggest, these norms play no part here.",
+            "Check that the inputs take the path you mean, or remove the modules.",
+        )
+
+
+def erased_scale(evidence: Evidence) -> Iterator[Finding]:
+    """A factor per row, or for all, that a norm divides out at once."""
+    graph = evidence.assembly.graph
+    for norm, site in evidence.pairs():
+        product = graph.origin(norm.input, KEEPS)
+        node = graph.maker(product)
+        if not norm.erases_scale or node is None or node.name not in ("mul", "div"):
+            continue
+        factor = _factor(graph, node)
+        if factor is None or not _only_read_by(graph, product, norm, KEEPS):
+            continue
+        yield Finding(
+            "erased scale",
+            "note" if factor == "a constant" else "warning",
+            (site.name,),
+            f"{factor} multiplies what {site.name} normalizes, and nothing else reads the product.",
+            "The norm divides a positive factor of a row out, up to its eps: what the factor says is lost.",
+            "Multiply after the norm instead, or remove the factor.",
+        )
+
+
+def _is_projected(evidence: Evidence, place: Place) -> bool:
+    """Whether the skip passes a linear map, which is read from the normalized stream by custom."""
+    return place.residual is not None and evidence.assembly.residuals[place.residual].projected
+
+
+def skip_after_norm(evidence: Evidence) -> Iterator[Finding]:
+    """Skips that start behind the norm of their own branch."""
+    names = [
+        site.name
+        for site, place in zip(evidence.sites, evidence.assembly.places, strict=True)
+        if place.skip_normed and not _is_projected(evidence, place)
+    ]  # fmt: skip
+    if names:
+        yield Finding(
+            "residual after norm",
+            "warning",
+            tuple(names),
+            f"the skip leaves the stream behind {listed(names)}, together with the branch.",
+            "The stream passes a norm in every block, as in post-norm: no path leads straight from the output to the "
+            "input, and deep stacks need warm-up.",
+            "Take the skip from the input of the norm, unless post-norm is meant.",
+        )
+
+
+def _is_scaling(node: Node) -> bool:
+    """Whether a node only moves its input or multiplies it by a number."""
+    return node.name in MOVES or (node.name in ("mul", "div") and constant(node) is not None)
+
+
+def _before_scaling(graph: Graph, value: int) -> Iterator[int]:
+    """The value and what it was before moves and constant factors."""
+    while True:
+        yield value
+        node = graph.maker(value)
+        if node is None or not _is_scaling(node) or len(held := graph.data_inputs(node)) != 1:
+            return
+        value = held[0]
+
+
+def _only_read_by(graph: Graph, value: int, norm: Norm, through: Set[str] | None = None) -> bool:
+    """Whether a value goes nowhere but into a norm, through some operators or, by default, through scalings."""
+    queue, seen = [value], set()
+    while queue:
+        value = queue.pop()
+        if value in graph.tape.outputs:
+            return False
+        for at in graph.consumers.get(value, ()):
+            if at in norm.nodes or at in seen:
+                continue
+            seen.add(at)
+            node = graph.nodes[at]
+            if node.name not in through if through is not None else not _is_scaling(node):
+                return False
+            queue += node.outputs
+    return True
+
+
+def _normalized_again(graph: Graph, norm: Norm, starts: dict[int, tuple[Norm, Site]]) -> list[Site]:
+    """The norms behind plain products at which every way out of a norm ends; empty if one does not."""
+    ends: dict[str, Site] = {}
+    queue, seen = [(norm.output, False)], set()
+    while queue:
+        step = value, crossed = queue.pop()
+        if step in seen:
+            continue
+        seen.add(step)
+        if crossed and value in starts and starts[value][0].erases_scale:
+            ends[starts[value][1].name] = starts[value][1]
+            continue
+        readers = graph.readers(value)
+        if not readers or value in graph.tape.outputs:
+            return []
+        for node in readers:
+            if node.name in PLAIN_PRODUCTS and len(graph.factors(node)) == 1:
+                queue += [(number, True) for number in node.outputs]
+            elif node.name in PASSING:
+                queue += [(number, crossed) for number in node.outputs if number in graph.consumers]
+            else:
+                return []
+    return list(ends.values())
+
+
+def _factor(graph: Graph, node: Node) -> str | None:
+    """What kind of factor without features a product has, in words; None where it has none."""
+    number = constant(node)
+    if number is not None:
+        return "a constant" if number > 0 else None
+    if len(node.inputs) != 2:
+        return None
+    width = graph.values[node.outputs[0]].shape[-1:]
+    for rows, factor in (node.inputs, node.inputs[::-1])[: 1 if node.name == "div" else 2]:
+        shape = graph.values[factor].shape
+        if not graph.is_features(rows) or graph.values[rows].shape[-1:] != width or width == (1,):
+            continue
+        if graph.is_weight(factor) and math.prod(shape) == 1:
+            return "one learned factor"
+        # What was a mask of zeros and ones is no positive factor.
+        floating = all(graph.values[value].dtype.is_floating_point for value in graph.unchanged(factor))
+        if graph.is_features(factor) and (not shape or shape[-1] == 1) and floating:
+            return "a factor per row"
+    return None

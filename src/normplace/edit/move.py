@@ -1,0 +1,170 @@
+"""``normplace.move``: an existing model with its norms in other places."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from normplace.analysis.result import Audit
+from normplace.edit.calls import describe
+from normplace.edit.changes import ATTRIBUTE, Changes, changes, small_matrices
+from normplace.edit.gradients import check_gradients
+from normplace.edit.locate import Located
+from normplace.edit.memory import require_memory
+from normplace.edit.mover import Mover
+from normplace.edit.pretrained import guard
+from normplace.edit.verify import require_understood, verify_numbers
+from normplace.errors import UsageError, unknown
+from normplace.placement import Block, LearnedScale, Placement
+
+Model = TypeVar("Model", bound=nn.Module)
+SCALES = ("layerscale", "lns")
+
+
+def move(
+    model: Model,
+    *inputs: Any,
+    to: str | Placement | None = None,
+    scale: str | None = None,
+    qk: str | None = None,
+    norm: str | None = None,
+    **kwargs: Any,
+) -> Model:
+    """A copy of a model with its norms placed as ``to`` says around every residual branch.
+
+    What stands in a slot of the target already is kept. A norm before the branch that the target wants on the sum, or
+    the reverse, is moved with its weights. Other norms are taken out, weights and all, or added: of the kind the model
+    has, with one gain for which the result has the size, on the given inputs, that the value had before. Inner norms
+    and a norm on the embedding stay. A final norm is taken out where the target has none, and added where it has one,
+    the stream ended with a norm and a head reads it. :func:`normplace.edit.changes` says what was done.
+
+    The copy is verified before it is returned: the audit must read every block as the target, and the numbers must be
+    those of the definition (see :mod:`normplace.edit.verify`); otherwise there is an error.
+
+    Args:
+        model: Any module; left as it is.
+        *inputs: What it is called with, a batch of real data if new norms are to start well.
+        to: The target: a preset such as ``"peri"`` or a :class:`Placement`; None to leave the norms where they are.
+        scale: Also ``"layerscale"``, a learned factor per channel on every branch that starts at 1, or ``"lns"``, the
+            fixed factor 1/sqrt(layer) behind every input norm.
+        qk: The kind of a norm to put on queries and keys, over the features of a head, where there is none.
+        norm: The kind of new norms, where the model has none to copy or others are wanted.
+        **kwargs: What the model is called with, by name.
+
+    Returns:
+        The copy, of the model's own class.
+
+    Raises:
+        UsageError: If the target is unknown or cannot be reached, with the reason.
+
+    Example:
+        >>> import torch
+        >>> layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        >>> x = torch.randn(1, 3, 8)
+        >>> from normplace.analysis import audit
+        >>> audit(move(layer, x, to="peri"), x).equations
+        ('x + N(F(N(x)))',)
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"move takes an nn.Module, got {type(model).__name__}: build the model first.")
+    target = _target(to, scale, qk)
+    model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
+    changed, located = _copied(model, inputs, kwargs)
+    found = located.audit
+    if not found.blocks:
+        raise UsageError(f"{found.model} has no residual add: move places norms around residual branches only.")
+    require_understood(located)
+    mover = Mover(changed, found, located, target, scale, qk, norm)
+    mover.move()
+    after = found
+    if any(change.done != "kept" for change in mover.surgeon.record):
+        mover.surgeon.disable_fast_paths()
+        after = _verified(model, mover, inputs, kwargs)
+    step = {"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, "qk": qk, "norm": norm}
+    moves = changes(model).moves + (() if after is found else (step,))
+    record = tuple(mover.surgeon.record)
+    report = Changes(
+        found.placement, after.placement, after.equations, record, mover.bare_ends, small_matrices(found, after),
+        moves, describe((inputs, kwargs)),
+    )  # fmt: skip
+    setattr(changed, ATTRIBUTE, report)
+    if moves:
+        guard(changed)
+    return changed
+
+
+def _copied(model: Model, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Model, Located]:
+    """A copy of the model, recorded."""
+    if all(tensor.device.type == "cpu" for tensor in model.parameters()):
+        require_memory(model, "free some, or use a smaller model or dtype", copies=1)
+    changed = copy.deepcopy(model)
+    originals, called = set(model.modules()), []
+    watch = register_module_forward_pre_hook(lambda module, _: called.append(module) if module in originals else None)
+    try:
+        located = Located(changed, inputs, kwargs)
+    finally:
+        watch.remove()
+    if called:
+        raise UsageError(
+            f"a copy of {type(model).__name__} does not call its own modules, but those of the original, which "
+            "functions or objects in it hold: keep modules in the tree of modules only."
+        )
+    return changed, located
+
+
+def _verified(model: nn.Module, mover: Mover, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Audit:
+    """The audit of the moved model, which was compared with what was asked for and with the definition."""
+    surgeon, name = mover.surgeon, type(model).__name__
+    try:
+        located = Located(surgeon.model, inputs, kwargs)
+    except UsageError as error:
+        said = str(error).removesuffix(": call the model itself first to see where.")
+        raise UsageError(f"the code of {name} does not let its norms be moved so: in the copy {said}.") from error
+    mover.verify(located.audit)
+    verify_numbers(located, surgeon.record, surgeon.taken)
+    if not any(parameter.is_meta for parameter in surgeon.model.parameters()):
+        new = [change.name for change in surgeon.record if change.done in ("moved", "added")]
+        placed = {path: surgeon.model.get_submodule(path) for path in new}
+        check_gradients(model, surgeon.model, (inputs, kwargs), placed)
+    return located.audit
+
+
+def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Placement | None:
+    """The placement asked for; None to keep the one there is."""
+    if to is None and scale is None and qk is None:
+        raise UsageError('say where the norms shall stand, as in to="peri".')
+    if scale is not None and scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    if to is not None and not isinstance(to, str | Placement):
+        raise UsageError(f"to is the name of a placement or a Placement, not a {type(to).__name__}.")
+    if to is None:
+        return None
+    target = Placement.named(to) if isinstance(to, str) else to
+    for block in target.every_block:
+        fixed = not isinstance(block.branch, LearnedScale) and block.branch != 1
+        if block.skip != 1 or block.skip_scale is not None or block.init_gain != 1 or fixed:
+            raise UsageError(
+                f"{target.name or 'this placement'} scales the skip, the branch or its weights, which move leaves "
+                "alone: build the network with normplace.Residual."
+            )
+        if block.inner or block.inner_scale or block.skip_normed or block.damped or block.input_gain != 1:
+            raise UsageError(
+                "move places norms around branches: leave what stands inside them, skip_normed, damped and input_gain "
+                "out of the target."
+            )
+    if target.kinds or target.streams != "one":
+        raise UsageError(
+            f"{target.name or 'this placement'} spans several branches, which move takes one by one: build the network "
+            "with normplace.models.Transformer."
+        )
+    if isinstance(to, str):  # a trained network is changed least by a learned scale that starts at one
+        target = replace(target, segments=tuple((end, _starting_at_one(block)) for end, block in target.segments))
+    return target
+
+
+def _starting_at_one(block: Block) -> Block:
+    return replace(block, branch=replace(block.branch, init=1.0)) if isinstance(block.branch, LearnedScale) else block

@@ -1,0 +1,28 @@
+"""Speed and memory of the ops beside named peers: correctness first, then times against what the machine can do."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from normplace.errors import unknown
+
+if TYPE_CHECKING:
+    from normplace.lab.bench.case import Op
+
+OPS = ("aggregate", "norm_add_norm", "relation", "ntk")
+"""The ops that are measured, each by the module of its name."""
+
+
+def load_ops(names: Iterable[str] = ()) -> list[Op]:
+    """The ops called ``names``, or all of them.
+
+    Raises:
+        UsageError: If a name is unknown.
+    """
+    chosen = list(dict.fromkeys(names)) or OPS
+    for name in chosen:
+        if name not in OPS:
+            raise unknown("op", name, OPS)
+    return [importlib.import_module(f"normplace.lab.bench.{name}").OP for name in chosen]

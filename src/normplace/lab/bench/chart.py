@@ -1,0 +1,92 @@
+"""A run as a self-contained page: a chart and the table behind it for each op."""
+
+from __future__ import annotations
+
+from normplace.lab.bench import load_ops
+from normplace.lab.bench.record import Record
+from normplace.lab.bench.timing import Spread
+from normplace.lab.report.markup import Html, tag
+from normplace.lab.report.page import document
+from normplace.lab.report.section import figure_section, when
+from normplace.lab.report.specs import dots
+from normplace.lab.trials.environment import describe
+from normplace.lab.trials.study import Figure
+
+
+def figure(record: Record, op: str) -> Figure:
+    """How long each method of an op takes beside ours.
+
+    Args:
+        record: The run.
+        op: The op.
+    """
+    shown = []
+    for row in (row for row in record.rows if row.op == op):
+        ours = row.seconds.median  # its own spread stands around 1
+        beside = row.slower or Spread(1.0, row.seconds.low / ours, row.seconds.high / ours, row.seconds.runs)
+        shown.append(
+            {
+                "case": row.case,
+                "pass": row.step,
+                "method": row.method,
+                "times our time": beside.median,
+                "low": beside.low,
+                "high": beside.high,
+                "milliseconds": row.seconds.median * 1e3,
+                "error": row.error,
+            }
+        )
+    named = {column: list(dict.fromkeys(str(row[column]) for row in shown)) for column in ("case", "pass", "method")}
+    spec = dots(
+        x={"field": "times our time", "title": "times our time", "scale": {"type": "log"}},
+        rows="case",
+        order=named["case"],
+        low="low",
+        high="high",
+        series="method",
+        sources=named["method"],
+        facet="pass",
+        panels=named["pass"],
+    )
+    return Figure(
+        title=f"{op}: time beside that of normplace",
+        alt=f"For each case of {op}, the time of each peer as a multiple of ours.",
+        caption="Medians over rounds in which every method ran once, with quartiles; right of 1 a peer is slower.",
+        spec=spec,
+        rows=shown,
+    )
+
+
+def render(record: Record) -> str:
+    """The page as text.
+
+    Args:
+        record: The run.
+    """
+    facts = {
+        "Hardware": describe(dict(record.hardware)),
+        "Versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
+        "Date": when(record.date),
+        "Command": tag("code", record.command),
+    }
+    listed = tag(
+        "dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in facts.items()), class_="facts"
+    )
+    ops = dict.fromkeys(row.op for row in record.rows)
+    sections = [_section(record, op.name, op.summary, f"op-{n}") for n, op in enumerate(load_ops(ops), start=1)]
+    left = [*record.refused, *record.notes]
+    notes = [tag("h2", "Left out"), tag("ul", *(tag("li", note) for note in left))] if left else []
+    head = tag("header", tag("p", "normplace bench", class_="eyebrow"), tag("h1", "Speed beside named peers"), listed)
+    return document("normplace bench", head, tag("main", *sections, *notes))
+
+
+def _section(record: Record, op: str, summary: str, anchor: str) -> Html:
+    drawn = figure(record, op)
+    return tag(
+        "section",
+        tag("h2", op, id=f"{anchor}-title"),
+        tag("p", summary, class_="summary"),
+        figure_section(drawn, f"{anchor}-figure", "the record"),
+        class_="study",
+        aria_labelledby=f"{anchor}-title",
+    )

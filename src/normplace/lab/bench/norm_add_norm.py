@@ -1,0 +1,189 @@
+"""The fused boundary between two residual blocks beside PyTorch's norms, torch.compile and Liger's pair of kernels."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normplace.lab.bench import peers
+from normplace.lab.bench.case import FORWARD, TRAINING, Case, Floor, Method, Op, Problem
+from normplace.lab.bench.tune import Setting, fastest
+from normplace.ops import norm_add_norm
+
+EPS = 1e-6
+WIDTHS = (1024, 2048, 4096, 8192)
+# Norm, rows, width, and calls on end that are timed as one.
+SHAPES = {
+    ("cpu", True): [("rms", 2048, 1024, 1)],
+    ("cpu", False): [(norm, rows, 1024, 1) for norm in ("rms", "layer") for rows in (256, 8192)],
+    ("cuda", True): [("rms", 16384, 4096, 1), ("rms", 256, 4096, 20)],
+    ("cuda", False): [
+        *(("rms", rows, 1024, 1) for rows in (256, 32768)),
+        ("rms", 16384, 1536, 1),
+        ("rms", 16384, 2048, 1),
+        *(("rms", rows, 4096, 1) for rows in (256, 2048, 16384)),
+        ("rms", 16384, 8192, 1),
+        # Narrow, very wide, and of models whose widths are no powers of two.
+        *(("rms", 2**26 // width // 1024 * 1024, width, 1) for width in (128, 512, 2304, 3584, 5120, 16384)),
+        *(("layer", max(16384, 2**25 // width), width, 1) for width in WIDTHS),
+        *(("rms", 256, width, 20) for width in (1024, 4096, 8192)),
+    ],
+}
+DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
+# Relative to the largest entry: results are rounded twice, gradients of gains are sums over all rows.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 4 * torch.finfo(torch.bfloat16).eps}
+NAMES = ("x", "f", "the outer gain", "the inner gain", "the outer shift", "the inner shift")
+
+Boundary = Callable[..., tuple[Tensor, Tensor]]
+
+
+def ours(x: Tensor, f: Tensor, w_out: Tensor, w_in: Tensor, *shifts: Tensor) -> tuple[Tensor, Tensor]:
+    """This library."""
+    b_out, b_in = shifts or (None, None)
+    norm = "layer" if shifts else "rms"
+    return norm_add_norm(
+        x, f, out_norm=norm, out_weight=w_out, out_bias=b_out, in_norm=norm, in_weight=w_in, in_bias=b_in,
+        out_eps=EPS, in_eps=EPS,
+    )  # fmt: skip
+
+
+def eager(x: Tensor, f: Tensor, w_out: Tensor, w_in: Tensor, *shifts: Tensor) -> tuple[Tensor, Tensor]:
+    """PyTorch's norms, one by one."""
+    shape = (x.shape[-1],)
+    if shifts:
+        stream = x + F.layer_norm(f, shape, w_out, shifts[0], EPS)
+        return stream, F.layer_norm(stream, shape, w_in, shifts[1], EPS)
+    stream = x + F.rms_norm(f, shape, w_out, EPS)
+    return stream, F.rms_norm(stream, shape, w_in, EPS)
+
+
+def liger(x: Tensor, f: Tensor, w_out: Tensor, w_in: Tensor) -> tuple[Tensor, Tensor]:
+    """Liger's two kernels, arithmetic as Llama has it and nothing in place."""
+    options = (EPS, 0.0, "llama", False)
+    branch = peers.imported("liger_kernel.ops.rms_norm").LigerRMSNormFunction.apply(f, w_out, *options)
+    pair = peers.imported("liger_kernel.ops.fused_add_rms_norm").LigerFusedAddRMSNormFunction
+    y, stream = pair.apply(branch, x, w_in, *options)
+    return stream, y
+
+
+def inputs(norm: str, rows: int, width: int, device: str) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """What gets a gradient, by name, and the gradients of the two results."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=device).to(DTYPES[device])
+
+    gains = [1 + drawn(width) / 8 for _ in range(2)]
+    shifts = [drawn(width) / 8 for _ in range(2)] if norm == "layer" else []
+    learned = [tensor.requires_grad_() for tensor in (drawn(rows, width), drawn(rows, width), *gains, *shifts)]
+    return dict(zip(NAMES, learned, strict=False)), [drawn(rows, width) for _ in range(2)]
+
+
+def problem(device: str, norm: str, rows: int, width: int, burst: int, quick: bool) -> Problem:
+    """One boundary."""
+    learned, seeds = inputs(norm, rows, width, device)
+    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in learned.items()}
+
+    def method(name: str, function: Boundary, given: dict[str, Tensor] = learned) -> Method:
+        return Method(name, lambda: function(*given.values()), given)
+
+    others, notes = [method("PyTorch", eager)], []
+    if quick:
+        notes.append(peers.NOT_QUICK)
+    else:
+        others.append(method("torch.compile", peers.compiled(eager)))
+    if device == "cuda" and norm == "rms":
+        notes += peers.missing("liger_kernel")
+        others += [method("Liger", liger)] if not peers.missing("liger_kernel") else []
+    size = learned["x"].nbytes
+    return Problem(
+        ours=method("normplace", ours),
+        peers=others,
+        truth=method("float64", eager, exact),
+        tolerance=TOLERANCE[DTYPES[device]],
+        seeds=seeds,
+        floors={FORWARD: Floor("copy", 4 * size), TRAINING: Floor("copy", 10 * size)},
+        burst=burst,
+        notes=notes,
+    )
+
+
+def cases(device: str, quick: bool) -> list[Case]:
+    """Widths of Transformers, with many rows and with few."""
+    precision = "" if device == "cpu" else ", bfloat16"
+    return [
+        Case(
+            "norm_add_norm",
+            f"{norm}, {rows} × {width}{precision}{f', {burst} on end' if burst > 1 else ''}",
+            functools.partial(problem, norm=norm, rows=rows, width=width, burst=burst, quick=quick),
+        )
+        for norm, rows, width, burst in SHAPES[device, quick]
+    ]
+
+
+def tune() -> Iterator[str]:
+    """The fastest layouts of the kernels for some widths."""
+    from normplace.ops.norm_add_norm import triton as kernels
+    from normplace.ops.norm_add_norm import triton_tiles as tiles
+
+    for width, norm in itertools.product(WIDTHS, ("rms", "layer")):
+        rows = max(4096, 2**26 // width)
+        learned, seeds = inputs(norm, rows, width, "cuda")
+        results = ours(*learned.values())
+
+        def forward(learned=learned) -> object:
+            with torch.no_grad():
+                return ours(*learned.values())
+
+        def backward(results=results, learned=learned, seeds=seeds) -> object:
+            return torch.autograd.grad(results, list(learned.values()), seeds, retain_graph=True)
+
+        tables = (
+            (tiles.forward(width, few=False, centred=norm == "layer"), forward, (0, 4, 8)),
+            (tiles.backward(width, shifts=norm == "layer"), backward, (1, 2, 4, 5)),
+        )
+        for table, call, walking in tables:
+            now = table.setdefault(width, tiles.tile_of(table, width))
+            tried = list(layouts(tiles.Tile, width, walking, cut=now.columns > 0))
+            setting = Setting(table, width, tried, forget=kernels.forget_launches)
+            yield from fastest(f"{norm}, {rows} × {width}, {call.__name__}", setting, call)
+
+
+def layouts(tile: Callable[..., object], block: int, programs: tuple[int, ...], cut: bool = False) -> Iterator[object]:
+    """What is worth trying of a width, 8 to 64 elements of a tile for each thread.
+
+    Args:
+        tile: Makes a layout.
+        block: The width.
+        programs: How many for each multiprocessor.
+        cut: Whether rows may be cut into pieces.
+
+    Yields:
+        Layouts.
+    """
+    if cut:
+        for columns, warps in itertools.product((1024, 2048, 4096, 8192, 16384), (4, 8, 16, 32)):
+            if columns <= block and 8 <= columns // (32 * warps) <= 16:
+                yield tile(rows=1, warps=warps, columns=columns)
+        return
+    for rows, warps, stages, per_sm in itertools.product((1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), programs):
+        fits = 8 <= rows * block // (32 * warps) <= 64 and rows * block <= 16384
+        if fits and (stages == 1 or per_sm) and (per_sm == 0 or 8 <= warps * per_sm <= 32):
+            yield tile(rows=rows, warps=warps, per_sm=per_sm, stages=stages)
+
+
+OP = Op(
+    name="norm_add_norm",
+    summary=(
+        "The boundary x' = x + N_out(f), y = N_in(x') with learned gains, and with layer learned shifts too, and all "
+        "gradients. The floor is 4 tensors of the stream's size moved forward and 6 backward. Of Liger there are two "
+        "kernels, a norm and an add with the next norm."
+    ),
+    cases=cases,
+    tune=tune,
+)

@@ -1,0 +1,256 @@
+"""The relations beside their plain forms, compiled and not, with attention and linear attention as yardsticks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from normplace.lab.bench import peers
+from normplace.lab.bench.case import FORWARD, TRAINING, Case, Floor, Method, Op, Problem
+from normplace.lab.bench.tune import Setting, fastest
+from normplace.ops import relation_pairwise, relation_scan
+
+EPS = 1e-5
+HEAD = 64  # channels of a head of the yardsticks
+# Batch, length, width, precision.
+Shape = tuple[int, int, int, torch.dtype]
+SCANS: dict[tuple[str, bool], list[Shape]] = {
+    ("cpu", True): [(2, 512, 256, torch.float32)],
+    ("cpu", False): [(4, 2048, 256, torch.float32), (1, 8192, 512, torch.float32)],
+    ("cuda", True): [(4, 8192, 1024, torch.bfloat16)],
+    ("cuda", False): [
+        (4, 2048, 1024, torch.bfloat16),
+        (4, 8192, 1024, torch.bfloat16),
+        (4, 8192, 1024, torch.float32),
+        (64, 602, 192, torch.bfloat16),
+    ],
+}
+PAIRS: dict[tuple[str, bool], list[Shape]] = {
+    ("cpu", True): [(1, 128, 64, torch.float32)],
+    ("cpu", False): [(1, 128, 64, torch.float32), (1, 1024, 64, torch.float32)],
+    ("cuda", True): [(4, 512, 256, torch.float32)],
+    ("cuda", False): [
+        (4, 512, 256, torch.float32),
+        (4, 512, 256, torch.bfloat16),
+        (64, 602, 192, torch.bfloat16),
+        (1, 8192, 768, torch.bfloat16),
+    ],
+}
+# Relative to the largest entry. An exponential magnifies the rounding of its argument, which is at most sqrt(D); in
+# bfloat16 what is computed so is rounded, and the backward pass may start from the rounded.
+TOLERANCE = {torch.float32: 3e-5, torch.bfloat16: 2 * torch.finfo(torch.bfloat16).eps}
+# Tensors of every pair and channel that the plain form has at a time, forward and backward.
+PAIR_TENSORS = 6
+# Numbers of pairs and channels that are taken at a time to know the truth.
+PIECE = 1 << 25
+
+
+def _counts(x: Tensor) -> Tensor:
+    return torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _normed(x: Tensor) -> Tensor:
+    return F.layer_norm(_wide(x), x.shape[-1:], eps=EPS)
+
+
+def cumsum_form(a: Tensor, b: Tensor) -> Tensor:
+    """The factorised relation with a running sum, in float32 or more."""
+    return _normed(_normed(a).exp() * _normed(b).exp().cumsum(1) / _counts(a)).to(a.dtype)
+
+
+def logcumsumexp_form(a: Tensor, b: Tensor) -> Tensor:
+    """The same in logarithms, as published."""
+    return _normed((_normed(a) + _normed(b).logcumsumexp(1)).exp() / _counts(a)).to(a.dtype)
+
+
+def pair_form(a: Tensor, b: Tensor) -> Tensor:
+    """Every pair of the last rows of ``b`` that ``a`` stands for with the rows so far, at once."""
+    first, last = b.shape[1] - a.shape[1], b.shape[1]
+    places = torch.arange(last, device=a.device)
+    seen = (places <= places[first:, None])[:, :, None]
+    pairs = _normed(_wide(a)[:, :, None] + _wide(b)[:, None]).exp().where(seen, 0.0)
+    return (pairs.sum(2) / (places[first:, None] + 1)).to(a.dtype)
+
+
+def pair_form_in_pieces(a: Tensor, b: Tensor) -> Tensor:
+    """The same, of few rows at a time, computed again for the backward pass."""
+    batch, length, width = a.shape
+    rows = max(1, PIECE // (batch * length * width))
+    pieces = [
+        checkpoint(pair_form, a[:, first : first + rows], b[:, : first + rows], use_reentrant=False)
+        for first in range(0, length, rows)
+    ]
+    return torch.cat(pieces, dim=1)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal softmax attention of the same length and width."""
+    q, k, v = (tensor.unflatten(2, (-1, HEAD)).transpose(1, 2) for tensor in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Simple gated linear attention of flash-linear-attention, of the same length and width."""
+    q, k, v = (tensor.unflatten(2, (-1, HEAD)) for tensor in (q, k, v))
+    decay = q.new_full(q.shape[:3], -0.01, dtype=torch.float32)
+    return peers.imported("fla.ops.simple_gla").chunk_simple_gla(q, k, v, g=decay)[0]
+
+
+def running_logsumexp(rows: Tensor, out: Tensor) -> Tensor:
+    """The logarithm of the running sum of the rows of each head, by the kernel of flash-linear-attention."""
+    batch, heads, length, width = rows.shape
+    kernel = peers.imported("fla.ops.utils.logcumsumexp").logcumsumexp_fwd_kernel
+    kernel[(batch * heads,)](rows, out, T=length, S=width)
+    return out
+
+
+class Inputs:
+    """The rows of a case, and the methods on them.
+
+    Args:
+        shape: Batch, length, width and precision.
+        device: Where.
+    """
+
+    def __init__(self, shape: Shape, device: str) -> None:
+        *size, dtype = shape
+        generator = torch.Generator(device).manual_seed(0)
+        drawn = [torch.randn(size, generator=generator, device=device).to(dtype) for _ in range(3)]
+        self.a, self.b, self.seed = drawn[0].requires_grad_(), drawn[1].requires_grad_(), drawn[2]
+        self.device, self.size = device, self.a.nbytes
+        self.tolerance = TOLERANCE[self.a.dtype]
+
+    def method(self, name: str, function: Callable[[Tensor, Tensor], Tensor]) -> Method:
+        """A form of the relation."""
+        return Method(name, lambda: function(self.a, self.b), {"a": self.a, "b": self.b})
+
+    def truth(self, function: Callable[[Tensor, Tensor], Tensor]) -> Method:
+        """A plain form in double precision."""
+        a, b = (tensor.detach().double().requires_grad_() for tensor in (self.a, self.b))
+        return Method("float64", lambda: function(a, b), {"a": a, "b": b})
+
+    def yardsticks(self) -> tuple[list[Method], list[str]]:
+        """Other ways to mix a sequence, and what is not installed."""
+        q, k, v = (self.a.detach().clone() for _ in range(3))
+        found = [Method("SDPA", lambda: attention(q, k, v), instead="causal attention")]
+        if self.device != "cuda":
+            return found, []
+        if not peers.missing("fla"):
+            rows = k.float().unflatten(2, (-1, HEAD)).transpose(1, 2).contiguous()
+            out = torch.empty_like(rows)
+            found += [
+                Method("fla gla", lambda: linear_attention(q, k, v), instead="simple gated linear attention"),
+                Method("fla logcumsumexp", lambda: running_logsumexp(rows, out), instead="the running sum alone"),
+            ]
+        return found, peers.missing("fla")
+
+
+def scan(device: str, shape: Shape, quick: bool) -> Problem:
+    """The relation that factorises, with the norm that follows it in the published block."""
+    inputs = Inputs(shape, device)
+    yardsticks, notes = inputs.yardsticks()
+    forms = [inputs.method("logcumsumexp", logcumsumexp_form), inputs.method("cumsum", cumsum_form)]
+    if quick:
+        notes.append(peers.NOT_QUICK)
+    else:
+        forms.append(inputs.method("torch.compile", peers.compiled(cumsum_form)))
+    return Problem(
+        ours=inputs.method("normplace", functools.partial(relation_scan, post_norm=True, eps=EPS)),
+        peers=[*forms, *yardsticks],
+        truth=inputs.truth(cumsum_form),
+        tolerance=inputs.tolerance,
+        seeds=[inputs.seed],
+        # Forward reads a and b and writes y; backward reads a, b and a gradient and writes two.
+        floors={FORWARD: Floor("copy", 3 * inputs.size), TRAINING: Floor("copy", 8 * inputs.size)},
+        notes=notes,
+    )
+
+
+def pairs(device: str, shape: Shape, quick: bool) -> Problem:
+    """The relation that normalizes every pair."""
+    inputs = Inputs(shape, device)
+    batch, length, width, _ = shape
+    yardsticks, notes = inputs.yardsticks()
+    forms = []
+    if device == "cuda" and PAIR_TENSORS * 4 * batch * length**2 * width > torch.cuda.mem_get_info()[0]:
+        notes.append(
+            f"the plain form of pairwise, {_said(shape)}: tensors of every pair and channel do not fit the GPU"
+        )
+    else:
+        forms.append(inputs.method("PyTorch", pair_form))
+        if not quick:
+            forms.append(inputs.method("torch.compile", peers.compiled(pair_form)))
+    notes += [peers.NOT_QUICK] if quick else []
+    exponentials = batch * length * (length + 1) / 2 * width
+    return Problem(
+        ours=inputs.method("normplace", functools.partial(relation_pairwise, eps=EPS)),
+        peers=[*forms, *yardsticks],
+        truth=inputs.truth(pair_form_in_pieces),
+        tolerance=inputs.tolerance,
+        seeds=[inputs.seed],
+        # Nothing of every pair is kept, so the backward pass needs each exponential again.
+        floors={FORWARD: Floor("exp", exponentials), TRAINING: Floor("exp", 2 * exponentials)},
+        notes=notes,
+    )
+
+
+def cases(device: str, quick: bool) -> list[Case]:
+    """Scans, then pairs."""
+    return [
+        Case("relation", f"{name}, {_said(shape)}", functools.partial(build, shape=shape, quick=quick))
+        for name, build, shapes in (("scan", scan, SCANS), ("pairwise", pairs, PAIRS))
+        for shape in shapes[device, quick]
+    ]
+
+
+def _said(shape: Shape) -> str:
+    *size, dtype = shape
+    return " × ".join(map(str, size)) + (", bfloat16" if dtype == torch.bfloat16 else "")
+
+
+def tune() -> Iterator[str]:
+    """Times of layouts of the kernels, fastest first."""
+    from normplace.ops.relation import pair_plan, triton_pairs, triton_scan
+
+    long, many = (4, 8192, 1024, torch.bfloat16), (64, 602, 192, torch.bfloat16)
+    scans, products = (build("cuda", shape, quick=True) for build, shape in ((scan, long), (pairs, many)))
+    walks = [triton_scan.Tile(*layout) for layout in ((1024, 1, 16, 3), (1024, 1, 32, 4), (1024, 2, 16))]
+    sums = [triton_scan.Tile(*layout) for layout in ((1024, 1, 1, 4), (2048, 1))]
+    tiles = [pair_plan.Tile(*layout) for layout in ((32, 64, 8, 8), (8, 64, 2, 8), (16, 32, 2, 8))]
+    scales, through = [pair_plan.Tile(128, 32, 8)], [pair_plan.Tile(64, 128, 8, 32)]
+    for problem, module, name, layouts, step in (
+        (scans, triton_scan, "SUMS", sums, FORWARD),
+        (scans, triton_scan, "FORWARD", walks, FORWARD),
+        (scans, triton_scan, "BACKWARD", walks, TRAINING),
+        (products, pair_plan, "SCALES", scales, FORWARD),
+        (products, pair_plan, "FORWARD", tiles, FORWARD),
+        (products, pair_plan, "QUERIES", tiles, TRAINING),
+        (products, pair_plan, "KEYS", tiles, TRAINING),
+        (products, pair_plan, "THROUGH_SCALE", through, TRAINING),
+    ):
+        call = problem.ours.calls(problem.seeds)[step]
+        launching = triton_scan if module is triton_scan else triton_pairs
+        setting = Setting(module, name, layouts, forget=launching.forget_launches)
+        yield from fastest(module.__name__.rpartition(".")[2], setting, call)
+
+
+OP = Op(
+    name="relation",
+    summary=(
+        "scan: the norm of the causal mean of exp(LN(a_i) + LN(b_j)), whose floor is a and b read and y written, and "
+        "five tensors more with the backward pass. pairwise: the causal mean of exp(LN(a_i + b_j)), whose floor is one "
+        "exponential for each pair and channel, and one more with the backward pass. Sizes are batch × length × width. "
+        "SDPA and fla compute something else of the same size, in heads of 64 channels, and are yardsticks."
+    ),
+    cases=cases,
+    tune=tune,
+)

@@ -1,0 +1,140 @@
+"""The figures of a run as a table: times and fractions of the ceilings on a GPU, ratios on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from normplace.lab.bench.ceilings import UNITS
+from normplace.lab.bench.record import Record, Row
+
+Table = tuple[Sequence[str], list[list[str]]]
+
+BUSY = 0.5
+"""Load for each core above which a CPU's figures are not to be trusted."""
+TEXT_COLUMNS = 3
+"""Columns of words, which come first; the others are of numbers."""
+
+
+def table(record: Record, op: str) -> Table:
+    """The headings and the cells of one op's figures.
+
+    Args:
+        record: The run.
+        op: The op.
+    """
+    rows = [row for row in record.rows if row.op == op]
+    ours = {(row.case, row.step): row for row in rows if row.slower is None}
+    if record.device == "cpu":
+        headings = [
+            "case",
+            "pass",
+            "beside",
+            "times faster",
+            "quartiles",
+            "times less memory",
+            "our error",
+            "its error",
+        ]
+        body = [_ratios(row, ours[row.case, row.step]) for row in rows if row.slower is not None]
+    else:
+        headings = [
+            "case", "pass", "method", "ms", "quartiles", "rate", "of ceiling", "peak MiB", "error", "times ours"
+        ]  # fmt: skip
+        body = [_times(row, record.ceilings) for row in rows]
+    return headings, _said_once(body)
+
+
+def _ratios(row: Row, ours: Row) -> list[str]:
+    assert row.slower is not None
+    memory = row.peak_bytes / ours.peak_bytes if row.peak_bytes is not None and ours.peak_bytes else None
+    return [
+        row.case,
+        row.step,
+        _named(row),
+        _figure(row.slower.median),
+        f"{_figure(row.slower.low)} to {_figure(row.slower.high)}",
+        _figure(memory),
+        _small(ours.error),
+        _small(row.error),
+    ]
+
+
+def _times(row: Row, ceilings: Mapping[str, float]) -> list[str]:
+    time, rate = row.seconds, row.rate
+    limit = None if row.ceiling is None else ceilings.get(row.ceiling)
+    unit, worth = UNITS[row.ceiling] if row.ceiling else ("", 1.0)
+    return [
+        row.case,
+        row.step,
+        _named(row),
+        f"{time.median * 1e3:.3f}",
+        f"{time.low * 1e3:.3f} to {time.high * 1e3:.3f}",
+        "" if rate is None else f"{_figure(rate / worth)} {unit}",
+        "" if rate is None or limit is None else f"{rate / limit:.0%}",
+        "" if row.peak_bytes is None else _figure(row.peak_bytes / 2**20),
+        _small(row.error),
+        "" if row.slower is None else _figure(row.slower.median),
+    ]
+
+
+def _named(row: Row) -> str:
+    return f"{row.method} ({row.instead})" if row.instead else row.method
+
+
+def _figure(value: float | None) -> str:
+    """Three digits, never in powers of ten.
+
+    >>> _figure(0.01234), _figure(3.14159), _figure(31.4159), _figure(31415.9), _figure(None)
+    ('0.0123', '3.14', '31.4', '31416', '')
+    """
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
+
+
+def _small(value: float | None) -> str:
+    return "" if value is None else f"{value:.0e}"
+
+
+def _said_once(body: Iterable[list[str]]) -> list[list[str]]:
+    """The cells with the case and the pass only where they change."""
+    shown, before = [], ["", ""]
+    for cells in body:
+        same = cells[0] == before[0], cells[:2] == before
+        shown.append(["" if hidden else cell for hidden, cell in zip(same, cells[:2], strict=True)] + cells[2:])
+        before = cells[:2]
+    return shown
+
+
+def as_text(headings: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """Aligned columns for a terminal."""
+    lines = [headings, *body]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(headings))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if place < TEXT_COLUMNS else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def as_markdown(headings: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A table of a document."""
+    rule = ["---" if place < TEXT_COLUMNS else "---:" for place in range(len(headings))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [headings, rule, *body])
+
+
+def report(record: Record) -> str:
+    """The whole run for a terminal."""
+    parts = [f"{name}: {_figure(rate / UNITS[name][1])} {UNITS[name][0]}" for name, rate in record.ceilings.items()]
+    blocks = ["ceilings of this machine, measured in this run: " + ", ".join(parts)] if parts else []
+    blocks += [f"{op}\n{as_text(*table(record, op))}" for op in dict.fromkeys(row.op for row in record.rows)]
+    if record.device == "cpu" and record.load > BUSY * record.hardware["cores"]:
+        blocks.append(
+            f"other work kept this machine busy (load {record.load:.1f} on {record.hardware['cores']} cores): "
+            "measure again when it is idle."
+        )
+    if record.notes:
+        blocks.append("left out:\n" + "\n".join(f"  {note}" for note in record.notes))
+    return "\n\n".join(blocks)

@@ -1,0 +1,90 @@
+"""Copying strings of one length: CausalRN in both forms beside a Transformer and linear attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from normplace.lab.studies.causalrn.copying import Copying, copy_outcome
+from normplace.lab.studies.causalrn.networks import NETWORKS, SIZES, TITLES, build
+from normplace.lab.tasks.sequences import FixedCopy
+from normplace.lab.trials.study import Outcome, Part
+from normplace.models.sequence import SequenceModel
+
+SEEDS = {"smoke": 2, "laptop": 3, "full": 5}
+SMALL: dict[str, dict[str, Any]] = {
+    "smoke": {"dim": 16, "depth": 1, "steps": 4, "batch_size": 4, "every": 2, "decoded": 2},
+    "laptop": {
+        "dim": 48,
+        "depth": 2,
+        "steps": 400,
+        "batch_size": 16,
+        "learning_rate": 5e-3,
+        "warm_up": 20,
+        "every": 25,
+    },
+    "full": {},
+}
+"""Sizes that all parts on copying share."""
+MAIN = (("pairwise", "equal"), ("scan", "equal"), ("transformer", "equal"), ("transformer", "published"))
+OTHERS = (("linear-attention", "equal"), ("gated-linear", "equal"))
+BESIDE = 128
+"""The greatest length at which the others, of which no claim speaks, are trained too."""
+LENGTHS = {"smoke": (4,), "laptop": (6, 10), "full": (64, 128, 300)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedTrial(Copying):
+    """One network on strings of one length.
+
+    Args:
+        network: Which.
+        size: ``equal`` or ``published`` number of parameters.
+        heads: Of attention; published: 1.
+    """
+
+    network: str
+    size: str = "equal"
+    heads: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.choose("network", self.network, NETWORKS)
+        self.choose("size", self.size, SIZES)
+
+
+def plan(scale: str) -> Iterator[FixedTrial]:
+    """Networks at equal parameters, and the Transformer at the published ones too; the longest strings first."""
+    for length in LENGTHS[scale][::-1]:
+        for seed in range(SEEDS[scale]):
+            for network, size in MAIN + (() if scale == "laptop" or length > BESIDE or seed >= 3 else OTHERS):
+                yield FixedTrial(network=network, size=size, length=length, seed=seed, **SMALL[scale])
+
+
+def network_for(trial: FixedTrial, task: FixedCopy) -> SequenceModel:
+    """The trial's network."""
+    return build(
+        trial.network,
+        task.vocab_size,
+        trial.dim,
+        trial.depth,
+        size=trial.size,
+        heads=trial.heads,
+        context=task.context,
+    )
+
+
+def run(trial: FixedTrial) -> Outcome:
+    """Train, and judge by new strings."""
+    return copy_outcome(trial, partial(network_for, trial))
+
+
+PART = Part(
+    name="copying-fixed",
+    config=FixedTrial,
+    plan=plan,
+    run=run,
+    label=lambda trial: f"copying {trial.length}, {TITLES[trial.network]}, {trial.size} size, seed {trial.seed}",
+)

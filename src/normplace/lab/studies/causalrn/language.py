@@ -1,0 +1,104 @@
+"""Bits per byte of text, by networks with equal numbers of parameters that have read equally many bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, mixer_of
+from normplace.lab.studies.causalrn.trained import Trained
+from normplace.lab.tasks.sequences import load_text
+from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
+from normplace.lab.tasks.sequences.text import obstacle as text_obstacle
+from normplace.lab.train.fit import pick_device
+from normplace.lab.train.sequence import bits_per_token, fit_sequence
+from normplace.lab.trials.study import Outcome, Part
+from normplace.models.sequence import SequenceModel, count_parameters, matched_width
+
+BYTES = 256
+SIZES: dict[str, dict[str, Any]] = {
+    "smoke": {"context": 8, "dim": 16, "depth": 1, "heads": 2, "steps": 3, "batch_size": 2, "exam": 4},
+    "laptop": {"context": 32, "dim": 32, "depth": 2, "heads": 2, "steps": 300, "batch_size": 8, "exam": 128}
+    | {"learning_rate": 5e-3, "warm_up": 20},
+    "full": {},
+}
+SHOWN = NETWORKS[:4]
+"""All but gated linear attention, which trains ten times slower than the others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageTrial(Trained):
+    """One network on bytes.
+
+    Args:
+        network: Which; the Transformer's number of parameters is the measure.
+        text: What :func:`load_text` reads.
+        context: Positions of a row.
+        heads: Of attention.
+        batch_size: Rows in a step.
+        warm_up: Steps in which it rises.
+        exam: Rows of the validation part that are judged.
+    """
+
+    network: str
+    text: str = STANDARD_LIBRARY
+    context: int = 256
+    heads: int = 4
+    batch_size: int = 32
+    warm_up: int = 100
+    exam: int = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.choose("network", self.network, NETWORKS)
+
+
+def plan(scale: str) -> Iterator[LanguageTrial]:
+    """Every network that is shown."""
+    for seed in range(2 if scale == "smoke" else 3):
+        for network in SHOWN:
+            yield LanguageTrial(network=network, seed=seed, **SIZES[scale])
+
+
+def build(trial: LanguageTrial) -> SequenceModel:
+    """The trial's network: of one width, CausalRN's pairs with as many channels as make up the parameters."""
+    make = partial(SequenceModel, BYTES, trial.dim, trial.depth, context=trial.context)
+    if trial.network not in ("pairwise", "scan"):
+        return make(mixer=mixer_of(trial.network, trial.heads))
+    measure = count_parameters(make(mixer=mixer_of("transformer", trial.heads), device="meta"))
+    hidden = matched_width(lambda width: make(mixer=mixer_of(trial.network, hidden=width)), measure)
+    return make(mixer=mixer_of(trial.network, hidden=hidden))
+
+
+def run(trial: LanguageTrial) -> Outcome:
+    """Train, and judge by the validation part."""
+    device = pick_device(trial.device)
+    text = load_text(trial.text, trial.context).to(device)
+    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
+        torch.manual_seed(trial.seed)
+        model = build(trial).to(device)
+    generator = torch.Generator(device).manual_seed(trial.seed)
+    course = fit_sequence(model, text, trial.training(schedule="cosine"), generator)
+    exam = text.exam(trial.exam)
+    return Outcome(
+        metrics={
+            "bits_per_byte": bits_per_token(model, *exam, precision=trial.precision),
+            "parameters": count_parameters(model),
+            "digest": int(text.digest[:12], 16),
+        },
+        series={"step": course.steps, "loss": course.loss},
+    )
+
+
+PART = Part(
+    name="language",
+    config=LanguageTrial,
+    plan=plan,
+    run=run,
+    label=lambda trial: f"bytes of {trial.text}, {TITLES[trial.network]}, seed {trial.seed}",
+    ready=lambda trial: text_obstacle(trial.text),
+)

@@ -1,0 +1,96 @@
+"""The scan with its running sum in float32, and with its logarithm rounded to bfloat16.
+
+The published code computes the scan's sum by ``logcumsumexp`` under bfloat16 autocast, whose list of operations kept in
+float32 names ``cumsum`` and ``exp`` but not that one, as far as we could read it; then the state has eight significant
+bits, and late tokens may leave it unchanged. Here the same network is trained both ways, so that a failure to copy can
+be told from that of its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normplace.lab.studies.causalrn.ablation import LENGTH, SHORT
+from normplace.lab.studies.causalrn.copying import Copying, copy_outcome
+from normplace.lab.studies.causalrn.fixed import SEEDS
+from normplace.lab.tasks.sequences import FixedCopy
+from normplace.lab.trials.study import Outcome, Part
+from normplace.models.sequence import Relation, RelationBranch, SequenceModel
+
+STATES = ("float32", "bfloat16")
+
+
+class RoundedScan(RelationBranch):
+    """The scan as published: the logarithm of the running sum, rounded to bfloat16 after every token."""
+
+    def relate(self, a: Tensor, b: Tensor, mask: Tensor | None) -> Tensor:
+        """The same relation, with the rounded state; masks, which the study has none of, are not supported."""
+        assert mask is None
+        assert self.options["heads"] == 1
+        eps, channels = self.options["eps"], a.shape[-1:]
+        u, v = (F.layer_norm(side.float(), channels, eps=eps) for side in (a, b))
+        state = self.rounded(v.logcumsumexp(1))
+        count = torch.arange(1, a.shape[1] + 1, device=a.device)[:, None]
+        y = (u + state).exp() / count
+        return (F.layer_norm(y, channels, eps=eps) if self.options["post_norm"] else y).to(a.dtype)
+
+    def rounded(self, state: Tensor) -> Tensor:
+        """What is kept of the state."""
+        return state.to(torch.bfloat16).to(state.dtype)
+
+
+@dataclass(frozen=True)
+class RoundedRelation(Relation):
+    """The scan with the rounded state."""
+
+    branch: ClassVar[type[RelationBranch]] = RoundedScan
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateTrial(Copying):
+    """The scan with one kind of state.
+
+    Args:
+        state: ``float32`` or ``bfloat16``.
+    """
+
+    state: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.choose("state", self.state, STATES)
+
+
+def plan(scale: str) -> Iterator[StateTrial]:
+    """Both states."""
+    for seed in range(SEEDS[scale]):
+        for state in STATES:
+            yield StateTrial(state=state, length=LENGTH[scale], seed=seed, **SHORT[scale])
+
+
+def network_for(trial: StateTrial, task: FixedCopy) -> SequenceModel:
+    """The trial's network."""
+    kind = Relation if trial.state == "float32" else RoundedRelation
+    mixer = kind(norm="separate")
+    return SequenceModel(task.vocab_size, trial.dim, trial.depth, mixer=mixer, context=task.context)
+
+
+def run(trial: StateTrial) -> Outcome:
+    """Train, and judge by new strings."""
+    return copy_outcome(trial, partial(network_for, trial))
+
+
+PART = Part(
+    name="state",
+    config=StateTrial,
+    plan=plan,
+    run=run,
+    label=lambda trial: f"scan with a state in {trial.state}, seed {trial.seed}",
+)

@@ -1,0 +1,31 @@
+"""DeeperGCN: All You Need to Train Deeper GCNs (arXiv 2006.07739)."""
+
+from normplace.lab.studies.deepergcn import aggregation, anchors, depth, dropout, memory, molhiv
+from normplace.lab.studies.deepergcn.claims import CLAIMS
+from normplace.lab.studies.deepergcn.figures import figures
+from normplace.lab.trials.study import Study
+
+STUDY = Study(
+    name="deepergcn",
+    title="Pre-activation residuals make graph networks deep",
+    paper="Li, Xiong, Thabet, Ghanem, DeeperGCN: All You Need to Train Deeper GCNs, arXiv 2006.07739",
+    summary=(
+        "Depth: stacks of generalized convolutions in three block orders learn to label nodes. res+ is norm, "
+        "activation, convolution, add; res is convolution, norm, activation, add; plain is res without the add. "
+        "Grid-mines is made in code after the description of Minesweeper in arXiv 2302.11640, so it needs no data; "
+        "Minesweeper and Tolokers are the published graphs. All else is the same: BatchNorm, one linear layer per "
+        "convolution, softmax aggregation with learned temperature, dropout of the branch. After training, "
+        "over-smoothing is measured after every block.\n\n"
+        "Dropout: the published res drops elements of the whole stream, its res+ those of the branch alone; both "
+        "orders are trained with both. Aggregation: fixed and learned ones, and MsgNorm, in res+ stacks. Memory: one "
+        "step of reversible (arXiv 2106.07476), checkpointed and stored networks of the same numbers. Molhiv: the "
+        "published network, parameter for parameter. Anchors: official splits beside the best published scores we "
+        "know.\n\n"
+        "The paper's own ablation tables are not known to us; widths, rates, epochs and thresholds of the node tasks "
+        "are ours."
+    ),
+    reference="normplace.lab.studies.deepergcn:STUDY",
+    parts=(molhiv.PART, depth.PART, dropout.PART, aggregation.PART, anchors.PART, memory.PART),
+    claims=CLAIMS,
+    figures=figures,
+)

@@ -1,0 +1,46 @@
+"""Score against depth for every block order, all with dropout on the branch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from normplace.lab.studies.deepergcn.node import NodeTrial, label, ready, run
+from normplace.lab.trials.study import Part
+
+ORDERS = ("res+", "res", "plain")
+SEEDS = 5
+FEWER_SEEDS = 3
+"""Of the published graphs, whose deep stacks take longest."""
+GRID: dict[str, dict[str, Any]] = {
+    "smoke": {"side": 10, "dim": 8, "epochs": 3},
+    "laptop": {"side": 50, "dim": 16, "epochs": 50, "learning_rate": 1e-2, "dropout": 0.2},
+}
+"""Sizes on the generated grid, shared by every part."""
+REAL: dict[str, dict[str, Any]] = {
+    "minesweeper": {"epochs": 300, "dropout": 0.2},
+    "tolokers": {"epochs": 150, "dropout": 0.2},
+}
+"""Sizes on the published graphs, shared by every part."""
+DEPTHS = {"smoke": (2, 3), "laptop": (2, 7, 16)}
+REAL_DEPTHS = {"minesweeper": (2, 7, 14, 28, 56, 112), "tolokers": (2, 7, 14, 28, 56)}
+USUAL = 7
+"""A depth that every graph is also tried at, to compare the deepest with."""
+
+
+def plan(scale: str) -> Iterator[NodeTrial]:
+    """The grid, and at ``full`` the published graphs too; the deepest networks first, since they take longest."""
+    size = "smoke" if scale == "smoke" else "laptop"
+    if scale == "full":
+        for data, depths in REAL_DEPTHS.items():
+            for depth in depths[::-1]:
+                for seed in range(FEWER_SEEDS):
+                    for order in ORDERS:
+                        yield NodeTrial(data, order, depth, seed, **REAL[data])
+    for depth in DEPTHS[size][::-1]:
+        for seed in range(SEEDS):
+            for order in ORDERS:
+                yield NodeTrial("grid-mines", order, depth, seed, **GRID[size])
+
+
+PART = Part(name="depth", config=NodeTrial, plan=plan, run=run, label=label, ready=ready)

@@ -1,0 +1,98 @@
+"""How much memory one training step takes, by depth and by what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from normplace.errors import UsageError, unknown
+from normplace.lab.studies.deepergcn.network import conv_factory
+from normplace.lab.tasks.grid_mines import grid_mines
+from normplace.lab.train.fit import pick_device
+from normplace.lab.trials.cost import peak_bytes
+from normplace.lab.trials.study import Outcome, Part
+from normplace.models import GraphStack
+from normplace.models.depth import MEMORY
+
+DEPTHS = {"smoke": (2, 4), "laptop": (4, 48), "full": (7, 28, 112, 448, 1000)}
+
+
+@dataclass(frozen=True)
+class MemoryTrial:
+    """One training step of one network.
+
+    Args:
+        memory: What is kept for the backward pass: ``store``, ``checkpoint`` or ``reversible``.
+        depth: Blocks.
+        seed: Of the grid and the initial weights.
+        groups: Of channels; the same for every mode, so that all compute the same network.
+        dim: Width of the stream.
+        side: Of the grid.
+        dropout: Probability of dropping an element of a branch.
+        device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
+    """
+
+    memory: str
+    depth: int
+    seed: int = 0
+    groups: int = 2
+    dim: int = 64
+    side: int = 100
+    dropout: float = 0.2
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.memory not in MEMORY:
+            raise unknown("memory mode", self.memory, MEMORY)
+        if self.depth < 1:
+            raise UsageError(f"depth must be at least 1, got {self.depth}.")
+
+
+def plan(scale: str) -> Iterator[MemoryTrial]:
+    """Every mode at every depth; what a step takes hardly depends on the seed, so two show it."""
+    size = {"smoke": {"dim": 8, "side": 8}, "laptop": {"dim": 32, "side": 50}, "full": {}}[scale]
+    for depth in DEPTHS[scale][::-1]:
+        for memory in MEMORY:
+            for seed in range(2):
+                yield MemoryTrial(memory, depth, seed, **size)
+
+
+def run(trial: MemoryTrial) -> Outcome:
+    """Take one step, and say how far the memory in use rose above the parameters and their gradients."""
+    device = pick_device(trial.device)
+    graph = grid_mines(torch.Generator().manual_seed(trial.seed), trial.side)
+    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
+        torch.manual_seed(trial.seed)
+        model = GraphStack.named(
+            "res+",
+            conv_factory("softmax learned"),
+            graph.x.shape[1],
+            trial.dim,
+            graph.num_classes,
+            trial.depth,
+            groups=trial.groups,
+            memory=trial.memory,
+            dropout=trial.dropout,
+        ).to(device)
+        x, edge_index, y = (tensor.to(device) for tensor in (graph.x, graph.edge_index, graph.y))
+
+        def step() -> None:
+            F.cross_entropy(model(x, edge_index), y).backward()
+
+        step()  # so that what is set up once, such as sorted edges, is not counted
+        model.zero_grad(set_to_none=True)
+        peak = peak_bytes(step, device)
+    gradients = sum(p.numel() * p.element_size() for p in model.parameters())
+    return Outcome({"peak_mb": (peak - gradients) / 2**20, "gradients_mb": gradients / 2**20})
+
+
+PART = Part(
+    name="memory",
+    config=MemoryTrial,
+    plan=plan,
+    run=run,
+    label=lambda trial: f"memory of {trial.depth} blocks, {trial.memory}",
+)

@@ -1,0 +1,174 @@
+"""Predict which molecules inhibit HIV, with the published network (ogbg-molhiv)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normplace.errors import expect_at_least, unknown
+from normplace.lab.studies.deepergcn.network import AGGREGATIONS, conv_factory, learned
+from normplace.lab.tasks.labelled import roc_auc
+from normplace.lab.tasks.molecules import ATOM_SIZES, BOND_SIZES, Molecules, load_molhiv, obstacle
+from normplace.lab.train.fit import pick_device
+from normplace.lab.trials.study import Outcome, Part
+from normplace.models import Dropout, GraphStack
+from normplace.models.graph_parts import SumOfEmbeddings
+
+PUBLISHED_PARAMETERS = 531_976
+PUBLISHED_TEST, PUBLISHED_DEVIATION = 0.7858, 0.0117
+
+
+@dataclass(frozen=True)
+class MolhivTrial:
+    """One network on the molecules.
+
+    Args:
+        seed: Of the initial weights, the order of batches and dropout.
+        aggregation: How messages become one.
+        depth: Convolutions, the first of them without norm, activation and skip.
+        dim: Width of the stream.
+        dropout: Probability of dropping an element, in branches and before the head.
+        virtual_node: Whether each molecule has one node more.
+        epochs: How often every molecule is seen.
+        batch_size: Molecules in a step.
+        learning_rate: Adam's.
+        path: The data file; by default it is looked for.
+        device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
+    """
+
+    seed: int
+    aggregation: str = "softmax learned"
+    depth: int = 7
+    dim: int = 256
+    dropout: float = 0.2
+    virtual_node: bool = False
+    epochs: int = 100
+    batch_size: int = 256
+    learning_rate: float = 3e-4
+    path: str = ""
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.aggregation not in AGGREGATIONS:
+            raise unknown("aggregation", self.aggregation, AGGREGATIONS)
+        expect_at_least(2, self, "depth", "batch_size")
+        expect_at_least(1, self, "dim", "epochs")
+
+
+class BondConv(nn.Module):
+    """A convolution with its own encoder of bonds, as each layer of the published network has.
+
+    Args:
+        conv: Takes edge features of the stream's width.
+        dim: That width.
+    """
+
+    def __init__(self, conv: nn.Module, dim: int) -> None:
+        super().__init__()
+        self.conv, self.bonds = conv, SumOfEmbeddings(BOND_SIZES, dim)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        """What the convolution makes of atoms and bonds, the latter given as categories."""
+        return self.conv(x, edge_index, edge_attr=self.bonds(edge_attr))
+
+
+def build(trial: MolhivTrial) -> GraphStack:
+    """The published network: res+, a stem, BatchNorm, dropout in branches and before the head, a mean over atoms."""
+    conv = conv_factory(trial.aggregation)
+    return GraphStack.named(
+        "res+",
+        lambda reads, writes: BondConv(conv(reads, writes), reads),
+        trial.dim,
+        trial.dim,
+        1,
+        trial.depth,
+        norm="batch",
+        embedding=SumOfEmbeddings(ATOM_SIZES, trial.dim),
+        stem=True,
+        dropout=Dropout(branch=trial.dropout, head=trial.dropout),
+        virtual_node=trial.virtual_node,
+        readout="mean",
+    )
+
+
+def plan(scale: str) -> Iterator[MolhivTrial]:
+    """The published network, three seeds; a glimpse of it below ``full``."""
+    if scale == "full":
+        for seed in range(3):
+            yield MolhivTrial(seed)
+    elif scale == "smoke":
+        yield MolhivTrial(0, dim=8, depth=2, epochs=1, batch_size=4096)
+
+
+def predict(model: nn.Module, data: Molecules, numbers: Tensor, batch_size: int = 2048) -> Tensor:
+    """The logits of these molecules, on the CPU, in evaluation mode."""
+    model.eval()
+    with torch.no_grad():
+        return torch.cat([_logits(model, data, chosen)[0].cpu() for chosen in numbers.split(batch_size)])
+
+
+def _logits(model: nn.Module, data: Molecules, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    batch = data.batch(numbers)
+    logits = model(batch.x, batch.edge_index, batch.bond, batch.batch, num_graphs=batch.num_graphs)
+    return logits[:, 0], batch.y
+
+
+def _train(model: nn.Module, trial: MolhivTrial, data: Molecules) -> Iterator[tuple[float, float]]:
+    """Validation and test score after each epoch."""
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=trial.learning_rate, fused=data.x.device.type in ("cpu", "cuda")
+    )
+    generator = torch.Generator().manual_seed(trial.seed)
+    for _ in range(trial.epochs):
+        model.train()
+        order = data.train[torch.randperm(len(data.train), generator=generator)]
+        for numbers in order.split(trial.batch_size):
+            if len(numbers) == 1:
+                continue  # BatchNorm has no statistics of a molecule that may be a single atom
+            optimizer.zero_grad()
+            logits, y = _logits(model, data, numbers)
+            F.binary_cross_entropy_with_logits(logits, y).backward()
+            optimizer.step()
+        val, test = (roc_auc(predict(model, data, part), data.y.cpu()[part].long()) for part in (data.valid, data.test))
+        yield val, test
+
+
+def run(trial: MolhivTrial) -> Outcome:
+    """Train, and judge by the test molecules after the epoch that was best by the validation molecules."""
+    device = pick_device(trial.device)
+    data = load_molhiv(trial.path).to(device)
+    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
+        torch.manual_seed(trial.seed)
+        model = build(trial).to(device)
+        course = list(_train(model, trial, data))
+    best = max(range(len(course)), key=lambda epoch: course[epoch][0])
+    temperature = learned(model, "t")
+    return Outcome(
+        metrics={
+            "test": course[best][1],
+            "val": course[best][0],
+            "best_epoch": float(1 + best),
+            "parameters": float(sum(p.numel() for p in model.parameters())),
+            **({"t_low": min(temperature), "t_high": max(temperature)} if temperature else {}),
+        },
+        series={
+            "epoch": list(range(1, trial.epochs + 1)),
+            "val": [val for val, _ in course],
+            "test": [test for _, test in course],
+            "temperature": temperature,
+        },
+    )
+
+
+PART = Part(
+    name="molhiv",
+    config=MolhivTrial,
+    plan=plan,
+    run=run,
+    label=lambda trial: f"molhiv, {trial.aggregation}, {trial.depth} layers, seed {trial.seed}",
+    ready=lambda trial: obstacle(trial.path),
+)

@@ -1,0 +1,175 @@
+"""Train one stack to label the nodes of one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from normplace.analysis.smoothing import smoothing
+from normplace.errors import expect_at_least, unknown
+from normplace.lab.studies.deepergcn.network import check_aggregation, conv_factory, learned
+from normplace.lab.tasks import grid_mines
+from normplace.lab.tasks.labelled import LabelledGraph, load_labelled
+from normplace.lab.tasks.labelled import obstacle as labelled_obstacle
+from normplace.lab.train.fit import pick_device
+from normplace.lab.trials.study import Outcome
+from normplace.models import Dropout, GraphStack
+from normplace.models.graph import NAMED
+
+DROPPED = ("branch", "stream")
+MEASUREMENTS = 25
+
+
+@dataclass(frozen=True)
+class NodeTrial:
+    """One network on one graph.
+
+    Args:
+        data: ``grid-mines``, made in code, or a set of :func:`load_labelled`.
+        order: Of a block: a key of ``GraphStack``'s named orders.
+        depth: Convolutions.
+        seed: Of the initial weights and dropout; it also numbers the split, and makes the grid.
+        aggregation: How messages become one.
+        msg_norm: Whether messages are normalized.
+        dropout: Probability of dropping an element.
+        dropped: ``branch`` or ``stream``.
+        norm: What stands in the slots.
+        dim: Width of the stream.
+        epochs: Full-batch steps.
+        learning_rate: Adam's.
+        side: Of the grid, for ``grid-mines``.
+        path: The data file; by default the set is looked for, then downloaded.
+        device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
+    """
+
+    data: str
+    order: str
+    depth: int
+    seed: int
+    aggregation: str = "softmax learned"
+    msg_norm: bool = False
+    dropout: float = 0.0
+    dropped: str = "branch"
+    norm: str = "batch"
+    dim: int = 64
+    epochs: int = 300
+    learning_rate: float = 3e-3
+    side: int = 100
+    path: str = ""
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for kind, choice, choices in (
+            ("block order", self.order, NAMED),
+            ("place of dropout", self.dropped, DROPPED),
+        ):
+            if choice not in choices:
+                raise unknown(kind, choice, choices)
+        check_aggregation(self.aggregation)
+        expect_at_least(1, self, "depth", "dim", "epochs")
+
+
+def ready(trial: NodeTrial) -> str | None:
+    """Why the trial cannot run here, if so: its data are missing."""
+    return None if trial.data == grid_mines.NAME else labelled_obstacle(trial.data, trial.path)
+
+
+def label(trial: NodeTrial) -> str:
+    """A few words for one trial."""
+    extras = [trial.aggregation] + ["MsgNorm"] * trial.msg_norm
+    extras += [f"{trial.dropped} dropout {trial.dropout:g}"] * bool(trial.dropout)
+    return f"{trial.data}, {trial.order}, {trial.depth} layers, {', '.join(extras)}, seed {trial.seed}"
+
+
+def load(trial: NodeTrial) -> tuple[LabelledGraph, int]:
+    """The graph, and which of its splits to use."""
+    if trial.data == grid_mines.NAME:
+        return grid_mines.grid_mines(torch.Generator().manual_seed(trial.seed), trial.side), 0
+    graph = load_labelled(trial.data, trial.path)
+    return graph, trial.seed % graph.num_splits
+
+
+def build(trial: NodeTrial, graph: LabelledGraph) -> GraphStack:
+    """The trial's network; its initial weights come from the global generator."""
+    return GraphStack.named(
+        trial.order,
+        conv_factory(trial.aggregation, msg_norm=trial.msg_norm),
+        graph.x.shape[1],
+        trial.dim,
+        graph.num_classes,
+        trial.depth,
+        norm=trial.norm,
+        dropout=Dropout(**{trial.dropped: trial.dropout}),
+    )
+
+
+def run(trial: NodeTrial) -> Outcome:
+    """Train, and judge by the test nodes at the epoch that was best by the validation nodes."""
+    device = pick_device(trial.device)
+    graph, split = load(trial)
+    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
+        torch.manual_seed(trial.seed)
+        model = build(trial, graph).to(device)
+        course = list(_train(model, trial, graph, split, device))
+    _, best_val, best_test, _ = max(course, key=lambda row: row[1])
+    measured = smoothing(model, graph.x.to(device), graph.edge_index.to(device))
+    temperature, power, scale = (learned(model, suffix) for suffix in ("t", "p", "msg_norm.scale"))
+    metrics = {
+        "test": best_test,
+        "val": best_val,
+        "last_test": course[-1][2],
+        "diverged": sum(row[3] for row in course) / len(course),
+        "energy": measured.energy[-1],
+        "cosine": measured.cosine[-1],
+    }
+    for name, values in (("t", temperature), ("p", power), ("msg_scale", scale)):
+        if values:
+            metrics |= {
+                f"{name}_mean": sum(values) / len(values),
+                f"{name}_low": min(values),
+                f"{name}_high": max(values),
+            }
+    return Outcome(
+        metrics,
+        series={
+            "layer": list(range(len(measured.energy))),
+            "energy": measured.energy,
+            "cosine": measured.cosine,
+            "epoch": [row[0] for row in course],
+            "val": [row[1] for row in course],
+            "temperature": temperature,
+            "power": power,
+            "msg_scale": scale,
+        },
+    )
+
+
+def _train(
+    model: nn.Module, trial: NodeTrial, graph: LabelledGraph, split: int, device: torch.device
+) -> Iterator[tuple[float, float, float, bool]]:
+    """Epoch, validation and test score, and whether the network no longer gives numbers, at equal steps of training.
+
+    Such a network is judged as one that tells nothing apart: a plain stack may well diverge.
+    """
+    x, edge_index, y = (tensor.to(device) for tensor in (graph.x, graph.edge_index, graph.y))
+    train = graph.train[split].nonzero()[:, 0].to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=trial.learning_rate, fused=device.type in ("cpu", "cuda"))
+    every = max(1, trial.epochs // MEASUREMENTS)
+    for epoch in range(1, trial.epochs + 1):
+        model.train()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x, edge_index)[train], y[train]).backward()
+        if bool(nn.utils.clip_grad_norm_(model.parameters(), 1.0).isfinite()):  # else the step is left out
+            optimizer.step()
+        if epoch % every == 0 or epoch == trial.epochs:
+            model.eval()
+            with torch.no_grad():
+                logits = model(x, edge_index).cpu()
+            diverged = not bool(logits.isfinite().all())
+            logits = torch.zeros_like(logits) if diverged else logits
+            val, test = (graph.score(logits, mask[split]) for mask in (graph.val, graph.test))
+            yield float(epoch), val, test, diverged

@@ -1,0 +1,86 @@
+"""R² beside the paper's, the distribution of predictions outside the data, and what becomes of them with the area."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from normplace.lab.report.rows import Group, mean_rows
+from normplace.lab.report.specs import curves
+from normplace.lab.studies.extrapolation.claims.published import PROTEIN
+from normplace.lab.studies.extrapolation.figures.scores import score_figure
+from normplace.lab.studies.extrapolation.protein import PART, TITLES
+from normplace.lab.tasks.protein import LARGEST
+from normplace.lab.trials.claims import pick
+from normplace.lab.trials.results import Line
+from normplace.lab.trials.study import Figure
+
+TRUTH = "measured RMSD"
+
+
+def figures(lines: Sequence[Line]) -> list[Figure]:
+    """Four figures, from the lines of successful trials."""
+    chosen = {learner: found for learner in TITLES if (found := pick(lines, PART.name, learner=learner))}
+    if not chosen:
+        return []
+    groups: list[Group] = [({"model": TITLES[learner]}, found) for learner, found in chosen.items()]
+    truth: list[Group] = [({"model": TRUTH}, next(iter(chosen.values())))]
+    order = [*TITLES.values(), TRUTH]
+    area = {"field": "area", "title": "surface area, Å²", "scale": {"zero": False}}
+    scores = score_figure(
+        "Protein: R² on proteins larger than any seen, and on proteins like those seen",
+        f"Trained on proteins with a surface area under {LARGEST:,.0f} Å², predicting RMSD.",
+        TITLES,
+        chosen,
+        PROTEIN,
+    )
+    true_shares = [
+        {**row, "share": row.pop("true_share")} for row in mean_rows(truth, "rmsd", "true_share", band=False)
+    ]
+    true_means = [{**row, "prediction": row.pop("target")} for row in mean_rows(truth, "area", "target", band=False)]
+    return [
+        scores,
+        Figure(
+            title="Protein: distribution of the predictions for larger proteins",
+            caption="Share of the predictions in bins of 2 Å, the mean over seeds; the outermost bins hold what lies "
+            "beyond them. The vertical axis is a square root, so that tails can be seen.",
+            rows=mean_rows(groups, "rmsd", "share", band=False) + true_shares,
+            spec=curves(
+                x={"field": "rmsd", "title": "predicted RMSD, Å"},
+                y={"field": "share", "title": "share", "scale": {"type": "sqrt"}},
+                series="model",
+                order=order,
+            ),
+            alt="The distribution of predictions outside the data, a line for each model and one for the true values.",
+        ),
+        Figure(
+            title="Protein: prediction against surface area",
+            caption="Mean prediction in bins of 2,000 Å² with at least ten test proteins, the mean over seeds with its "
+            "95% interval; training stops at the dashed line.",
+            rows=mean_rows(groups, "area", "prediction") + true_means,
+            spec=curves(
+                x=area,
+                y={"field": "prediction", "title": "predicted RMSD, Å", "scale": {"zero": False}},
+                series="model",
+                order=order,
+                low="low",
+                high="high",
+                rules=(LARGEST,),
+            ),
+            alt="Mean prediction against surface area, a line for each model and one for the true values.",
+        ),
+        Figure(
+            title="Protein: error against surface area",
+            caption="Mean absolute error in the same bins; training stops at the dashed line.",
+            rows=mean_rows(groups, "area", "error"),
+            spec=curves(
+                x=area,
+                y={"field": "error", "title": "mean absolute error, Å"},
+                series="model",
+                order=list(TITLES.values()),
+                low="low",
+                high="high",
+                rules=(LARGEST,),
+            ),
+            alt="Mean absolute error against surface area, a line with its band for each model.",
+        ),
+    ]

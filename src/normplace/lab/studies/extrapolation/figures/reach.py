@@ -1,0 +1,57 @@
+"""Predictions of toy networks near their data, and their size far from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from normplace.lab.report.rows import Group, mean_rows, thinned
+from normplace.lab.report.specs import curves
+from normplace.lab.tasks.toy import EDGE, FUNCTIONS
+from normplace.lab.trials.study import Figure
+
+
+def near_and_far(groups: Sequence[Group], networks: Sequence[str], *, prefix: str = "", note: str = "") -> list[Figure]:
+    """Both figures of some networks, a panel for each data set; none without lines.
+
+    Args:
+        groups: Lines by ``data`` and ``network``.
+        networks: Names of the networks, in the order of the legend.
+        prefix: Start of the titles.
+        note: A sentence more under the first figure.
+    """
+    if not groups:
+        return []
+    panels = {"series": "network", "order": list(networks), "facet": "data", "panels": list(FUNCTIONS)}
+    drawn = f"Three panels, one per data set, a line for each network: {'; '.join(networks)}."
+    near = Figure(
+        title=f"{prefix}Predictions inside the data and to ten times its range",
+        caption=(
+            "Mean prediction over seeds with its 95% interval, to ten times the range of the data (between the dashed "
+            f"lines). The vertical axis is cut at ±20.{note}"
+        ),
+        rows=thinned(mean_rows(groups, "x", "prediction"), "x", near=2 * EDGE),
+        spec=curves(
+            x={"field": "x", "title": "input"},
+            y={"field": "prediction", "title": "prediction", "scale": {"domain": [-20, 20]}},
+            low="low",
+            high="high",
+            rules=(-EDGE, EDGE),
+            **panels,
+        ),
+        alt=f"Predictions against the input. {drawn}",
+    )
+    far = Figure(
+        title=f"{prefix}Size of the prediction far from the data",
+        caption=(
+            "Mean over seeds of the larger of |f(x)| and |f(-x)|, on logarithmic axes, from the edge of the data to a "
+            "thousand times farther. Linear growth is a line of slope one, a bounded prediction a level line."
+        ),
+        rows=mean_rows(groups, "distance", "magnitude", band=False),
+        spec=curves(
+            x={"field": "distance", "title": "distance from zero", "scale": {"type": "log"}},
+            y={"field": "magnitude", "title": "|prediction|", "scale": {"type": "log"}},
+            **panels,
+        ),
+        alt=f"Size of the prediction against the distance from zero, both logarithmic. {drawn}",
+    )
+    return [near, far]

@@ -1,0 +1,78 @@
+"""The tangent kernel of random networks on a line, beside that of their infinitely wide limit (Figure 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from normplace.lab.studies.extrapolation.network import NAMES, VARIANTS, build_network
+from normplace.lab.tasks.toy import growth_exponent
+from normplace.lab.trials.study import Outcome, Part
+from normplace.ntk import FullyConnected, empirical, infinite
+
+REACH = 25.0
+POINTS = 16
+
+
+@dataclass(frozen=True)
+class KernelTrial:
+    """The kernel of one network at initialisation.
+
+    Args:
+        norm_at: Which hidden layers have a LayerNorm.
+        seed: Of the initial weights.
+        width: Of both hidden layers.
+    """
+
+    norm_at: str
+    seed: int
+    width: int = 128
+
+
+def plan(scale: str) -> Iterator[KernelTrial]:
+    """Every variant; the paper's own size at every scale but the smallest."""
+    for seed in range(2 if scale == "smoke" else 5):
+        for norm_at in VARIANTS:
+            yield KernelTrial(norm_at, seed)
+
+
+def grid() -> torch.Tensor:
+    """The inputs, as a column; zero is not among them."""
+    return torch.linspace(-REACH, REACH, POINTS, dtype=torch.float64)[:, None]
+
+
+def limit(norm_at: str, bias_std: float = 0.1) -> FullyConnected:
+    """The infinitely wide network whose finite versions the trials draw."""
+    return FullyConnected(
+        depth=2,
+        weight_variance=2.0,
+        last_weight_variance=None,
+        bias_variance=bias_std**2,
+        norm="layer",
+        norm_at=norm_at,
+    )
+
+
+def run(trial: KernelTrial) -> Outcome:
+    """Draw a network in NTK parametrization and compute its kernel on the grid."""
+    generator = torch.Generator().manual_seed(trial.seed)
+    model = build_network(1, trial.width, trial.norm_at, generator, parametrization="ntk", dtype=torch.float64)
+    x = grid()
+    kernel = empirical(model, x)
+    wide = infinite(limit(trial.norm_at), x)
+    assert isinstance(wide, torch.Tensor)
+    diagonal, middle = kernel.diagonal(), int((x > 10).nonzero()[0][0])
+    upper = torch.triu_indices(POINTS, POINTS)
+    return Outcome(
+        metrics={
+            "diagonal_growth": growth_exponent(float(diagonal[middle]), float(diagonal[-1]), REACH / float(x[middle])),
+            "diagonal_largest": float(diagonal.max()),
+            "distance_to_infinite": float((kernel - wide).norm() / wide.norm()),
+        },
+        series={"kernel": kernel[upper[0], upper[1]].tolist(), "infinite": wide[upper[0], upper[1]].tolist()},
+    )
+
+
+PART = Part("kernels", KernelTrial, plan, run, lambda trial: f"kernel, {NAMES[trial.norm_at]}, seed {trial.seed}")

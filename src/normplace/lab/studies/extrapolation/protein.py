@@ -1,0 +1,122 @@
+"""Learn proteins of small surface area and predict those of large (the paper's section 4.2, Table 1 and Figure 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from normplace.errors import expect_at_least, unknown
+from normplace.lab.studies.extrapolation.network import NAMES, VARIANTS
+from normplace.lab.studies.extrapolation.tabular import (
+    binned_mean,
+    centres,
+    histogram,
+    network_predictions,
+    xgboost_obstacle,
+    xgboost_predictions,
+)
+from normplace.lab.tasks.protein import load_protein, obstacle, split_by_area
+from normplace.lab.trials.study import Outcome, Part
+
+LEARNERS = (*VARIANTS, "xgboost")
+TITLES = {**NAMES, "xgboost": "XGBoost"}
+PREDICTION_EDGES = [float(edge) for edge in range(-10, 62, 2)]
+AREA_EDGES = [float(edge) for edge in range(2_000, 42_000, 2_000)]
+
+
+@dataclass(frozen=True)
+class ProteinTrial:
+    """One model of the protein data.
+
+    Args:
+        learner: Where the network's LayerNorm stands, or ``xgboost``.
+        seed: Of the split, the initial weights and the order of batches.
+        rows: Training rows used; 0 means all 40,132.
+        epochs: Of the network.
+        batch_size: Rows in a step of the network; 0 means all.
+        learning_rate: Adam's.
+        width: Of both hidden layers.
+        rounds: Trees of XGBoost.
+        table: The data file; by default one is looked for, then downloaded.
+        device: Where the network trains: ``auto``, ``cpu`` or ``cuda``.
+    """
+
+    learner: str
+    seed: int
+    rows: int = 0
+    epochs: int = 2500
+    batch_size: int = 0
+    learning_rate: float = 1e-3
+    width: int = 128
+    rounds: int = 100
+    table: str = ""
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.learner not in LEARNERS:
+            raise unknown("learner", self.learner, LEARNERS)
+        expect_at_least(0, self, "rows", "batch_size")
+        expect_at_least(1, self, "epochs", "width", "rounds")
+
+
+def plan(scale: str) -> Iterator[ProteinTrial]:
+    """The paper's sizes at ``full``; at ``laptop`` its ten seeds with fewer rows and epochs, which are ours."""
+    for seed in range(2 if scale == "smoke" else 10):
+        for learner in LEARNERS:
+            if scale == "smoke":
+                yield ProteinTrial(learner, seed, rows=500, epochs=10, rounds=5)
+            elif scale == "laptop":
+                yield ProteinTrial(learner, seed, rows=6000, epochs=500)
+            else:
+                yield ProteinTrial(learner, seed)
+
+
+def ready(trial: ProteinTrial) -> str | None:
+    """Why the trial cannot run here, if so: the data or XGBoost are missing."""
+    return obstacle(trial.table) or (xgboost_obstacle() if trial.learner == "xgboost" else None)
+
+
+def run(trial: ProteinTrial) -> Outcome:
+    """Train, then predict proteins of both sizes."""
+    generator = torch.Generator().manual_seed(trial.seed)
+    split = split_by_area(load_protein(trial.table), generator, trial.rows)
+    if trial.learner == "xgboost":
+        predictions = xgboost_predictions(split, trial.seed, trial.rounds)
+    else:
+        predictions = network_predictions(
+            split,
+            trial.learner,
+            generator,
+            width=trial.width,
+            epochs=trial.epochs,
+            learning_rate=trial.learning_rate,
+            batch_size=trial.batch_size,
+            device=trial.device,
+        )
+    area = torch.cat([split.inside.x[:, 0], split.outside.x[:, 0]])
+    predicted = torch.cat([predictions.inside, predictions.outside])[:, 0]
+    target = torch.cat([split.inside.y, split.outside.y])[:, 0]
+    return Outcome(
+        metrics={**predictions.scores(split), "largest_target": float(split.train.y.max())},
+        series={
+            "rmsd": centres(PREDICTION_EDGES),
+            "share": histogram(predictions.outside, PREDICTION_EDGES),
+            "true_share": histogram(split.outside.y, PREDICTION_EDGES),
+            "area": centres(AREA_EDGES),
+            "error": binned_mean((predicted - target).abs(), area, AREA_EDGES),
+            "prediction": binned_mean(predicted, area, AREA_EDGES),
+            "target": binned_mean(target, area, AREA_EDGES),
+        },
+    )
+
+
+PART = Part(
+    name="protein",
+    config=ProteinTrial,
+    plan=plan,
+    run=run,
+    label=lambda trial: f"protein, {TITLES[trial.learner]}, seed {trial.seed}",
+    ready=ready,
+)

@@ -1,0 +1,115 @@
+"""Train a small Transformer on short straight lines and let it continue them past every position it has seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from normplace.errors import expect_at_least, unknown
+from normplace.lab.studies.extrapolation.sequence_model import SequenceRegressor
+from normplace.lab.tasks.lines import GIVEN, TESTED, TRAINED, line_sequences, roll_out
+from normplace.lab.tasks.toy import growth_exponent
+from normplace.lab.train.fit import fit
+from normplace.lab.trials.study import Outcome, Part
+
+PLACES = ("none", "embedding")
+FAR, FARTHEST = 100.0, 1000.0
+CEILING = 1e30
+"""Predictions are cut here, so that one that overflows still counts as large."""
+
+
+@dataclass(frozen=True)
+class SequenceTrial:
+    """One Transformer on random lines.
+
+    Args:
+        norm_at: ``none``, or ``embedding`` for one LayerNorm after the input embedding.
+        seed: Of the lines, the initial weights and the order of the batches.
+        width: Of the stream.
+        heads: Of the attention.
+        layers: Pairs of attention and MLP.
+        sequences: Lines to learn from, and as many to test with up to 64.
+        epochs: How often each is seen.
+        batch_size: Lines in a step.
+        learning_rate: Adam's.
+    """
+
+    norm_at: str
+    seed: int
+    width: int = 64
+    heads: int = 4
+    layers: int = 2
+    sequences: int = 1024
+    epochs: int = 100
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.norm_at not in PLACES:
+            raise unknown("place of the LayerNorm", self.norm_at, PLACES)
+        expect_at_least(1, self, "width", "heads", "layers", "sequences", "epochs", "batch_size")
+
+
+def plan(scale: str) -> Iterator[SequenceTrial]:
+    """Both networks; the sizes of data and training are ours, the paper's text gives neither."""
+    seeds = 2 if scale == "smoke" else 5
+    for seed in range(seeds):
+        for norm_at in PLACES:
+            if scale == "smoke":
+                yield SequenceTrial(norm_at, seed, sequences=32, epochs=2, batch_size=16)
+            elif scale == "laptop":
+                yield SequenceTrial(norm_at, seed, sequences=512, epochs=25, batch_size=32)
+            else:
+                yield SequenceTrial(norm_at, seed, epochs=400)
+
+
+def run(trial: SequenceTrial) -> Outcome:
+    """Train, continue new lines from their first values, and scale lines up to see how the output grows."""
+    generator = torch.Generator().manual_seed(trial.seed)
+    train = line_sequences(trial.sequences, TRAINED, generator)
+    test = line_sequences(min(trial.sequences, 64), TESTED, generator)
+    model = SequenceRegressor(trial.width, trial.heads, trial.layers, trial.norm_at == "embedding", generator)
+    loss = fit(
+        model,
+        train[:, :-1],
+        train[:, 1:],
+        epochs=trial.epochs,
+        learning_rate=trial.learning_rate,
+        batch_size=trial.batch_size,
+        generator=generator,
+    )
+    own = roll_out(model, test[:, :GIVEN], TESTED).nan_to_num(CEILING).clamp(-CEILING, CEILING)
+    error = (own - test).abs()
+    with torch.no_grad():
+        guided = model(test[:, :-1])
+        reach = {at: float(model(at * test[:, :TRAINED])[:, -1].abs().max()) for at in (FAR, FARTHEST)}
+    largest = float(train.abs().max())
+    beyond = own[:, TRAINED:]
+    return Outcome(
+        metrics={
+            "train_mse": loss,
+            "error_trained": float(error[:, GIVEN:TRAINED].mean()),
+            "error_beyond": float(error[:, TRAINED:].mean()),
+            "guided_error_beyond": float((guided[:, TRAINED - 1 :] - test[:, TRAINED:]).abs().mean()),
+            "reach_decades": math.log10(float(beyond.abs().max()) / largest),
+            "truth_in_targets": float(test.abs().max()) / largest,
+            "growth": growth_exponent(reach[FAR], reach[FARTHEST], FARTHEST / FAR),
+        },
+        series={
+            "position": list(range(GIVEN + 1, TESTED + 1)),
+            "error": error[:, GIVEN:].mean(0).tolist(),
+            "largest": own[:, GIVEN:].abs().amax(0).tolist(),
+        },
+    )
+
+
+PART = Part(
+    name="sequence",
+    config=SequenceTrial,
+    plan=plan,
+    run=run,
+    label=lambda trial: f"sequence, LN {trial.norm_at}, seed {trial.seed}",
+)

@@ -1,0 +1,98 @@
+"""Train one toy network and see what it says far from its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from normplace.errors import expect_at_least, unknown
+from normplace.lab.studies.extrapolation.network import NORMS, VARIANTS, build_network
+from normplace.lab.tasks.toy import EDGE, FUNCTIONS, growth_exponent, toy_data
+from normplace.lab.train.fit import fit
+from normplace.lab.trials.study import Outcome, Part
+
+NEAR, FAR, FARTHEST = 10, 100, 1000
+
+
+@dataclass(frozen=True)
+class ToyTrial:
+    """One network on one data set.
+
+    Args:
+        data: Which function it learns.
+        norm_at: Which hidden layers have a norm.
+        seed: Of the data, the initial weights, and nothing else: training is deterministic.
+        width: Of both hidden layers.
+        points: Of training data.
+        epochs: Full-batch Adam steps.
+        learning_rate: Adam's.
+        activation: Between the layers.
+        norm: ``layer``, or ``batch``, which predicts with the statistics it gathered in training.
+    """
+
+    data: str
+    norm_at: str
+    seed: int
+    width: int = 128
+    points: int = 100
+    epochs: int = 3000
+    learning_rate: float = 1e-3
+    activation: str = "relu"
+    norm: str = "layer"
+
+    def __post_init__(self) -> None:
+        expect_at_least(1, self, "width", "points", "epochs")
+        if self.norm not in NORMS:
+            raise unknown("norm", self.norm, NORMS)
+
+
+def plan(scale: str) -> Iterator[ToyTrial]:
+    """Every data set and variant; the toy part has the paper's own size from ``laptop`` on."""
+    seeds = 2 if scale == "smoke" else 5
+    epochs = 60 if scale == "smoke" else 3000
+    for seed in range(seeds):
+        for data in FUNCTIONS:
+            for norm_at in VARIANTS:
+                yield ToyTrial(data, norm_at, seed, epochs=epochs)
+
+
+def run(trial: ToyTrial) -> Outcome:
+    """Train, then predict near the data and along the axis to a thousand times its edge."""
+    generator = torch.Generator().manual_seed(trial.seed)
+    data = toy_data(trial.data, trial.points, generator)
+    model = build_network(1, trial.width, trial.norm_at, generator, activation=trial.activation, norm=trial.norm)
+    loss = fit(model, data.x, data.y, epochs=trial.epochs, learning_rate=trial.learning_rate)
+    x = torch.linspace(-NEAR * EDGE, NEAR * EDGE, 121)
+    distance = torch.logspace(0, 3, 31) * EDGE
+    with torch.no_grad():
+        prediction = model(x[:, None])[:, 0]
+        left, right = model(-distance[:, None])[:, 0], model(distance[:, None])[:, 0]
+        reach = {
+            at: float(model(torch.tensor([[-at * EDGE], [at * EDGE]])).abs().max()) for at in (NEAR, FAR, FARTHEST)
+        }
+    return Outcome(
+        metrics={
+            "train_mse": loss,
+            "largest_target": float(data.y.abs().max()),
+            "reach_near": reach[NEAR],
+            "reach_farthest": reach[FARTHEST],
+            "growth": growth_exponent(reach[FAR], reach[FARTHEST], FARTHEST / FAR),
+        },
+        series={
+            "x": x.tolist(),
+            "prediction": prediction.tolist(),
+            "distance": distance.tolist(),
+            "magnitude": torch.maximum(left.abs(), right.abs()).tolist(),
+        },
+    )
+
+
+PART = Part(
+    name="toy",
+    config=ToyTrial,
+    plan=plan,
+    run=run,
+    label=lambda trial: f"{trial.data}, LN {trial.norm_at}, seed {trial.seed}",
+)

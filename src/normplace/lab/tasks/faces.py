@@ -1,0 +1,185 @@
+"""Age from a face, on people unlike any seen: frozen descriptors of UTKFace, split by its ethnicity code.
+
+"Just One Layer Norm Guarantees Stable Extrapolation" (arXiv 2505.14512), section 4.3: codes 0 to 3 (White, Black,
+Asian, Indian) are learned from, code 4 (Others) is the test outside the data. The images may not be redistributed, so
+nothing is downloaded: a user brings either a file of descriptors or the folder of images with a backbone of their
+choice. That a tenth of the rows of codes 0 to 3 is held out inside, and that descriptors and age are standardised on
+the training rows, is ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normplace.errors import UsageError
+from normplace.lab.tasks.files import find_file, store_arrays
+from normplace.lab.tasks.reading import BROKEN, open_arrays
+from normplace.lab.tasks.regression import Regression, ShiftedRegression, hold_out
+
+NAMES = ("utkface_descriptors.npz",)
+FIELDS = ("features", "age", "ethnicity")
+OUTSIDE = 4
+"""UTKFace's code for Others."""
+_FILE_NAME = re.compile(r"(?P<age>\d{1,3})_(?P<gender>[01])_(?P<ethnicity>[0-4])_\d+\.jpg", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Faces:
+    """Descriptors of faces, one row each.
+
+    Args:
+        features: What the frozen backbone says of each.
+        age: In years.
+        ethnicity: UTKFace's code, 0 to 4.
+        skipped: Names of files whose name is not UTKFace's, which were left out.
+    """
+
+    features: Tensor
+    age: Tensor
+    ethnicity: Tensor
+    skipped: tuple[str, ...] = ()
+
+
+def load_faces(given: str = "") -> Faces:
+    """Descriptors from a file.
+
+    Args:
+        given: The user's own ``.npz``; by default one is looked for.
+
+    Raises:
+        UsageError: If there is none, or it holds something else.
+    """
+    path = find_file(given, "faces", NAMES)
+    if path is None:
+        raise UsageError(
+            f"UTKFace may not be redistributed, and no {NAMES[0]} is in the folder NORMPLACE_DATA or the cache: make "
+            "one from the images with normplace.lab.tasks.faces.describe_folder and write_faces."
+        )
+    return _load(path, path.stat().st_mtime_ns)
+
+
+def obstacle(given: str = "") -> str | None:
+    """Why :func:`load_faces` would fail, or None."""
+    try:
+        load_faces(given)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+@lru_cache(maxsize=2)
+def _load(path: Path, _stamp: int) -> Faces:
+    """The faces of a file, read once per process and version of the file."""
+    try:
+        with open_arrays(path) as fields:
+            if missing := [name for name in FIELDS if name not in fields]:
+                raise UsageError(f"{path} has no field {missing[0]!r}: it needs {', '.join(FIELDS)}.")
+            features, age, ethnicity = (np.asarray(fields[name]) for name in FIELDS)
+    except BROKEN as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{path} is no .npz file of descriptors: write one with write_faces.") from error
+    if features.ndim != 2 or age.shape != ethnicity.shape or age.shape != features.shape[:1]:
+        raise UsageError(
+            f"{path} needs features of shape (n, d) with n ages and codes, got {features.shape}, {age.shape}."
+        )
+    if not np.isfinite(features).all():
+        raise UsageError(f"{path} has descriptors that are not finite: compute them again.")
+    return Faces(
+        torch.from_numpy(features.astype("f4")),
+        torch.from_numpy(age.astype("f4")),
+        torch.from_numpy(ethnicity.astype("i8")),
+    )
+
+
+def write_faces(faces: Faces, path: Path) -> None:
+    """Write descriptors to a file that :func:`load_faces` reads.
+
+    Raises:
+        UsageError: If it cannot be written.
+    """
+    store_arrays(path, {name: getattr(faces, name).numpy() for name in FIELDS})
+
+
+def parse_name(name: str) -> tuple[int, int] | None:
+    """Age and ethnicity code in a UTKFace file name ``[age]_[gender]_[race]_[date].jpg``; None for any other name.
+
+    Example:
+        >>> parse_name("26_1_4_20170116200023456.jpg.chip.jpg")
+        (26, 4)
+    """
+    found = _FILE_NAME.match(name)
+    return (int(found["age"]), int(found["ethnicity"])) if found else None
+
+
+def describe_folder(
+    folder: Path, backbone: Callable[[Tensor], Tensor], *, size: int = 224, batch_size: int = 64
+) -> Faces:
+    """Descriptors of a folder of UTKFace images, in the order of their names.
+
+    Args:
+        folder: Where the images are.
+        backbone: From images (n, 3, size, size) with values from 0 to 1 to descriptors (n, d); it does its own colour
+            normalisation, and is called without gradients.
+        size: Pixels of a side, to which images are resized.
+        batch_size: Images in one call of the backbone.
+
+    Raises:
+        UsageError: If Pillow is missing, there are no such images, or one cannot be read.
+    """
+    try:
+        from PIL import Image  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        raise UsageError("reading images needs Pillow: pip install 'normplace[images]'.") from error
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}: give the one with UTKFace's images.")
+    names = sorted(path.name for path in folder.iterdir() if path.suffix.lower() == ".jpg")
+    labels = {name: parsed for name in names if (parsed := parse_name(name)) is not None}
+    if not labels:
+        raise UsageError(f"{folder} has no image named as UTKFace's are, [age]_[gender]_[race]_[date].jpg.")
+
+    def pixels(name: str) -> Tensor:
+        try:
+            with Image.open(folder / name) as image:
+                return torch.from_numpy(np.array(image.convert("RGB").resize((size, size)))).permute(2, 0, 1) / 255
+        except OSError as error:
+            raise UsageError(f"cannot read the image {folder / name}: {error}.") from error
+
+    chosen = list(labels)
+    with torch.no_grad():
+        rows = [
+            backbone(torch.stack([pixels(name) for name in chosen[start : start + batch_size]])).float().cpu()
+            for start in range(0, len(chosen), batch_size)
+        ]
+    age, ethnicity = (torch.tensor(column) for column in zip(*labels.values(), strict=True))
+    return Faces(torch.cat(rows), age.float(), ethnicity, tuple(name for name in names if name not in labels))
+
+
+def split_by_ethnicity(faces: Faces, generator: torch.Generator) -> ShiftedRegression:
+    """Nine tenths of codes 0 to 3 to learn from, the other tenth inside, code 4 outside.
+
+    Args:
+        faces: From :func:`load_faces` or :func:`describe_folder`.
+        generator: Source of the choice.
+
+    Raises:
+        UsageError: If a side has no rows.
+    """
+    other = faces.ethnicity == OUTSIDE
+    if not other.any():
+        raise UsageError(f"no face has the ethnicity code {OUTSIDE}, so nothing lies outside the data.")
+    rows = Regression(faces.features[~other], faces.age[~other, None])
+    train, rest = hold_out(len(rows.x), round(0.9 * len(rows.x)), generator)
+    return ShiftedRegression(
+        Regression(rows.x[train], rows.y[train]),
+        Regression(rows.x[rest], rows.y[rest]),
+        Regression(faces.features[other], faces.age[other, None]),
+    )

@@ -1,0 +1,258 @@
+"""Molecules as graphs, concatenated, with batches made where the data lie.
+
+ogbg-molhiv (Hu et al. 2020, arXiv 2005.00687; molecules of MoleculeNet's HIV set): does a molecule inhibit the virus?
+Nodes are atoms with nine categories each, edges are bonds with three, the split is by scaffold and the measure the area
+under the ROC curve. All graphs together are small, so they live on the device as a few tensors, and a batch is gathered
+there from the numbers of its graphs, without a loader's worker processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normplace.errors import UsageError
+from normplace.lab.tasks.files import DATA, find_file, settings, store_arrays
+from normplace.lab.tasks.reading import BROKEN, open_arrays
+
+TOPIC = "graphs/molhiv"
+GRAPHS, SPLIT = "molhiv_graphs.npz", "scaffold_split.npz"
+ATOM_SIZES = (119, 4, 12, 12, 10, 6, 6, 2, 2)
+"""Categories of each atom feature, as OGB's encoder counts them."""
+BOND_SIZES = (5, 6, 2)
+"""Categories of each bond feature."""
+SIDES = ("train", "valid", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class MoleculeBatch:
+    """Some molecules as one graph without edges between them.
+
+    Args:
+        x: Atom categories, nodes × 9.
+        edge_index: Source and target of each bond in both directions, 2 × E, sorted by target.
+        bond: Bond categories, edges × 3.
+        batch: The molecule of each atom.
+        y: Label of each molecule, float.
+    """
+
+    x: Tensor
+    edge_index: Tensor
+    bond: Tensor
+    batch: Tensor
+    y: Tensor
+
+    @property
+    def num_graphs(self) -> int:
+        """How many molecules there are."""
+        return len(self.y)
+
+
+@dataclass(frozen=True, eq=False)
+class Molecules:
+    """Concatenated molecules and their split.
+
+    Args:
+        x: Atom categories of all molecules, one after the other.
+        edge_index: Bonds, numbered within each molecule, sorted by target.
+        bond: Bond categories.
+        nodes: Atoms of each molecule, on the CPU.
+        edges: Bonds of each molecule, both directions counted, on the CPU.
+        y: Label of each molecule.
+        train: Numbers of the molecules to learn from, on the CPU.
+        valid: Of those to choose by.
+        test: Of those to judge by.
+    """
+
+    x: Tensor
+    edge_index: Tensor
+    bond: Tensor
+    nodes: Tensor
+    edges: Tensor
+    y: Tensor
+    train: Tensor
+    valid: Tensor
+    test: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def to(self, device: torch.device | str) -> Molecules:
+        """The same molecules with what batches are gathered from on ``device``."""
+        return replace(self, **{name: getattr(self, name).to(device) for name in ("x", "edge_index", "bond", "y")})
+
+    def batch(self, numbers: Tensor) -> MoleculeBatch:
+        """The molecules of these numbers.
+
+        Sizes are known on the CPU, so nothing waits for the device.
+
+        Args:
+            numbers: Which molecules, on the CPU, in any order.
+
+        Raises:
+            UsageError: If a number is out of range, or there is none.
+        """
+        if not len(numbers) or int(numbers.min()) < 0 or int(numbers.max()) >= len(self):
+            raise UsageError(f"a batch needs molecules numbered 0 to {len(self) - 1}, at least one of them.")
+        device = self.x.device
+        graph, atoms = _gather(self.nodes, numbers, device)
+        owner, bonds = _gather(self.edges, numbers, device)
+        counts = self.nodes[numbers]
+        first = (counts.cumsum(0) - counts).to(device)
+        return MoleculeBatch(
+            x=self.x[atoms].long(),
+            edge_index=self.edge_index[:, bonds].long() + first[owner],
+            bond=self.bond[bonds].long(),
+            batch=graph,
+            y=self.y[numbers.to(device)].float(),
+        )
+
+
+def _gather(sizes: Tensor, numbers: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """For the rows of chosen items that lie one after the other: the place in the choice, and the row, of each."""
+    chosen = sizes[numbers]
+    total = int(chosen.sum())
+    first = sizes.cumsum(0)[numbers] - chosen  # of each item among all rows
+    shift = first - (chosen.cumsum(0) - chosen)
+    place = torch.repeat_interleave(chosen.to(device), output_size=total)
+    return place, torch.arange(total, device=device) + shift.to(device)[place]
+
+
+def load_molhiv(path: str = "") -> Molecules:
+    """ogbg-molhiv from two ``.npz`` files in one folder.
+
+    ``molhiv_graphs.npz`` holds ``node_feat``, ``edge_index`` (numbered within each molecule), ``edge_feat``,
+    ``num_nodes``, ``num_edges`` and ``y``; ``scaffold_split.npz`` holds ``train``, ``valid`` and ``test``.
+    :func:`molecules_from_ogb` and :func:`write_molecules` make them from OGB's own data set.
+
+    Args:
+        path: The first file; by default it is looked for.
+
+    Raises:
+        UsageError: If a file is missing or holds something else.
+    """
+    found = find_file(path, TOPIC, [GRAPHS])
+    if found is None:
+        raise UsageError(
+            f"there is no {GRAPHS}: make it with write_molecules(molecules_from_ogb(...), folder) and name the folder "
+            f"in {DATA}."
+        )
+    split = found.with_name(SPLIT)
+    if not split.is_file():
+        raise UsageError(f"there is no {split}: put the scaffold split beside {found.name}.")
+    return _load(found, split, found.stat().st_mtime_ns, split.stat().st_mtime_ns)
+
+
+def obstacle(path: str = "") -> str | None:
+    """Why :func:`load_molhiv` would fail, or None; remembered."""
+    return _obstacle(path, settings())
+
+
+@lru_cache
+def _obstacle(path: str, _settings: tuple[str, ...]) -> str | None:
+    try:
+        load_molhiv(path)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+@lru_cache(maxsize=1)
+def _load(graphs: Path, split: Path, *_stamps: int) -> Molecules:
+    """The molecules of two files, read once per process and version of the files."""
+    data = _read(graphs, ("node_feat", "edge_index", "edge_feat", "num_nodes", "num_edges", "y"))
+    return assemble(data, _read(split, SIDES), str(graphs))
+
+
+def _read(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
+    try:
+        with open_arrays(path) as opened:
+            return {name: opened[name] for name in names}
+    except BROKEN as error:
+        raise UsageError(f"cannot read {path} ({error}): it needs the fields {', '.join(names)}.") from error
+
+
+def assemble(data: Mapping[str, np.ndarray], split: Mapping[str, np.ndarray], source: str) -> Molecules:
+    """Molecules from arrays in the files' form, checked and with the edges of each sorted by target.
+
+    Args:
+        data: The arrays of ``molhiv_graphs.npz``.
+        split: The arrays of ``scaffold_split.npz``.
+        source: What errors call them.
+
+    Raises:
+        UsageError: If they are of another form, or a category, edge or number of the split is out of range.
+    """
+    nodes, edges, y = (data[name].astype(np.int64) for name in ("num_nodes", "num_edges", "y"))
+    x, bond, pairs = data["node_feat"], data["edge_feat"], data["edge_index"].astype(np.int64)
+    shapes = {
+        "node_feat": (x.shape, (int(nodes.sum()), len(ATOM_SIZES))),
+        "edge_feat": (bond.shape, (int(edges.sum()), len(BOND_SIZES))),
+        "edge_index": (pairs.shape, (2, int(edges.sum()))),
+        "y": (y.shape, nodes.shape),
+        "num_edges": (edges.shape, nodes.shape),
+    }
+    for name, (found, expected) in shapes.items():
+        if found != expected:
+            raise UsageError(f"{source}: {name} has the shape {found} where the other fields ask for {expected}.")
+    for name, table, sizes in (("node_feat", x, ATOM_SIZES), ("edge_feat", bond, BOND_SIZES)):
+        if len(table) and not ((table >= 0) & (table < np.array(sizes))).all():
+            raise UsageError(f"{source}: {name} has a category outside {sizes}: use OGB's featuriser.")
+    owner = np.repeat(np.arange(len(nodes)), edges)
+    if (pairs < 0).any() or (pairs >= nodes[owner]).any():
+        raise UsageError(
+            f"{source}: an edge names an atom its molecule does not have: number them within each molecule."
+        )
+    if not np.isin(y, (0, 1)).all():
+        raise UsageError(f"{source}: labels must be 0 or 1.")
+    parts = [split[side].astype(np.int64) for side in SIDES]
+    together = np.concatenate(parts)
+    if len(np.unique(together)) != len(together) or (together < 0).any() or (together >= len(nodes)).any():
+        raise UsageError(f"{source}: the split must name each molecule at most once, by numbers 0 to {len(nodes) - 1}.")
+    order = np.lexsort((pairs[1], owner))
+    return Molecules(
+        torch.from_numpy(x.astype(np.uint8)),
+        torch.from_numpy(pairs[:, order].astype(np.int32)),
+        torch.from_numpy(bond[order].astype(np.uint8)),
+        *(torch.from_numpy(array) for array in (nodes, edges, y.astype(np.int8), *parts)),
+    )
+
+
+def molecules_from_ogb(dataset: Any) -> Molecules:
+    """Molecules from OGB's own data set.
+
+    Args:
+        dataset: ``ogb.graphproppred.GraphPropPredDataset("ogbg-molhiv")``: pairs of a graph's arrays and its label, and
+            ``get_idx_split()``.
+    """
+    graphs = [dataset[number] for number in range(len(dataset))]
+    data = {
+        "node_feat": np.concatenate([graph["node_feat"] for graph, _ in graphs]),
+        "edge_index": np.concatenate([graph["edge_index"] for graph, _ in graphs], axis=1),
+        "edge_feat": np.concatenate([graph["edge_feat"] for graph, _ in graphs]),
+        "num_nodes": np.array([graph["num_nodes"] for graph, _ in graphs]),
+        "num_edges": np.array([graph["edge_index"].shape[1] for graph, _ in graphs]),
+        "y": np.array([int(np.reshape(label, -1)[0]) for _, label in graphs]),
+    }
+    split = {side: np.asarray(numbers) for side, numbers in dataset.get_idx_split().items()}
+    return assemble(data, split, "the data set")
+
+
+def write_molecules(molecules: Molecules, folder: Path | str) -> None:
+    """Write the two files that :func:`load_molhiv` reads.
+
+    Args:
+        molecules: What to write.
+        folder: Where; made if it is not there.
+    """
+    names = {"x": "node_feat", "bond": "edge_feat", "nodes": "num_nodes", "edges": "num_edges"}
+    arrays = {field.name: getattr(molecules, field.name).cpu().numpy() for field in fields(molecules)}
+    store_arrays(Path(folder) / SPLIT, {side: arrays.pop(side) for side in SIDES})
+    store_arrays(Path(folder) / GRAPHS, {names.get(name, name): array for name, array in arrays.items()})

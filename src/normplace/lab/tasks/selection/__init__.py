@@ -1,0 +1,87 @@
+"""Choosing nodes of a graph: dismantling, influence, independent sets, and the classical methods for each.
+
+All of it works without a network, and all of it is compiled with numba: ``pip install 'normplace[graphs]'``.
+"""
+
+from normplace.lab.tasks.selection.betweenness import betweenness, betweenness_order
+from normplace.lab.tasks.selection.dismantling import Dismantling, adaptive_order, dismantle, reinsert
+from normplace.lab.tasks.selection.graph import Graph, load_graph, relabel
+from normplace.lab.tasks.selection.heuristics import (
+    collective_influence,
+    collective_influence_order,
+    core_numbers,
+    core_order,
+    corehd_order,
+    degree_order,
+    pagerank,
+    random_order,
+    ranking,
+)
+from normplace.lab.tasks.selection.independent_set import (
+    check_independent,
+    exact_set,
+    greedy_set,
+    improve,
+    is_independent,
+    min_degree_set,
+)
+from normplace.lab.tasks.selection.influence import IndependentCascade, LinearThreshold, Spread, spread, spreads
+from normplace.lab.tasks.selection.kamis import kamis_set
+from normplace.lab.tasks.selection.random_graphs import (
+    barabasi_albert,
+    block_graph,
+    erdos_renyi,
+    mixed_graphs,
+    powerlaw_cluster,
+    shuffled,
+    uniform_graph,
+)
+from normplace.lab.tasks.selection.reverse import SeedChoice, ris_greedy
+
+__all__ = [
+    # Graphs
+    "Graph",
+    "load_graph",
+    "relabel",
+    # Random graphs
+    "barabasi_albert",
+    "powerlaw_cluster",
+    "erdos_renyi",
+    "uniform_graph",
+    "block_graph",
+    "shuffled",
+    "mixed_graphs",
+    # Dismantling
+    "dismantle",
+    "Dismantling",
+    "adaptive_order",
+    "reinsert",
+    # Influence
+    "spread",
+    "spreads",
+    "Spread",
+    "IndependentCascade",
+    "LinearThreshold",
+    "ris_greedy",
+    "SeedChoice",
+    # Independent sets
+    "greedy_set",
+    "min_degree_set",
+    "improve",
+    "exact_set",
+    "kamis_set",
+    "check_independent",
+    "is_independent",
+    # Classical orders and scores
+    "ranking",
+    "random_order",
+    "degree_order",
+    "core_order",
+    "core_numbers",
+    "corehd_order",
+    "collective_influence",
+    "collective_influence_order",
+    "pagerank",
+    "betweenness",
+    "betweenness_order",
+]

@@ -1,0 +1,200 @@
+"""Graphs drawn at random, each from the generator it is given.
+
+:func:`barabasi_albert` and :func:`powerlaw_cluster` number their nodes from the oldest, as networkx does, so an id says
+something of a node's degree; :func:`shuffled` takes that away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from normplace.errors import UsageError
+from normplace.lab.tasks.selection._compiled import GOLDEN, compiled, mix, uniform
+from normplace.lab.tasks.selection.graph import Graph, check_generator, takes_graph
+
+
+def erdos_renyi(num_nodes: int, probability: float, generator: np.random.Generator) -> Graph:
+    """Each pair of nodes joined with the same probability, G(n, p).
+
+    Raises:
+        UsageError: If there is no node or ``probability`` is not from 0 to 1.
+    """
+    check_generator(generator)
+    if not 0 <= probability <= 1:
+        raise UsageError(f"the probability of an edge is from 0 to 1, not {probability!r}.")
+    pairs = num_nodes * (num_nodes - 1) // 2
+    return uniform_graph(num_nodes, int(generator.binomial(max(pairs, 0), probability)), generator)
+
+
+def uniform_graph(num_nodes: int, num_edges: int, generator: np.random.Generator) -> Graph:
+    """One of the graphs with so many nodes and edges, all equally likely, G(n, M).
+
+    Raises:
+        UsageError: If there are not so many pairs of nodes.
+    """
+    check_generator(generator)
+    pairs = num_nodes * (num_nodes - 1) // 2
+    if num_nodes >= 1 and not 0 <= num_edges <= pairs:
+        raise UsageError(f"{num_nodes} nodes have 0 to {pairs} edges, not {num_edges}.")
+    code = generator.choice(pairs, num_edges, replace=False, shuffle=False) if num_edges else np.empty(0, np.int64)
+    # Pair c is (i, j) with j(j - 1)/2 + i = c and i < j; the root is off by one where it is not exact.
+    high = ((1 + np.sqrt(1 + 8 * code.astype(np.float64))) / 2).astype(np.int64)
+    high -= high * (high - 1) // 2 > code
+    high += high * (high + 1) // 2 <= code
+    return Graph.from_edges(np.stack([code - high * (high - 1) // 2, high], axis=1), num_nodes)
+
+
+def barabasi_albert(num_nodes: int, attach: int, generator: np.random.Generator) -> Graph:
+    """Each new node joined to ``attach`` former ones with probability proportional to their degree.
+
+    The start is a star of ``attach`` + 1 nodes, as in networkx (Barabási, Albert 1999 leave it open).
+
+    Raises:
+        UsageError: If ``attach`` is not from 1 to ``num_nodes`` - 1.
+    """
+    return powerlaw_cluster(num_nodes, attach, 0.0, generator)
+
+
+def powerlaw_cluster(num_nodes: int, attach: int, triangle: float, generator: np.random.Generator) -> Graph:
+    """A scale-free graph with triangles (Holme, Kim 2002).
+
+    As in :func:`barabasi_albert`, but each of a new node's edges after the first goes, with probability ``triangle``,
+    to a random neighbour of the node joined last, where that is not joined already.
+
+    Args:
+        num_nodes: How many nodes.
+        attach: Edges of each new node.
+        triangle: The probability of closing a triangle.
+        generator: Draws the graph.
+
+    Raises:
+        UsageError: If ``attach`` is not from 1 to ``num_nodes`` - 1, or ``triangle`` not from 0 to 1.
+    """
+    check_generator(generator)
+    if not 1 <= attach < num_nodes:
+        raise UsageError(f"attach is from 1 to num_nodes - 1 = {num_nodes - 1}, not {attach}.")
+    if not 0 <= triangle <= 1:
+        raise UsageError(f"the probability of a triangle is from 0 to 1, not {triangle!r}.")
+    seed = np.uint64(generator.integers(2**63))
+    return Graph.from_edges(_attach(num_nodes, attach, float(triangle), seed).reshape(-1, 2), num_nodes)
+
+
+def block_graph(sizes: Sequence[int], inside: float, across: float, generator: np.random.Generator) -> Graph:
+    """Groups of nodes, each pair joined with one probability within a group and another across (Holland et al. 1983).
+
+    Args:
+        sizes: Nodes of each group; ids are numbered group by group.
+        inside: The probability of an edge within a group.
+        across: The probability of an edge between two groups.
+        generator: Draws the graph.
+
+    Raises:
+        UsageError: If a size is not positive, or a probability not from 0 to 1.
+    """
+    check_generator(generator)
+    if not len(sizes) or min(sizes) < 1:
+        raise UsageError(f"every group has at least one node, but the sizes are {list(sizes)}.")
+    for name, chance in (("inside", inside), ("across", across)):
+        if not 0 <= chance <= 1:
+            raise UsageError(f"{name} is a probability from 0 to 1, not {chance!r}.")
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    parts = []
+    for i, size in enumerate(sizes):
+        parts.append(erdos_renyi(size, inside, generator).edges() + starts[i])
+        for j in range(i):
+            pairs = size * sizes[j]
+            code = generator.choice(pairs, generator.binomial(pairs, across), replace=False, shuffle=False)
+            parts.append(np.stack([starts[i] + code // sizes[j], starts[j] + code % sizes[j]], axis=1))
+    return Graph.from_edges(np.concatenate(parts).astype(np.int64), int(starts[-1]))
+
+
+@takes_graph
+def shuffled(graph: Graph, generator: np.random.Generator) -> Graph:
+    """The same graph with its nodes numbered at random."""
+    check_generator(generator)
+    return Graph.from_edges(generator.permutation(graph.num_nodes)[graph.edges()], graph.num_nodes)
+
+
+def mixed_graphs(count: int, smallest: int, largest: int, generator: np.random.Generator) -> list[Graph]:
+    """Graphs of four kinds in turn, their nodes numbered at random: something for a policy to train on.
+
+    Scale-free, uniform, scale-free with triangles, and three groups; mean degrees are 3 to 8. The mixture is ours.
+
+    Args:
+        count: How many graphs.
+        smallest: The least number of nodes.
+        largest: The greatest.
+        generator: Draws sizes and graphs.
+
+    Raises:
+        UsageError: If there is no graph to draw, or a size below 8, where the kinds cannot be told apart.
+    """
+    check_generator(generator)
+    if count < 1 or not 8 <= smallest <= largest:
+        raise UsageError(f"draw at least 1 graph of 8 nodes or more, not {count} of {smallest} to {largest} nodes.")
+    found = []
+    for number in range(count):
+        n = int(generator.integers(smallest, largest + 1))
+        if number % 4 == 0:
+            graph = barabasi_albert(n, int(generator.integers(2, 5)), generator)
+        elif number % 4 == 1:
+            graph = erdos_renyi(n, min(float(generator.uniform(3, 7)) / n, 1.0), generator)
+        elif number % 4 == 2:
+            graph = powerlaw_cluster(n, int(generator.integers(2, 5)), 0.5, generator)
+        else:
+            third = n // 3
+            graph = block_graph([third, third, n - 2 * third], min(10 / n, 1.0), 1.5 / n, generator)
+        found.append(shuffled(graph, generator))
+    return found
+
+
+@compiled
+def _attach(num_nodes, attach, triangle, seed):
+    # An end drawn uniformly from all edge ends so far is a node drawn by its degree.
+    ends = np.empty(2 * attach * (num_nodes - attach), np.int64)
+    # The ends at each node, as a list from its newest backwards, for drawing one of its neighbours.
+    newest = np.full(num_nodes, -1, np.int64)
+    older = np.empty(len(ends), np.int64)
+    degree = np.zeros(num_nodes, np.int64)
+    filled = 0
+    for leaf in range(attach):
+        ends[filled], ends[filled + 1] = leaf, attach
+        filled += 2
+    _link(ends, 0, filled, newest, older, degree)
+    state = mix(seed)
+    for node in range(attach + 1, num_nodes):
+        start = filled
+        target = -1
+        while filled < start + 2 * attach:
+            drawn = -1
+            if target >= 0 and triangle > 0.0:
+                state += GOLDEN
+                if uniform(state) <= triangle:
+                    state += GOLDEN
+                    place = newest[target]
+                    for _ in range(min(int(uniform(state) * degree[target]), degree[target] - 1)):
+                        place = older[place]
+                    drawn = ends[place ^ 1]  # the other end of the same edge
+                    if drawn in ends[start:filled:2]:
+                        drawn = -1
+            if drawn < 0:
+                state += GOLDEN
+                drawn = ends[min(int(uniform(state) * start), start - 1)]
+                if drawn in ends[start:filled:2]:
+                    continue
+                target = drawn
+            ends[filled], ends[filled + 1] = drawn, node
+            filled += 2
+        _link(ends, start, filled, newest, older, degree)
+    return ends
+
+
+@compiled
+def _link(ends, start, filled, newest, older, degree):
+    for place in range(start, filled):
+        node = ends[place]
+        older[place] = newest[node]
+        newest[node] = place
+        degree[node] += 1

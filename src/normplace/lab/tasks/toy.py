@@ -1,0 +1,51 @@
+"""One-dimensional regression whose test is far outside the data.
+
+Figure 1 of "Just One Layer Norm Guarantees Stable Extrapolation" (Ziomek, Whittle, Osborne 2025, arXiv 2505.14512)
+shows a sinusoid, a line and a parabola of 100 points each. Ranges, frequency and noise are not in its text: those here
+are ours.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from normplace.errors import unknown
+from normplace.lab.tasks.regression import Regression
+
+FUNCTIONS = {
+    "sinusoid": lambda x: torch.sin(2 * x),
+    "linear": lambda x: x,
+    "quadratic": lambda x: x.square(),
+}
+EDGE = 3.0
+NOISE = 0.1
+
+
+def toy_data(name: str, points: int, generator: torch.Generator) -> Regression:
+    """Points of one of :data:`FUNCTIONS`, uniform on [-EDGE, EDGE], with Gaussian noise.
+
+    Args:
+        name: Which function.
+        points: How many.
+        generator: Source of positions and noise.
+
+    Raises:
+        UsageError: If there is no such function.
+    """
+    if name not in FUNCTIONS:
+        raise unknown("toy data", name, FUNCTIONS)
+    x = (torch.rand(points, 1, generator=generator) * 2 - 1) * EDGE
+    noise = NOISE * torch.randn(points, 1, generator=generator)
+    return Regression(x, FUNCTIONS[name](x) + noise)
+
+
+def growth_exponent(near: float, far: float, ratio: float) -> float:
+    """The power with which a value grows when its argument grows ``ratio``-fold: 0 if bounded, 1 if linear.
+
+    Example:
+        >>> growth_exponent(3.0, 30.0, ratio=10)
+        1.0
+    """
+    return math.log(far / near, ratio) if near > 0 and far > 0 else math.nan

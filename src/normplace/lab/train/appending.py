@@ -1,0 +1,44 @@
+"""Files that are only ever appended to, by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+from normplace._shared.output import cannot_write
+from normplace.errors import UsageError
+
+
+def open_to_append(path: Path) -> int:
+    """The descriptor of a file open for appending, locked against a second writer until it is closed.
+
+    Args:
+        path: The file; made with its folder when missing.
+
+    Raises:
+        UsageError: If it cannot be written or is in use.
+    """
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Opening a pipe without O_NONBLOCK would wait for its other end.
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
+        except OSError as error:
+            raise cannot_write(path, error, "choose another --out") from error
+        except ValueError as error:  # a null byte, or text that the file system cannot encode
+            raise UsageError(f"cannot write {str(path)!r}: this is not a possible file name.") from error
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise UsageError(f"cannot write {path}: it is not a regular file; choose another --out.")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+                return file
+            os.close(file)  # the previous writer replaced the file after it was opened here: open the new one
+        except BlockingIOError as error:
+            os.close(file)
+            raise UsageError(f"another run is writing {path}: wait for it, or choose another --out.") from error
+        except UsageError:
+            os.close(file)
+            raise

@@ -1,0 +1,67 @@
+"""The learning rate of every step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from normplace._shared.fields import check_types
+from normplace.errors import UsageError, unknown
+
+SCHEDULES = ("cosine", "wsd", "constant")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A warm-up, and what follows.
+
+    ``cosine`` falls along half a cosine over all remaining steps. ``wsd`` (warm-up, stable, decay: Hu et al. 2024,
+    arXiv 2404.06395) stays at the peak and falls at the end, linearly, which is ours. ``constant`` stays.
+
+    Args:
+        peak: The highest rate.
+        steps: How many there are.
+        kind: ``cosine``, ``wsd`` or ``constant``.
+        warm_up: Steps in which the rate rises to the peak; the first has peak / warm_up.
+        decay: The part of all steps in which ``wsd`` falls.
+        floor: The part of the peak that is left after the last step.
+
+    Raises:
+        UsageError: If the kind is unknown or the numbers contradict each other.
+
+    Example:
+        >>> schedule = Schedule(1.0, 10, "wsd", warm_up=2, decay=0.4, floor=0.0)
+        >>> [schedule.rate(step) for step in range(10)]
+        [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+
+    peak: float
+    steps: int
+    kind: str = "cosine"
+    warm_up: int = 0
+    decay: float = 0.2
+    floor: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.kind not in SCHEDULES:
+            raise unknown("schedule", self.kind, SCHEDULES)
+        if not 0 < self.peak < math.inf:
+            raise UsageError(f"the learning rate must be positive and finite, got {self.peak}.")
+        if not 0 <= self.warm_up < self.steps:
+            raise UsageError(f"a warm-up of {self.warm_up} steps does not fit into {self.steps}: lower warm_up.")
+        if not (0 <= self.decay <= 1 and 0 <= self.floor <= 1):
+            raise UsageError(f"decay and floor are parts of 1, got {self.decay} and {self.floor}.")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        if step < self.warm_up:
+            return self.peak * (step + 1) / self.warm_up
+        if self.kind == "constant":
+            return self.peak
+        begin = self.warm_up
+        if self.kind == "wsd":
+            begin = max(begin, self.steps - round(self.decay * self.steps))
+        done = max(0, step - begin) / max(1, self.steps - begin)
+        fallen = (1 - math.cos(math.pi * done)) / 2 if self.kind == "cosine" else done
+        return self.peak * (1 - (1 - self.floor) * fallen)

@@ -1,0 +1,1 @@
+"""Trials, their results and the claims they are evidence for."""

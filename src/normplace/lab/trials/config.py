@@ -1,0 +1,92 @@
+"""Trial configurations: frozen dataclasses, checked keys, one hash each."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
+
+from normplace._shared.fields import check_type, describe, fits, quoted
+from normplace.errors import UsageError, unknown
+from normplace.lab.trials.lines import trial_hash
+
+Config = TypeVar("Config")
+_hints = cache(get_type_hints)
+
+
+def config_dict(config: Any) -> dict[str, Any]:
+    """A configuration as plain JSON values."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def config_hash(study: str, part: str, config: Any) -> str:
+    """What identifies a trial: its study, part and every field of its configuration, the seed included."""
+    return trial_hash(study, part, config_dict(config))
+
+
+def config_from_dict(config_type: type[Config], data: Mapping[str, Any]) -> Config:
+    """The configuration that :func:`config_dict` wrote.
+
+    Raises:
+        UsageError: If a key is unknown, in which case the nearest one is suggested, a value has another type, or a
+            key without a default is absent.
+    """
+    hints = _hints(config_type)
+    for key in data:
+        if key not in hints:
+            raise unknown("config key", key, hints)
+    values = {key: _as_tuple(value) for key, value in data.items()}
+    for key, value in values.items():
+        check_type(f"config key {key!r}", value, hints[key])
+    for field in dataclasses.fields(config_type):  # pyright: ignore[reportArgumentType]
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and field.name not in values:
+            raise UsageError(f"config key {field.name!r} is missing: give it a value.")
+    return config_type(**values)
+
+
+def _as_tuple(value: Any) -> Any:
+    """A JSON list as the tuple it was."""
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+
+
+def parse_overrides(config_types: Iterable[type], assignments: Iterable[str]) -> dict[str, Any]:
+    """``key=value`` words as a mapping, each value of its field's type.
+
+    Args:
+        config_types: The configurations whose fields may be set.
+        assignments: The words.
+
+    Raises:
+        UsageError: If a word has no ``=``, its key is unknown, or its value is of another type.
+    """
+    hints = {key: kind for config_type in config_types for key, kind in _hints(config_type).items()}
+    overrides: dict[str, Any] = {}
+    for word in assignments:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise UsageError(f"an override is written key=value, got {word!r}.")
+        if key not in hints:
+            raise unknown("config key", key, hints)
+        overrides[key] = _parse(key, text, hints[key])
+    return overrides
+
+
+def _parse(key: str, text: str, kind: Any) -> Any:
+    if kind is str:
+        return text
+    try:
+        value = ast.literal_eval(text)
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+    except (ValueError, SyntaxError, TypeError, OverflowError, MemoryError, RecursionError):
+        value = text  # refused below unless the field takes text
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"config key {key!r} takes a finite number, got {text!r}.")
+    if not fits(value, kind):
+        raise UsageError(f"config key {key!r} takes {describe(kind)}, got {quoted(text)}.")
+    return value

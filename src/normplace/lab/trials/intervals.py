@@ -1,0 +1,254 @@
+"""Confidence intervals for numbers of different kinds: which one a check uses is declared with the check.
+
+Every interval is two-sided with a confidence of 95%, so that a one-sided check is wrong at most 2.5% of the time where
+the interval's assumptions hold. ``least`` is the number of seeds below which an interval cannot decide anything: it is
+then unbounded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normplace.lab.trials.results import Line
+
+CONFIDENCE = 0.95
+TAIL = (1 - CONFIDENCE) / 2
+RESAMPLES = 5_000
+
+
+class Interval(ABC):
+    """A statistic of one value per seed, with its 95% confidence interval."""
+
+    name: ClassVar[str]
+    statistic: ClassVar[str] = "mean"
+    least: ClassVar[int] = 2
+
+    def __call__(self, values: Sequence[float]) -> tuple[float, float, float]:
+        """The statistic and both ends of its interval.
+
+        Without values the statistic is NaN; with fewer than ``least``, or one that is not finite, the interval is
+        unbounded.
+        """
+        if not values:
+            return math.nan, -math.inf, math.inf
+        array = np.asarray(values, dtype=np.float64)
+        if not np.isfinite(array).all():
+            return math.nan, -math.inf, math.inf
+        estimate = self.estimate(array)
+        if len(array) < self.least:
+            return estimate, -math.inf, math.inf
+        low, high = self.ends(array)
+        return estimate, low, high
+
+    def expected(self, values: Sequence[float], n: int) -> tuple[float, float, float]:
+        """What n seeds would give if they scattered like those measured."""
+        ordered = sorted(values)
+        return self([ordered[int((index + 0.5) / n * len(ordered))] for index in range(n)])
+
+    def of(self, lines: Sequence[Line]) -> Interval:
+        """The interval for these result lines: itself, unless it depends on how they were made."""
+        return self
+
+    def estimate(self, values: NDArray[np.float64]) -> float:
+        """The statistic: the mean, unless the kind of interval has another."""
+        return math.fsum(values) / len(values)
+
+    @abstractmethod
+    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+        """Both ends, from at least ``least`` finite values."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Student(Interval):
+    """Student's interval of the mean over seeds, for numbers that scatter roughly alike to both sides.
+
+    Args:
+        low: The least value that the number can have; the interval stays above it.
+        high: The greatest.
+        trials: For an accuracy, the trials that each seed's value is a share of. The interval is then never narrower
+            than the exact one of all trials together: five seeds without a single success do not show that the
+            probability is 0.
+    """
+
+    name: ClassVar[str] = "Student"
+    low: float = -math.inf
+    high: float = math.inf
+    trials: int = 0
+
+    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+        """Student's interval, cut to the range, around that of the trials."""
+        return self._around(self.estimate(values), _deviation(values), len(values))
+
+    def expected(self, values: Sequence[float], n: int) -> tuple[float, float, float]:
+        """The interval of n seeds with the same mean and standard deviation."""
+        array = np.asarray(values, dtype=np.float64)
+        if len(array) < self.least:
+            return self(values)
+        mean = self.estimate(array)
+        return mean, *self._around(mean, _deviation(array), n)
+
+    def _around(self, mean: float, deviation: float, n: int) -> tuple[float, float]:
+        half = _student_quantile(n - 1) * deviation / math.sqrt(n)
+        low, high = max(mean - half, self.low), min(mean + half, self.high)
+        if self.trials:
+            exact = exact_share(round(mean * n * self.trials), n * self.trials)
+            low, high = min(low, exact[0]), max(high, exact[1])
+        return low, high
+
+
+@dataclass(frozen=True)
+class Bootstrap(Interval):
+    """Bootstrap interval of the mean over seeds, for skewed numbers and those with two clusters.
+
+    It follows the observed shape and never leaves the observed range. The percentiles are widened as Hesterberg
+    (2015, arXiv 1411.5279) proposes, so that few seeds do not make it narrower than Student's; below five seeds the
+    widened percentiles lie beyond what resampling can resolve. Up to six seeds all resamples are enumerated, beyond
+    that they are drawn from a generator with a fixed seed.
+    """
+
+    name: ClassVar[str] = "bootstrap"
+    least: ClassVar[int] = 5
+
+    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+        """The widened percentiles of the means of all resamples."""
+        from scipy.special import ndtr
+
+        n = len(values)
+        tail = float(ndtr(-math.sqrt(n / (n - 1)) * _student_quantile(n - 1)))
+        low, high = np.quantile(values[_resamples(n)].mean(1), [tail, 1 - tail], method="inverted_cdf")
+        return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class OrderStatistics(Interval):
+    """Interval of the median between two order statistics, for heavy tails: it assumes nothing of their shape.
+
+    The range of five seeds contains the median with a probability of 93.75%, so six is the least number of seeds with
+    which the confidence is 95%.
+    """
+
+    name: ClassVar[str] = "order statistics"
+    statistic: ClassVar[str] = "median"
+    least: ClassVar[int] = 6
+
+    def estimate(self, values: NDArray[np.float64]) -> float:
+        """The median."""
+        return float(np.median(values))
+
+    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+        """The innermost pair of order statistics that has the confidence."""
+        from scipy.special import bdtr
+
+        ordered, n = np.sort(values), len(values)
+        # The median lies beyond an end when at most ``outside`` values fall on that side of it.
+        outside = max(k for k in range(n // 2) if bdtr(k, n, 0.5) <= TAIL)
+        return float(ordered[outside]), float(ordered[n - 1 - outside])
+
+
+@dataclass(frozen=True)
+class SeedShare(Interval):
+    """Exact (Clopper-Pearson) interval of the probability that a seed passes; values are 1 or 0.
+
+    Six seeds that agree are the fewest that show a probability to be above or below one half.
+    """
+
+    name: ClassVar[str] = "exact, seeds"
+    statistic: ClassVar[str] = "share of seeds"
+    least: ClassVar[int] = 1
+
+    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+        """From the number of seeds that pass."""
+        assert set(values) <= {0.0, 1.0}, "a seed passes or does not"
+        return exact_share(int(values.sum()), len(values))
+
+
+@dataclass(frozen=True)
+class TrialShare(Interval):
+    """Exact (Clopper-Pearson) interval of the probability of success of the networks at hand, over all their trials.
+
+    It does not extend to other seeds: it is meant for gates, which ask whether these networks learned, and for
+    constructions that are not trained.
+
+    Args:
+        trials: Trials that each seed's value is a share of, or a function that finds their number in result lines.
+    """
+
+    name: ClassVar[str] = "exact, trials"
+    statistic: ClassVar[str] = "share of trials"
+    least: ClassVar[int] = 1
+    trials: int | Callable[[Sequence[Line]], int]
+
+    def of(self, lines: Sequence[Line]) -> Interval:
+        """With the number of trials of these lines."""
+        return TrialShare(self.trials(lines)) if callable(self.trials) else self
+
+    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+        """From the number of trials that succeed."""
+        assert isinstance(self.trials, int)
+        return exact_share(round(float(values.sum()) * self.trials), len(values) * self.trials)
+
+
+@dataclass(frozen=True)
+class Counted(Interval):
+    """The observed range, for numbers that are counted and do not depend on chance, such as bytes or parameters.
+
+    Values that differ by more than 1% were not counted: their interval is unbounded.
+    """
+
+    name: ClassVar[str] = "counted"
+    least: ClassVar[int] = 1
+
+    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+        """The least and the greatest value, if they agree."""
+        low, high = float(values.min()), float(values.max())
+        return (low, high) if high - low <= 0.01 * float(abs(values).max()) else (-math.inf, math.inf)
+
+
+STUDENT = Student()
+
+
+def exact_share(successes: int, trials: int) -> tuple[float, float]:
+    """Clopper-Pearson interval of a probability."""
+    from scipy.special import betaincinv
+
+    low = float(betaincinv(successes, trials - successes + 1, TAIL)) if successes else 0.0
+    high = float(betaincinv(successes + 1, trials - successes, 1 - TAIL)) if successes < trials else 1.0
+    return low, high
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean and 95% Student interval; unbounded for fewer than two values."""
+    return STUDENT(values)
+
+
+def _deviation(values: NDArray[np.float64]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+@cache
+def _student_quantile(degrees: int) -> float:
+    """The quantile that bounds 95% of Student's distribution; ``scipy.stats`` would take long to import."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, 1 - TAIL))
+
+
+@lru_cache(maxsize=2)
+def _resamples(n: int) -> NDArray[np.int32]:
+    """Indices of resamples of n values, one resample per row."""
+    if n <= 6:
+        return np.array(list(itertools.product(range(n), repeat=n)), dtype=np.int32)
+    return np.random.default_rng(0).integers(0, n, (RESAMPLES, n), dtype=np.int32)

@@ -1,0 +1,133 @@
+"""What a study is: its claims, the trials that test them, and the figures that show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from normplace._shared.references import load_reference
+from normplace.errors import UsageError, unknown
+from normplace.lab.trials.claims import Claim
+from normplace.lab.trials.results import Line
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial measured.
+
+    Args:
+        metrics: Numbers by name, for claims.
+        series: Lists of numbers by name, for figures.
+    """
+
+    metrics: Mapping[str, float]
+    series: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart and the numbers behind it.
+
+    Args:
+        title: What it shows, as a sentence a reader can check against it.
+        caption: How it was made.
+        rows: The numbers, one mapping per row, columns in the order of the first.
+        spec: A Vega-Lite specification without data; the rows are its data.
+        alt: What a reader who cannot see it should know.
+    """
+
+    title: str
+    caption: str
+    rows: Sequence[Mapping[str, Any]]
+    spec: Mapping[str, Any]
+    alt: str
+
+
+def _always(config: Any) -> None:
+    """The readiness of a trial that needs nothing but the package."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Trials of one kind.
+
+    Args:
+        name: Unique in its study.
+        config: The frozen dataclass of one trial; it has a ``seed``.
+        plan: From a scale to the configurations of its trials.
+        run: From a configuration to its outcome; a pure function.
+        label: From a configuration to a few words, for progress.
+        ready: From a configuration to the reason, in a sentence, why its trial cannot run here, such as data that
+            cannot be had; None when it can. Asked in the process that starts the trials, before any of them.
+    """
+
+    name: str
+    config: type
+    plan: Callable[[str], Iterable[Any]]
+    run: Callable[[Any], Outcome]
+    label: Callable[[Any], str] = str
+    ready: Callable[[Any], str | None] = _always
+
+
+@dataclass(frozen=True)
+class Study:
+    """One paper's claims with everything that tests them.
+
+    Args:
+        name: What the command line calls it.
+        title: One line for people.
+        paper: Authors, title and identifier.
+        summary: A few sentences on what is tested and which choices are ours.
+        reference: ``module:attribute`` where workers find this object.
+        parts: Its kinds of trial.
+        claims: Declared before the runs.
+        figures: From lines to figures.
+    """
+
+    name: str
+    title: str
+    paper: str
+    summary: str
+    reference: str
+    parts: tuple[Part, ...]
+    claims: tuple[Claim, ...]
+    figures: Callable[[Sequence[Line]], Sequence[Figure]]
+
+    def part(self, name: str) -> Part:
+        """The part called ``name``.
+
+        Raises:
+            UsageError: If there is none.
+        """
+        by_name = {part.name: part for part in self.parts}
+        if name not in by_name:
+            raise unknown(f"part of study {self.name!r}:", name, by_name)
+        return by_name[name]
+
+
+def load_study(name: str, registry: Mapping[str, str]) -> Study:
+    """The study of that name, or at that ``module:attribute``.
+
+    Args:
+        name: A key of ``registry``, or a reference of the reader's own.
+        registry: References by name.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    if name not in registry and ":" not in name:
+        raise unknown("study", name, registry)
+    return resolve(registry.get(name, name))
+
+
+def resolve(reference: str) -> Study:
+    """The study at ``module:attribute``.
+
+    Raises:
+        UsageError: If there is no such module or attribute, or it is something else.
+    """
+    study = load_reference(reference)
+    if not isinstance(study, Study):
+        raise UsageError(f"{reference!r} is not a study: point to a normplace.lab.Study object.")
+    return study

@@ -1,0 +1,151 @@
+"""The rest of the placements published for Transformers: several kinds of branches, places inside them, or streams.
+
+Each is a function as in :mod:`normplace.placement.presets`. The kinds of branches are ``attention`` and ``mlp``; their
+places are those of ``Attention`` and ``FeedForward`` in :mod:`normplace.models.transformer`. Those that add something
+to another placement take it as ``base``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from normplace.errors import unknown
+from normplace.placement.placement import First, Placement
+from normplace.placement.spec import Block, LearnedScale, Power
+
+PROJECTIONS = {"head": "", "projection": "_full"}
+
+
+def _places(names: str, over: str) -> tuple[str, ...]:
+    if over not in PROJECTIONS:
+        raise unknown("extent of a norm on queries and keys:", over, PROJECTIONS)
+    return tuple(name + PROJECTIONS[over] for name in names)
+
+
+def _based_on(base: str | Placement) -> Placement:
+    return Placement.named(base) if isinstance(base, str) else base
+
+
+def sub() -> Placement:
+    """Sub-LN of Magneto (Wang et al. 2022, arXiv 2210.06423): pre, and a norm before the last matrix of each branch.
+
+    Initial weights times sqrt(ln 2L), as for one stack, on values, output and MLP.
+    """
+    return Placement.uniform(
+        Block(input=True, inner=("pre_output",), init_gain=Power("depth", 1 / 2, times=2, log=True)), final=True
+    )
+
+
+def normformer(scale_skip: bool = False) -> Placement:
+    """NormFormer (Shleifer et al. 2021, arXiv 2110.09456): pre, an output norm on attention, one inside the MLP, heads.
+
+    ``scale_skip`` is its option of a learned factor per channel, from 1, on the skip of the MLP.
+    """
+    attention = Block(input=True, output=True, inner_scale=("heads",))
+    learned = LearnedScale(per_channel=True, init=1.0) if scale_skip else None
+    mlp = Block(input=True, inner=("pre_output",), skip_scale=learned)
+    return Placement.by_kind({"attention": attention, "mlp": mlp}, final=True)
+
+
+def qk(base: str | Placement = "pre", over: str = "head") -> Placement:
+    """QK-norm (Henry et al. 2020, arXiv 2010.04245): norms on queries and keys of ``base``.
+
+    ``over`` is ``head``, each head by itself, or ``projection``, all heads at once. OLMo 2 (arXiv 2501.00656) is
+    ``base="output", over="projection"``.
+    """
+    places = _places("qk", over)
+    return _based_on(base).changed(lambda block: replace(block, inner=(*block.inner, *places)), "attention")
+
+
+def qkv(base: str | Placement = "pre", over: str = "head") -> Placement:
+    """QKV-norm (part of HybridNorm, arXiv 2503.04598): norms on queries, keys and values of ``base``."""
+    places = _places("qkv", over)
+    return _based_on(base).changed(lambda block: replace(block, inner=(*block.inner, *places)), "attention")
+
+
+def hybrid(over: str = "head") -> Placement:
+    """HybridNorm (Zhuo et al. 2025, arXiv 2503.04598): QKV-norm without a pre-norm, and post-norm around the MLP.
+
+    The MLP's skip starts after its norm, which is the norm on attention's sum, as in the authors' configuration
+    (``ffn_residual_after_norm``).
+    """
+    return Placement.by_kind(
+        {"attention": Block(inner=_places("qkv", over)), "mlp": Block(input=True, skip_normed=True)}, final=True
+    )
+
+
+def hybrid_star(over: str = "head") -> Placement:
+    """HybridNorm* (Zhuo et al. 2025, arXiv 2503.04598): the first layer is pre with QKV-norm, the others hybrid."""
+    places = _places("qkv", over)
+    return Placement.by_kind(
+        {
+            "attention": ((First(1), Block(input=True, inner=places)), (1.0, Block(inner=places))),
+            "mlp": ((First(1), Block(input=True)), (1.0, Block(input=True, skip_normed=True))),
+        },
+        final=True,
+    )
+
+
+def b2t() -> Placement:
+    """B2T (Takase et al. 2022, arXiv 2206.00330): post, and the layer's input once more before its last norm."""
+    return Placement.by_kind({"attention": Block(stream=True), "mlp": Block(stream=True)}, streams="b2t")
+
+
+def residual_dual() -> Placement:
+    """ResiDual (Xie et al. 2023, arXiv 2304.14802): post, beside a second stream that is normed at the end alone."""
+    return Placement(((1.0, Block(stream=True)),), final=True, streams="dual")
+
+
+def siamese() -> Placement:
+    """SiameseNorm (Li et al. 2026, arXiv 2602.08064): a post-norm and a pre-norm stream through the same branches."""
+    return Placement(((1.0, Block(input=True, stream=True)),), final=True, streams="siamese")
+
+
+def keel() -> Placement:
+    """KEEL (Chen and Wei 2026, arXiv 2601.19895): pre-post with the skip times 2L.
+
+    The factor is that of a port, since the paper's own equation was not at hand.
+    """
+    return Placement.uniform(Block(input=True, stream=True, skip=Power("depth", 1, times=2)))
+
+
+def lns_init() -> Placement:
+    """What GPAS (arXiv 2506.22049) trains as LNS: pre, whose gains start at 1/sqrt(l) and then move; cf. ``lns``."""
+    return Placement.uniform(Block(input=True, input_gain=Power("layer", -1 / 2)), final=True)
+
+
+def gpas(base: str | Placement = "pre") -> Placement:
+    """GPAS (Chen et al. 2025, arXiv 2506.22049): ``base`` whose sums, or skips, shrink in the forward pass alone.
+
+    Every add has its own gate; in the authors' code the two adds of a layer share one.
+    """
+    return _based_on(base).changed(lambda block: replace(block, damped=True))
+
+
+def bert_residual() -> Placement:
+    """Pre whose skip starts after the norm, ``apply_residual_connection_post_layernorm`` of Megatron-LM and BLOOM."""
+    return Placement.uniform(Block(input=True, skip_normed=True), final=True)
+
+
+def embedding_norm(base: str | Placement = "pre") -> Placement:
+    """A norm on the embedding of ``base``, as in BLOOM (arXiv 2211.05100); Peri-LN's option is ``base="peri"``."""
+    return replace(_based_on(base), embedding=True)
+
+
+TRANSFORMER_PRESETS: dict[str, Callable[..., Placement]] = {
+    "sub": sub,
+    "normformer": normformer,
+    "qk": qk,
+    "qkv": qkv,
+    "hybrid": hybrid,
+    "hybrid-star": hybrid_star,
+    "b2t": b2t,
+    "residual-dual": residual_dual,
+    "siamese": siamese,
+    "keel": keel,
+    "lns-init": lns_init,
+    "gpas": gpas,
+    "bert-residual": bert_residual,
+    "embedding-norm": embedding_norm,
+}

@@ -1,0 +1,73 @@
+"""The slot of every norm of published architectures, against truth written from their forward code."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from tests.analysis.architectures.case import Architecture
+from tests.analysis.architectures.decoders import DECODERS, EXPERTS
+from tests.analysis.architectures.others import OTHERS
+from tests.analysis.architectures.special import SPECIAL
+
+import normplace as npl
+
+pytest.importorskip("transformers", reason="the architectures are Hugging Face's: pip install 'normplace[hf]'")
+
+ARCHITECTURES = [*DECODERS, *EXPERTS, *OTHERS, *SPECIAL]
+# With 32 features the usual random weights and their variances are small: facts of the toy, not of the architecture.
+OF_THE_TOY = {"eps too large", "small matrix before a norm"}
+
+
+def numbered(pattern: str) -> re.Pattern:
+    return re.compile(re.escape(pattern).replace(r"\*", r"\d+"))
+
+
+@pytest.mark.filterwarnings("ignore")  # some models warn of what their own code does
+@pytest.mark.parametrize("case", ARCHITECTURES, ids=lambda case: f"{case.name}-{ARCHITECTURES.index(case)}")
+def test_every_norm_is_placed(case: Architecture):
+    found = npl.audit(case.build(), **case.inputs)
+    patterns = {numbered(name): slot for name, slot in case.truth.items()}
+    wrong, seen = [], Counter()
+    for site in found.sites:
+        matches = [pattern for pattern in patterns if pattern.fullmatch(site.name)]
+        slots = [patterns[pattern] for pattern in matches]
+        slots = [
+            slot if isinstance(slot, str) else slot[seen[pattern]] for pattern, slot in zip(matches, slots, strict=True)
+        ]
+        seen.update(matches)
+        if slots != [site.slot]:
+            wrong.append((site.name, site.slot))
+    assert wrong == []
+    assert set(seen) == set(patterns)
+    assert found.placement == case.placement
+    assert not found.has_errors
+    assert {finding.rule for finding in found.findings} - OF_THE_TOY == case.findings
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_equations_of_blocks_that_differ():
+    by_name = {case.name: case for case in ARCHITECTURES}
+    expected = {
+        "Llama": ("x + F(N(x))",),
+        "Gemma2": ("x + N(F(N(x)))",),
+        "Granite": ("x + 0.22 F(N(x))",),
+        "GPTJ": ("x + F1(N(x)) + F2(N(x))",),
+        "GPTNeoX": ("x + F1(N1(x)) + F2(N2(x))",),
+        "Cohere": ("x + F1(N(x)) + F2(N(x))",),
+        "Dinov2": ("x + g F(N(x))",),
+        "Qwen3": ("x + F[N: q, k](N(x))", "x + F(N(x))"),
+    }
+    found = {name: npl.audit(by_name[name].build(), **by_name[name].inputs).equations for name in expected}
+    assert found == expected
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_modules_to_move_are_named():
+    case = next(case for case in ARCHITECTURES if case.name == "Llama")
+    blocks = npl.audit(case.build(), **case.inputs).blocks
+    assert [(arm.kind, arm.module, arm.add) for block in blocks[:2] for arm in block.arms] == [
+        ("attention", "layers.0.self_attn", "layers.0"),
+        ("mlp", "layers.0.mlp", "layers.0"),
+    ]

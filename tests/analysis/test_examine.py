@@ -1,0 +1,261 @@
+"""Placing norms in PyTorch's own layers, in graph networks, in hand-written code, and on models too large to build."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.analysis.random_networks import network
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normplace as npl
+
+
+def slots(model: nn.Module, *inputs, **kwargs) -> dict[str, str]:
+    return {site.name: site.slot for site in npl.audit(model, *inputs, **kwargs).sites}
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_random_networks(seed):
+    model, x, truth = network(seed)
+    found = [site.slot for site in npl.audit(model, x).sites]
+    assert found == truth
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_torch_encoder_layer(first, training):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=first).train(training)
+    found = npl.audit(layer, torch.randn(2, 3, 8))
+    slot = "input" if first else "stream"
+    assert [(site.name, site.slot) for site in found.sites] == [("norm1", slot), ("norm2", slot)]
+    assert found.placement == ("pre" if first else "post")
+    assert found.equations == ("x + F(N(x))" if first else "N(x + F(x))",)
+
+
+def test_torch_transformer_norms_its_end_twice():
+    model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    found = npl.audit(model, torch.randn(1, 3, 8), torch.randn(1, 2, 8))
+    assert {site.name: site.slot for site in found.sites} == {
+        "encoder.layers.0.norm1": "stream", "encoder.layers.0.norm2": "stream", "encoder.norm": "final",
+        "decoder.layers.0.norm1": "stream", "decoder.layers.0.norm2": "stream", "decoder.layers.0.norm3": "stream",
+        "decoder.norm": "final",
+    }  # fmt: skip
+    assert [finding.where for finding in found.findings] == [
+        ("encoder.layers.0.norm2", "encoder.norm"), ("decoder.layers.0.norm3", "decoder.norm"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["post", "pre", "peri", "output", "pre-post", "deepnorm", "lns", "rezero", "layerscale"]
+)
+def test_presets_are_named(name):
+    class Stack(nn.Module):
+        def __init__(self):
+            super().__init__()
+            branches = [nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(4)]
+            blocks = [npl.Residual(branch, 8, name, layer=at, depth=4) for at, branch in enumerate(branches, 1)]
+            self.stem, self.blocks, self.head = nn.Linear(3, 8), nn.Sequential(*blocks), nn.Linear(8, 1)
+            self.final = npl.LayerNorm(8) if npl.Placement.named(name).final else nn.Identity()
+
+        def forward(self, x):
+            return self.head(self.final(self.blocks(self.stem(x))))
+
+    found = npl.audit(Stack(), torch.randn(5, 3))
+    assert found.placement == name
+    assert [block.equation for block in found.blocks] == [
+        npl.Placement.named(name).equation(layer, 4) for layer in range(1, 5)
+    ]  # fmt: skip
+
+
+def test_graph_networks():
+    geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
+    x, edges = torch.randn(6, 8), torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+    batch = torch.zeros(6, dtype=torch.long)
+    stack = geometric.DeepGCNLayer(
+        geometric.GENConv(8, 8), geometric.LayerNorm(8, mode="node"), nn.ReLU(), block="res+"
+    )
+    assert slots(stack, x, edges) == {"norm": "input", "conv.mlp.1": "inner.mid"}
+    outer = geometric.DeepGCNLayer(geometric.GCNConv(8, 8), nn.LayerNorm(8), nn.ReLU(), block="res")
+    assert slots(outer, x, edges) == {"norm": "output"}
+    hybrid = geometric.GPSConv(8, geometric.GCNConv(8, 8), heads=2, norm="layer_norm", norm_kwargs={"mode": "node"})
+    assert slots(hybrid, x, edges, batch) == {"norm1": "stream", "norm2": "stream", "norm3": "stream"}
+
+
+def test_timm():
+    timm = pytest.importorskip("timm", reason="timm needs torchvision, which is no part of the test environment")
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, pretrained=False)
+    assert set(slots(model, torch.randn(1, 3, 32, 32)).items()) == {
+        *((f"blocks.{layer}.norm{part}", "input") for layer in range(2) for part in (1, 2)),
+        ("norm", "final"),
+    }
+
+
+class Written(nn.Module):
+    """A small Transformer block without a single norm module."""
+
+    def __init__(self, dim=8):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim)
+        self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+        self.gain = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rms = torch.sqrt((x.float() ** 2).mean(dim=-1, keepdim=True) + 1e-6)
+        q, k, v = self.qkv((x / rms).type_as(x) * self.gain).chunk(3, -1)
+        q, k = q / q.norm(dim=-1, keepdim=True), F.normalize(k, dim=-1)
+        x += self.out((q @ k.mT).softmax(-1) @ v)  # in place
+        hidden = F.gelu(self.up(F.layer_norm(x, x.shape[-1:])))
+        return x + F.rms_norm(self.down(hidden), x.shape[-1:])
+
+
+def test_hand_written_norms():
+    assert slots(Written(), torch.randn(2, 3, 8)) == {
+        ":rms": "input", ":l2": "inner.q", ":l2#2": "inner.k", ":layer": "input", ":rms#2": "output",
+    }  # fmt: skip
+
+
+class Norms(nn.Module):
+    """One norm between two linear maps."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm, self.before, self.after = norm, nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.after(self.norm(self.before(x)))
+
+
+class FrozenBatch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("variance", torch.ones(8))
+        self.gain = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return x * (self.gain * (self.variance + 1e-5).rsqrt())
+
+
+@pytest.mark.parametrize(
+    ("norm", "kind"),
+    [
+        (nn.LayerNorm(8), "layer"), (nn.RMSNorm(8), "rms"), (nn.BatchNorm1d(8), "batch"), (nn.GroupNorm(2, 8), "group"),
+        (npl.LayerNorm(8), "layer"), (npl.RMSNorm(8), "rms"), (npl.BatchNorm(8), "batch"), (npl.GraphNorm(8), "batch"),
+        (npl.DyT(8), "squash"), (FrozenBatch(), "batch"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)  # fmt: skip
+def test_kinds(norm, kind):
+    (site,) = npl.audit(Norms(norm), torch.randn(4, 8)).sites
+    assert (site.slot, site.kind, site.name) == ("plain", kind, "norm")
+    if hasattr(norm, "eps"):
+        assert site.eps == pytest.approx(norm.eps or torch.finfo(torch.float32).eps)
+
+
+@torch.library.custom_op("normplace_tests::length", mutates_args=())
+def custom_length(x: Tensor) -> Tensor:
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+def test_custom_operators_in_python_are_looked_into():
+    class Custom(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return x + custom_length(self.map(x))
+
+    assert slots(Custom(), torch.randn(4, 8)) == {":l2": "output"}
+
+
+class NotNorms(nn.Module):
+    """What divides without normalizing: softmax, routing weights, a quantizer, a distance, a softcap."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(8, 8)
+
+    def forward(self, x):
+        weights = self.map(x).softmax(-1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        step = self.map(weights).abs().amax(-1, keepdim=True)
+        whole = (self.map(weights) / step * 127).round() * step / 127
+        distance = torch.sqrt(((self.map(whole) - whole) ** 2).sum(-1, keepdim=True))
+        return 30 * torch.tanh(self.map(whole) / 30) + distance
+
+
+def test_what_is_no_norm():
+    assert npl.audit(NotNorms(), torch.randn(4, 8)).sites == ()
+
+
+def test_variance_is_measured():
+    x = torch.randn(64, 8, dtype=torch.float64) * torch.linspace(0.1, 3, 64, dtype=torch.float64)[:, None]
+    for norm, measure in ((nn.LayerNorm(8), x.var(-1, correction=0)), (nn.RMSNorm(8, eps=1e-6), x.square().mean(-1))):
+        (site,) = npl.audit(nn.Sequential(norm, nn.Linear(8, 8)).double(), x).sites
+        assert site.variance == pytest.approx((measure.min().item(), measure.max().item()), rel=1e-6)
+
+
+def test_the_model_is_left_as_it_was():
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout())
+    model[2].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    torch.manual_seed(0)
+    npl.audit(model, torch.randn(4, 8, generator=torch.Generator().manual_seed(1)))
+    assert torch.rand(1) == torch.rand(1, generator=torch.Generator().manual_seed(0))
+    assert (model.training, model[1].training, model[2].training) == (True, True, False)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not torch.nn.modules.module._global_forward_hooks
+
+
+class Needs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x, mask):
+        return self.norm(x[mask.nonzero()[:, 0]])
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "sentence"),
+    [
+        ("model", (), "audit takes an nn.Module, got str"),
+        (Needs(), (torch.randn(2, 8),), r"Needs.forward cannot be called so \(missing a required argument: 'mask'\)"),
+        (nn.Linear(8, 8), (torch.randn(2, 7),), r"failed on inputs \(2, 7\) float32 \(RuntimeError: mat1 and mat2"),
+        (
+            Needs().to("meta"),
+            (torch.randn(2, 8), torch.ones(2)),
+            "a meta model does not have .*: build the model on the CPU",
+        ),
+    ],
+)
+def test_mistakes_get_one_sentence(model, inputs, sentence):
+    with pytest.raises(npl.UsageError, match=sentence) as error:
+        npl.audit(model, *inputs)
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_to_find_is_said():
+    assert "no norm was found among 2 operators, and no residual blocks" in str(
+        npl.audit(nn.Linear(8, 8), torch.randn(2, 8))
+    )
+    assert "norms without a residual; 1 norm in use" in str(npl.audit(Norms(nn.LayerNorm(8)), torch.randn(2, 8)))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_seven_billion_parameters():
+    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'normplace[hf]'")
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig())
+    assert sum(parameter.numel() for parameter in model.parameters()) > 6.7e9
+    start = time.perf_counter()
+    found = npl.audit(model, torch.zeros(1, 16, dtype=torch.long))
+    assert time.perf_counter() - start < 60
+    assert found.placement == "pre"
+    assert [site.slot for site in found.sites] == ["input"] * 64 + ["final"]

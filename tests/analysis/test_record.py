@@ -1,0 +1,113 @@
+"""The tape: one number per value, whatever was written in place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from normplace.analysis.record import record
+from normplace.analysis.tape import Tape
+from normplace.analysis.trace import Graph
+
+
+class Runs(nn.Module):
+    """A module around a function of its input and weight."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.function(x, self.weight)
+
+
+def tape_of(function) -> Tape:
+    return record(Runs(function), (torch.randn(3, 4),), {})
+
+
+def upstream(tape: Tape) -> list[str]:
+    """The operators the result depends on, in the order of the pass."""
+    graph = Graph(tape)
+    return [node.name for node in graph.nodes if set(node.outputs) & graph.used]
+
+
+def in_place(x, weight):
+    y = x.clone()
+    y *= weight
+    return y
+
+
+def through_a_view(x, weight):
+    y = x.clone()
+    y.view(-1).neg_()
+    return y + 1
+
+
+def through_the_base(x, weight):
+    y = x.clone()
+    row = y[0]
+    y.exp_()
+    return row.tanh()
+
+
+def into_a_part(x, weight):
+    y = torch.zeros(3, 4)
+    y[1] = x.sin()[1]
+    return y
+
+
+def overwritten(x, weight):
+    y = x.cos()
+    y.copy_(x.sin())
+    return y
+
+
+def out_argument(x, weight):
+    y = torch.empty(3, 4)
+    torch.mul(x, weight, out=y)
+    return y
+
+
+@pytest.mark.parametrize(
+    ("function", "needed", "unneeded"),
+    [
+        (in_place, ["clone", "mul"], []),
+        (through_a_view, ["clone", "view", "neg", "shared_write", "add"], []),
+        (through_the_base, ["clone", "exp", "tanh"], []),
+        (into_a_part, ["sin", "select", "copy"], []),
+        (overwritten, ["sin", "copy"], ["cos"]),
+        (out_argument, ["mul"], []),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_writes_are_followed(function, needed, unneeded):
+    found = upstream(tape_of(function))
+    assert [name for name in needed if name not in found] == []
+    assert [name for name in unneeded if name in found] == []
+
+
+def test_values_know_where_they_come_from():
+    tape = tape_of(lambda x, weight: x * weight + torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    (product,) = [op for op in tape.ops if op.name == "mul"]
+    assert [tape.values[number].origin for number in product.inputs] == ["input", "parameter"]
+    (total,) = [op for op in tape.ops if op.name == "add"]
+    graph = Graph(tape)
+    assert [graph.is_data(number) for number in total.inputs] == [True, False]
+
+
+def test_module_calls_are_nested():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU()))
+    tape = record(model, (torch.randn(2, 4),), {})
+    assert [(call.path, call.parent) for call in tape.calls] == [("", -1), ("0", 0), ("1", 0), ("1.0", 2)]
+    assert tape.calls[0].outputs == tape.calls[3].outputs == tape.outputs
+    assert [tape.calls[op.call].path for op in tape.ops if op.name == "relu"] == ["1.0"]
+
+
+def test_a_failed_pass_leaves_no_hooks():
+    model = Runs(lambda x, weight: x @ x).train()
+    with pytest.raises(RuntimeError):
+        record(model, (torch.randn(3, 4),), {})
+    assert model.training
+    assert not torch.nn.modules.module._global_forward_hooks
+    assert not torch.nn.modules.module._global_forward_pre_hooks

@@ -1,0 +1,185 @@
+"""The command line as a person meets it: right words, one clear sentence, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.lab.sample import STUDY
+
+from normplace.cli import build_parser, main
+from normplace.lab.studies import STUDIES, committed_results
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def sample_is_known(monkeypatch, tmp_path):
+    monkeypatch.setitem(STUDIES, "sample", STUDY.reference)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+
+
+def complaint(capsys, *words: str) -> str:
+    """What a mistaken command says; it must be one line on the error stream, with exit code 2."""
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("normplace: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("stduy sample", "unknown command 'stduy': did you mean 'study'?"),
+        ("study smaple", "unknown study 'smaple': did you mean 'sample'?"),
+        ("study sample --scael smoke", "unknown option of 'normplace study': '--scael': did you mean '--scale'?"),
+        ("study sample --scale smok", "unknown scale 'smok': did you mean 'smoke'?"),
+        ("study sample --set slop=1", "unknown config key 'slop': did you mean 'slope'?"),
+        ("study sample --set slope=steep", "config key 'slope' takes a number, got 'steep'."),
+        ("study sample --engine rya", "unknown engine 'rya': did you mean 'ray'?"),
+        ("study sample --jobs many", "argument --jobs: invalid int value: 'many'"),
+        ("study sample --jobs 0", "--jobs must be at least 1, got 0."),
+        ("study sample --part linse", "did you mean 'lines'?"),
+        ("study", "the following arguments are required: study"),
+        ("", "the following arguments are required: command"),
+        ("verify nowhere.jsonl", "there is no nowhere.jsonl"),
+        ("report nowhere", "there is no nowhere"),
+        ("doctor extra", "nothing is known to do with 'extra'"),
+        ("study no.such.module:STUDY", "cannot import 'no.such.module': run from its folder"),
+    ],
+)
+def test_a_mistake_gets_one_sentence_and_code_2(words, sentence, capsys):
+    assert sentence in complaint(capsys, *words.split())
+
+
+def run_sample(*more: str) -> int:
+    return main(["study", "sample", "--scale", "smoke", "--jobs", "2", *more])
+
+
+def test_study_then_verify_then_report(capsys, tmp_path):
+    assert run_sample() == 0
+    out = capsys.readouterr().out
+    assert "not tested: Up goes up." in out
+    assert "4 trials recorded in runs/sample-smoke.jsonl" in out
+    assert main(["verify", "runs"]) == 0
+    out = capsys.readouterr().out
+    assert "value, up: 1.5 [-4.85, 7.85], n=2; needs ≥ 0" in out
+    assert "0 checks of 0 tested claims" in out
+    assert main(["verify", "runs", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["study"], one["claim"], one["verdict"]) for one in found] == [
+        ("sample", "up", "not tested"),
+        ("sample", "down", "not tested"),
+    ]
+    assert main(["report", "runs", "--out", "page.html"]) == 0
+    assert str(tmp_path / "page.html") in capsys.readouterr().out
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_results_of_a_study_of_ones_own_need_its_name(capsys, monkeypatch):
+    run_sample()
+    capsys.readouterr()
+    monkeypatch.delitem(STUDIES, "sample")
+    assert "unknown study 'sample'" in complaint(capsys, "verify", "runs")
+    assert main(["verify", "runs", "--study", STUDY.reference]) == 0
+    assert "Up goes up." in capsys.readouterr().out
+
+
+def test_verdicts_at_full_size(capsys):
+    assert main(["study", "sample", "--jobs", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "  reproduced: Up goes up." in out
+    assert "  not reproduced: Down goes up." in out
+
+
+def test_a_failed_trial_shows_in_the_exit_code(capsys):
+    assert run_sample("--set", "mark=fail:up1") == 1
+    out = capsys.readouterr().out
+    assert "3 trials recorded" in out
+    assert "RuntimeError: asked to fail" in out
+
+
+def test_an_unwritable_folder_is_named_before_anything_runs(capsys, tmp_path):
+    (tmp_path / "file").touch()
+    assert "cannot write" in complaint(capsys, "study", "sample", "--out", "file/inside")
+    assert run_sample() == 0
+    capsys.readouterr()
+    assert "cannot write" in complaint(capsys, "report", "runs", "--out", "file/page.html")
+
+
+def test_a_torn_last_line_is_recovered(capsys):
+    run_sample()
+    path = Path("runs/sample-smoke.jsonl")
+    whole = path.read_text()
+    path.write_text(whole[:-40])
+    capsys.readouterr()
+    assert main(["verify", "runs"]) == 0
+    assert "3 trials" in capsys.readouterr().out
+    assert run_sample() == 0
+    captured = capsys.readouterr()
+    assert "torn last line was set aside" in captured.err
+    assert len(path.read_text().splitlines()) == 4
+    kept = path.read_text().splitlines()[:3]
+    assert kept == whole.splitlines()[:3]
+
+
+def test_a_file_of_another_version_is_left_alone(capsys):
+    run_sample()
+    path = Path("runs/sample-smoke.jsonl")
+    lines = [json.loads(text) | {"format": 99} for text in path.read_text().splitlines()]
+    content = "".join(json.dumps(line) + "\n" for line in lines)
+    path.write_text(content)
+    capsys.readouterr()
+    for words in (["study", "sample", "--scale", "smoke"], ["verify", "runs"], ["report", "runs"]):
+        assert "results of format 99" in complaint(capsys, *words)
+    assert path.read_text() == content
+
+
+def test_the_committed_results_verify(capsys):
+    assert list(committed_results())
+    assert main(["verify"]) == 0
+    out = capsys.readouterr().out
+    assert "reproduced: Without LayerNorm the prediction grows without bound" in out
+    assert out.count("uncorrected for the number of checks") == 1
+
+
+def test_doctor_names_every_backend(capsys):
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for backend in ("torch", "cuda", "triton", "ray", "dask", "charts", "trees", "graphs", "browser"):
+        assert f"  {backend}" in out
+
+
+def test_without_the_lab_extra_the_remedy_is_named(capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install 'normplace[lab]'" in complaint(capsys, "verify")
+
+
+def test_help_comes_from_docstrings(capsys):
+    with pytest.raises(SystemExit) as stop:
+        build_parser().parse_args(["study", "--help"])
+    assert stop.value.code == 0
+    assert "Run the same command again to continue" in capsys.readouterr().out
+
+
+def test_interruption_is_not_an_error_of_the_user(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("normplace.lab.trials.engines.LocalEngine.run", interrupted)
+    assert run_sample() == 130
+    assert "run the same command to resume" in capsys.readouterr().err
+
+
+def test_the_module_runs():
+    done = subprocess.run(
+        [sys.executable, "-m", "normplace", "--version"], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout.strip() == "0.1.0"

@@ -1,0 +1,186 @@
+"""The command line under bad paths, damaged results, poor terminals and full disks: one sentence, never a traceback."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.lab.sample import STUDY
+
+from normplace._shared.terminal import one_line
+from normplace.cli import main
+from normplace.lab.bench.record import FORMAT
+from normplace.lab.studies import STUDIES
+
+LONG = "n" * 300
+
+
+@pytest.fixture(autouse=True)
+def sample_is_known(monkeypatch, tmp_path):
+    monkeypatch.setitem(STUDIES, "sample", STUDY.reference)
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    )
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def results(tmp_path) -> Path:
+    """A result file of the sample study."""
+    assert main(["study", "sample", "--scale", "smoke", "--jobs", "1"]) == 0
+    return tmp_path / "runs" / "sample-smoke.jsonl"
+
+
+def complaint(capsys, *words: str) -> str:
+    capsys.readouterr()
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("normplace: ")
+    assert error.count("\n") == 1
+    return error
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["verify", "binary.jsonl"], "binary.jsonl:1 is not a result line"),
+        (["report", "binary.jsonl"], "binary.jsonl:1 is not a result line"),
+        (["verify", LONG], "File name too long"),
+        (["verify", f"{LONG}/x.jsonl"], "File name too long"),
+        (["verify", "loop"], "Too many levels of symbolic links"),
+        (["verify", "binary.jsonl/inside"], "there is no binary.jsonl/inside"),
+        (["verify", "a\nb"], r"there is no a\nb"),
+        (["verify", "a\0b"], r"there is no a\x00b"),
+        (["verify", "\udcff"], r"there is no \udcff"),
+        (["report", "--out", "/"], "it is a folder"),
+        (["report", "--out", ""], "it is a folder"),
+        (["report", "--out", LONG], "File name too long"),
+        (["report", "--out", "loop/x"], "Too many levels of symbolic links"),
+        (["report", "--out", "pipe"], "it is a named pipe"),
+        (["study", "..x:y"], "cannot import '..x:y': write package.module:name."),
+        (["study", "x y:z"], "write package.module:name"),
+        (["study", ":"], "write package.module:name"),
+        (["study", "os:"], "write package.module:name"),
+        (["study", "broken:STUDY"], "importing 'broken' failed (SyntaxError"),
+        (["audit", "..x:y"], "write package.module:name"),
+        (["audit", "broken:f"], "importing 'broken' failed (SyntaxError"),
+        (["audit", "--hf", LONG], "File name too long"),
+        (["audit", "--hf", "ill.json"], "ill.json is not a configuration that transformers knows"),
+        (["audit", "broken_exit:leaves"], "failed (SystemExit: 3)"),
+        (["bench", "--show", "/dev/full"], "it is not a regular file"),
+        (["bench", "--show", "record.json"], "record.json is not a whole record"),
+        (["study", "sample", "--out", LONG], "File name too long"),
+        (["study", "sample", "--out", "a\0b"], "not a possible file name"),
+        (["study", "sample", "--set", "slope=1e999"], "takes a finite number"),
+        (["study", "sample", "--set", "slope=" + "9" * 400], "takes a"),
+        (["study", "sample", "--set", "slope=" + "(" * 500], "takes a number"),
+        (["bench", "--quick", "--out", "/"], "it is a folder"),
+    ],
+)
+def test_a_bad_path_or_name_gets_one_sentence(words, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "binary.jsonl").write_bytes(bytes(range(256)) * 4)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "broken.py").write_text("def\n")
+    (tmp_path / "broken_exit.py").write_text("def leaves():\n    raise SystemExit(3)\n")
+    (tmp_path / "ill.json").write_text('{"model_type": "llama", "hidden_size": "eight"}')
+    (tmp_path / "record.json").write_text(json.dumps({"format": FORMAT, "rows": [{}]}))
+    os.mkfifo(tmp_path / "pipe")
+    assert sentence in complaint(capsys, *words)
+
+
+def test_a_damaged_line_is_named_and_the_others_count(results, capsys):
+    good = results.read_bytes().splitlines(keepends=True)
+    results.write_bytes(good[0] + b"\xff" + good[1] + good[2] + good[3])
+    capsys.readouterr()
+    assert main(["verify", "runs"]) == 1
+    captured = capsys.readouterr()
+    assert "3 trials in runs/sample-smoke.jsonl" in captured.out
+    assert captured.err == "normplace: runs/sample-smoke.jsonl:2 does not match its checksum and is left out.\n"
+    assert main(["report", "runs"]) == 1
+    assert "sample-smoke.jsonl:2 " in capsys.readouterr().err
+    assert "<dt>Damaged lines</dt><dd>1, left out</dd>" in Path("report.html").read_text()
+    assert main(["study", "sample", "--scale", "smoke", "--jobs", "1"]) == 0
+    assert "damaged lines (2) were set aside in runs/sample-smoke.damaged" in capsys.readouterr().err.replace("\n", "")
+    assert Path("runs/sample-smoke.damaged").read_bytes() == b"\xff" + good[1]
+    assert results.read_bytes().startswith(good[0] + good[2] + good[3])
+    assert main(["verify", "runs"]) == 0
+
+
+def test_lines_that_the_study_cannot_read_get_one_sentence(results, capsys):
+    lines = [json.loads(text) for text in results.read_text().splitlines()]
+    del lines[0]["crc32"]
+    lines[0]["series"]["x"].pop()
+    results.write_text("".join(json.dumps(line) + "\n" for line in lines[:1]))
+    assert "the study cannot read its results in runs/sample-smoke.jsonl" in complaint(capsys, "report", "runs")
+
+
+def test_a_link_is_written_through(results):
+    Path("link.html").symlink_to("page.html")
+    assert main(["report", "runs", "--out", "link.html"]) == 0
+    assert Path("link.html").is_symlink()
+    assert Path("page.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_system_error_is_one_sentence(monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device", "somewhere\nelse")
+
+    monkeypatch.setattr("normplace.lab.trials.runner.Run.execute", full)
+    sentence = complaint(capsys, "study", "sample", "--scale", "smoke")
+    assert sentence == "normplace: cannot read or write somewhere\\nelse: No space left on device.\n"
+
+
+def test_a_terminal_without_mathematics_gets_plain_text(results, monkeypatch):
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert main(["verify", "runs"]) == 0
+    assert "needs >= 0" in raw.getvalue().decode("ascii")
+
+
+def test_control_characters_are_escaped():
+    assert one_line("a\nb\x1b[1m\udcff ≥") == r"a\nb\x1b[1m\udcff ≥"
+
+
+def run_module(*words: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "normplace", *words], text=True, stderr=subprocess.PIPE, **options)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_standard_output_on_a_full_disk_is_one_sentence():
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        for unbuffered in ("", "1"):
+            done = run_module("--version", stdout=full, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
+            assert done.returncode == 2
+            assert "standard output: No space left on device.\n" in done.stderr
+            assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_stops_is_not_an_error():
+    read, write = os.pipe()
+    os.close(read)
+    done = run_module("--help", stdout=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interrupt_during_import_exits_quietly():
+    command = [sys.executable, "-X", "importtime", "-m", "normplace", "doctor"]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        seen = ""
+        for text in process.stderr:
+            seen = text
+            if "normplace._startup" in text:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert "normplace._startup" in seen
+    assert process.returncode == 130
+    assert "Traceback" not in rest

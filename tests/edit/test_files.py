@@ -1,0 +1,181 @@
+"""Moved models written to folders, from Python and from the command line."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import json
+import os
+import pickle
+
+import pytest
+import torch
+from tests.edit.families import build
+from torch import nn
+
+import normplace as npl
+from normplace.cli import main
+
+pytest.importorskip("safetensors", reason="needs safetensors: pip install 'normplace[move]'")
+
+
+def factory():
+    torch.manual_seed(0)
+    return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.randn(2, 3, 8)
+
+
+@torch.no_grad()
+def test_from_a_factory(capsys, tmp_path):
+    assert main(["move", f"{__name__}:factory", "--to", "peri", "--out", str(tmp_path / "moved")]) == 0
+    printed = capsys.readouterr().out
+    assert "post -> peri" in printed
+    said = json.loads((tmp_path / "moved" / "placement.json").read_text())
+    assert (said["model"], said["placement"]) == ("TransformerEncoderLayer", "peri")
+    assert [site["done"] for site in said["changes"]["sites"]].count("added") == 2
+    model, x = factory()
+    moved = npl.move(model, x, to="peri").eval()
+    for parameter in model.parameters():  # another start: the weights come from the file
+        nn.init.normal_(parameter)
+    loaded = npl.edit.load(tmp_path / "moved", model, x).eval()
+    assert torch.equal(loaded(x), moved(x))
+
+
+@torch.no_grad()
+def test_from_a_hugging_face_folder(capsys, tmp_path):
+    family = build("gpt2")  # whose embedding is its head
+    family.model.save_pretrained(tmp_path / "hf")
+    words = ["move", "--hf", str(tmp_path / "hf"), "--to", "post", "--out", str(tmp_path / "moved")]
+    assert main(words) == 0
+    assert "GPT2LMHeadModel with the folder's weights" in capsys.readouterr().out
+    moved = npl.move(family.model, *family.inputs, to="post")
+    loaded = npl.edit.load(tmp_path / "moved", build("gpt2", seed=1).model, *family.inputs)
+    assert torch.equal(loaded(*family.inputs).logits, moved(*family.inputs).logits)
+
+
+def test_from_a_configuration_alone(capsys, tmp_path):
+    family = build("llama")
+    family.model.config.save_pretrained(tmp_path)
+    words = ["move", "--hf", str(tmp_path / "config.json"), "--to", "peri", "--qk", "rms", "--out", str(tmp_path)]
+    assert main(words) == 0
+    assert "initial weights, seed 0" in capsys.readouterr().out
+    assert json.loads((tmp_path / "placement.json").read_text())["changes"]["moves"][0]["qk"] == "rms"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--to", "peri"], "give either package.module:factory or --hf"),
+        ([f"{__name__}:factory", "--to", "perry"], "did you mean 'peri'"),
+        ([f"{__name__}:factory"], "say where the norms shall stand"),
+        (["--hf", "nowhere", "--to", "peri"], "there is no configuration at nowhere"),
+    ],
+)
+def test_mistakes(words, sentence, capsys, tmp_path):
+    assert main(["move", *words, "--out", str(tmp_path / "moved")]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "moved").exists()
+
+
+def test_files_that_do_not_fit(tmp_path):
+    model, x = factory()
+    with pytest.raises(npl.UsageError, match="there is no moved model"):
+        npl.edit.load(tmp_path, model, x)
+    npl.edit.save(npl.move(model, x, to="pre"), tmp_path, {"to": "pre"})
+    wider = nn.TransformerEncoderLayer(8, 2, 32, batch_first=True)
+    with pytest.raises(npl.UsageError, match="are not of this TransformerEncoderLayer"):
+        npl.edit.load(tmp_path, wider, x)
+    with pytest.raises(npl.UsageError, match="was moved already"):
+        npl.edit.load(tmp_path, npl.move(model, x, to="pre"), x)
+    with pytest.raises(npl.UsageError, match="the model was moved with"):
+        npl.edit.save(npl.move(model, x, to="pre"), tmp_path, {"to": "peri"})
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(npl.UsageError, match="is damaged"):
+        npl.edit.load(tmp_path, model, x)
+    with torch.device("meta"):
+        empty = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    with pytest.raises(npl.UsageError, match="no weights to write"):
+        npl.edit.save(npl.move(empty, x, to="pre"), tmp_path, {"to": "pre"})
+
+
+def test_every_move_is_repeated(tmp_path):
+    model, x = factory()
+    target = npl.Placement.uniform(npl.Block(input=True, output=True, input_scale=0.5), final=False)
+    moved = npl.move(npl.move(model, x, to="pre", scale="layerscale"), x, to=target).eval()
+    npl.edit.save(moved, tmp_path)
+    assert torch.equal(npl.edit.load(tmp_path, model, x).eval()(x), moved(x))
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_full_disk_leaves_nothing(failing, capsys, tmp_path, monkeypatch):
+    calls = []
+
+    def fsync(file):
+        calls.append(file)
+        if len(calls) == failing:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    words = ["move", f"{__name__}:factory", "--to", "peri", "--out", str(tmp_path / "moved")]
+    assert main(words) == 2
+    error = capsys.readouterr().err.strip()
+    assert "No space left on device" in error
+    assert "\n" not in error
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    assert main(words) == 0
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "moved").iterdir()}
+    calls.clear()
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert main([*words[:3], "post", *words[4:]]) == 2  # the model that was there stays
+    assert {path.name: path.read_bytes() for path in (tmp_path / "moved").iterdir()} == kept
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_figures(capsys, tmp_path):
+    hf = pytest.importorskip("transformers", reason="needs transformers: pip install 'normplace[hf]'")
+    wide = hf.LlamaConfig(hidden_size=2**16, intermediate_size=2**18, num_hidden_layers=80, num_attention_heads=64)
+    wide.save_pretrained(tmp_path)
+    assert main(["move", "--hf", str(tmp_path), "--to", "peri", "--out", str(tmp_path / "moved")]) == 2
+    error = capsys.readouterr().err
+    assert "billion parameters in float32" in error
+    assert "2 copies need about" in error
+    assert not (tmp_path / "moved").exists()
+
+
+@pytest.mark.parametrize(("name", "to"), [("llama", "post"), ("gpt2", "peri"), ("llama", "lns")])
+@torch.no_grad()
+def test_a_moved_hugging_face_model_loads_as_it_is_or_not_at_all(name, to, tmp_path):
+    import transformers
+
+    family = build(name)
+    moved, (ids,) = npl.move(family.model, *family.inputs, to=to).eval(), family.inputs
+    expected = moved(ids).logits
+    moved.save_pretrained(tmp_path)
+    assert torch.equal(npl.edit.from_pretrained(tmp_path)(ids).logits, expected)
+    with pytest.raises(OSError, match="no file named"):
+        type(moved).from_pretrained(tmp_path)
+    with pytest.raises((ValueError, OSError), match=r"trust_remote_code|normplace_moved"):
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=False)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
+    assert torch.equal(loaded(ids).logits, expected)
+    assert npl.audit(loaded, ids).placement == to
+    again = npl.move(loaded, ids, to="pre")  # a loaded model is a moved one
+    again.save_pretrained(tmp_path / "again")
+    assert torch.equal(npl.edit.from_pretrained(tmp_path / "again")(ids).logits, again(ids).logits)
+    family.model.save_pretrained(tmp_path / "plain")
+    assert torch.equal(type(moved).from_pretrained(tmp_path / "plain")(ids).logits, family.model(ids).logits)
+
+
+@pytest.mark.parametrize("to", ["peri", "post", "none", "output", "lns", "layerscale"])
+@torch.no_grad()
+def test_weights_do_not_pass_between_a_model_and_its_moved_copy(to):
+    family = build("llama")
+    moved = npl.move(family.model, *family.inputs, to=to)
+    with pytest.raises(RuntimeError, match="Error"):
+        family.model.load_state_dict(moved.state_dict())
+    with pytest.raises(RuntimeError, match="Error"):
+        moved.load_state_dict(family.model.state_dict())
+    expected = moved(*family.inputs).logits
+    for twin in (copy.deepcopy(moved), pickle.loads(pickle.dumps(moved))):
+        assert torch.equal(twin(*family.inputs).logits, expected)
+        assert twin.save_pretrained.model is twin
+        twin.load_state_dict(moved.state_dict())

@@ -1,0 +1,94 @@
+"""Where the graph of a call is found, and what is refused rather than guessed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from normplace import UsageError
+from normplace.edit.graph_call import GraphCall
+
+EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
+PAIRS = EDGES.flip(0)
+X, BATCH = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 0, 0, 1, 1])
+
+
+class Net(nn.Module):
+    """A network that is never run, for the names of its parameters."""
+
+    def forward(self, x, edge_index, edge_attr=None, batch=None):
+        return x
+
+
+class Renamed(nn.Module):
+    def forward(self, edge_attr, links, features, membership=None):
+        return features
+
+
+class OneObject(nn.Module):
+    def forward(self, batch):
+        return batch.x
+
+
+class Unnamed(nn.Module):
+    def forward(self, *args):
+        return args[0]
+
+
+def found(net, *args, names=("", ""), **kwargs):
+    graph = GraphCall.of(net, *names).find(args, kwargs)
+    return graph.edge_index, graph.num_nodes, graph.batch
+
+
+WEIGHTS = torch.ones(3, 2)
+DATA = SimpleNamespace(x=X, edge_index=EDGES, batch=BATCH, pairs=PAIRS)
+BARE = SimpleNamespace(edge_index=EDGES, num_nodes=6)
+
+CASES = {
+    "by name": (lambda: found(Net(), X, EDGES), (EDGES, 5, None)),
+    "by keyword": (lambda: found(Net(), edge_index=EDGES, x=X, batch=BATCH), (EDGES, 5, BATCH)),
+    "the name goes before the shape": (lambda: found(Net(), PAIRS, EDGES), (EDGES, 2, None)),
+    "in an object": (lambda: found(OneObject(), DATA), (EDGES, 5, BATCH)),
+    "in an object without features": (lambda: found(OneObject(), BARE), (EDGES, 6, None)),
+    "as the user says": (lambda: found(Net(), X, EDGES, links=PAIRS, names=("links", "")), (PAIRS, 5, None)),
+    "as the user says, in an object": (lambda: found(OneObject(), DATA, names=("batch.pairs", "")), (PAIRS, 5, BATCH)),
+    "by its shape": (lambda: found(Renamed(), WEIGHTS, EDGES, X), (EDGES, 5, None)),
+    "a batch by the user's name": (
+        lambda: found(Renamed(), None, EDGES, X, BATCH, names=("", "membership")),
+        (EDGES, 5, BATCH),
+    ),
+    "without names": (lambda: found(Unnamed(), X, EDGES), (EDGES, 5, None)),
+    "nodes from the batch alone": (lambda: found(Net(), None, EDGES, None, BATCH), (EDGES, 5, BATCH)),
+    "nodes from nothing": (lambda: found(Unnamed(), EDGES), (EDGES, None, None)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_where_the_graph_is_found(case):
+    call, (edges, nodes, batch) = CASES[case]
+    found_edges, found_nodes, found_batch = call()
+    assert found_edges is edges and found_nodes == nodes and found_batch is batch
+
+
+MISTAKES = [
+    (lambda: found(Unnamed(), X, EDGES, PAIRS), r"several arguments could be the edges \(argument 2, argument 3\)"),
+    (lambda: found(Renamed(), None, DATA, BARE), r"could be the edges \(links, features\)"),
+    (lambda: found(Net(), X, None), "no argument holds the edges: the model was called with x, edge_index"),
+    (lambda: found(Unnamed()), "called with nothing"),
+    (lambda: found(Unnamed(), EDGES.double()), 'name the one that does with edges="..."'),
+    (lambda: found(Net(), X, EDGES, names=("link", "")), "edges='link' names nothing in a call with x, edge_index"),
+    (lambda: found(Net(), X, EDGES, names=("", "member")), "batch='member' names nothing"),
+    (lambda: found(OneObject(), DATA, names=("batch.links", "")), "edges='batch.links' names nothing"),
+    (lambda: found(Net(), X, torch.eye(5).to_sparse()), "another layout than 2 × E"),
+    (lambda: found(Net(), X, [[0], [1]]), "the edges are a list"),
+    (lambda: found(Net(), X, EDGES, names=("", BATCH)), "batch is the name of an argument, not a Tensor"),
+]
+
+
+@pytest.mark.parametrize(("call", "reason"), MISTAKES)
+def test_what_is_refused(call, reason):
+    with pytest.raises(UsageError, match=reason):
+        call()

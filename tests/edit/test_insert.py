@@ -1,0 +1,364 @@
+"""An inserted scale against the same network written by hand, and that nothing else about the model changes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import normplace as npl
+from normplace import Scale, UsageError, insert
+from normplace.edit import insertions
+from normplace.models import memory, topology
+
+EDGES = torch.tensor([[0, 1, 2, 3, 4, 1, 2, 3, 4, 0, 0, 2, 5], [1, 2, 3, 4, 0, 0, 1, 2, 3, 4, 2, 0, 0]])
+NODES = 7  # node 6 is isolated
+
+
+class Net(nn.Module):
+    """Two sum convolutions, each followed by a norm; ``factor`` and ``where`` are the scale written by hand."""
+
+    def __init__(self, norm=nn.LayerNorm, factor=None, where="after"):
+        super().__init__()
+        self.embed, self.head = nn.Linear(3, 8), nn.Linear(8, 2)
+        self.convs = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.norms = nn.ModuleList(norm(8) for _ in range(2))
+        self.factor, self.where = factor, where
+
+    def forward(self, x, edge_index):
+        h = self.embed(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            h = conv(h.index_add(0, edge_index[1], h[edge_index[0]]))
+            if self.factor is None:
+                h = norm(h)
+            else:
+                h = norm(self.factor * h) if self.where == "before" else self.factor * norm(h)
+            h = torch.tanh(h)
+        return self.head(h)
+
+
+def build(**options):
+    torch.manual_seed(0)
+    net = Net(**options)
+    with torch.no_grad():
+        for norm in net.norms:
+            norm.weight.uniform_(0.5, 2)
+            norm.bias.uniform_(-1, 1)
+    return net.double()
+
+
+def rows(n=NODES, dim=3, seed=0):
+    return torch.randn(n, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def compare(net, by_hand, *inputs):
+    """Forward and every gradient, that of the input included."""
+    x = rows().requires_grad_()
+    twin = x.detach().clone().requires_grad_()
+    y, expected = net(x, *inputs), by_hand(twin, *inputs)
+    torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-12)
+    y.square().sum().backward()
+    expected.square().sum().backward()
+    torch.testing.assert_close(x.grad, twin.grad, rtol=1e-12, atol=1e-12)
+    gradients = {name.removeprefix("_orig_mod."): parameter.grad for name, parameter in net.named_parameters()}
+    for name, parameter in by_hand.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+@pytest.mark.parametrize("source", ["degree", "total-degree", "k-core", "pagerank", "constant:degree"])
+def test_it_is_the_network_written_by_hand(source, where):
+    scale = Scale(source, power=-0.5, where=where)
+    factor = topology(source, EDGES, NODES).double().pow(-0.5)[:, None]
+    compare(insert(build(), scale), build(factor=factor, where=where), EDGES)
+
+
+def test_values_can_be_given():
+    values = torch.linspace(0.5, 3, NODES, dtype=torch.float64)
+    compare(insert(build(), Scale("mass", power=2), values=values), build(factor=values.square()[:, None]), EDGES)
+
+
+def test_only_the_chosen_norms_are_scaled():
+    x, scale = rows(), Scale("degree", power=-1)
+    first = insert(build(), scale, after="norms.0")
+    hand = build()
+    h = hand.embed(x)
+    for k in range(2):
+        h = hand.norms[k](hand.convs[k](h.index_add(0, EDGES[1], h[EDGES[0]])))
+        h = torch.tanh(h / topology("degree", EDGES, NODES)[:, None] if k == 0 else h)
+    torch.testing.assert_close(first(x, EDGES), hand.head(h), rtol=1e-12, atol=1e-12)
+    net = build()
+    for choice in (["norms.0"], net.norms[0], lambda name, _: name.endswith("s.0") and "norm" in name):
+        assert torch.equal(insert(net, scale, after=choice)(x, EDGES), first(x, EDGES))
+    both = insert(net, scale, after=lambda _, module: isinstance(module, nn.LayerNorm))
+    assert torch.equal(both(x, EDGES), insert(net, scale)(x, EDGES))
+
+
+def test_the_model_is_untouched_and_its_state_dict_fits():
+    net = build()
+    before, keys = net(rows(), EDGES), list(net.state_dict())
+    changed = insert(net, Scale("degree", power=-1))
+    assert type(changed) is Net and list(changed.state_dict()) == keys
+    assert torch.equal(net(rows(), EDGES), before)
+    assert not torch.allclose(changed(rows(), EDGES), before)
+    other = Net().double()
+    changed.load_state_dict(other.state_dict(), strict=True)
+    expected = insert(other, Scale("degree", power=-1))(rows(), EDGES)
+    assert torch.equal(changed(rows(), EDGES), expected)
+    other.load_state_dict(changed.state_dict(), strict=True)
+
+
+@pytest.mark.parametrize("gate", ["learned", "mlp"])
+def test_a_gate_starts_as_the_scale_and_learns(gate):
+    scale = Scale("degree", power=-1)
+    net, gated = insert(build(), scale), insert(build(), scale, gate=gate)
+    torch.testing.assert_close(gated(rows(), EDGES), net(rows(), EDGES), rtol=1e-12, atol=1e-12)
+    new = set(gated.state_dict()) - set(net.state_dict())
+    assert new and all(".scale_gate." in name for name in new)
+    assert len({name.split(".scale_gate")[0] for name in new}) == 2
+    optimizer = torch.optim.SGD([p for name, p in gated.named_parameters() if "scale_gate" in name], 0.1)
+    gated(rows(), EDGES).square().sum().backward()
+    optimizer.step()
+    assert not torch.allclose(gated(rows(), EDGES), net(rows(), EDGES))
+    assert str(insertions(gated)).startswith("norms.0  LayerNorm  g(degree^-1) * N(x)")
+    twice = insert(gated, Scale("k-core"), gate=gate)
+    assert "norms.1.scale_gate_2.power" in twice.state_dict() or gate == "mlp"
+
+
+def test_scales_add_up():
+    net = insert(insert(build(), Scale("degree", power=-1)), Scale("pagerank", power=2))
+    factor = topology("pagerank", EDGES, NODES).double().square() / topology("degree", EDGES, NODES)
+    compare(net, build(factor=factor[:, None]), EDGES)
+    assert [site.equation for site in insertions(net).sites] == ["degree^-1 * N(x)"] * 2 + ["pagerank^2 * N(x)"] * 2
+
+
+def test_copies_and_pickles_stand_on_their_own():
+    net = insert(build(), Scale("degree", power=-1), gate="learned")
+    expected = net(rows(), EDGES)
+    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert torch.equal(twin(rows(), EDGES), expected)
+        assert insertions(twin) == insertions(net)
+        with torch.no_grad():
+            twin.norms[0].scale_gate.power.add_(1)
+        assert not torch.allclose(twin(rows(), EDGES), expected)
+        assert torch.equal(net(rows(), EDGES), expected)
+
+
+def test_a_model_read_in_another_process_takes_more_hooks(tmp_path):
+    """Numbers of hooks start at 0 in every process: a new hook must not take the place of one that was read."""
+    conv = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)).double()
+    net = insert(conv, Scale("mass"), values=torch.arange(1.0, NODES + 1))
+    (tmp_path / "net.pkl").write_bytes(pickle.dumps((net, rows(), net(rows()))))
+    code = (
+        "import pickle, sys, torch\n"
+        "net, x, expected = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "(number,) = net[1]._forward_hooks\n"
+        "for _ in range(number + 1): net[1].register_forward_hook(lambda *_: None)\n"
+        "assert torch.equal(net(x), expected)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "net.pkl")], check=True)
+
+
+def test_it_trains_and_evaluates():
+    torch.manual_seed(0)
+    net = insert(Net(norm=nn.BatchNorm1d).double(), Scale("degree", power=-1))
+    hand = copy.deepcopy(Net(norm=nn.BatchNorm1d, factor=1 / topology("degree", EDGES, NODES).double()[:, None]))
+    hand = hand.double()
+    hand.load_state_dict(net.state_dict())
+    for model in (net, hand):
+        optimizer = torch.optim.Adam(model.parameters(), 0.05)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(rows(), EDGES).square().sum().backward()
+            optimizer.step()
+        model.eval()
+    torch.testing.assert_close(net(rows(), EDGES), hand(rows(), EDGES), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_it_compiles(given):
+    torch._dynamo.reset()
+    values = topology("degree", EDGES, NODES) if given else None
+    net = insert(build(), Scale("degree", power=-1), gate="learned", values=values)
+    fast = torch.compile(net, backend="eager", fullgraph=given)  # the topology is computed outside the graph
+    eager = copy.deepcopy(net)
+    for _ in range(2):
+        compare(fast, eager, EDGES)
+    if not given:
+        changed = EDGES.clone()
+        changed[1] = (changed[1] + 1) % NODES
+        torch.testing.assert_close(fast(rows(), changed), eager(rows(), changed))
+
+
+def test_it_trains_under_distributed_data_parallel():
+    from torch import distributed
+
+    if not distributed.is_available():
+        pytest.skip("torch was built without distributed training")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        net = insert(build(), Scale("degree", power=-1), gate="learned")
+        parallel = nn.parallel.DistributedDataParallel(copy.deepcopy(net))
+        x = rows()
+        for model in (net, parallel):
+            model(x, EDGES).square().sum().backward()
+        for (name, one), two in zip(net.named_parameters(), parallel.module.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, two.grad, msg=name)
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_the_topology_is_computed_once_for_all_norms(monkeypatch):
+    computed = []
+    monkeypatch.setattr(memory, "topology", lambda name, *rest: computed.append(name) or topology(name, *rest))
+    net, graph = insert(build(), Scale("k-core", power=-1)), EDGES.clone()
+    first = net(rows(), graph)
+    assert torch.equal(net(rows(), graph), first)
+    assert computed == ["k-core"]
+    graph[:, -1] = torch.tensor([5, 6])
+    net(rows(), graph)
+    assert len(computed) == 2
+
+
+class WithData(nn.Module):
+    """The smallest network that takes its graph as one object."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(3)
+
+    def forward(self, data):
+        return self.norm(data.x)
+
+
+class Method(WithData):
+    """One whose norm can be reached beside its forward."""
+
+    def encode(self, x, edge_index):
+        return self.norm(x)
+
+    def forward(self, x, edge_index, batch=None):
+        return self.encode(x, edge_index)
+
+
+def test_the_graph_is_found_in_an_object_and_by_name():
+    x, pairs, scale = rows(), EDGES.flip(0), Scale("degree")
+    data = SimpleNamespace(x=x, edge_index=EDGES, pairs=pairs)
+    normed = nn.functional.layer_norm(x, (3,))
+    degree = topology("degree", EDGES, NODES).double()[:, None]
+    flipped = topology("degree", pairs, NODES).double()[:, None]
+    torch.testing.assert_close(insert(WithData().double(), scale)(data), normed * degree)
+    torch.testing.assert_close(insert(WithData().double(), scale)(data=data), normed * degree)
+    torch.testing.assert_close(insert(WithData().double(), scale, edges="data.pairs")(data), normed * flipped)
+
+
+def test_what_cannot_be_done_is_said():
+    x, scale = rows(), Scale("degree")
+    net = Method().double()
+
+    def complaint(call) -> str:
+        with pytest.raises(UsageError) as caught:
+            call()
+        return str(caught.value)
+
+    assert "did you mean 'degree'" in complaint(lambda: insert(net, Scale("dgree")))
+    assert "leave it out and name norms" in complaint(lambda: insert(net, Scale("degree", slot="final")))
+    assert "did you mean 'norm'" in complaint(lambda: insert(net, scale, after="norms"))
+    assert "chooses no module" in complaint(lambda: insert(net, scale, after=lambda *_: False))
+    assert "names 'norm' twice" in complaint(lambda: insert(net, scale, after=["norm", net.norm]))
+    assert "no part of the model" in complaint(lambda: insert(net, scale, after=nn.LayerNorm(3)))
+    assert "has no norm this function knows" in complaint(lambda: insert(nn.Linear(3, 3), scale))
+    assert "lies inside ''" in complaint(lambda: insert(net, scale, after=lambda *_: True))
+    assert "did you mean 'learned'" in complaint(lambda: insert(net, scale, gate="lerned"))
+    wrapped = nn.Sequential(nn.Sequential(nn.LayerNorm(3)))
+    assert "name the norm inside it" in complaint(lambda: insert(wrapped, scale, after="0", gate="mlp"))
+    assert "one number for each node, got (7, 2)" in complaint(lambda: insert(net, scale, values=torch.ones(NODES, 2)))
+    assert "must be positive" in complaint(lambda: insert(net, scale, values=torch.zeros(NODES)))
+    assert "no argument holds the edges" in complaint(lambda: insert(WithData().double(), scale)(SimpleNamespace(x=x)))
+    assert "7 rows where the graph has 5 nodes" in complaint(lambda: insert(net, scale, values=torch.ones(5))(x, EDGES))
+    assert "from 0 to 2" in complaint(lambda: insert(net, scale)(x[:3], EDGES))
+    method = insert(Method().double(), scale)
+    method(x, EDGES)
+    with pytest.raises(RuntimeError, match="normalized_shape"):
+        method(rows(dim=4), EDGES)  # what was held for the call that failed is gone too
+    assert "called outside the model's forward" in complaint(lambda: method.encode(x, EDGES))
+
+
+def test_the_report_says_what_the_norm_will_undo():
+    before = Scale("degree", where="before")
+    net = nn.ModuleDict({"layer": nn.LayerNorm(3, eps=1e-3), "rms": nn.RMSNorm(3), "batch": nn.BatchNorm1d(3)})
+    found = {site.name: site for site in insertions(insert(net, before)).sites}
+    assert found["layer"].equation == "N(degree * x)"
+    assert "divides the scale out again, up to its eps of 0.001" in found["layer"].note
+    assert "up to the machine epsilon" in found["rms"].note
+    assert found["batch"].note == ""
+    assert all(site.note == "" for site in insertions(insert(net, Scale("degree"))).sites)
+    messages = insert(nn.ModuleDict({"msg": npl.MsgNorm(3)}), before)
+    assert "nothing of the scale is left" in str(insertions(messages))
+    assert str(insertions(net)) == "no scale was inserted"
+    assert insertions(insert(net, before)).to_dict()["sites"][0]["name"] == "layer"
+
+
+@pytest.fixture(scope="module")
+def pyg():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # PyG's own, on import
+        return pytest.importorskip("torch_geometric", reason="torch_geometric is not installed")
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_gat_of_pyg(pyg, where):
+    from torch_geometric.nn import GAT
+
+    torch.manual_seed(0)
+    gat = GAT(3, 8, num_layers=3, out_channels=2, heads=2, norm="LayerNorm", norm_kwargs={"mode": "node"}).double()
+    scale = Scale("degree", power=-1, where=where)
+    net = insert(gat, scale)
+    assert [site.name for site in insertions(net).sites] == ["norms.0", "norms.1"]
+    factor = 1 / topology("degree", EDGES, NODES).double()[:, None]
+    h = x = rows()
+    for k in range(2):
+        h = gat.convs[k](h, EDGES)
+        h = gat.norms[k](factor * h) if where == "before" else factor * gat.norms[k](h)
+        h = gat.act(h)
+    torch.testing.assert_close(net(x, EDGES), gat.convs[2](h, EDGES), rtol=1e-12, atol=1e-12)
+
+
+def test_a_batch_of_pyg(pyg):
+    from torch_geometric.data import Batch, Data
+
+    graphs = [Data(x=rows(seed=seed), edge_index=EDGES) for seed in range(3)]
+    net = insert(WithData().double(), Scale("pagerank"))
+    together = net(Batch.from_data_list(graphs))
+    torch.testing.assert_close(together, torch.cat([net(graph) for graph in graphs]), rtol=1e-6, atol=1e-6)
+
+
+def test_survival_says_where_it_is_worth_it(pyg):
+    """Before a norm over features a change of the scalar is not heard; after it, it is, as survival predicts."""
+    from torch_geometric.nn import GAT
+
+    torch.manual_seed(0)
+    gat = GAT(3, 16, num_layers=3, out_channels=2, norm="LayerNorm", norm_kwargs={"mode": "node"}).double()
+    table = npl.survival(gat, rows(), EDGES)
+    assert all(site.kept < 1e-2 and site.after > 0.05 for site in table.sites)
+    values = torch.ones(NODES, dtype=torch.float64)
+    change = torch.where(torch.arange(NODES) % 2 == 0, 2.0, 0.5).double()
+
+    @torch.no_grad()
+    def heard(where):
+        scale = Scale("mass", where=where)
+        y = insert(gat, scale, values=values)(rows(), EDGES)
+        return float((insert(gat, scale, values=values * change)(rows(), EDGES) - y).norm() / y.norm())
+
+    assert heard("before") < 0.02 < 0.05 < heard("after")
+    again = npl.survival(insert(gat, Scale("degree", power=-1)), rows(), EDGES)
+    assert [site.name for site in again.sites] == [site.name for site in table.sites]
+    assert {site.method for site in again.sites} == {"jvp"}
+    assert all(site.kept < 1e-2 and site.after > 0.05 for site in again.sites)

@@ -1,0 +1,253 @@
+"""The CausalRN study's parts: their plans, what one trial of each says, its claims, and the figures from them."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.lab.trials.test_runner import Counting
+
+from normplace import UsageError
+from normplace.lab.report.charts import render_chart
+from normplace.lab.studies.causalrn import STUDY, ablation, fixed, head, language, networks, scaling, state, variable
+from normplace.lab.studies.causalrn.ablation import AblationTrial
+from normplace.lab.studies.causalrn.claims import CLAIMS
+from normplace.lab.studies.causalrn.fixed import FixedTrial
+from normplace.lab.studies.causalrn.head import HeadTrial
+from normplace.lab.studies.causalrn.language import LanguageTrial
+from normplace.lab.studies.causalrn.measures import growth, rows_per_token, worst
+from normplace.lab.studies.causalrn.recall import RecallTrial
+from normplace.lab.studies.causalrn.scaling import ScalingTrial
+from normplace.lab.studies.causalrn.state import StateTrial
+from normplace.lab.studies.causalrn.variable import VariableTrial
+from normplace.lab.trials.claims import State, Verdict, judge
+from normplace.lab.trials.lines import SCALES
+from normplace.lab.trials.progress import Progress
+from normplace.lab.trials.results import Line
+from normplace.lab.trials.runner import Run
+from normplace.models.sequence import RelationBranch, count_parameters
+from normplace.ops.relation import relation_scan
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL = {"dim": 32, "depth": 1, "device": "cpu"}
+COPY = FixedTrial(
+    network="pairwise", length=4, seed=0, letters=8, steps=150, batch_size=32, learning_rate=1e-2, every=25, **SMALL
+)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_scale_is_planned(scale):
+    planned = Run(STUDY, scale).plan().values()
+    without = {"recall"} if scale == "laptop" else set()
+    assert {trial.part for trial in planned} == {part.name for part in STUDY.parts} - without
+
+
+def test_full_scale_has_the_lengths_and_seeds_it_promises():
+    trials = list(fixed.plan("full"))
+    assert {trial.length for trial in trials} == {64, 128, 300}
+    assert {trial.seed for trial in trials} == set(range(5))
+    cells = {(t.pair_norm, t.activation, t.post_norm) for t in ablation.plan("full")}
+    assert len(cells) == 3 * 4 * 2
+    assert max(next(variable.plan("full")).tested) == 1000
+
+
+@pytest.mark.parametrize("network", networks.NETWORKS)
+@pytest.mark.parametrize("dim", [16, 48, 128])
+def test_equal_networks_are_equal_within_two_percent(network, dim):
+    sizes = [count_parameters(networks.build(name, 29, dim, 2, heads=1, context=34)) for name in ("pairwise", network)]
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.02)
+    trial = LanguageTrial(network=network, seed=0, dim=dim, depth=2, context=32)
+    wanted = count_parameters(language.build(replace(trial, network="transformer")))
+    assert count_parameters(language.build(trial)) == pytest.approx(wanted, rel=0.02)
+
+
+def test_published_networks_have_one_width():
+    sizes = [networks.build(name, 29, 48, 2, size="published", context=34).dim for name in networks.NETWORKS]
+    assert set(sizes) == {48}
+
+
+def test_a_trial_copies_and_is_a_pure_function_of_its_configuration():
+    before = torch.get_rng_state()
+    outcome = fixed.run(COPY)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert outcome == fixed.run(COPY)
+    assert outcome.metrics["string"] > 0.9
+    assert outcome.metrics["decoded_string"] > 0.9
+    assert outcome.series["character"][-1] > outcome.series["character"][0]
+    assert fixed.run(replace(COPY, steps=2, seed=1)).metrics["string"] == 0
+
+
+def test_training_ends_early_only_where_the_configuration_says_so():
+    easy = replace(COPY, length=1, letters=1, steps=100, every=10)
+    assert fixed.run(easy).metrics["steps"] < 100
+    assert fixed.run(replace(easy, stop_when_perfect=False)).metrics["steps"] == 100
+
+
+def test_the_rounded_scan_is_the_scan_but_for_its_rounding():
+    class Unrounded(state.RoundedScan):
+        def rounded(self, state):
+            return state
+
+    a, b = torch.randn(2, 3, 40, 16, generator=torch.Generator().manual_seed(0))
+    for post_norm in (True, False):
+        options = {"norm": "separate", "post_norm": post_norm}
+        wanted = relation_scan(a, b, **options)
+        torch.testing.assert_close(Unrounded(16, **options).relate(a, b, None), wanted, atol=1e-5, rtol=1e-4)
+        rounded = state.RoundedScan(16, **options).relate(a, b, None)
+        assert 1e-3 < ((rounded - wanted).norm() / wanted.norm()) < 0.05
+    trial = StateTrial(state="bfloat16", length=3, seed=0, **SMALL)
+    (block, *_) = state.network_for(trial, fixed.FixedCopy(3)).blocks[0]
+    assert isinstance(block.branch, state.RoundedScan)
+    plain = state.network_for(replace(trial, state="float32"), fixed.FixedCopy(3)).blocks[0][0]
+    assert type(plain.branch) is RelationBranch
+
+
+def test_the_head_retrieves_only_with_the_joint_norm():
+    trial = HeadTrial(pair_norm="joint", activation="exp", length=512, seed=0, device="cpu")
+    assert head.run(trial).metrics["accuracy"] == 1
+    assert head.run(replace(trial, pair_norm="separate")).metrics["accuracy"] < 0.2
+    assert head.run(replace(trial, pair_norm="none")).metrics["accuracy"] < 0.2
+    assert head.run(replace(trial, activation="relu", length=4096, queries=30)).metrics["accuracy"] < 0.95
+
+
+def test_costs_grow_as_the_forms_say():
+    lines = [
+        line("scaling", 0, scaling.run(trial).metrics, form=form, length=n)
+        for form in scaling.FORMS
+        for n in (64, 256, 512)
+        for trial in (ScalingTrial(form=form, length=n, seed=0, dim=32, depth=1),)
+    ]
+    assert growth(lines, "elements", "scan")[0] < 1.1
+    assert growth(lines, "elements", "pairwise")[0] > 1.7
+    assert rows_per_token(lines, "pairwise") == {0: 1}
+    assert rows_per_token(lines, "scan") == {0: 0}
+
+
+def line(part: str, seed: int, metrics: dict[str, float], **config) -> Line:
+    return Line(
+        study="causalrn", part=part, scale="full", hash=f"{part}{seed}{config}", config=config, seed=seed, status="ok",
+        overrides={}, seconds=1.0, finished="", versions={}, hardware={}, metrics=metrics, series={},
+    )  # fmt: skip
+
+
+def verdict(name: str, lines: list[Line]) -> Verdict:
+    (claim,) = (claim for claim in CLAIMS if claim.id == name)
+    return judge(claim, lines).verdict
+
+
+def copies(network: str, size: str, string: dict[int, float], seeds: int = 5) -> list[Line]:
+    return [
+        line("copying-fixed", seed, {"string": value}, network=network, size=size, length=n)
+        for n, value in string.items()
+        for seed in range(seeds)
+    ]
+
+
+def test_copying_is_judged_by_the_worst_length():
+    ours = copies("pairwise", "equal", {64: 1.0, 300: 0.97})
+    larger = copies("transformer", "published", {64: 1.0, 300: 1.0})
+    assert set(worst(ours, "string", network="pairwise").values()) == {0.97}
+    assert verdict("copies-like-a-transformer", ours + larger) == Verdict.REPRODUCED
+    assert verdict("copies-at-equal-parameters", ours + larger) == Verdict.NOT_TESTED
+    poor = copies("pairwise", "equal", {64: 1.0, 300: 0.2})
+    assert verdict("copies-like-a-transformer", poor + larger) == Verdict.NOT_REPRODUCED
+    small = copies("transformer", "equal", {64: 0.9, 300: 0.6})
+    assert verdict("copies-at-equal-parameters", ours + small) == Verdict.REPRODUCED
+    assert verdict("copies-at-equal-parameters", poor + small) == Verdict.NOT_REPRODUCED
+
+
+def test_an_opponent_that_did_not_learn_voids_the_comparison():
+    ours = copies("pairwise", "equal", {64: 1.0, 300: 0.97})
+    failed = copies("transformer", "equal", {64: 1.0, 300: 0.0})
+    (claim,) = (claim for claim in CLAIMS if claim.id == "copies-at-equal-parameters")
+    judgement = judge(claim, ours + failed)
+    assert judgement.verdict == Verdict.VOID
+    assert [measured.state for measured in judgement.later] == [State.HELD]  # at 64 characters it did learn
+    varying = {"pairwise": 1.0, "transformer": 0.0}
+    lines = [
+        line("copying-variable", seed, {"string": value, "reach": 1.0}, network=name, positions="none")
+        for name, value in varying.items()
+        for seed in range(3)
+    ]
+    assert verdict("copies-varying-lengths", lines) == Verdict.VOID
+
+
+def test_one_collapsed_opponent_does_not_leave_a_clear_lead_open():
+    # Student's interval of these leads, [-0.36, 0.75], reaches below every one of them.
+    ours = copies("pairwise", "equal", {64: 1.0})
+    theirs = copies("transformer", "equal", {64: 1.0})
+    theirs[0] = replace(theirs[0], metrics={"string": 0.0})
+    assert verdict("copies-at-equal-parameters", ours + theirs) == Verdict.REPRODUCED
+    few = [entry for entry in ours + theirs if entry.seed < 3]
+    assert verdict("copies-at-equal-parameters", few) == Verdict.UNDECIDED
+
+
+def test_recall_that_nobody_learned_is_void():
+    lines = [
+        line("recall", seed, {"accuracy": value}, network=name, pairs=16)
+        for name, value in (("pairwise", 0.09), ("transformer", 0.07), ("scan", 0.01))
+        for seed in range(3)
+    ]
+    assert verdict("recalls", lines) == Verdict.VOID
+
+
+def test_the_ablation_is_judged_cell_by_cell():
+    def cell(string, **changed):
+        fields = {"pair_norm": "joint", "activation": "exp", "post_norm": True, **changed}
+        return [line("ablation", seed, {"string": string}, **fields) for seed in range(3)]
+
+    lines = cell(1.0) + cell(0.0, pair_norm="separate") + cell(0.05, pair_norm="none")
+    assert verdict("norm-of-pairs-is-needed", lines) == Verdict.REPRODUCED
+    lines += cell(0.9, activation="relu") + cell(0.9, activation="gelu") + cell(0.0, activation="elu")
+    assert verdict("exponential-is-needed", lines) == Verdict.MIXED
+    lost = [entry for entry in lines if entry.metrics["string"] < 1] + cell(0.2)
+    assert verdict("exponential-is-needed", lost) == Verdict.VOID  # nothing was there to lose
+
+
+def test_claims_have_names_of_their_own():
+    assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
+
+
+MISTAKES = [
+    (lambda: replace(COPY, network="pairwize"), "did you mean 'pairwise'"),
+    (lambda: replace(COPY, size="equals"), "did you mean 'equal'"),
+    (lambda: replace(COPY, steps=0), "steps must be at least 1"),
+    (
+        lambda: AblationTrial(pair_norm="joint", activation="tanh", post_norm=True, length=4, seed=0),
+        "unknown activation",
+    ),
+    (lambda: StateTrial(state="float16", length=4, seed=0), "unknown state"),
+    (lambda: VariableTrial(network="scan", positions="learned", seed=0), "learned positions end with training"),
+    (lambda: VariableTrial(network="scan", positions="none", seed=0, longest=40), "must be among those tested"),
+    (lambda: RecallTrial(network="scam", pairs=2, seed=0), "did you mean 'scan'"),
+    (lambda: ScalingTrial(form="scam", length=8, seed=0), "did you mean 'scan'"),
+    (lambda: HeadTrial(pair_norm="joint", activation="exp", length=1, seed=0), "two keys or more"),
+    (lambda: LanguageTrial(network="scam", seed=0), "did you mean 'scan'"),
+]
+
+
+@pytest.mark.parametrize(("call", "reason"), MISTAKES)
+def test_mistakes_are_named(call, reason):
+    with pytest.raises(UsageError, match=reason):
+        call()
+
+
+def test_text_that_is_not_there_is_left_out():
+    ready = STUDY.part("language").ready
+    assert ready(LanguageTrial(network="scan", seed=0)) is None
+    assert "there is no text 'nowhere'" in str(ready(LanguageTrial(network="scan", seed=0, text="nowhere")))
+
+
+def test_figures_of_every_part_can_be_drawn(tmp_path):
+    pytest.importorskip("vl_convert")
+    lines = Run(STUDY, "smoke", {"device": "cpu"}).execute(tmp_path / "out", Counting(), Progress(io.StringIO()))
+    assert {entry.status for entry in lines} == {"ok"}, [entry.error for entry in lines if entry.status != "ok"][:1]
+    figures = STUDY.figures(lines)
+    assert len({figure.title for figure in figures}) == len(figures) == 8
+    for number, figure in enumerate(figures):
+        assert figure.rows
+        assert render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=f"f{number}").startswith("<svg")
+    assert STUDY.figures([]) == []

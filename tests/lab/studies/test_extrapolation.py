@@ -1,0 +1,226 @@
+"""The extrapolation study's parts: their plans, what one trial of each says, and the figures from them."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.lab.tasks.tables import accept, csv, protein_table, some_faces
+from tests.lab.trials.test_runner import Counting
+
+from normplace import UsageError
+from normplace.lab.report.charts import render_chart
+from normplace.lab.studies.extrapolation import STUDY, kernels, tabular, wide
+from normplace.lab.studies.extrapolation.claims import CLAIMS
+from normplace.lab.studies.extrapolation.claims.published import FACES, PROTEIN
+from normplace.lab.studies.extrapolation.faces import FacesTrial
+from normplace.lab.studies.extrapolation.protein import LEARNERS, ProteinTrial
+from normplace.lab.studies.extrapolation.sequence import SequenceTrial
+from normplace.lab.studies.extrapolation.sequence_model import SequenceRegressor
+from normplace.lab.studies.extrapolation.toy import ToyTrial
+from normplace.lab.tasks.faces import write_faces
+from normplace.lab.trials.lines import SCALES
+from normplace.lab.trials.progress import Progress
+from normplace.lab.trials.runner import Run
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """Stand-ins for both data sets, in the folder where a user would put them."""
+    table = protein_table()
+    accept(monkeypatch, table)
+    (tmp_path / "CASP.csv").write_bytes(csv(table))
+    write_faces(some_faces(), tmp_path / "faces" / "utkface_descriptors.npz")
+    monkeypatch.setenv("NORMPLACE_DATA", str(tmp_path))
+    return tmp_path
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def run(part: str, trial):
+    return STUDY.part(part).run(trial)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_scale_is_planned_without_data(scale):
+    planned = Run(STUDY, scale).plan().values()
+    assert {trial.part for trial in planned} == {"toy", "kernels", "wide", "variants", "sequence", "protein", "faces"}
+
+
+def test_full_scale_is_the_papers():
+    full = {part.name: list(part.plan("full")) for part in STUDY.parts}
+    assert {trial.epochs for trial in full["protein"]} == {2500}
+    assert {(trial.rows, trial.batch_size, trial.learning_rate) for trial in full["protein"]} == {(0, 0, 1e-3)}
+    assert len(full["protein"]) == 10 * 5
+    assert len(full["faces"]) == 250 * 4
+    rates = {trial.norm_at: trial.learning_rate for trial in full["faces"]}
+    assert rates == {"none": 1e-3, "first": 1e-3, "last": 3e-3, "every": 3e-3}
+
+
+def test_claims_need_no_more_seeds_than_the_laptop_plan_has():
+    assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
+    for part in STUDY.parts:
+        assert len({trial.seed for trial in part.plan("laptop")}) >= 5
+
+
+def test_batchnorm_grows_and_layernorm_does_not():
+    trial = ToyTrial("linear", "every", 0, epochs=60)
+    assert run("variants", trial).metrics["growth"] < 0.05
+    assert run("variants", replace(trial, norm="batch")).metrics["growth"] > 0.9
+    with pytest.raises(UsageError, match="unknown norm 'btach': did you mean 'batch'"):
+        replace(trial, norm="btach")
+
+
+@pytest.mark.parametrize("activation", ["gelu", "silu"])
+def test_smooth_activations(activation):
+    trial = ToyTrial("quadratic", "none", 0, epochs=30, activation=activation)
+    assert run("variants", trial).metrics["growth"] > 0.9
+    assert run("variants", replace(trial, norm_at="first")).metrics["growth"] < 0.05
+
+
+def test_the_transformer_looks_back_only():
+    model = SequenceRegressor(16, 4, 2, True, torch.Generator().manual_seed(0))
+    values = torch.randn(3, 9, generator=torch.Generator().manual_seed(1))
+    changed = values.clone()
+    changed[:, 6] += 1
+    before, after = model(values), model(changed)
+    torch.testing.assert_close(before[:, :6], after[:, :6])
+    assert not torch.allclose(before[:, 6:], after[:, 6:])
+    with pytest.raises(UsageError, match="3 heads cannot share a width of 16"):
+        SequenceRegressor(16, 3, 2, True, torch.Generator())
+
+
+def test_attention_equals_its_formula():
+    from normplace.lab.studies.extrapolation.sequence_model import CausalAttention
+
+    attention = CausalAttention(6, 2, torch.Generator().manual_seed(0)).double()
+    x = torch.randn(2, 5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    query, key, value = attention.read(x).split(6, dim=-1)
+    mask = torch.ones(5, 5, dtype=torch.bool).tril()
+    heads = []
+    for h in (slice(0, 3), slice(3, 6)):
+        scores = query[..., h] @ key[..., h].mT / math.sqrt(3)
+        heads.append(scores.masked_fill(~mask, -math.inf).softmax(-1) @ value[..., h])
+    torch.testing.assert_close(attention(x), attention.write(torch.cat(heads, -1)))
+
+
+def test_the_sequence_part_with_and_without_the_norm():
+    trial = SequenceTrial("embedding", 0, sequences=32, epochs=3, batch_size=16)
+    normed, bare = run("sequence", trial), run("sequence", replace(trial, norm_at="none"))
+    assert normed.metrics["growth"] < 0.1
+    assert bare.metrics["growth"] > 0.9
+    assert len(normed.series["position"]) == len(normed.series["error"]) == 80
+    with pytest.raises(UsageError, match="did you mean 'embedding'"):
+        SequenceTrial("embeding", 0)
+
+
+def test_a_continuation_that_overflows_is_large_not_lost(monkeypatch):
+    monkeypatch.setattr(
+        "normplace.lab.studies.extrapolation.sequence.roll_out",
+        lambda model, given, length: torch.full((len(given), length), math.nan),
+    )
+    trial = SequenceTrial("none", 0, sequences=8, epochs=1)
+    assert run("sequence", trial).metrics["reach_decades"] > 29
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_protein(learner, data):
+    if learner == "xgboost":
+        pytest.importorskip("xgboost")
+    outcome = run("protein", ProteinTrial(learner, 0, epochs=100, learning_rate=1e-2, rounds=30))
+    assert outcome.metrics["id_r2"] > 0.7
+    assert outcome.metrics["ood_excess"] <= outcome.metrics["ood_largest"]
+    assert outcome.metrics["ood_p999"] <= outcome.metrics["ood_largest"]
+    assert sum(outcome.series["share"]) == pytest.approx(1, abs=1e-6)
+    assert len(outcome.series["area"]) == len(outcome.series["error"])
+    assert run("protein", ProteinTrial("none", 1, rows=50, epochs=3)) == run(
+        "protein", ProteinTrial("none", 1, rows=50, epochs=3)
+    )
+
+
+def test_without_xgboost_its_trials_say_so(data, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    part = STUDY.part("protein")
+    assert part.ready(ProteinTrial("first", 0)) is None
+    assert part.ready(ProteinTrial("xgboost", 0)) == tabular.xgboost_obstacle()
+    assert "pip install 'normplace[trees]'" in str(tabular.xgboost_obstacle())
+    with pytest.raises(UsageError, match="or xgboost-cpu"):
+        part.run(ProteinTrial("xgboost", 0))
+
+
+def test_faces(data):
+    outcome = run("faces", FacesTrial("first", 0, epochs=30, batch_size=16, learning_rate=3e-3))
+    assert outcome.metrics["id_r2"] > 0.5
+    assert outcome.series["similarity"] == sorted(outcome.series["similarity"])
+
+
+def test_parts_without_their_data_are_left_out():
+    protein, faces = STUDY.part("protein"), STUDY.part("faces")
+    assert "NORMPLACE_OFFLINE is set" in str(protein.ready(ProteinTrial("none", 0)))
+    assert "there is no file 'gone.csv'" in str(protein.ready(ProteinTrial("none", 0, table="gone.csv")))
+    assert "describe_folder" in str(faces.ready(FacesTrial("none", 0)))
+
+
+def test_bins():
+    values = torch.tensor([-100.0, 0.5, 1.0, 99.0])
+    assert tabular.histogram(values, [0.0, 1.0, 2.0]) == [0.5, 0.5]
+    means = tabular.binned_mean(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0.0, 0.5, 1.5]), [0.0, 1.0, 2.0], fewest=2)
+    assert means[0] == 2
+    assert math.isnan(means[1])
+    assert tabular.centres([0.0, 1.0, 3.0]) == [0.5, 2.0]
+
+
+def test_bad_settings():
+    with pytest.raises(UsageError, match="unknown learner 'xgbost': did you mean 'xgboost'"):
+        ProteinTrial("xgbost", 0)
+    with pytest.raises(UsageError, match="rows must be at least 0"):
+        ProteinTrial("none", 0, rows=-1)
+    with pytest.raises(UsageError, match="epochs must be at least 1"):
+        FacesTrial("none", 0, epochs=0)
+
+
+def test_figures_of_every_part_can_be_drawn(data, tmp_path):
+    pytest.importorskip("vl_convert")
+    overrides = {"epochs": 2, "rows": 50, "sequences": 8, "rounds": 2}
+    lines = Run(STUDY, "smoke", overrides).execute(tmp_path / "out", Counting(), Progress(io.StringIO()))
+    assert {line.status for line in lines} == {"ok"}
+    figures = STUDY.figures(lines)
+    assert len({figure.title for figure in figures}) == len(figures) == 17
+    drawn = {}
+    for n, figure in enumerate(figures):
+        assert figure.rows
+        drawn[figure.title] = render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=f"f{n}")
+        assert drawn[figure.title].startswith("<svg")
+    assert sum("published" in chart for title, chart in drawn.items() if "R²" in title) == 2
+    assert STUDY.figures([]) == []
+    only = [line for line in lines if line.part == "sequence"]
+    assert len(STUDY.figures(only)) == 2
+
+
+def test_the_published_tables_are_the_papers():
+    assert PROTEIN["ood_r2"]["none"] == (0.31, 0.02)
+    assert PROTEIN["id_r2"]["xgboost"] == (0.61, 0.01)
+    assert {key: mean for key, (mean, _) in FACES["ood_r2"].items()} == {
+        "none": 0.27, "first": 0.47, "last": 0.36, "every": 0.42,
+    }  # fmt: skip
+
+
+def test_kernel_lines_hold_the_kernel_of_the_network_and_of_its_limit():
+    outcome = kernels.run(kernels.KernelTrial("none", seed=0, width=2048))
+    assert outcome.metrics["distance_to_infinite"] < 0.15
+    assert outcome.metrics["diagonal_growth"] == pytest.approx(2, abs=0.1)
+    assert len(outcome.series["kernel"]) == len(outcome.series["infinite"]) == kernels.POINTS * (kernels.POINTS + 1) / 2
+
+
+def test_wide_networks_come_nearer_to_the_prediction():
+    near, far = (
+        sum(wide.run(wide.WideTrial("first", width, seed, steps=40)).metrics["distance"] for seed in range(4))
+        for width in (1024, 32)
+    )
+    assert near < 0.7 * far

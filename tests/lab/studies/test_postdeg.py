@@ -1,0 +1,183 @@
+"""The postdeg study's own parts: their plans, what a trial says, and what claims and figures make of lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba", reason="node selection needs numba")
+pytest.importorskip("torch_geometric", reason="the study's convolutions are PyG's")
+
+from normplace import UsageError
+from normplace.lab.report.charts import render_chart
+from normplace.lab.studies.postdeg import STUDY, selection, topologies
+from normplace.lab.studies.postdeg.claims import CLAIMS
+from normplace.lab.studies.postdeg.claims.gains import RANDOM_ORDER, cell, gain, share_kept, wins
+from normplace.lab.studies.postdeg.figures import figures
+from normplace.lab.studies.postdeg.selection import SelectionTrial
+from normplace.lab.studies.postdeg.topologies import TopologyTrial
+from normplace.lab.tasks.selection import barabasi_albert, mixed_graphs, random_order
+from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
+from normplace.lab.trials.claims import Verdict, judge
+from normplace.lab.trials.config import config_dict
+from normplace.lab.trials.results import Line
+
+QUICK = {"steps": 2, "train_graphs": 4, "test_graphs": 2}
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def line(part, config, metrics) -> Line:
+    """A line as a finished trial leaves it."""
+    return Line(
+        study="postdeg",
+        part=part,
+        scale="full",
+        hash="",
+        config=config_dict(config),
+        seed=config.seed,
+        status="ok",
+        metrics=metrics,
+    )
+
+
+def made_up(task, values, **chosen):
+    """Lines of trials with these values, one per seed."""
+    return [
+        line("selection", SelectionTrial(task, seed, **chosen), {"value": value}) for seed, value in enumerate(values)
+    ]
+
+
+def test_the_full_map_has_every_cell_once_with_ten_seeds():
+    trials = list(selection.plan("full"))
+    assert len(set(trials)) == len(trials) == 2730
+    cells = {(t.aggregation, t.features, t.slot) for t in trials if t.power == -1 and t.eps == 1e-5}
+    assert len(cells) == 3 * 3 * 4
+    assert {t.power for t in trials if t.slot == "head"} == {-1.0, -0.5, 0.5, 1.0}
+    assert {t.seed for t in trials} == set(range(10))
+
+
+@pytest.mark.parametrize("task", RANDOM_ORDER)
+def test_the_value_of_a_random_order(task):
+    unseen = mixed_graphs(32, 100, 200, np.random.default_rng([0, 1]))
+    generator = np.random.default_rng(2)
+    measure = InfluenceReward(simulations=400) if task == "influence" else REWARDS[task]
+    rewards = [
+        float(measure.rewards(graph, random_order(graph, generator)[None], seed=n)[0]) for n, graph in enumerate(unseen)
+    ]
+    found = np.mean(rewards) if task != "dismantling" else 1 - np.mean(rewards)
+    assert found == pytest.approx(RANDOM_ORDER[task], abs=0.03)
+
+
+def test_every_claim_finds_its_lines_in_the_full_plan():
+    planned = [
+        line(
+            part.name, trial, {"value": 1.0, "recall": 1.0, "ndcg": 1.0, "length_slope": 1.0, "test": 1.0, "heard": 1.0}
+        )
+        for part in STUDY.parts
+        if part.name != "topologies"
+        for trial in part.plan("full")
+    ]
+    for claim in CLAIMS:
+        if not any(word in claim.id for word in ("learned", "real-graphs")):
+            assert judge(claim, planned).verdict is not Verdict.NOT_TESTED, claim.id
+
+
+@pytest.mark.parametrize("chosen", [{}, {"slot": "none"}, {"extra_norm": True}, {"gate": "mlp"}, {"slot": "head"}])
+def test_a_trial_is_a_function_of_its_configuration(chosen):
+    trial = SelectionTrial("dismantling", 3, **chosen, **QUICK)
+    first = selection.run(trial).metrics
+    assert first == selection.run(trial).metrics
+    assert 0 < first["value"] < 1
+    assert first != selection.run(replace(trial, seed=4)).metrics
+
+
+def test_the_scale_stands_where_the_trial_says():
+    options = selection.stack_options(SelectionTrial("influence", 0, slot="before", power=0.5, eps=0.1))
+    assert (options["scale"].where, options["scale"].power, options["scale"].slot) == ("before", 0.5, None)
+    assert options["norm"](4).eps == 0.1
+    assert selection.stack_options(SelectionTrial("influence", 0, slot="head"))["scale"].slot == "final"
+    assert selection.stack_options(SelectionTrial("influence", 0, slot="none"))["scale"] is None
+
+
+def test_gains_are_relative_paired_and_turned_towards_better():
+    backbone = {"slot": "none"}
+    lines = made_up("dismantling", [0.4, 0.5], slot="none") + made_up("dismantling", [0.2, 0.6])
+    assert gain(lines, "dismantling", {}, backbone) == pytest.approx({0: 0.5, 1: -0.2})
+    assert wins(lines, "dismantling", {}, backbone) == {0: 1.0, 1: 0.0}
+    lines += made_up("influence", [0.4, 0.5], slot="none") + made_up("influence", [0.6, 0.5])
+    lines += made_up("influence", [0.4, 0.55], slot="before")
+    assert gain(lines, "influence", {}, backbone) == pytest.approx({0: 0.5, 1: 0.0})
+    # PostDeg's mean gain is 0.25; the control's gains are 0 and 0.1.
+    assert share_kept(lines, "influence", {"slot": "before"}, backbone) == pytest.approx({0: 0.0, 1: 0.4})
+    assert share_kept([], "influence", {"slot": "before"}, backbone) == {}
+
+
+def test_a_cell_names_all_that_tells_policies_apart():
+    assert cell(slot="none")["power"] == -1.0
+    assert not {"task", "seed", "steps"} & cell().keys()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "sentence"),
+    [
+        ({"task": "influenc"}, "unknown task 'influenc': did you mean 'influence'"),
+        ({"slot": "afer"}, "unknown slot 'afer': did you mean 'after'"),
+        ({"aggregation": "max"}, "unknown aggregation 'max'"),
+        ({"features": "x"}, "unknown input 'x'"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+    ],
+)
+def test_bad_configurations_have_a_sentence(chosen, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        SelectionTrial(**{"task": "influence", "seed": 0, **chosen})
+
+
+@pytest.fixture
+def real_graphs(tmp_path, monkeypatch):
+    """Small stand-ins for the real graphs."""
+    (tmp_path / "topology").mkdir()
+    for number, name in enumerate(("advogato", "petster-hamster")):
+        graph = barabasi_albert(60 + 20 * number, 2, np.random.default_rng(number))
+        np.savez(tmp_path / "topology" / f"{name}.npz", num_nodes=graph.num_nodes, edges=graph.edges())
+    monkeypatch.setenv("NORMPLACE_DATA", str(tmp_path))
+    return ("advogato", "petster-hamster")
+
+
+@pytest.mark.parametrize("method", [*topologies.CLASSICAL, "ln", "degree-postdeg"])
+@pytest.mark.parametrize("task", topologies.TASKS)
+def test_every_method_orders_real_graphs(real_graphs, task, method):
+    if task == "dismantling" and method == "ris":
+        pytest.skip("RIS greedy chooses seeds, not an order of removals")
+    trial = TopologyTrial(task, method, 0, steps=2, graphs=real_graphs, simulations=20, device="cpu")
+    assert topologies.ready(trial) is None
+    metrics = topologies.run(trial).metrics
+    measure = "R" if task == "dismantling" else "spread"
+    names = real_graphs + tuple(f"{name}+adaptive" for name in real_graphs) * (method in topologies.LEARNED)
+    assert {key for key in metrics if key.startswith(f"{measure}/")} == {f"{measure}/{name}" for name in names}
+    assert all(0 < metrics[f"{measure}/{name}"] < 1 for name in names)
+
+
+def test_a_missing_graph_is_named(real_graphs):
+    trial = TopologyTrial("dismantling", "degree", 0, graphs=("advogato", "cit-HepPh"))
+    assert "the graph cit-HepPh is not here" in (topologies.ready(trial) or "")
+    with pytest.raises(UsageError, match="unknown method 'corhd': did you mean 'corehd'"):
+        TopologyTrial("dismantling", "corhd", 0)
+
+
+def test_figures_can_be_drawn_from_a_full_plan():
+    generator = np.random.default_rng(0)
+    lines = [line("selection", trial, {"value": generator.uniform(0.2, 0.4)}) for trial in selection.plan("full")]
+    for trial in topologies.plan("full"):
+        measures = ("R", "AUC") if trial.task == "dismantling" else ("spread",)
+        suffixes = ("", topologies.ADAPTIVE) if trial.method in topologies.LEARNED else ("",)
+        keys = [f"{m}/{g}{s}" for m in measures for g in trial.graphs for s in suffixes]
+        lines.append(line("topologies", trial, {key: generator.uniform(0.1, 0.2) for key in keys}))
+    drawn = figures(lines)
+    assert len(drawn) == 6
+    for figure in drawn:
+        assert "<svg" in render_chart(figure.spec, figure.rows, alt=figure.alt, prefix="f")
+    assert figures([]) == []

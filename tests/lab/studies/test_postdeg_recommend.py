@@ -1,0 +1,150 @@
+"""The recommendation part: its plans, its trials on data of the user's own, its figures."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.lab.tasks.recommend.recommend_cases import clustered
+from tests.lab.trials.test_runner import Counting
+
+from normplace import UsageError
+from normplace.lab.report.charts import render_chart
+from normplace.lab.studies.postdeg import recommend
+from normplace.lab.studies.postdeg.claims import recommend as claims_recommend
+from normplace.lab.studies.postdeg.figures import recommend as figures_recommend
+from normplace.lab.studies.postdeg.recommend import CELLS, PART, RecommendTrial
+from normplace.lab.trials.progress import Progress
+from normplace.lab.trials.runner import Run
+from normplace.lab.trials.study import Study
+
+STUDY = Study(
+    name="recommend-alone",
+    title="",
+    paper="",
+    summary="",
+    reference="tests.lab.studies.test_postdeg_recommend:STUDY",
+    parts=(PART,),
+    claims=claims_recommend.CLAIMS,
+    figures=figures_recommend.figures,
+)
+
+
+@pytest.fixture
+def own(tmp_path):
+    data = clustered()
+    path = tmp_path / "own.npz"
+    np.savez(path, num_users=60, num_items=40, train=data.train.numpy(), test=data.test.numpy())
+    return RecommendTrial("own", "normalized", 0, epochs=6, batch_size=64, learning_rate=0.02, dim=8, table=str(path))
+
+
+def test_the_scale_before_is_divided_out_and_after_it_is_not(own):
+    none, before, after = (
+        PART.run(replace(own, where=where, power=-0.5 if where != "none" else 0.0)).metrics
+        for where in ("none", "before", "after")
+    )
+    # One block's input is not normalized, so eps keeps the scale from being divided out exactly.
+    assert before["length_slope"] == pytest.approx(none["length_slope"], abs=0.02)
+    assert after["length_slope"] < none["length_slope"] - 0.25
+    assert PART.run(own).metrics == none
+
+
+def test_lightgcn_foresees_what_groups_like(own):
+    outcome = PART.run(replace(own, model="lightgcn", norm="none", placement="none", learning_rate=0.05, epochs=10))
+    assert outcome.metrics["recall"] > 0.9
+    assert outcome.series["epoch"] == [3, 5, 8, 10]
+    assert outcome.series["recall"][-1] == outcome.metrics["recall"]
+    assert outcome.series["ndcg"][-1] == outcome.metrics["ndcg"]
+
+
+def test_the_slope_is_the_exponent():
+    degree = torch.tensor([1.0, 2.0, 5.0, 30.0])
+    rows = torch.tensor([[3.0, 4.0]]) * degree[:, None] ** -0.5
+    assert recommend.length_slope(rows, degree) == pytest.approx(-0.5)
+
+
+def test_a_relative_scalar_has_geometric_mean_one():
+    values = recommend.relative("degree", clustered())
+    assert float(values.log().mean()) == pytest.approx(0, abs=1e-5)
+    assert float(values.max() / values.min()) > 1.5
+
+
+def test_plans():
+    full, laptop = list(PART.plan("full")), list(PART.plan("laptop"))
+    assert {trial.dataset for trial in full} == {"gowalla"}
+    assert len(full) == 5 * len(CELLS)
+    assert {(trial.dim, trial.l2) for trial in full} == {(64, 1e-4)}
+    assert {trial.dataset for trial in laptop} == {"movielens"}
+    assert len(laptop) == 5 * (len(CELLS) - 1)
+    for trials in (full, laptop):
+        settings = {(t.epochs, t.batch_size, t.learning_rate) for t in trials if t.model == "normalized"}
+        assert len(settings) == 1, "cells that are compared differ in their scale alone"
+    assert {recommend.title(trial) for trial in full} == set(CELLS)
+    assert "degree^-1 after" in recommend.title(replace(full[2], where="after", power=-1.0))
+
+
+def test_without_data_a_trial_says_so(own, tmp_path):
+    assert PART.ready(own) is None
+    assert "there is no file 'gone.npz'" in str(PART.ready(replace(own, table="gone.npz")))
+    for dataset in ("gowalla", "movielens"):
+        assert "NORMPLACE_OFFLINE is set" in str(PART.ready(RecommendTrial(dataset, "lightgcn", 0)))
+    if not torch.cuda.is_available():
+        assert "no CUDA device answers here" in str(PART.ready(replace(own, cuda_graph=True)))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"dataset": "gowala"}, "did you mean 'gowalla'"),
+        ({"model": "lightgnc"}, "did you mean 'lightgcn'"),
+        ({"where": "afer"}, "did you mean 'after'"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"table": ""}, "set table to its path"),
+        ({"model": "lightgcn", "where": "after"}, "no norm for a scale to stand beside"),
+    ],
+)
+def test_bad_settings(change, sentence, own):
+    with pytest.raises(UsageError, match=sentence):
+        replace(own, **change)
+
+
+def test_figures_and_claims_from_a_smoke_run(own, tmp_path):
+    pytest.importorskip("vl_convert")
+    overrides = {"dataset": "own", "table": own.table, "batch_size": 64}
+    lines = Run(STUDY, "smoke", overrides).execute(tmp_path / "out", Counting(), Progress(io.StringIO()))
+    assert {line.status for line in lines} == {"ok"}
+    figures = STUDY.figures(lines)
+    assert len({figure.title for figure in figures}) == len(figures) == 3
+    for n, figure in enumerate(figures):
+        names = {", ".join(filter(None, (row["network"], row.get("scale")))) for row in figure.rows}
+        assert {name.removesuffix(", no scale") for name in names} == set(CELLS) - {"LightGCN, 1 layer"}
+        assert render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=f"f{n}").startswith("<svg")
+    assert STUDY.figures([]) == []
+    for claim in claims_recommend.CLAIMS:
+        of_gowalla = "lightgcn" in claim.id
+        for check in claim.checks:
+            assert len(check.measure(lines)) == (0 if of_gowalla else 2)
+
+
+def test_the_published_row_is_measured_on_gowalla_alone(own):
+    from normplace.lab.trials.results import Line
+
+    trial = next(trial for trial in PART.plan("full") if recommend.title(trial) == "LightGCN, 3 layers")
+    config = {name: getattr(trial, name) for name in trial.__dataclass_fields__}
+    line = Line("s", "recommend", "full", "h", config, 0, "ok", {"recall": 0.1824, "ndcg": 0.1547})
+    published = next(claim for claim in claims_recommend.CLAIMS if claim.id == "recommend-lightgcn-published")
+    for check in published.checks:
+        assert check.measure([line])[0] == pytest.approx(1)
+    (scores, *_) = figures_recommend.figures(
+        [
+            replace(
+                line,
+                metrics={**line.metrics, "length_slope": 0.0},
+                series={"epoch": [1.0], "recall": [0.1], "ndcg": [0.1]},
+            )
+        ]
+    )
+    assert [row["value"] for row in scores.rows if row["source"] == "published"] == [0.1824, 0.1547]

@@ -1,0 +1,107 @@
+"""MovieLens: any faithful copy is taken, anything else is refused in a sentence, and the split is by user."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from normplace import UsageError
+from normplace.lab.tasks.recommend import load_movielens, movielens, movielens_obstacle, split_by_user
+from normplace.lab.tasks.recommend.sources import digest
+
+
+@pytest.fixture
+def table(monkeypatch):
+    random = np.random.default_rng(0)
+    chosen = random.permutation(30 * 20)[:240]
+    made = np.column_stack(
+        [7 + chosen // 20, 100 + chosen % 20, random.integers(1, 6, 240), random.integers(1, 10**9, 240)]
+    )
+    monkeypatch.setattr(movielens, "ROWS", len(made))
+    monkeypatch.setattr(movielens, "SHA256", digest(made))
+    return made
+
+
+def text(table, separator="\t", header=""):
+    return (header + "".join(separator.join(map(str, row)) + "\n" for row in table.tolist())).encode()
+
+
+def test_every_faithful_copy_gives_the_same_split(table, tmp_path):
+    shuffled = np.random.default_rng(1).permutation(table)
+    copies = {
+        "u.data": text(table),
+        "bars.gz": gzip.compress(text(shuffled, "|", "user|item|rating|timestamp\n")),
+        "commas.csv": text(shuffled, ",").replace(b"\n", b"\r\n"),
+    }
+    for name, content in copies.items():
+        (tmp_path / name).write_bytes(content)
+    first, *others = [load_movielens(3, str(tmp_path / name)) for name in copies]
+    for other in others:
+        assert torch.equal(other.train, first.train)
+        assert torch.equal(other.test, first.test)
+    assert not torch.equal(load_movielens(4, str(tmp_path / "u.data")).test, first.test)
+
+
+def test_a_fifth_of_every_user_is_to_be_foreseen(table):
+    made = split_by_user(table[:, :2], np.random.default_rng(0))
+    users, counts = np.unique(table[:, 0], return_counts=True)
+    assert made.num_users == len(users)
+    assert torch.bincount(made.test[0], minlength=len(users)).tolist() == (counts // 5).tolist()
+    together = torch.cat([made.train, made.test], 1).T.numpy()
+    names = np.column_stack([users[together[:, 0]], np.unique(table[:, 1])[together[:, 1]]])
+    assert digest(names) == digest(table[:, :2])
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "0 rows of 0 columns where MovieLens 100K's u.data has 240 of 4"),
+        (b"1\t2\t3\t4\n", "1 rows of 4 columns"),
+        (b"1\t2\tx\t4\n", "is no table of whole numbers"),
+        (b"\xff", "is no table of whole numbers"),
+    ],
+)
+def test_another_file_is_refused(content, sentence, table, tmp_path):
+    (tmp_path / "u.data").write_bytes(content)
+    with pytest.raises(UsageError, match=sentence):
+        load_movielens(0, str(tmp_path / "u.data"))
+    assert sentence.split()[-1] in str(movielens_obstacle(str(tmp_path / "u.data")))
+
+
+def test_a_changed_value_is_noticed(table, tmp_path):
+    table[7, 2] += 1
+    (tmp_path / "u.data").write_bytes(text(table))
+    with pytest.raises(UsageError, match=r"other values than MovieLens 100K's u.data \(checksum differs\)"):
+        load_movielens(0, str(tmp_path / "u.data"))
+
+
+def zipped(name: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def test_the_archive_is_fetched_once(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
+    asked = []
+    archive = zipped("ml-100k/u.data", text(table))
+    monkeypatch.setattr(movielens, "download", lambda url, _: asked.append(url) or archive)
+    first = load_movielens(0)
+    assert torch.equal(load_movielens(0).train, first.train)
+    assert asked == [movielens.URL]
+    assert [path.name for path in (tmp_path / "recommend").iterdir()] == ["u.data"]
+
+
+@pytest.mark.parametrize("answer", [b"<html>busy</html>", zipped("other", b"")])
+def test_a_bad_answer_is_not_kept(answer, table, tmp_path, monkeypatch):
+    monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
+    monkeypatch.setattr(movielens, "download", lambda *_: answer)
+    with pytest.raises(UsageError, match=r"did not give an archive with ml-100k/u\.data"):
+        load_movielens(0)
+    assert not (tmp_path / "recommend").exists()

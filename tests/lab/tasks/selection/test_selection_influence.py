@@ -1,0 +1,195 @@
+"""Cascades against cynetdiff and closed forms, threads, and greedy seeds against CELF."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import numpy as np
+import pytest
+from tests.lab.tasks.selection.selection_cases import path
+
+from normplace import UsageError
+from normplace.lab.tasks.selection import (
+    Graph,
+    IndependentCascade,
+    LinearThreshold,
+    barabasi_albert,
+    erdos_renyi,
+    ris_greedy,
+    spread,
+    spreads,
+)
+
+BOTH_99 = 2.576
+MODELS = [IndependentCascade(0.05), IndependentCascade(0.4), IndependentCascade(), LinearThreshold()]
+
+
+def graphs():
+    return [barabasi_albert(300, 3, np.random.default_rng(0)), erdos_renyi(300, 0.02, np.random.default_rng(1))]
+
+
+def cynetdiff_counts(graph, seeds, probability, simulations, threshold=False):
+    models = pytest.importorskip("cynetdiff.models", reason="cynetdiff simulates the same cascades")
+    starts, ends = graph.indptr.astype(np.uint32), graph.indices.astype(np.uint32)
+    chance = np.float32(1.0) / graph.degrees[graph.indices] if probability is None else np.full(len(ends), probability)
+    chance = chance.astype(np.float32)
+    if threshold:
+        model = models.LinearThresholdModel(starts[:-1], ends, influence=chance, rng=5)
+    else:
+        model = models.IndependentCascadeModel(starts[:-1], ends, activation_probs=chance, rng=5)
+    model.set_seeds([int(node) for node in seeds])
+    counts = []
+    for _ in range(simulations):
+        model.reset_model()
+        model.advance_until_completion()
+        counts.append(model.get_num_activated_nodes())
+    return np.array(counts)
+
+
+@pytest.mark.parametrize("probability", [0.05, 0.4, None])
+@pytest.mark.parametrize("which", [0, 1])
+def test_means_agree_with_cynetdiff(probability, which):
+    graph = graphs()[which]
+    theirs = cynetdiff_counts(graph, [0, 7, 100], probability, 4000)
+    ours = spread(graph, [0, 7, 100], IndependentCascade(probability), simulations=4000, seed=3)
+    joint = math.hypot(ours.error, theirs.std(ddof=1) / math.sqrt(len(theirs)))
+    assert abs(ours.mean - theirs.mean()) < BOTH_99 * joint
+
+
+def test_threshold_means_agree_with_cynetdiff():
+    graph = graphs()[0]
+    theirs = cynetdiff_counts(graph, [0, 7, 100], None, 4000, threshold=True)
+    ours = spread(graph, [0, 7, 100], LinearThreshold(), simulations=4000, seed=3)
+    joint = math.hypot(ours.error, theirs.std(ddof=1) / math.sqrt(len(theirs)))
+    assert abs(ours.mean - theirs.mean()) < BOTH_99 * joint
+
+
+def test_a_path_has_the_closed_form():
+    # From an end of a path of 6, each next node is reached with p: 1 + p + p² + ... + p⁵.
+    for p in (0.1, 0.6):
+        found = spread(path(6), [0], IndependentCascade(p), simulations=100_000, seed=1)
+        assert abs(found.mean - (1 - p**6) / (1 - p)) < BOTH_99 * found.error
+
+
+@pytest.mark.parametrize("model", [IndependentCascade(), LinearThreshold()], ids=["weighted", "threshold"])
+def test_weights_of_one_over_degree_on_a_star(model):
+    """A leaf reaches the centre with 1/4; from there every other leaf, which has no other neighbour, follows."""
+    star = Graph.from_edges([[0, i] for i in range(1, 5)])
+    found = spread(star, [1], model, simulations=100_000, seed=2)
+    assert abs(found.mean - (1 + 4 / 4)) < BOTH_99 * found.error
+
+
+def test_certain_and_impossible_influence():
+    graph = graphs()[0]
+    assert set(spread(graph, [5], IndependentCascade(1.0), simulations=20).counts) == {300}
+    assert set(spread(graph, [5, 6], IndependentCascade(0.0), simulations=20).counts) == {2}
+    assert set(spread(graph, [], simulations=20).counts) == {0}
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_threads_and_batches_do_not_change_a_number(model):
+    graph = graphs()[0]
+    sets = [[0, 1], [50, 60], [299, 7]]
+    one = spreads(graph, sets, model, simulations=301, seed=9, threads=1)
+    two = spreads(graph, sets, model, simulations=301, seed=9, threads=2)
+    assert np.array_equal(one, two)
+    for row, seeds in zip(one, sets, strict=True):
+        assert np.array_equal(row, spread(graph, seeds, model, simulations=301, seed=9).counts)
+    assert not np.array_equal(one, spreads(graph, sets, model, simulations=301, seed=10))
+    chosen = [ris_greedy(graph, 5, model, sets=3000, seed=4, threads=threads) for threads in (1, 2)]
+    assert chosen[0].seeds.tolist() == chosen[1].seeds.tolist()
+    assert chosen[0].influence.tolist() == chosen[1].influence.tolist()
+
+
+def test_the_interval_covers_as_often_as_it_says():
+    graph = path(6)
+    truth = (1 - 0.5**6) / 0.5
+    found = [spread(graph, [0], IndependentCascade(0.5), simulations=400, seed=i, confidence=0.9) for i in range(400)]
+    covered = sum(low <= truth <= high for low, high in (one.interval for one in found))
+    assert abs(covered - 360) < 4 * math.sqrt(400 * 0.9 * 0.1)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_reverse_sets_estimate_the_spread(model):
+    graph = graphs()[1]
+    choice = ris_greedy(graph, 1, model, sets=40_000)
+    found = spread(graph, choice.seeds, model, simulations=10_000)
+    share = choice.influence[0] / 300
+    theirs = 300 * math.sqrt(share * (1 - share) / choice.sets)
+    # The best of 300 estimates is flattered, by at most about three of its own errors.
+    assert -BOTH_99 * theirs < choice.influence[0] - found.mean < 6 * theirs + BOTH_99 * found.error
+
+
+def celf(graph, k, model, simulations):
+    """Lazy greedy on simulated influence (Leskovec et al. 2007)."""
+
+    def influence(nodes):
+        return spread(graph, nodes, model, simulations=simulations, seed=77).mean
+
+    heap = [(-influence([node]), node, 0) for node in range(graph.num_nodes)]
+    heapq.heapify(heap)
+    chosen, reached = [], 0.0
+    while len(chosen) < k:
+        gain, node, when = heapq.heappop(heap)
+        if when == len(chosen):
+            chosen.append(node)
+            reached -= gain
+        else:
+            heapq.heappush(heap, (reached - influence([*chosen, node]), node, len(chosen)))
+    return chosen
+
+
+@pytest.mark.parametrize("model", [IndependentCascade(0.1), IndependentCascade(), LinearThreshold()], ids=str)
+@pytest.mark.parametrize("which", [0, 1])
+def test_reverse_greedy_is_within_two_percent_of_celf(model, which):
+    graph = (
+        barabasi_albert(60, 2, np.random.default_rng(3)) if which else erdos_renyi(60, 0.07, np.random.default_rng(4))
+    )
+    ours, theirs = ris_greedy(graph, 4, model, epsilon=0.1).seeds, celf(graph, 4, model, 5000)
+    reached = [spread(graph, seeds, model, simulations=100_000, seed=1).mean for seeds in (ours, theirs)]
+    assert reached[0] >= 0.98 * reached[1]
+
+
+def test_a_smaller_epsilon_takes_more_sets():
+    graph = graphs()[0]
+    loose, tight = (ris_greedy(graph, 5, epsilon=epsilon) for epsilon in (0.5, 0.25))
+    assert tight.sets > 3 * loose.sets
+    assert (np.diff(tight.influence) >= 0).all()
+
+
+def test_all_nodes_can_be_chosen():
+    graph = path(7)
+    assert sorted(ris_greedy(graph, 7, sets=50).seeds) == list(range(7))
+    assert ris_greedy(Graph.from_edges([], 1), 1).influence.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.1, float("nan"), float("inf"), "0.1", True])
+def test_bad_probabilities_have_a_sentence(p):
+    with pytest.raises(UsageError, match="an activation probability is a number from 0 to 1"):
+        IndependentCascade(p)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda g: spread(g, [4]), "the seed set has id 4, which is not from 0 to 3"),
+        (lambda g: spread(g, [1, 1]), "the seed set has node 1 more than once"),
+        (lambda g: spread(g, [0, 1, 2, 3, 4]), "the seed set has 5 nodes, and the graph only 4"),
+        (lambda g: spread(g, [0], simulations=0), "simulations is a positive integer"),
+        (lambda g: spread(g, [0], threads=0), "threads is a positive integer"),
+        (lambda g: spread(g, [0], seed=-1), "a seed is an integer from 0"),
+        (lambda g: spread(g, [0], confidence=1.0), "a confidence is between 0 and 1"),
+        (lambda g: spread(g, [0], 0.1), "a model is an IndependentCascade or a LinearThreshold, not 0.1"),
+        (lambda g: spreads(g, [0]), "seed_sets has the shape"),
+        (lambda g: spreads(g, [[0], [9]]), "seed set 1 has id 9"),
+        (lambda g: ris_greedy(g, 5), "k is an integer from 1 to the number of nodes, 4, not 5"),
+        (lambda g: ris_greedy(g, 0), "k is an integer from 1"),
+        (lambda g: ris_greedy(g, 1, epsilon=0.7), "epsilon is between 0 and 1 - 1/e"),
+        (lambda g: ris_greedy(g, 1, failure=0.0), "failure is a probability"),
+        (lambda g: ris_greedy(g, 1, sets=0), "sets is a positive integer"),
+    ],
+)
+def test_bad_arguments_have_a_sentence(call, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        call(path(4))

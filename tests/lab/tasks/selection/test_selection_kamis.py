@@ -1,0 +1,64 @@
+"""KaMIS: valid sets, as large as the optimum where that is known, and a clear word where there is no answer."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+from tests.lab.tasks.selection.selection_cases import path
+
+from normplace import UsageError
+from normplace.lab.tasks.selection import Graph, erdos_renyi, exact_set, is_independent, kamis, kamis_set
+
+installed = pytest.mark.skipif(
+    importlib.util.find_spec("chszlablib") is None, reason="chszlablib, which has KaMIS, is not installed"
+)
+
+
+@installed
+def test_it_finds_the_optimum_of_small_graphs():
+    for graph in (path(9), erdos_renyi(60, 0.1, np.random.default_rng(0)), Graph.from_edges([], 3)):
+        found = kamis_set(graph, seconds=0.2, seed=1)
+        assert len(found) == len(exact_set(graph))
+        assert is_independent(graph, found) and found.tolist() == sorted(found.tolist())
+
+
+@installed
+def test_it_is_ended_when_it_overruns():
+    graph = erdos_renyi(750, 0.15, np.random.default_rng(0))  # its first round alone takes seconds
+    with pytest.raises(UsageError, match=r"no answer within 0\.7 s, having been told to stop after 0\.2"):
+        kamis_set(graph, seconds=0.2, patience=0.5)
+
+
+def answering(monkeypatch, code):
+    """KaMIS replaced by other code in the child process, as if the package were there."""
+    monkeypatch.setattr(kamis.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(kamis, "_CHILD", f"import sys\nimport numpy as np\n{code}")
+
+
+def test_a_wrong_answer_is_not_passed_on(monkeypatch):
+    answering(monkeypatch, "np.save(sys.argv[2], np.array([0, 1]))")
+    with pytest.raises(UsageError, match="not independent: nodes 0 and 1"):
+        kamis_set(path(3))
+    answering(monkeypatch, "np.save(sys.argv[2], np.array([2, 0]))")
+    assert kamis_set(path(3)).tolist() == [0, 2]
+
+
+def test_a_crash_is_told(monkeypatch):
+    answering(monkeypatch, "raise RuntimeError('out of order')")
+    with pytest.raises(UsageError, match=r"KaMIS failed \(RuntimeError: out of order\)"):
+        kamis_set(path(3))
+    answering(monkeypatch, "import os; os.abort()")
+    with pytest.raises(UsageError, match=r"KaMIS failed \(exit status -6\)"):
+        kamis_set(path(3))
+
+
+def test_mistakes_are_named(monkeypatch):
+    with pytest.raises(UsageError, match="seconds must be above 0"):
+        kamis_set(path(3), seconds=0)
+    with pytest.raises(UsageError, match="the seed is an integer"):
+        kamis_set(path(3), seed=-1)
+    monkeypatch.setattr(kamis.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'normplace\[kamis\]'"):
+        kamis_set(path(3))

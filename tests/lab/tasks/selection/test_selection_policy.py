@@ -1,0 +1,100 @@
+"""Policies: what they read, that a batch changes nothing, and that they score any graph."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("numba", reason="node selection needs numba")
+
+from tests.lab.tasks.selection.selection_cases import path, small_graph
+
+from normplace import Scale, UsageError
+from normplace.lab.tasks.selection import Graph, adaptive_order, barabasi_albert, mixed_graphs, ranking
+from normplace.lab.tasks.selection.policy import Policy, break_ties
+
+
+class Mean(nn.Linear):
+    """A mean over neighbours, so that these tests need no PyG."""
+
+    def forward(self, x, edge_index):
+        total = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+        count = torch.zeros(len(x), dtype=x.dtype).index_add(0, edge_index[1], torch.ones_like(x[edge_index[0], 0]))
+        return super().forward(total / count.clamp(min=1)[:, None] + x)
+
+
+def policy(features="degree", **stack) -> Policy:
+    torch.manual_seed(0)
+    return Policy(Mean, 16, 2, features=features, **{"placement": "post", **stack}).double()
+
+
+@pytest.mark.parametrize("scale", [None, Scale("degree", -1.0), Scale("pagerank", 0.5)])
+def test_a_graph_scores_the_same_alone_and_in_a_batch(scale):
+    one = policy(scale=scale)
+    graphs = mixed_graphs(4, 10, 30, np.random.default_rng(0))
+    alone = [torch.from_numpy(one.score(graph)) for graph in graphs]
+    together = one([one.prepare(graph) for graph in graphs], torch.Generator())
+    assert torch.allclose(together, torch.cat(alone), atol=1e-10)  # to which ties are broken
+
+
+def test_without_degree_all_nodes_score_alike_and_with_postdeg_they_do_not():
+    graph = path(5)
+    plain = policy("constant").score(graph)
+    assert np.ptp(plain) < 1e-10
+    scaled = policy("constant", scale=Scale("degree", -1.0)).score(graph)
+    assert scaled[0] == pytest.approx(scaled[4], abs=1e-9)
+    assert abs(scaled[0] - scaled[2]) > 1e-3
+
+
+def test_random_features_come_from_the_seed():
+    one = policy("random")
+    assert np.array_equal(one.score(path(6), seed=1), one.score(path(6), seed=1))
+    assert not np.array_equal(one.score(path(6), seed=1), one.score(path(6), seed=2))
+
+
+def test_edgeless_and_single_graphs_have_scores():
+    for graph in (Graph.from_edges([], 1), Graph.from_edges([], 4), small_graph(0)):
+        assert np.isfinite(policy(scale=Scale("degree", -1.0)).score(graph)).all()
+
+
+def test_unknown_input():
+    with pytest.raises(UsageError, match="unknown input 'degre': did you mean 'degree'"):
+        policy("degre")
+
+
+def rank_correlation(order: np.ndarray, values: np.ndarray) -> float:
+    """Spearman's, of the place in an order with a value, its ties broken by id."""
+    place = np.empty(len(order))
+    place[order] = np.arange(len(order))
+    return float(np.corrcoef(-place, np.argsort(np.argsort(values, kind="stable")))[0, 1])
+
+
+def test_a_network_that_cannot_tell_nodes_apart_orders_them_at_random():
+    """From a constant input a mean gives every node the same row; only rounding, which follows degree, differs."""
+    graph = barabasi_albert(1500, 3, np.random.default_rng(0))
+    torch.manual_seed(0)
+    one = Policy(Mean, 32, 3, features="constant", placement="post")
+    orders = [ranking(graph, one.score(graph, seed)) for seed in range(20)]
+    found = [rank_correlation(order, graph.degrees) for order in orders]
+    # Of a random order it has deviation 1/sqrt(1499) = .026, and the mean of twenty .006.
+    assert max(map(abs, found)) < 0.1
+    assert abs(np.mean(found)) < 0.025
+    ids = [rank_correlation(order, np.arange(1500)) for order in orders]
+    assert abs(np.mean(ids)) < 0.025
+    # Rescored after every tenth of the nodes, the first to be removed are no hubs.
+    adaptive = [adaptive_order(graph, functools.partial(one.score, seed=seed), 150) for seed in range(6)]
+    degrees = [graph.degrees[order[:150]].mean() for order in adaptive]
+    assert abs(np.mean(degrees) - graph.degrees.mean()) < 4 * graph.degrees.std() / np.sqrt(900)
+
+
+def test_ties_are_those_of_rounding():
+    scores = np.array([3.0, 1.0, 1.0 + 1e-12, 1.0 - 1e-12, 2.0, 2.0 + 1e-6])
+    for seed in range(5):
+        order = np.argsort(-break_ties(scores, np.random.default_rng(seed)))
+        assert order[:3].tolist() == [0, 5, 4]
+    orders = {tuple(np.argsort(-break_ties(scores, np.random.default_rng(seed)))[3:]) for seed in range(60)}
+    assert len(orders) == 6

@@ -1,0 +1,54 @@
+"""Multi-query recall: rows checked against their definition, places against their chances."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from normplace import UsageError
+from normplace.lab.tasks.sequences import IGNORE, Recall
+
+
+def test_queries_ask_for_the_values_of_their_keys():
+    task = Recall(3, 20, 24, random_filler=False)
+    inputs, targets = task.draw(200, torch.Generator().manual_seed(0))
+    for row, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
+        pairs = dict(zip(row[0:6:2], row[1:6:2], strict=True))
+        assert len(pairs) == len(set(pairs.values())) == 3
+        assert all(1 <= key < 12 <= value < 24 for key, value in pairs.items())
+        asked = {n: pairs[row[n]] for n in range(6, 20) if row[n]}
+        assert len(asked) == 3
+        assert all(n % 2 == 0 for n in asked)
+        assert wanted == [asked.get(n, IGNORE) for n in range(20)]
+
+
+def test_filler_is_random_and_leaves_pairs_and_queries_alone():
+    inputs, targets = Recall(3, 20, 24).draw(300, torch.Generator().manual_seed(0))
+    filler = inputs[:, 6:][targets[:, 6:] == IGNORE]
+    assert set(filler.tolist()) == set(range(24))
+    for row, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
+        pairs = dict(zip(row[0:6:2], row[1:6:2], strict=True))
+        assert all(pairs[row[n]] == value for n, value in enumerate(wanted) if value != IGNORE)
+
+
+@pytest.mark.parametrize("power", [0.01, 1.0])
+def test_one_query_stands_at_each_distance_as_often_as_the_power_law_says(power):
+    _, targets = Recall(1, 14, 24, power=power).draw(20_000, torch.Generator().manual_seed(0))
+    shares = (targets[:, 2::2] != IGNORE).double().mean(0)
+    chances = torch.arange(1, 7, dtype=torch.float64) ** (power - 1)
+    # Four deviations of a share over 20,000 rows.
+    torch.testing.assert_close(shares, chances / chances.sum(), atol=4 * (0.25 / 20_000) ** 0.5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"pairs": 8, "context": 30}, "at least 32"),
+        ({"pairs": 2, "context": 9}, "even context"),
+        ({"pairs": 4, "context": 32, "vocab": 8}, "at least 10 tokens"),
+        ({"power": 0.0}, "power must lie above 0"),
+    ],
+)
+def test_mistakes_are_named(options, reason):
+    with pytest.raises(UsageError, match=reason):
+        Recall(**options)

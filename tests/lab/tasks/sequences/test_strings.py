@@ -1,0 +1,91 @@
+"""Strings of varying length: every packed row is read back as text and checked by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from normplace import UsageError
+from normplace.lab.tasks.sequences import IGNORE, StringTask, letters, tokens
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def answer(task, example):
+    """What should follow in an example without its marks, from the text alone."""
+    if task.task == "copy":
+        return example[0]
+    gram, string = (example[0], example[1]) if task.task == "prefix" else (example[1][: task.ngram], example[0])
+    start = string.index(gram) + task.ngram
+    return string[start : start + task.answer]
+
+
+def check_example(task, text, asked):
+    assert text[0] == "$"
+    assert text[-1] == "."
+    parts = text[1:-1].split("|")
+    wanted = answer(task, parts)
+    tail = parts[-1][task.ngram :] if task.task == "suffix" else parts[-1]
+    assert tail == wanted
+    assert asked == "*" * (len(text) - len(wanted) - 1) + wanted + "."
+    string = parts[1] if task.task == "prefix" else parts[0]
+    assert set(string) <= set("abcdefgh")
+    return len(string)
+
+
+@pytest.mark.parametrize("name", ["copy", "prefix", "suffix"])
+def test_packed_rows_hold_whole_examples_and_one_that_is_cut(name):
+    task = StringTask(name, shortest=5, longest=9, context=70, alphabet=8, ngram=2, answer=3)
+    batch = task.draw(50, generator())
+    assert batch.inputs.shape == batch.targets.shape == (50, 70)
+    lengths = set()
+    for row, targets in zip(batch.inputs, batch.targets, strict=True):
+        text = letters(row)
+        asked = "*" + letters(29 if t == IGNORE else t for t in targets)
+        text += asked[-1] if asked[-1] != "*" else ""
+        *whole, rest = text.split(".")
+        place = 0
+        for example in whole:
+            end = place + len(example) + 1
+            lengths.add(check_example(task, example + ".", asked[place:end]))
+            place = end
+        assert set(asked[place : place + len(rest)]) <= {"*"}
+    assert lengths == {5, 6, 7, 8, 9}
+
+
+@pytest.mark.parametrize("name", ["copy", "prefix", "suffix"])
+def test_an_exam_is_one_example_of_the_length_asked_for(name):
+    task = StringTask(name, shortest=5, longest=9, context=70, alphabet=8, ngram=2, answer=3)
+    batch = task.exam(20, 31, generator())
+    for row, targets in zip(batch.inputs, batch.targets, strict=True):
+        text = letters(row) + letters(targets[-1:])
+        asked = "*" + letters(29 if t == IGNORE else t for t in targets)
+        assert check_example(task, text, asked) == 31
+    right = torch.where(batch.targets == IGNORE, 0, batch.targets)
+    assert task.judge(right, batch).string.tolist() == [1] * 20
+    right[0, -1] = 0  # the end is no part of the answer
+    right[1, -2] = (right[1, -2] + 1) % 26
+    assert task.judge(right, batch).string.tolist() == [1, 0] + [1] * 18
+
+
+def test_texts_and_tokens_are_inverse():
+    assert letters(tokens("$cab|cab.*")) == "$cab|cab.*"
+
+
+MISTAKES = [
+    (lambda: StringTask("copi"), "did you mean 'copy'"),
+    (lambda: StringTask(longest=200), "takes 403 positions, but a row has 220"),
+    (lambda: StringTask(shortest=9, longest=8), "shortest <= longest"),
+    (lambda: StringTask("prefix", shortest=3), "4 <= shortest"),
+    (lambda: StringTask(alphabet=27), "1 to 26 letters"),
+    (lambda: StringTask("suffix").exam(1, 3, generator()), "at least 4 characters"),
+    (lambda: tokens("Cab"), "'C' is no character"),
+]
+
+
+@pytest.mark.parametrize(("call", "reason"), MISTAKES)
+def test_mistakes_are_named(call, reason):
+    with pytest.raises(UsageError, match=reason):
+        call()

@@ -1,0 +1,136 @@
+"""Molecules: batches against one at a time, the files, OGB's form, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from normplace import UsageError
+from normplace.lab.tasks import molecules
+from normplace.lab.tasks.molecules import (
+    ATOM_SIZES,
+    BOND_SIZES,
+    assemble,
+    load_molhiv,
+    molecules_from_ogb,
+    write_molecules,
+)
+
+SIZES = (3, 2, 6, 4, 1, 5, 2, 7)
+
+
+def ogb_graphs(seed=0):
+    """Graphs and labels as OGB gives them."""
+    random = np.random.default_rng(seed)
+    graphs = []
+    for n in SIZES:
+        pairs = np.array([(i, i + 1) for i in range(n - 1)] or np.empty((0, 2)), dtype=np.int64).reshape(-1, 2)
+        edges = np.concatenate([pairs, pairs[:, ::-1]]).T
+        graph = {
+            "node_feat": np.stack([random.integers(0, size, n) for size in ATOM_SIZES], 1),
+            "edge_feat": np.stack([random.integers(0, size, edges.shape[1]) for size in BOND_SIZES], 1),
+            "edge_index": edges,
+            "num_nodes": n,
+        }
+        graphs.append((graph, np.array([n % 2])))
+    return graphs
+
+
+class OGB(list):
+    def get_idx_split(self):
+        return {"train": np.array([0, 1, 2, 7]), "valid": np.array([4, 6]), "test": np.array([5, 3])}
+
+
+def some():
+    return molecules_from_ogb(OGB(ogb_graphs()))
+
+
+def test_a_batch_is_its_molecules():
+    numbers = torch.tensor([4, 2, 0, 5])
+    batch = some().batch(numbers)
+    graphs = [ogb_graphs()[number] for number in numbers.tolist()]
+    assert torch.equal(batch.x, torch.tensor(np.concatenate([graph["node_feat"] for graph, _ in graphs])))
+    assert batch.batch.tolist() == [0] + [1] * 6 + [2] * 3 + [3] * 5
+    assert batch.y.tolist() == [1, 0, 1, 1]
+    assert batch.num_graphs == 4
+    expected, first = set(), 0
+    for graph, _ in graphs:
+        for (source, target), bond in zip(graph["edge_index"].T.tolist(), graph["edge_feat"].tolist(), strict=True):
+            expected.add((source + first, target + first, *bond))
+        first += graph["num_nodes"]
+    rows = torch.cat([batch.edge_index, batch.bond.T]).T
+    assert {tuple(row) for row in rows.tolist()} == expected
+    assert len(rows) == len(expected)
+    assert torch.equal(batch.edge_index[1], batch.edge_index[1].sort().values)
+
+
+def test_files_come_back(tmp_path, monkeypatch):
+    write_molecules(some(), tmp_path / "graphs" / "molhiv")
+    monkeypatch.setenv("NORMPLACE_DATA", str(tmp_path))
+    found = load_molhiv()
+    for name in ("x", "edge_index", "bond", "nodes", "edges", "y", "train", "valid", "test"):
+        assert torch.equal(getattr(found, name).long(), getattr(some(), name).long()), name
+    assert molecules.obstacle() is None
+    (tmp_path / "graphs" / "molhiv" / molecules.SPLIT).unlink()
+    with pytest.raises(UsageError, match="put the scaffold split beside"):
+        load_molhiv()
+    (tmp_path / "graphs" / "molhiv" / molecules.SPLIT).write_bytes(b"no archive")
+    with pytest.raises(UsageError, match="it needs the fields train, valid, test"):
+        load_molhiv()
+
+
+def test_without_files_the_reason_says_how_to_make_them():
+    assert "write_molecules" in str(molecules.obstacle())
+
+
+def arrays():
+    graphs = ogb_graphs()
+    return {
+        "node_feat": np.concatenate([graph["node_feat"] for graph, _ in graphs]),
+        "edge_index": np.concatenate([graph["edge_index"] for graph, _ in graphs], axis=1),
+        "edge_feat": np.concatenate([graph["edge_feat"] for graph, _ in graphs]),
+        "num_nodes": np.array(SIZES),
+        "num_edges": np.array([2 * (n - 1) for n in SIZES]),
+        "y": np.array([n % 2 for n in SIZES]),
+    }
+
+
+def broken(name, change):
+    data = arrays()
+    data[name] = change(data[name].copy())
+    return data
+
+
+def put(place, value):
+    def change(array):
+        array[place] = value
+        return array
+
+    return change
+
+
+MISTAKES = [
+    (broken("node_feat", lambda a: a[1:]), "node_feat has the shape"),
+    (broken("node_feat", put((0, 1), 4)), "category outside"),
+    (broken("edge_feat", put((0, 2), 2)), "category outside"),
+    (broken("edge_index", put((0, 0), 3)), "an atom its molecule does not have"),
+    (broken("edge_index", put((0, 0), -1)), "an atom its molecule does not have"),
+    (broken("y", put(0, 2)), "labels must be 0 or 1"),
+    (broken("num_edges", lambda a: a[1:]), "asks? for"),
+]
+
+
+@pytest.mark.parametrize(("data", "reason"), MISTAKES)
+def test_bad_data_are_named(data, reason):
+    with pytest.raises(UsageError, match=reason):
+        assemble(data, OGB().get_idx_split(), "x")
+
+
+def test_bad_splits_and_numbers_are_named():
+    for train in ([0, 0], [8], [4]):
+        with pytest.raises(UsageError, match="each molecule at most once"):
+            assemble(arrays(), {**OGB().get_idx_split(), "train": np.array(train)}, "x")
+    for numbers in ([8], [-1], []):
+        with pytest.raises(UsageError, match="numbered 0 to 7"):
+            some().batch(torch.tensor(numbers, dtype=torch.long))

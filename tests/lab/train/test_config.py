@@ -1,0 +1,76 @@
+"""Every field of a recipe and a network refuses what is out of its range or of another type."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from normplace.cli import main
+from normplace.errors import UsageError
+from normplace.lab.train.config import Network, Recipe
+
+OUT_OF_RANGE = [
+    *((name, value) for name in ("context", "batch", "accumulate", "steps", "patience") for value in (0, -1)),
+    *((name, 0) for name in ("evaluate_every", "evaluate_rows", "checkpoint_every")),
+    *((name, value) for name in ("rate", "clip", "spike") for value in (0.0, -1.0, math.inf)),
+    *((name, value) for name in ("beta1", "beta2", "warm_up") for value in (-0.1, 1.0, 7.0)),
+    *((name, value) for name in ("decay", "floor") for value in (-0.1, 1.1)),
+    *((name, value) for name in ("weight_decay", "peak_tflops") for value in (-0.1, math.inf)),
+    *(("seed", value) for value in (-1, 2**62)),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
+def test_a_recipe_out_of_range_is_one_sentence(name, value):
+    with pytest.raises(UsageError, match=rf"^{name} must be [^\n]*, got [^\n]*\.$"):
+        Recipe(**{name: value})
+
+
+@pytest.mark.parametrize("kind", [Network, Recipe])
+def test_no_field_takes_another_type(kind):
+    for field in dataclasses.fields(kind):
+        for value in (None, "x" if field.type != "str" else 3, [1], {}, math.nan, 1 if field.type == "bool" else True):
+            if field.type == "bool" and value is True:
+                continue
+            with pytest.raises(UsageError, match=rf"^{field.name} takes [^\n]*, got [^\n]*\.$"):
+                kind(**{field.name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [("dim", 0), ("depth", -1), ("heads", 0), ("key_value_heads", -1)])
+def test_a_network_out_of_range_is_one_sentence(name, value):
+    with pytest.raises(UsageError, match=f"^{name} must be at least"):
+        Network(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--seed", "-1"], "seed must be at least 0"),
+        (["--set", "beta1=7"], "beta1 must be at least 0 and below 1, got 7"),
+        (["--set", "weight_decay=-1"], "weight_decay must be at least 0"),
+        (["--rate", "inf"], "rate must be above 0, got inf"),
+        (["--rate", "nan"], "rate takes a number, got nan"),
+        (["--device", "meta"], "the device 'meta' cannot train"),
+        (["--device", "cuda:x"], "unknown device 'cuda:x'"),
+        (["--device", "cpu:3"], "the device 'cpu:3' is not there"),
+        (["--dim", "100000000"], "parameters or more needs at least"),
+        (["--depth", "100000000"], "parameters or more needs at least"),
+        (["--context", "1", "--batch", "1000000000000"], "rows of 1 positions need at least"),
+        (["--text", ""], "'' does not name a text"),
+        (["--text", "x" * 5000], "cannot be read (File name too long)"),
+        (["--out", "a\0b"], "not a possible file name"),
+    ],
+)
+def test_bad_options_are_one_sentence(tmp_path, monkeypatch, capsys, words, complaint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("one and one are two.\n" * 200)
+    assert main(["train", "--text", "text", "--context", "8", "--steps", "2", "--device", "cpu", *words]) == 2
+    sentence = [line for line in capsys.readouterr().err.splitlines() if " parameters, x" not in line]
+    assert len(sentence) == 1
+    assert complaint in sentence[0]
+
+
+def test_the_largest_seed_trains(tmp_path):
+    assert Recipe(seed=2**62 - 1).seed + 4096 < 2**63

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from normplace.errors import UsageError
+from normplace.lab.tasks.sequences.text import load_text
+from normplace.lab.train import corpus as reading
+from normplace.lab.train.corpus import load_corpus
+
+
+def test_the_digest_of_one_file_is_that_of_the_file(tmp_path):
+    content = b"the quick brown fox jumps over the lazy dog\n" * 10
+    (tmp_path / "fox.txt").write_bytes(content)
+    (tmp_path / "fox.txt.gz").write_bytes(gzip.compress(content))
+    corpora = [load_corpus([str(tmp_path / name)]) for name in ("fox.txt", "fox.txt.gz")]
+    for corpus in corpora:
+        assert corpus.train.tobytes() + corpus.held_out.tobytes() == content
+        assert len(corpus.train) == 9 * len(corpus.held_out)
+        assert corpus.digest == hashlib.sha256(content).hexdigest()
+        assert (corpus.vocabulary, corpus.bytes_per_token) == (256, 1.0)
+
+
+def test_a_folder_gives_its_text_files_in_order_each_with_its_held_out_tenth(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "c.md").write_bytes(b"c" * 20)
+    (tmp_path / "a.txt").write_bytes(b"a" * 10)
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\0")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "config").write_bytes(b"hidden")
+    corpus = load_corpus([str(tmp_path)])
+    assert corpus.train.tobytes() == b"a" * 9 + b"c" * 18
+    assert corpus.held_out.tobytes() == b"acc"
+
+
+def test_the_default_needs_no_file_and_no_network():
+    corpus, library = load_corpus(), load_text("python", 1)
+    assert np.array_equal(corpus.train, library.train.numpy())
+    assert np.array_equal(corpus.held_out, library.valid.numpy())
+
+
+def test_a_tokenizer_of_hugging_face_in_a_file(tmp_path, monkeypatch):
+    tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers")
+    from tokenizers import models, pre_tokenizers, trainers
+
+    text = "".join(f"one and two are {n}\n" for n in range(200)) + "ünïcode\n"
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator([text], trainer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "text").write_text(text)
+    monkeypatch.setattr(reading, "PIECE", 100)  # so that there are many
+    corpus = load_corpus([str(tmp_path / "text")], str(tmp_path))
+    cut = len(text.encode()) * 9 // 10
+    parts = text.encode()[:cut].decode(), text.encode()[cut:].decode()
+    lines = [part.splitlines(keepends=True) for part in parts]
+    pieces = [[token for line in part for token in tokenizer.encode(line).ids] for part in lines]
+    assert [corpus.train.tolist(), corpus.held_out.tolist()] == pieces
+    assert corpus.vocabulary == tokenizer.get_vocab_size()
+    held_out = len(parts[1].encode())
+    assert corpus.bits_per_byte(2.0) == pytest.approx(2.0 * len(pieces[1]) / held_out / math.log(2))
+
+
+def test_a_line_longer_than_a_piece_is_cut(monkeypatch):
+    monkeypatch.setattr(reading, "PIECE", 4)
+    assert reading._pieces("ab\ncdefghij\nk") == ["ab\n", "cdef", "ghij", "\nk"]
+
+
+def test_a_data_set_of_the_hub(monkeypatch):
+    asked = []
+
+    def load_dataset(name, config, split):
+        asked.append((name, config, split))
+        if name == "absent":
+            raise ConnectionError("no network\nat all")
+        return {"text": ["one line", "another line"]}
+
+    module = types.ModuleType("datasets")
+    module.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
+    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    corpus = load_corpus(["hf:maker/set:small"])
+    assert asked == [("maker/set", "small", "train")]
+    assert corpus.train.tobytes() + corpus.held_out.tobytes() == b"one line\nanother line"
+    with pytest.raises(UsageError, match=r"the data set 'absent' cannot be had \(no network\)"):
+        load_corpus(["hf:absent"])
+
+
+def test_what_is_not_there_is_said(tmp_path):
+    with pytest.raises(UsageError, match=r"there is no text 'nowhere\.txt': give files"):
+        load_corpus(["nowhere.txt"])
+    with pytest.raises(UsageError, match="there is no text in"):
+        load_corpus([str(tmp_path)])
+    pytest.importorskip("tokenizers", reason="needs tokenizers")
+    (tmp_path / "text").write_text("some text of some length")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UsageError, match="there is no tokenizer"):
+        load_corpus([str(tmp_path / "text")], str(tmp_path))
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    (tmp_path / "text").write_text("some text of some length")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"'datasets': pip install 'normplace\[train\]'"):
+        load_corpus(["hf:any"])
+    with pytest.raises(UsageError, match=r"'tokenizers': pip install 'normplace\[train\]'"):
+        load_corpus([str(tmp_path / "text")], "gpt2")
+
+
+def test_one_source_needs_no_list(tmp_path):
+    (tmp_path / "text").write_text("one and two\n" * 20)
+    several = load_corpus([str(tmp_path / "text")])
+    for source in (str(tmp_path / "text"), tmp_path / "text", (tmp_path / "text",)):
+        assert load_corpus(source).digest == several.digest
+
+
+@pytest.mark.parametrize("sources", [None, 3, b"text", {"text": 1}, [3], [None], [], [""], ["  "], ["a\0b"], [b"text"]])
+def test_what_names_no_text_is_refused(sources):
+    with pytest.raises(UsageError, match=r"does not name a text|takes a file|no text to read") as caught:
+        load_corpus(sources)
+    assert "\n" not in str(caught.value)
+
+
+def test_text_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "binary").write_bytes(b"text\0" * 30)
+    (tmp_path / "empty").touch()
+    (tmp_path / "zlib.gz").write_bytes(gzip.compress(b"text" * 1000)[:12] + b"\xff" * 40)
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"text" * 1000)[:20])
+    (tmp_path / "plain.gz").write_bytes(b"text" * 30)
+    cases = {"binary": "is binary", "empty": "there is no text in", "zlib.gz": "cannot be read", "cut.gz": "cannot be"}
+    for name, complaint in (cases | {"plain.gz": "cannot be read", "x" * 300: "cannot be read"}).items():
+        with pytest.raises(UsageError, match=complaint) as caught:
+            load_corpus(tmp_path / name)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match="there is no text"):
+        load_corpus("/dev/zero")
+
+
+def test_more_text_than_memory_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "text").write_bytes(b"text" * 1000)
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(b"a" * 10_000_000)))
+    monkeypatch.setattr(reading, "available_memory", lambda: 10_000)
+    with pytest.raises(UsageError, match=r"text has 4\.0 kB, and reading it takes 4 times .* 10\.0 kB are left"):
+        load_corpus(tmp_path / "text")
+    monkeypatch.setattr(reading, "available_memory", lambda: 1_000_000)
+    with pytest.raises(UsageError, match="unpacks to more than 250 kB"):
+        load_corpus(tmp_path / "bomb.gz")
+
+
+def test_a_folder_of_too_many_files_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "FILES", 2)
+    for name in "abc":
+        (tmp_path / name).write_text("text")
+    with pytest.raises(UsageError, match="more than 2 files"):
+        load_corpus(tmp_path)

@@ -1,0 +1,134 @@
+"""Two processes give the numbers of one, and each can go on with what the other wrote."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.lab.train.processes import CASES, DTYPES
+from tests.lab.train.training_cases import ALONE, corpus, network, recipe
+
+from normplace.errors import UsageError
+from normplace.lab.train.distributed import join
+from normplace.lab.train.log import read_log
+from normplace.lab.train.loop import fit
+
+ROOT = Path(__file__).parents[3]
+
+
+def losses(out):
+    return {line["step"]: line["loss"] for line in read_log(out) if line["event"] == "step"}
+
+
+def rewind(out):
+    """Make the checkpoint before the newest the one to go on from, and forget the steps after it."""
+    (out / "checkpoints" / "latest").write_text("step-00000004\n")
+    shutil.rmtree(out / "checkpoints" / "step-00000008")
+    (out / "log.jsonl").unlink()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folder in which two processes trained every case."""
+    out = tmp_path_factory.mktemp("runs")
+    fit(network(), corpus(), recipe(), out / "alone", ALONE)
+    rewind(out / "alone")
+    shutil.copytree(out / "alone", out / "full")
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tests.lab.train.processes"]
+    done = subprocess.run(
+        [sys.executable, *words, str(out)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."]), "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_give_the_losses_and_weights_of_one(runs, tmp_path, name):
+    placement, changes = CASES[name]
+    # In double precision the same steps agree for as long as one looks; in single precision, rounding grows in time.
+    near = 1e-12 if name in DTYPES else 1e-6
+    model = network(placement).to(DTYPES.get(name))
+    fit(model, corpus(), recipe(**changes), tmp_path, ALONE)
+    together, alone = losses(runs / name), losses(tmp_path)
+    assert len(alone) == changes.get("steps", 8)
+    assert together == pytest.approx(alone, abs=near, rel=0)
+    looks = [
+        [line["held_out"] for line in read_log(out) if line["event"] == "held-out"] for out in (runs / name, tmp_path)
+    ]
+    assert looks[0] == pytest.approx(looks[1], abs=near, rel=0)
+    weights = torch.load(runs / name / "weights.pt", weights_only=True)
+    assert weights.keys() == model.state_dict().keys()
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(weights[key], value, atol=100 * near, rtol=0)
+
+
+def test_two_processes_write_half_each(runs):
+    sizes = [
+        {key: len(value) for key, value in load_file(path).items() if key.startswith("optimizer/exp_avg/")}
+        for path in sorted((runs / "sharded" / "checkpoints" / "step-00000008").glob("*.safetensors"))
+    ]
+    assert len(sizes) == 2
+    whole = {f"optimizer/exp_avg/{name}": len(value) for name, value in network().named_parameters()}
+    assert {key: sizes[0][key] + sizes[1][key] for key in sizes[0]} == whole
+    assert sizes[0]["optimizer/exp_avg/embed.weight"] == 16  # of 31
+
+
+@pytest.mark.parametrize("name", ["sharded", "copied"])
+def test_one_process_goes_on_from_what_two_wrote(runs, tmp_path, name):
+    shutil.copytree(runs / name, tmp_path / "run")
+    rewind(tmp_path / "run")
+    course = fit(network(), corpus(), recipe(), tmp_path / "run", ALONE)
+    assert course.resumed == 4
+    expected = {step: loss for step, loss in losses(runs / name).items() if step > 4}
+    assert losses(tmp_path / "run") == pytest.approx(expected, abs=1e-6, rel=0)
+
+
+def test_two_processes_go_on_from_what_one_wrote(runs, tmp_path):
+    fit(network(), corpus(), recipe(), tmp_path, ALONE)
+    expected = {step: loss for step, loss in losses(tmp_path).items() if step > 4}
+    assert losses(runs / "alone") == pytest.approx(expected, abs=1e-6, rel=0)
+    assert {"event": "resume", "step": 4, "processes": 2, "before": 1} in read_log(runs / "alone")
+
+
+def test_a_full_disk_of_one_process_is_said_by_both(runs):
+    said = [(runs / f"full-{rank}.txt").read_text() for rank in range(2)]
+    assert said[0] == said[1]
+    assert "step 8 cannot be written" in said[0]
+    assert "No space left on device): step-00000004 is intact" in said[0]
+    assert sorted(path.name for path in (runs / "full" / "checkpoints").iterdir()) == ["latest", "step-00000004"]
+    assert fit(network(), corpus(), recipe(), runs / "full", ALONE).resumed == 4
+
+
+def test_a_damaged_file_of_one_process_is_refused_by_both(runs):
+    said = [(runs / f"damaged-{rank}.txt").read_text() for rank in range(2)]
+    assert said[0] == said[1]
+    assert "step-00000008 is damaged (process-1.safetensors has SHA-256 " in said[0]
+    assert "step-00000004 is intact" in said[0]
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    for name, value in (("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(UsageError, match="2 processes on this machine need as many GPUs, but it has 1"), join("cuda"):
+        pass
+
+
+def test_without_torchrun_there_is_one_process(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with join("cpu") as world:
+        assert (world.rank, world.size, world.joined, world.first) == (0, 1, False, True)
+        assert world.everyone("word") == ["word"]

@@ -1,0 +1,85 @@
+"""Fitting: batches, their order, the mode of the model, and the choice of a device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from normplace import UsageError
+from normplace.lab.train.fit import fit, pick_device
+from normplace.norms import BatchNorm
+
+X = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+Y = X.sum(1, keepdim=True)
+
+
+class Watched(nn.Linear):
+    """A linear model that remembers how many rows it was trained on, and which."""
+
+    def __init__(self):
+        super().__init__(3, 1)
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+        self.seen = []
+
+    def forward(self, x):
+        if self.training:
+            self.seen.append(x)
+        return super().forward(x)
+
+
+def test_the_error_falls():
+    assert fit(Watched(), X, Y, epochs=300, learning_rate=0.05) < 1e-3
+
+
+def test_every_epoch_sees_every_row_once_in_a_new_order():
+    model = Watched()
+    fit(model, X, Y, epochs=2, learning_rate=0.01, batch_size=16, generator=torch.Generator().manual_seed(0))
+    assert [len(batch) for batch in model.seen] == [16, 16, 16, 2] * 2
+    first, second = torch.cat(model.seen[:4]), torch.cat(model.seen[4:])
+    assert not torch.equal(first, second)
+    for epoch in (first, second):
+        assert torch.equal(epoch.sort(0).values, X.sort(0).values)
+
+
+def test_the_order_follows_from_the_generator():
+    weights = []
+    for seed in (1, 1, 2):
+        model = Watched()
+        fit(model, X, Y, epochs=3, learning_rate=0.1, batch_size=7, generator=torch.Generator().manual_seed(seed))
+        weights.append(model.weight.detach())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_a_batch_as_large_as_the_data_is_the_data():
+    model = Watched()
+    fit(model, X, Y, epochs=3, learning_rate=0.01, batch_size=50)
+    assert all(torch.equal(batch, X) for batch in model.seen)
+
+
+def test_the_model_trains_in_training_mode_and_ends_in_evaluation():
+    model = nn.Sequential(BatchNorm(3), nn.Linear(3, 1)).eval()
+    loss = fit(model, X + 5, Y, epochs=200, learning_rate=0.05)
+    assert not model.training
+    assert float(model[0].running_mean.min()) > 4
+    assert loss == pytest.approx(float((model(X + 5) - Y).detach().square().mean()))
+
+
+def test_mistakes():
+    with pytest.raises(UsageError, match="batch_size must be at least 1"):
+        fit(Watched(), X, Y, epochs=1, learning_rate=0.1, batch_size=0)
+    with pytest.raises(UsageError, match="pass the generator"):
+        fit(Watched(), X, Y, epochs=1, learning_rate=0.1, batch_size=8)
+
+
+def test_devices(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert pick_device("auto").type == pick_device("cpu").type == "cpu"
+    with pytest.raises(UsageError, match="no CUDA device answers here"):
+        pick_device("cuda")
+    with pytest.raises(UsageError, match="unknown device 'gpu0'"):
+        pick_device("gpu0")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert pick_device("auto").type == "cuda"

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+import math
+import sys
+import types
+
+import pytest
+
+from normplace.errors import UsageError
+from normplace.lab.train import log as logs
+from normplace.lab.train.log import Log, read_log
+
+
+def test_lines_come_back_as_they_were_written(tmp_path):
+    log = Log(tmp_path / "run")
+    log.write("step", 1, loss=0.1 + 0.2, gradient=math.inf)
+    log.write("checkpoint", 1)
+    log.sync()
+    log.close()
+    first, second = read_log(tmp_path / "run")
+    assert first == {"event": "step", "step": 1, "loss": 0.1 + 0.2, "gradient": "inf"}  # to the last bit
+    assert second == {"event": "checkpoint", "step": 1}
+
+
+def test_a_torn_line_is_cut_and_the_file_goes_on(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"event":"step","step":1}\n{"event":"st')
+    assert len(read_log(tmp_path)) == 1
+    log = Log(tmp_path)
+    log.write("step", 2)
+    log.close()
+    assert [line["step"] for line in read_log(tmp_path)] == [1, 2]
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    log = Log(tmp_path)
+    with pytest.raises(UsageError, match="another run is writing"):
+        Log(tmp_path)
+    log.close()
+    Log(tmp_path).close()
+
+
+def test_a_full_disk_is_said(tmp_path, monkeypatch):
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")
+    log = object.__new__(Log)  # a device has no lines to mend
+    log.path, log._sinks = tmp_path / "log.jsonl", []
+    with log.path.open("wb", buffering=0) as file:
+        log._file = file.fileno()
+        with pytest.raises(UsageError, match="No space left on device"):
+            log.write("step", 1)
+        monkeypatch.setattr("os.write", lambda file, data: len(data) - 1)
+        with pytest.raises(UsageError, match="No space left on device"):
+            log.write("step", 1)
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write"):
+        Log(tmp_path / "file" / "run")
+
+
+def installed(monkeypatch, name, **members):
+    module = types.ModuleType(name)
+    module.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
+    module.__dict__.update(members)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_tensorboard_and_wandb_get_the_numbers(tmp_path, monkeypatch):
+    got = []
+
+    class Writer:
+        def __init__(self, folder):
+            got.append(folder)
+
+        def add_text(self, name, text):
+            got.append((name, json.loads(text)))
+
+        def add_scalar(self, name, value, step):
+            got.append((name, value, step))
+
+        def close(self):
+            got.append("closed")
+
+    class Run:
+        def log(self, values, step):
+            got.append((values, step))
+
+        def finish(self):
+            got.append("finished")
+
+    installed(monkeypatch, "tensorboard")
+    installed(monkeypatch, "torch.utils.tensorboard", SummaryWriter=Writer)
+    installed(monkeypatch, "wandb", init=lambda **options: got.append(options["config"]) or Run())
+    log = Log(tmp_path, ["tensorboard", "wandb"], {"steps": 3})
+    log.write("step", 7, loss=0.5, gradient=math.nan, reason="words")
+    log.close()
+    folder = str(tmp_path / "tensorboard")
+    begun = [folder, ("config", {"steps": 3}), {"steps": 3}]
+    assert got == [*begun, ("loss", 0.5, 7), ({"loss": 0.5}, 7), "closed", "finished"]
+
+
+def test_an_unknown_or_missing_log_is_refused(monkeypatch):
+    with pytest.raises(UsageError, match="did you mean 'tensorboard'"):
+        logs.check_sinks(["tensorbord"])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="pip install wandb"):
+        logs.check_sinks(["wandb"])
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b"3", b"\xff\xfe", b"[" * 100_000])
+def test_a_damaged_line_is_named(tmp_path, line):
+    (tmp_path / "log.jsonl").write_bytes(b'{"event":"step","step":1}\n' + line + b'\n{"event":"st')
+    with pytest.raises(UsageError, match="line 2 of") as caught:
+        logs.read_log(tmp_path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match="cannot be read"):
+        logs.read_log(tmp_path / "absent")

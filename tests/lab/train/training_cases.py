@@ -1,0 +1,43 @@
+"""A tiny network and text for the tests of training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from normplace.lab.train.config import Recipe
+from normplace.lab.train.corpus import Corpus
+from normplace.lab.train.distributed import World
+from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
+
+ALONE = World(0, 1, torch.device("cpu"), joined=False)
+
+
+def corpus(tokens: int = 2000) -> Corpus:
+    """Counting with a stumble now and then, which is learned in a few steps."""
+    chance = np.random.default_rng(0)
+    text = (np.arange(tokens) + chance.integers(2, size=tokens).cumsum()) % 31
+    cut = tokens * 9 // 10
+    return Corpus("counting", text[:cut].astype(np.uint8), text[cut:].astype(np.uint8), 31, 1.0, "0" * 64)
+
+
+def network(placement: str = "peri", **changes: Any) -> Transformer:
+    """Two layers."""
+    config = TransformerConfig(31, 16, 2, placement, attention=AttentionConfig(heads=2), **changes)
+    return Transformer(config, generator=torch.Generator().manual_seed(0))
+
+
+def recipe(**changes: Any) -> Recipe:
+    """A few steps of four rows."""
+    small = {
+        "context": 8,
+        "batch": 4,
+        "steps": 8,
+        "rate": 1e-2,
+        "evaluate_rows": 8,
+        "peak_tflops": 1.0,
+        "device": "cpu",
+    }
+    return Recipe(**{**small, "evaluate_every": 4, "checkpoint_every": 4, **changes})

@@ -1,0 +1,173 @@
+"""Verdicts from lines: checks, gates, and what they come to."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import replace
+
+import pytest
+from scipy.stats import t
+
+from normplace.lab.trials.claims import (
+    Check,
+    Claim,
+    State,
+    SuccessfulLines,
+    Verdict,
+    by_seed,
+    judge,
+    pick,
+    sign_and_size,
+)
+from normplace.lab.trials.intervals import Bootstrap
+from normplace.lab.trials.results import Line
+
+
+def lines(values, metric="value"):
+    return [
+        Line("sample", "lines", "full", f"h{seed}", {"seed": seed}, seed, "ok", {metric: value})
+        for seed, value in enumerate(values)
+    ]
+
+
+def claim(*checks):
+    return Claim("id", "paper", "statement", checks, seeds=5)
+
+
+def measure(metric):
+    return lambda rows: by_seed([row for row in rows if metric in row.metrics], metric)
+
+
+HIGH = Check("high", measure("value"), at_least=1.0)
+LOW = Check("low", measure("value"), at_most=1.0)
+FAR = Check("far", measure("value"), at_least=50.0)
+EQUAL = Check("equal", measure("value"), at_least=-0.03, at_most=0.03)
+SIGN = Check("sign", measure("value"), above=0)
+CLEAR = [2, 2.1, 1.9, 2, 2]
+OPEN = [1.2, 3, 0.1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "checks", "verdict"),
+    [
+        (CLEAR, (HIGH,), Verdict.REPRODUCED),
+        ([0, 0.1, 0.2, 0, 0], (HIGH,), Verdict.NOT_REPRODUCED),
+        (CLEAR, (HIGH, LOW), Verdict.MIXED),
+        (OPEN, (HIGH, SIGN), Verdict.PARTLY),
+        (OPEN, (HIGH, FAR), Verdict.NOT_REPRODUCED),  # one open, one refuted
+        (CLEAR[:4], (HIGH,), Verdict.NOT_TESTED),
+        ([], (HIGH,), Verdict.NOT_TESTED),
+        (OPEN, (HIGH,), Verdict.UNDECIDED),  # the mean passes, its interval does not
+        ([2, 2, 2, 2, None], (HIGH,), Verdict.NOT_REPRODUCED),  # a number that was not finite passes nothing
+    ],
+)
+def test_verdicts(values, checks, verdict):
+    assert judge(claim(*checks), lines(values)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("values", "state"),
+    [
+        ([1.0, 1.001, 0.999, 1.0, 1.0], State.FAILED),  # far above the margin, though above its lower end
+        ([0.001, 0, -0.001, 0, 0], State.HELD),
+        ([0.05, 0, -0.001, 0, 0.04], State.OPEN),
+        ([-1.0, -1.001, -0.999, -1.0, -1.0], State.FAILED),
+    ],
+)
+def test_an_equivalence_is_one_check(values, state):
+    judgement = judge(claim(EQUAL), lines(values))
+    assert [measured.state for measured in judgement.measurements] == [state]
+    assert EQUAL.threshold == "-0.03 to 0.03"
+
+
+def test_no_effect_is_not_a_direction():
+    assert judge(claim(SIGN), lines([0.0] * 5)).verdict == Verdict.NOT_REPRODUCED
+    assert judge(claim(Check("below", measure("value"), below=0)), lines([0.0] * 5)).verdict == Verdict.NOT_REPRODUCED
+
+
+def test_a_claim_of_direction_is_judged_by_its_sign_and_its_size():
+    sign, size = sign_and_size("gain", measure("value"), at_least=0.05)
+    small = judge(claim(sign, size), lines([0.02, 0.021, 0.019, 0.02, 0.02]))
+    assert [measured.state for measured in small.measurements] == [State.HELD, State.FAILED]
+    assert (small.verdict, size.size, sign.size) == (Verdict.MIXED, True, False)
+    falls = sign_and_size("ratio", measure("value"), no_effect=1, at_most=0.5)
+    assert [check.threshold for check in falls] == ["< 1", "≤ 0.5"]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "state", "verdict"),
+    [
+        ([0.9, 0.91, 0.9, 0.9, 0.9], State.HELD, Verdict.REPRODUCED),
+        ([0.0, 0.01, 0.0, 0.0, 0.0], State.VOID, Verdict.VOID),
+        ([0.9, 0.1, 0.9, 0.2, 0.9], State.VOID, Verdict.VOID),  # not shown to have learned
+        ([None] * 5, State.VOID, Verdict.VOID),
+        ([], State.VOID, Verdict.NOT_TESTED),
+    ],
+)
+def test_a_check_is_void_unless_its_gates_hold(baseline, state, verdict):
+    gate = Check("baseline", measure("baseline"), at_least=0.8)
+    rows = lines(CLEAR) + [replace(row, hash=f"b{row.seed}") for row in lines(baseline, "baseline")]
+    for gated in (claim(replace(HIGH, gates=(gate,))), replace(claim(HIGH), gates=(gate,))):
+        judgement = judge(gated, rows)
+        assert (judgement.measurements[0].state, judgement.verdict) == (state, verdict)
+        assert judgement.measurements[0].ungated == State.HELD
+        assert [measured.check.label for measured in judgement.gates] == ["baseline"]
+
+
+def test_a_void_check_keeps_a_claim_from_being_reproduced():
+    gate = Check("baseline", measure("value"), at_least=50)
+    for other, verdict in ((SIGN, Verdict.PARTLY), (FAR, Verdict.NOT_REPRODUCED), (LOW, Verdict.NOT_REPRODUCED)):
+        assert judge(claim(replace(HIGH, gates=(gate,)), other), lines(CLEAR)).verdict == verdict
+
+
+def test_checks_added_after_a_result_do_not_count():
+    later = replace(FAR, added_after="it looked interesting")
+    judgement = judge(claim(HIGH, later), lines(CLEAR))
+    assert judgement.verdict == Verdict.REPRODUCED
+    assert [measured.state for measured in judgement.later] == [State.FAILED]
+    assert judgement.counts == {State.HELD: 1}
+    with pytest.raises(AssertionError, match="declared before"):
+        claim(later)
+
+
+def test_the_seeds_that_would_decide_an_open_check():
+    (measured,) = judge(claim(HIGH), lines(OPEN)).measurements
+    mean, deviation = statistics.fmean(OPEN), statistics.stdev(OPEN)
+    n = measured.seeds_to_decide
+    half = [t.ppf(0.975, k - 1) * deviation / math.sqrt(k) for k in (n, n - 1)]
+    assert half[0] < mean - 1 < half[1]
+    (level,) = judge(claim(HIGH), lines([0.9, 1.1, 0.8, 1.2, 1.0])).measurements
+    assert level.seeds_to_decide is None  # the mean is at the threshold
+    clusters = replace(HIGH, interval=Bootstrap(), at_least=-0.05)
+    (few,) = judge(replace(claim(clusters), seeds=3), lines([1.0, 0, 0])).measurements
+    assert (few.state, few.seeds_to_decide) == (State.OPEN, Bootstrap.least)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"at_least": 0, "above": 0}, {"above": 0, "below": 1}, {"at_least": 1, "at_most": 0}]
+)
+def test_a_check_has_one_threshold_or_a_window(fields):
+    with pytest.raises(AssertionError):
+        Check("check", measure("value"), **fields)
+
+
+def test_several_claims_share_what_was_picked():
+    rows = SuccessfulLines([*lines(CLEAR), replace(lines([1.0])[0], status="failed", seed=9)])
+    assert len(rows) == 5
+    assert pick(rows, "lines", seed=1) is pick(rows, "lines", seed=1)
+    assert pick(rows, "lines", seed=1) == pick(list(rows), "lines", seed=1) == [rows[1]]
+    assert judge(claim(HIGH), rows) == judge(claim(HIGH), list(rows))
+
+
+def test_failed_lines_do_not_count():
+    rows = lines([2, 2, 2, 2, 2])
+    failed = [Line("sample", "lines", "full", "f", {"seed": 9}, 9, "failed", {"value": -100.0})]
+    judgement = judge(claim(HIGH), rows + failed)
+    assert judgement.verdict == Verdict.REPRODUCED
+    assert str(judgement.measurements[0]) == "2 [2, 2], n=5"
+
+
+def test_a_check_that_mixes_variants_is_caught():
+    with pytest.raises(AssertionError, match="selects too little"):
+        by_seed(lines([1]) + lines([2]), "value")

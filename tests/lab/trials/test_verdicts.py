@@ -1,0 +1,56 @@
+"""Verdicts as text, Markdown and JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from tests.lab.trials.test_claims import CLEAR, FAR, HIGH, LOW, OPEN, SIGN, claim, lines, measure
+
+from normplace.lab.trials.claims import Check, judge
+from normplace.lab.trials.intervals import OrderStatistics
+from normplace.lab.trials.verdicts import as_json, counts_text, markdown, multiplicity, printed
+
+GATE = Check("baseline", measure("value"), at_least=50)
+
+
+def test_no_summary_hides_a_failed_check(sample_study):
+    later = replace(FAR, added_after="it looked interesting")
+    judgement = judge(claim(HIGH, LOW, SIGN, replace(HIGH, gates=(GATE,)), later), lines(CLEAR))
+    text = "2 held, 0 open, 1 failed, 1 void (1 held without gates) (added later, not counted: 1 failed)"
+    assert counts_text(judgement) == text
+    told = "\n".join(printed(judgement))
+    assert f"  mixed: statement\n    {text} (paper)" in told
+    assert "    gate failed: baseline: 2 [1.91, 2.09], n=5; needs ≥ 50" in told
+    assert "    failed: low: 2 [1.91, 2.09], n=5; needs ≤ 1" in told
+    assert "    void (held without its gates): high" in told
+    assert "not counted: it looked interesting" in told
+    assert "held: sign" not in told
+    assert "    held: sign" in "\n".join(printed(judgement, every_check=True))
+    table = markdown([(replace(sample_study, claims=(judgement.claim,)), "full", lines(CLEAR))])
+    assert "| **mixed** | 2 | 0 | 1 | 1 (1 held) | 1 failed | full |" in table
+    assert "1 claims: 1 mixed." in table
+    found = json.loads(json.dumps(as_json(judgement), allow_nan=False))
+    assert found["counts"] == {"held": 2, "open": 0, "failed": 1, "void": 1, "not measured": 0}
+    assert found["verdict"] == "mixed"
+    assert [check["state"] for check in found["checks"]] == ["held", "failed", "held", "void", "failed"]
+
+
+def test_an_open_check_tells_how_many_seeds_would_decide_it():
+    (needed,) = [measured.seeds_to_decide for measured in judge(claim(HIGH), lines(OPEN)).measurements]
+    assert f"open: high: 1.46 [0.101, 2.82], n=5; needs ≥ 1; about {needed} seeds would decide it" in "\n".join(
+        printed(judge(claim(HIGH), lines(OPEN)))
+    )
+    median = Check("median", measure("value"), at_least=1.0, interval=OrderStatistics())
+    told = "\n".join(printed(judge(claim(median), lines(CLEAR))))
+    assert "open: median: 2, n=5 (median; order statistics); needs ≥ 1; 6 seeds are the fewest" in told
+    assert as_json(judge(claim(median), lines(CLEAR)))["checks"][0]["low"] is None
+
+
+def test_what_many_checks_mean_is_told_once():
+    judged = [judge(claim(HIGH, LOW, replace(HIGH, gates=(GATE,))), lines(CLEAR))] * 40
+    judged.append(judge(claim(HIGH), []))
+    text = multiplicity(judged)
+    assert text.startswith("120 checks of 40 tested claims: 40 held, 0 open, 40 failed, 40 void.")
+    assert "each of the 80 checks that are not void" in text
+    assert text.endswith("2 would hold by chance.")

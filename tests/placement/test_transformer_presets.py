@@ -1,0 +1,111 @@
+"""The presets of Transformers as values; that networks equal them is tested with the Transformer."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from normplace import Block, Placement, Residual, UsageError, move
+from normplace.placement.transformer_presets import TRANSFORMER_PRESETS
+
+PRE = "x + F(N(x))"
+EQUATIONS = {
+    "sub": "x + F[N: pre_output](N(x))",
+    "normformer": "attention: x + N(F[g: heads](N(x))); mlp: x + F[N: pre_output](N(x))",
+    "qk": f"attention: x + F[N: q, k](N(x)); mlp: {PRE}",
+    "qkv": f"attention: x + F[N: q, k, v](N(x)); mlp: {PRE}",
+    "hybrid": "attention: x + F[N: q, k, v](x); mlp: N(x) + F(N(x))",
+    "hybrid-star": (
+        "attention: x + F[N: q, k, v](N(x)) for 0 < l <= 1; x + F[N: q, k, v](x) for 1 < l <= L; "
+        f"mlp: {PRE} for 0 < l <= 1; N(x) + F(N(x)) for 1 < l <= L"
+    ),
+    "b2t": "attention: N(x + F(x)); mlp: N(x0 + x + F(x)), x0 the layer's input",
+    "residual-dual": "z = F(x), x' = N(x + z), r' = r + z, out = x + N(r)",
+    "siamese": "z = F(N(x + N(y))), x' = N(x + (2l)^(-1/2) z), y' = y + z, out = x + N(y)",
+    "keel": "N((2L) x + F(N(x)))",
+    "lns-init": "x + F(N(x)), gain of N from l^(-1/2)",
+    "gpas": "D(x + F(N(x)))",
+    "bert-residual": "N(x) + F(N(x))",
+    "embedding-norm": PRE,
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMER_PRESETS)
+def test_each_prints_its_published_equation(name):
+    placement = Placement.named(name)
+    assert placement.equation() == EQUATIONS[name]
+    assert placement.name == name
+    assert Placement.from_dict(json.loads(json.dumps(placement.to_dict()))) == placement
+    assert hash(placement) == hash(Placement.named(name))
+
+
+def test_one_layer_has_an_equation_too():
+    assert Placement.named("keel").equation(1, 6) == "N(12 x + F(N(x)))"
+    assert Placement.named("hybrid-star").equation(1, 6) == "attention: x + F[N: q, k, v](N(x)); mlp: x + F(N(x))"
+    assert Placement.named("b2t").equation(1, 6) == EQUATIONS["b2t"]
+    assert Placement.named("lns-init").equation(4, 6) == "x + F(N(x)), gain of N from 0.5"
+
+
+def test_what_is_added_can_stand_on_any_base():
+    assert Placement.named("gpas", base="deepnorm").equation() == "N((2L)^(1/4) D(x) + F(x))"
+    assert Placement.named("gpas", base="hybrid").equation().count("D(") == 2
+    olmo2 = Placement.named("qk", base="output", over="projection")
+    assert olmo2.equation() == "attention: x + N(F[N: q_full, k_full](x)); mlp: x + N(F(x))"
+    assert Placement.named("qk", base=Placement.named("sub")).at(1, 1, "attention").inner == ("pre_output", "q", "k")
+    assert Placement.named("qk", base="siamese").equation() == (
+        "attention: z = F[N: q, k](N(x + N(y))); mlp: z = F(N(x + N(y))), x' = N(x + (2l)^(-1/2) z), y' = y + z, "
+        "out = x + N(y)"
+    )
+    assert Placement.named("embedding-norm", base="post").embedding
+    with pytest.raises(UsageError, match="leave the skip alone"):
+        Placement.named("gpas", base="siamese")
+    with pytest.raises(UsageError, match="did you mean 'projection'"):
+        Placement.named("qk", over="projections")
+
+
+@pytest.mark.parametrize("depth", [1, 6, 32])
+def test_deepnorm_of_pairs_counts_both_depths(depth):
+    encoder = Placement.named("deepnorm", part="encoder", decoder=4).at(1, depth)
+    assert encoder.skip == pytest.approx(0.81 * (depth**4 * 4) ** (1 / 16))
+    assert encoder.init_gain == pytest.approx(0.87 * (depth**4 * 4) ** (-1 / 16))
+    decoder = Placement.named("deepnorm", part="decoder").at(1, depth)
+    assert decoder.skip == pytest.approx((3 * depth) ** 0.25)
+    assert decoder.init_gain == pytest.approx((12 * depth) ** -0.25)
+    assert Placement.named("sub").at(1, depth).init_gain == pytest.approx(math.sqrt(math.log(2 * depth)))
+
+
+def test_deepnorm_refuses_half_a_pair():
+    for options in ({"part": "encoder"}, {"decoder": 3}):
+        with pytest.raises(UsageError, match="layers of the decoder"):
+            Placement.named("deepnorm", **options)
+    with pytest.raises(UsageError, match="did you mean 'decoder'"):
+        Placement.named("deepnorm", part="decodr")
+
+
+def test_kinds_must_be_known():
+    hybrid = Placement.named("hybrid")
+    with pytest.raises(UsageError, match="hybrid tells attention and mlp branches apart"):
+        Residual(torch.nn.Linear(4, 4), 4, hybrid)
+    with pytest.raises(UsageError, match="did you mean 'attention'"):
+        hybrid.changed(lambda block: block, "atention")
+    with pytest.raises(UsageError, match="not both or none"):
+        Placement(((1.0, Block()),), kinds=(("mlp", ((1.0, Block()),)),))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("hybrid", "leave what stands inside"),
+        ("gpas", "leave what stands inside"),
+        ("lns-init", "leave what stands inside"),
+        ("b2t", "spans several branches"),
+        ("keel", "scales the skip"),
+    ],
+)
+def test_move_leaves_them_to_the_transformer(name, said):
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    with pytest.raises(UsageError, match=said):
+        move(layer, torch.zeros(1, 3, 8), to=name)

@@ -1,0 +1,26 @@
+"""Memory that is left, from the files of the system."""
+
+from __future__ import annotations
+
+from normplace._shared import resources
+from normplace._shared.resources import available_memory, in_words
+
+
+def test_the_tighter_of_machine_and_container_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(resources, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(resources, "CGROUP", tmp_path)
+    assert available_memory() is None
+    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable:     50 kB\n")
+    assert available_memory() == 50 * 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("9000\n")
+    assert available_memory() == 50 * 1024
+    (tmp_path / "memory.max").write_text("10000\n")
+    (tmp_path / "memory.stat").write_text("anon 8000\ninactive_file 500\n")
+    assert available_memory() == 1500
+
+
+def test_sizes_in_words():
+    assert [in_words(size) for size in (0, 999, 1000, 12_345_678, 5e14)] == [
+        "0 bytes", "999 bytes", "1.0 kB", "12.3 MB", "500 TB",
+    ]  # fmt: skip
