@@ -224,7 +224,7 @@ def block(source: random.Random) -> Any:
         "input_gain": ([1.0, _number], NUMBERS), "inner_scale": ([(), ("q",)], ["q", 3]),
         "skip_scale": ([None, LearnedScale()], NUMBERS),
     }  # fmt: skip
-    made = npl.Block(**drawn(source, spec))
+    made = npl.BlockSpec(**drawn(source, spec))
     made.equation()
     return made
 

@@ -26,8 +26,8 @@ from forked_call import Outcome, call, described, in_workers, no_further_process
 STUDY = """
 from dataclasses import dataclass
 from functools import partial
-from normplace.lab.claims import Check, Claim, by_seed, pick
-from normplace.lab.study import Figure, Outcome, Part, Study
+from normplace.lab.trials.claims import Check, Claim, by_seed, pick
+from normplace.lab.trials.study import Figure, Outcome, Part, Study
 
 @dataclass(frozen=True)
 class Trial:
@@ -212,7 +212,7 @@ def one(seed: int, index: int, base: Path, original: list[bytes], limit: float) 
     kept = after + (aside.read_bytes() if aside.exists() else b"")
     problems = []
     if resumed.code == 0:
-        from normplace.lab.results import read_lines
+        from normplace.lab.trials.results import read_lines
 
         done = Counter(line.hash for line in read_lines(path) if line.status == "ok")
         problems += [] if len(done) == len(original) else [f"{len(done)} of {len(original)} trials recorded"]

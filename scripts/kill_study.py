@@ -23,7 +23,7 @@ from pathlib import Path
 
 from normplace.lab.studies import STUDIES
 from normplace.lab.trials.claims import judge
-from normplace.lab.trials.results import Line, read_lines
+from normplace.lab.trials.results import TrialRecord, read_lines
 from normplace.lab.trials.runner import Run
 from normplace.lab.trials.study import load_study
 
@@ -54,18 +54,18 @@ def run_and_kill(run: Run, out: Path, after: float) -> bool:
     return False
 
 
-def facts(lines: list[Line]) -> list[tuple[str, str, str]]:
+def facts(lines: list[TrialRecord]) -> list[tuple[str, str, str]]:
     """What must not depend on interruptions."""
     return sorted((line.hash, json.dumps(line.metrics), json.dumps(line.series)) for line in lines)
 
 
-def verdicts(run: Run, lines: list[Line]) -> list[str]:
+def verdicts(run: Run, lines: list[TrialRecord]) -> list[str]:
     """Every claim's verdict with its numbers."""
     judgements = [judge(claim, lines) for claim in run.study.claims]
     return [f"{j.claim.id}: {j.verdict} {[str(m) for m in j.measurements]}" for j in judgements]
 
 
-def check(run: Run, out: Path, reference: list[Line]) -> None:
+def check(run: Run, out: Path, reference: list[TrialRecord]) -> None:
     """Compare a finished file with the uninterrupted run's.
 
     Raises:

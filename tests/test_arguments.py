@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from normplace import Block, Placement, Scale, UsageError
+from normplace import BlockSpec, Placement, Scale, UsageError
 from normplace.models import CausalRN, GENConv, GraphStack
 from normplace.models.transformer import TransformerConfig
 from normplace.norms import BatchNorm, DyT, GraphNorm, LayerNorm, MsgNorm, PairNorm, RMSNorm
@@ -64,24 +64,24 @@ def test_width_of_a_norm(norm, dim):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Block(branch=math.nan),
-        lambda: Block(branch=-math.inf),
-        lambda: Block(branch="2"),  # pyright: ignore[reportArgumentType]
-        lambda: Block(inner="qk"),  # pyright: ignore[reportArgumentType]
-        lambda: Block(inner=(1,)),  # pyright: ignore[reportArgumentType]
-        lambda: Block(inner_scale="q"),  # pyright: ignore[reportArgumentType]
-        lambda: Block(skip=math.nan),
-        lambda: Block(skip=-1.0),
-        lambda: Block(input=True, input_scale=0.0),
-        lambda: Block(init_gain=None),  # pyright: ignore[reportArgumentType]
-        lambda: Block(skip_scale=0.5),  # pyright: ignore[reportArgumentType]
+        lambda: BlockSpec(branch=math.nan),
+        lambda: BlockSpec(branch=-math.inf),
+        lambda: BlockSpec(branch="2"),  # pyright: ignore[reportArgumentType]
+        lambda: BlockSpec(inner="qk"),  # pyright: ignore[reportArgumentType]
+        lambda: BlockSpec(inner=(1,)),  # pyright: ignore[reportArgumentType]
+        lambda: BlockSpec(inner_scale="q"),  # pyright: ignore[reportArgumentType]
+        lambda: BlockSpec(skip=math.nan),
+        lambda: BlockSpec(skip=-1.0),
+        lambda: BlockSpec(input=True, input_scale=0.0),
+        lambda: BlockSpec(init_gain=None),  # pyright: ignore[reportArgumentType]
+        lambda: BlockSpec(skip_scale=0.5),  # pyright: ignore[reportArgumentType]
         lambda: LearnedScale(init=math.nan),
         lambda: Power("depth", math.nan),
         lambda: Power("depth", 1.0, times=-2),
         lambda: First(1.5),  # pyright: ignore[reportArgumentType]
         lambda: First(0),
         lambda: First(True),
-        lambda: Placement(((math.nan, Block()), (1.0, Block()))),
+        lambda: Placement(((math.nan, BlockSpec()), (1.0, BlockSpec()))),
         lambda: Placement(((1.0, "pre"),)),  # pyright: ignore[reportArgumentType]
         lambda: Placement.named("pre").at(1, -2),
         lambda: Placement.named("pre").at(1.5, 3),  # pyright: ignore[reportArgumentType]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from normplace import Block, Branch, LayerNorm, Placement, Residual, RMSNorm, Scale, UsageError
+from normplace import BlockSpec, Branch, LayerNorm, Placement, Residual, RMSNorm, Scale, UsageError
 
 DIM = 8
 
@@ -86,8 +86,8 @@ MISFITS = [
     (lambda: Residual(nn.Identity(), DIM, "pre", scale=Scale("degree", slot="stream")), "slot with a norm"),
     (lambda: Scale("degree", where="aftr"), "did you mean 'after'"),
     (lambda: Scale(""), "name of its source"),
-    (lambda: Residual(nn.Identity(), DIM, Placement.uniform(Block(inner=("q",)))), "derive the branch from"),
-    (lambda: Residual(WithInside(), DIM, Placement.uniform(Block(inner=("midle",)))), "did you mean 'middle'"),
+    (lambda: Residual(nn.Identity(), DIM, Placement.uniform(BlockSpec(inner=("q",)))), "derive the branch from"),
+    (lambda: Residual(WithInside(), DIM, Placement.uniform(BlockSpec(inner=("midle",)))), "did you mean 'middle'"),
     (lambda: Residual(nn.Identity(), DIM, "peri", norm={"input": "layer"}), "slot 'output'"),
     (lambda: Residual(nn.Identity(), DIM, "pre", norm={"input": "layer", "inptu": "rms"}), "did you mean 'input'"),
     (lambda: Residual(nn.Identity(), DIM, "pre", norm="msg"), "length of the row"),
@@ -110,7 +110,10 @@ def test_norms_per_slot_and_from_a_factory():
 def test_a_norm_inside_the_branch():
     branch = WithInside()
     block = Residual(
-        branch, DIM, Placement.uniform(Block(input=True, inner=("middle",))), norm={"input": "rms", "inner": "layer"}
+        branch,
+        DIM,
+        Placement.uniform(BlockSpec(input=True, inner=("middle",))),
+        norm={"input": "rms", "inner": "layer"},
     )
     x = draw(3, DIM)
     inside = branch.norms["middle"](branch.first(block.input_norm(x)))
@@ -119,7 +122,7 @@ def test_a_norm_inside_the_branch():
 
 
 def test_residual_taken_after_the_norm():
-    block = Residual(nn.Linear(DIM, DIM), DIM, Placement.uniform(Block(input=True, skip_normed=True)))
+    block = Residual(nn.Linear(DIM, DIM), DIM, Placement.uniform(BlockSpec(input=True, skip_normed=True)))
     x = draw(3, DIM)
     normed = block.input_norm(x)
     assert torch.equal(block(x), normed + block.branch(normed))

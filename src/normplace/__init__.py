@@ -19,7 +19,7 @@ from normplace.norms import (
     RMSNorm,
     build_norm,
 )
-from normplace.placement import Block, First, LearnedScale, Placement, Power
+from normplace.placement import BlockSpec, First, LearnedScale, Placement, Power
 from normplace.placement.scale import Gate, Scale
 from normplace.residual import Branch, Residual
 from normplace.stack import BlockCall, fusing, fusion, run_blocks
@@ -30,7 +30,7 @@ from normplace.analysis import audit  # isort: skip
 __all__ = [
     # Where norms stand
     "Placement",
-    "Block",
+    "BlockSpec",
     "First",
     "Power",
     "LearnedScale",

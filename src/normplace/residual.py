@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from normplace.errors import UsageError, unknown
 from normplace.norms import apply_norm, build_norm, norm_context
-from normplace.placement import BLOCK_SLOTS, NETWORK_SLOTS, Block, LearnedScale, Number, Placement, resolved
+from normplace.placement import BLOCK_SLOTS, NETWORK_SLOTS, BlockSpec, LearnedScale, Number, Placement, resolved
 from normplace.placement.scale import Scale
 
 NormLike = str | Callable[[int], nn.Module]
@@ -95,7 +95,7 @@ class Residual(nn.Module):
         if gate is not None and scale is None:
             raise UsageError("a gate maps the factor of a scale, but the block has none: pass scale=Scale(...).")
         rule = Placement.of(placement)
-        self.block: Block = rule.at(layer, depth, getattr(branch, "kind", None))
+        self.block: BlockSpec = rule.at(layer, depth, getattr(branch, "kind", None))
         self.dim, self.layer, self.depth = dim, layer, depth
         self._skip = resolved(self.block.skip)
         self._input_scale = resolved(self.block.input_scale)
@@ -338,7 +338,7 @@ def build_slot_norm(norm: NormChoice, slot: str, dim: int) -> nn.Module:
     return built
 
 
-def _placed_scale(scale: Scale | None, block: Block) -> tuple[Scale | None, str | None]:
+def _placed_scale(scale: Scale | None, block: BlockSpec) -> tuple[Scale | None, str | None]:
     """The scale and the slot whose norm it stands beside."""
     if scale is None:
         return None, None

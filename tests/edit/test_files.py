@@ -99,7 +99,7 @@ def test_files_that_do_not_fit(tmp_path):
 
 def test_every_move_is_repeated(tmp_path):
     model, x = factory()
-    target = npl.Placement.uniform(npl.Block(input=True, output=True, input_scale=0.5), final=False)
+    target = npl.Placement.uniform(npl.BlockSpec(input=True, output=True, input_scale=0.5), final=False)
     moved = npl.move(npl.move(model, x, to="pre", scale="layerscale"), x, to=target).eval()
     npl.edit.save(moved, tmp_path)
     assert torch.equal(npl.edit.load(tmp_path, model, x).eval()(x), moved(x))

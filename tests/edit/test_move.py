@@ -181,7 +181,8 @@ def test_scales_come_and_go():
     model, (x,) = family.model, family.inputs
     scaled = npl.move(model, x, to="peri", scale="lns")
     halved = [
-        Placement.uniform(npl.Block(input=True, output=True, input_scale=scale), final=True) for scale in (0.5, 0.25)
+        Placement.uniform(npl.BlockSpec(input=True, output=True, input_scale=scale), final=True)
+        for scale in (0.5, 0.25)
     ]
     for target in halved:
         scaled = npl.move(scaled, x, to=target)
@@ -189,7 +190,7 @@ def test_scales_come_and_go():
         assert factors == {target.segments[0][1].input_scale}
     for scale, shape in (("layerscale", (WIDTH,)), ("rezero", ())):
         learned = npl.Placement.named(scale).at(1, 1).branch
-        placement = Placement.uniform(npl.Block(input=True, branch=learned), final=True)
+        placement = Placement.uniform(npl.BlockSpec(input=True, branch=learned), final=True)
         scaled = npl.move(scaled, x, to=placement)
         parts = [part for part in scaled.modules() if isinstance(part, LearnedFactor)]
         assert [tuple(part.weight.shape) for part in parts] == [shape] * 4

@@ -12,7 +12,7 @@ import pytest
 from normplace.lab.report import Section, curves
 from normplace.lab.trials.claims import Check, Claim, by_seed, pick
 from normplace.lab.trials.config import config_hash
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure, Outcome, Part, Study
 
 HOSTILE = "<script>alert(1)</script> & “co”"
@@ -47,7 +47,7 @@ def _predict(config: Curve, x: float, slope: float, level: float) -> float:
     return inside + math.copysign((place - 0.6) * math.tanh(beyond / 6), x) + level * math.tanh(beyond / 3)
 
 
-def curve_line(config: Curve, **changes: object) -> Line:
+def curve_line(config: Curve, **changes: object) -> TrialRecord:
     noise = random.Random(f"{config}")
     slope, level = noise.uniform(0.7, 1.4), noise.gauss(0, 0.25)
     prediction = [_predict(config, x, slope, level) for x in GRID]
@@ -66,21 +66,21 @@ def curve_line(config: Curve, **changes: object) -> Line:
         "versions": {"normplace": "0.1.0", "python": "3.12.3", "torch": "2.13.0", "numpy": "2.3.1"},
         "hardware": MACHINE,
     }
-    return Line(**{**fields, **changes})
+    return TrialRecord(**{**fields, **changes})
 
 
 def _far(architecture: str):
     return lambda lines: by_seed(pick(lines, "curves", architecture=architecture, dataset="linear"), "far")
 
 
-def _spread(lines: Sequence[Line]) -> dict[int, float]:
+def _spread(lines: Sequence[TrialRecord]) -> dict[int, float]:
     return {
         seed: 0.2 + 0.01 * seed
         for seed in by_seed(pick(lines, "curves", architecture="standard", dataset="linear"), "far")
     }
 
 
-def _figures(lines: Sequence[Line]) -> list[Figure]:
+def _figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     rows, growth = [], []
     for dataset in DATASETS:
         for architecture in ARCHITECTURES:
@@ -233,7 +233,7 @@ def sections() -> list[Section]:
     failure = curve_line(broken, status="failed", metrics={}, series={}, error=trace, seconds=2.0)
     plain = Curve(1)
     gpu = {**MACHINE, "gpu": HOSTILE}
-    hostile_line = Line(
+    hostile_line = TrialRecord(
         study=HOSTILE,
         part="curves",
         scale="smoke",
@@ -247,7 +247,7 @@ def sections() -> list[Section]:
         versions={"torch": HOSTILE},
         hardware=gpu,
     )
-    hostile_failure = Line(
+    hostile_failure = TrialRecord(
         study=HOSTILE,
         part="curves",
         scale="smoke",

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from normplace.lab.trials.claims import Check, Claim, by_seed, pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure, Outcome, Part, Study
 
 
@@ -45,11 +45,11 @@ def run(trial: SampleTrial) -> Outcome:
     return Outcome({"value": sign * trial.slope * (1 + trial.seed)}, {"x": [0.0, 1.0], "y": [0.0, sign * trial.slope]})
 
 
-def value(lines: Sequence[Line], kind: str) -> dict[int, float]:
+def value(lines: Sequence[TrialRecord], kind: str) -> dict[int, float]:
     return by_seed(pick(lines, "lines", kind=kind), "value")
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     rows = [
         {"kind": line.config["kind"], "x": x, "y": y}
         for line in lines

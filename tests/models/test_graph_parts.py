@@ -7,7 +7,7 @@ import torch
 from tests.models.test_graph_stack import RING, SumConv, features
 from torch import nn
 
-from normplace import Block, Placement, Scale, UsageError
+from normplace import BlockSpec, Placement, Scale, UsageError
 from normplace.models import Dropout, GraphStack
 from normplace.models.graph_parts import SumOfEmbeddings, pool
 
@@ -42,7 +42,7 @@ def test_published_orders_by_hand():
 
 
 def test_growth_with_norms_around_the_branch():
-    placement = Placement.uniform(Block(input=True, output=True), final=True)
+    placement = Placement.uniform(BlockSpec(input=True, output=True), final=True)
     torch.manual_seed(0)
     net = GraphStack(SumConv, 3, 8, 2, 2, placement=placement, growth=4, order="activation-conv")
     x = features()
@@ -131,7 +131,7 @@ def test_a_sum_of_embeddings():
     assert net(torch.tensor([[2, 0], [0, 1], [1, 1]]), RING[:, :2]).shape == (3, 2)
 
 
-INSIDE_X = Placement.uniform(Block(inner=("x",)))
+INSIDE_X = Placement.uniform(BlockSpec(inner=("x",)))
 MISTAKES = [
     (lambda: named("res++"), "did you mean 'res\\+'"),
     (lambda: named("res+", placement="post"), "says itself what placement is"),
@@ -144,7 +144,7 @@ MISTAKES = [
     (lambda: named("dense", scale=Scale("degree")), "the stream widens"),
     (lambda: GraphStack(SumConv, 3, 8, 2, 2, placement="post", growth=4), "has no add"),
     (
-        lambda: GraphStack(SumConv, 3, 8, 2, 2, placement=Placement.uniform(Block(inner=("x",))), growth=4),
+        lambda: GraphStack(SumConv, 3, 8, 2, 2, placement=Placement.uniform(BlockSpec(inner=("x",))), growth=4),
         "place inside",
     ),
     (lambda: pool(features(), GRAPH, "median"), "unknown readout"),

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from normplace import Block, First, LearnedScale, Placement, Power, UsageError
+from normplace import BlockSpec, First, LearnedScale, Placement, Power, UsageError
 from normplace.placement.presets import ALIASES, PRESETS
 
 EQUATIONS = {
@@ -81,20 +81,20 @@ def test_ends_of_the_network():
 
 
 CONTRADICTIONS = [
-    (lambda: Block(input_scale=0.5), "no input norm"),
-    (lambda: Block(skip_normed=True), "set input=True"),
-    (lambda: Block(skip=0.0, branch=LearnedScale()), "skip is 0"),
-    (lambda: Block(skip=0.0, output=True, stream=True), "keep one of them"),
-    (lambda: Block(skip=0.0, input=True, skip_normed=True), "there is none"),
-    (lambda: Block(skip=-1.0), "zero or more"),
-    (lambda: Block(init_gain=0.0), "positive"),
-    (lambda: Block(input=True, input_scale=math.inf), "finite"),
-    (lambda: Placement.uniform(Block(stream=True), final=True), "normalize twice"),
-    (lambda: Placement(((0.5, Block()),)), "the last at 1"),
-    (lambda: Placement(((0.5, Block()), (0.5, Block()), (1.0, Block()))), "increasing"),
+    (lambda: BlockSpec(input_scale=0.5), "no input norm"),
+    (lambda: BlockSpec(skip_normed=True), "set input=True"),
+    (lambda: BlockSpec(skip=0.0, branch=LearnedScale()), "skip is 0"),
+    (lambda: BlockSpec(skip=0.0, output=True, stream=True), "keep one of them"),
+    (lambda: BlockSpec(skip=0.0, input=True, skip_normed=True), "there is none"),
+    (lambda: BlockSpec(skip=-1.0), "zero or more"),
+    (lambda: BlockSpec(init_gain=0.0), "positive"),
+    (lambda: BlockSpec(input=True, input_scale=math.inf), "finite"),
+    (lambda: Placement.uniform(BlockSpec(stream=True), final=True), "normalize twice"),
+    (lambda: Placement(((0.5, BlockSpec()),)), "the last at 1"),
+    (lambda: Placement(((0.5, BlockSpec()), (0.5, BlockSpec()), (1.0, BlockSpec()))), "increasing"),
     (lambda: Placement(()), "segments"),
-    (lambda: Placement(((1.0, Block()), (First(1), Block()))), "increasing"),
-    (lambda: Placement(((First(2), Block()), (First(1), Block()), (1.0, Block()))), "increasing"),
+    (lambda: Placement(((1.0, BlockSpec()), (First(1), BlockSpec()))), "increasing"),
+    (lambda: Placement(((First(2), BlockSpec()), (First(1), BlockSpec()), (1.0, BlockSpec()))), "increasing"),
     (lambda: First(0), "at least 1"),
     (lambda: Placement.named("pre").at(3, 2), "between 1 and the depth 2"),
     (lambda: Power("width", 1.0), "unknown quantity 'width'"),
@@ -112,14 +112,14 @@ def test_a_contradiction_cannot_be_built(build, reason):
 
 @pytest.mark.parametrize("depth", [1, 2, 9])
 def test_the_first_layers_can_be_counted(depth):
-    rule = Placement(((First(2), Block()), (0.5, Block(output=True)), (1.0, Block(input=True))))
+    rule = Placement(((First(2), BlockSpec()), (0.5, BlockSpec(output=True)), (1.0, BlockSpec(input=True))))
     slots = [block.slots for block in rule.blocks(depth)]
     assert slots == ([()] * 2 + [("output",)] * (depth // 2 - 2) + [("input",)] * (depth - max(2, depth // 2)))[:depth]
     assert rule.equation().startswith("x + F(x) for 0 < l <= 2; x + N(F(x)) for 2 < l <= 0.5 L")
 
 
 def test_inner_places_and_late_skip_show_in_the_equation():
-    assert Block(input=True, inner=("q", "k")).equation() == "x + F[N: q, k](N(x))"
-    assert Block(input=True, skip_normed=True).equation() == "N(x) + F(N(x))"
-    assert Block(skip=0.5, branch=2.0).equation() == "0.5 x + 2 F(x)"
-    assert Block(input=True, inner=("q",), stream=True).slots == ("input", "inner.q", "stream")
+    assert BlockSpec(input=True, inner=("q", "k")).equation() == "x + F[N: q, k](N(x))"
+    assert BlockSpec(input=True, skip_normed=True).equation() == "N(x) + F(N(x))"
+    assert BlockSpec(skip=0.5, branch=2.0).equation() == "0.5 x + 2 F(x)"
+    assert BlockSpec(input=True, inner=("q",), stream=True).slots == ("input", "inner.q", "stream")

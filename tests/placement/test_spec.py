@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from normplace import Block, LearnedScale, Placement, Power, Residual, UsageError
+from normplace import BlockSpec, LearnedScale, Placement, Power, Residual, UsageError
 from normplace.models.depth import Coupling
 
 
@@ -21,21 +21,21 @@ def test_a_power_may_be_of_a_logarithm():
 
 
 def test_equations_show_every_field():
-    assert Block(stream=True, damped=True, skip=2.0).equation() == "N(2 D(x) + F(x))"
-    assert Block(damped=True).equation() == "D(x + F(x))"
-    assert Block(skip_scale=LearnedScale()).equation() == "g x + F(x)"
-    assert Block(inner=("q",), inner_scale=("heads",)).equation() == "x + F[N: q; g: heads](x)"
-    assert Block(input=True, input_gain=0.5).equation() == "x + F(N(x)), gain of N from 0.5"
-    assert Block(stream=True).equation(also="x0") == "N(x0 + x + F(x))"
+    assert BlockSpec(stream=True, damped=True, skip=2.0).equation() == "N(2 D(x) + F(x))"
+    assert BlockSpec(damped=True).equation() == "D(x + F(x))"
+    assert BlockSpec(skip_scale=LearnedScale()).equation() == "g x + F(x)"
+    assert BlockSpec(inner=("q",), inner_scale=("heads",)).equation() == "x + F[N: q; g: heads](x)"
+    assert BlockSpec(input=True, input_gain=0.5).equation() == "x + F(N(x)), gain of N from 0.5"
+    assert BlockSpec(stream=True).equation(also="x0") == "N(x0 + x + F(x))"
 
 
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (lambda: Block(input_gain=0.5), "set input=True"),
-        (lambda: Block(input=True, input_gain=0.0), "positive"),
-        (lambda: Block(skip=0.0, damped=True), "there is none"),
-        (lambda: Block(skip=0.0, skip_scale=LearnedScale()), "there is none"),
+        (lambda: BlockSpec(input_gain=0.5), "set input=True"),
+        (lambda: BlockSpec(input=True, input_gain=0.0), "positive"),
+        (lambda: BlockSpec(skip=0.0, damped=True), "there is none"),
+        (lambda: BlockSpec(skip=0.0, skip_scale=LearnedScale()), "there is none"),
     ],
 )
 def test_a_contradiction_cannot_be_built(build, said):
@@ -44,12 +44,12 @@ def test_a_contradiction_cannot_be_built(build, said):
 
 
 def test_without_norms_nothing_of_them_is_left():
-    bare = Block(input=True, input_gain=0.5, input_scale=0.5, stream=True, branch=LearnedScale()).without_norms()
-    assert bare == Block(branch=LearnedScale())
+    bare = BlockSpec(input=True, input_gain=0.5, input_scale=0.5, stream=True, branch=LearnedScale()).without_norms()
+    assert bare == BlockSpec(branch=LearnedScale())
 
 
 def test_damping_shrinks_forward_alone():
-    block = Residual(nn.Linear(4, 4), 4, Placement.uniform(Block(damped=True)))
+    block = Residual(nn.Linear(4, 4), 4, Placement.uniform(BlockSpec(damped=True)))
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
     whole = x + block.branch(x)
     torch.testing.assert_close(block(x), whole)  # from a gate of 0
@@ -61,7 +61,9 @@ def test_damping_shrinks_forward_alone():
 
 
 def test_a_learned_skip_starts_where_it_says():
-    block = Residual(nn.Linear(4, 4), 4, Placement.uniform(Block(skip_scale=LearnedScale(per_channel=True, init=0.3))))
+    block = Residual(
+        nn.Linear(4, 4), 4, Placement.uniform(BlockSpec(skip_scale=LearnedScale(per_channel=True, init=0.3)))
+    )
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(block(x), 0.3 * x + block.branch(x))
     assert block.skip_scale.shape == (4,)
@@ -69,7 +71,12 @@ def test_a_learned_skip_starts_where_it_says():
 
 @pytest.mark.parametrize(
     "block",
-    [Block(skip=2.0), Block(damped=True), Block(input=True, skip_normed=True), Block(skip_scale=LearnedScale())],
+    [
+        BlockSpec(skip=2.0),
+        BlockSpec(damped=True),
+        BlockSpec(input=True, skip_normed=True),
+        BlockSpec(skip_scale=LearnedScale()),
+    ],
 )
 def test_networks_that_undo_a_block_refuse_a_changed_skip(block):
     assert not block.keeps_skip
@@ -78,7 +85,7 @@ def test_networks_that_undo_a_block_refuse_a_changed_skip(block):
 
 
 def test_a_gain_needs_a_norm_that_has_one():
-    placement = Placement.uniform(Block(input=True, input_gain=0.5))
+    placement = Placement.uniform(BlockSpec(input=True, input_gain=0.5))
     torch.testing.assert_close(Residual(nn.Linear(4, 4), 4, placement).input_norm.weight, torch.full((4,), 0.5))
     with pytest.raises(UsageError, match="Identity has none"):
         Residual(nn.Linear(4, 4), 4, placement, norm="identity")

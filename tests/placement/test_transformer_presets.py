@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from normplace import Block, Placement, Residual, UsageError, move
+from normplace import BlockSpec, Placement, Residual, UsageError, move
 from normplace.placement.transformer_presets import TRANSFORMER_PRESETS
 
 PRE = "x + F(N(x))"
@@ -92,7 +92,7 @@ def test_kinds_must_be_known():
     with pytest.raises(UsageError, match="did you mean 'attention'"):
         hybrid.changed(lambda block: block, "atention")
     with pytest.raises(UsageError, match="not both or none"):
-        Placement(((1.0, Block()),), kinds=(("mlp", ((1.0, Block()),)),))
+        Placement(((1.0, BlockSpec()),), kinds=(("mlp", ((1.0, BlockSpec()),)),))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from normplace.analysis.residuals import Reach, Residual
 from normplace.analysis.result import Arm, ResidualBlock, Unknown, in_order
 from normplace.analysis.sites import Place
 from normplace.analysis.trace import Graph, constant
-from normplace.placement import Block, LearnedScale
+from normplace.placement import BlockSpec, LearnedScale
 
 Number = float | LearnedScale
 SCALING = MOVES | {"mul", "div"}
@@ -192,7 +192,7 @@ class Assembly:
 
     def _layout(
         self, residual: Residual, value: int, sites: Sequence[tuple[Norm, Place]], group: Sequence[int]
-    ) -> Block:
+    ) -> BlockSpec:
         reach = self.reach
         mine = [
             (norm, place)
@@ -208,7 +208,7 @@ class Assembly:
             branch *= self._alpha(residual)
         shared = (norm for norm in self._input_norms(group) if reach.comes_from(value, norm.output))
         scale = next((self._input_scale(norm) for norm in shared), 1.0)
-        return Block(
+        return BlockSpec(
             input=shared_input,
             inner=inner,
             output="output" in slots,
@@ -297,11 +297,11 @@ class Assembly:
         return None
 
 
-def _sum(layouts: Sequence[Block], shared: bool) -> str:
+def _sum(layouts: Sequence[BlockSpec], shared: bool) -> str:
     """The equation of parallel branches."""
     terms = []
     for at, layout in enumerate(layouts, 1):
-        plain = Block(
+        plain = BlockSpec(
             input=layout.input, inner=layout.inner, output=layout.output, branch=_fixed(layout.branch), skip=0.0,
             input_scale=layout.input_scale,
         ).equation()  # fmt: skip
@@ -315,7 +315,7 @@ def _sum(layouts: Sequence[Block], shared: bool) -> str:
     return f"N({total})" if any(layout.stream for layout in layouts) else total
 
 
-def _skip(layout: Block) -> str:
+def _skip(layout: BlockSpec) -> str:
     return "N(x)" if layout.skip_normed else "x"
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence, Set
 
 from normplace.analysis.result import ResidualBlock
-from normplace.placement import Block, LearnedScale, Placement
+from normplace.placement import BlockSpec, LearnedScale, Placement
 from normplace.placement.presets import PRESETS
 
 SLOTS = ("input", "output", "stream", "skip_normed")
@@ -67,27 +67,27 @@ def _only_convolutions_are_bare(blocks: Sequence[ResidualBlock]) -> bool:
     return 0 < len(bare) <= BARE * len(arms) and {arm.kind for arm in bare} == {"convolution"}
 
 
-def _is_learned(layout: Block) -> bool:
+def _is_learned(layout: BlockSpec) -> bool:
     return isinstance(layout.branch, LearnedScale)
 
 
-def _inner(layout: Block) -> tuple[str, ...]:
+def _inner(layout: BlockSpec) -> tuple[str, ...]:
     return tuple(f"inner.{name}" for name in layout.inner)
 
 
-def _follows(layouts: Sequence[Block], name: str, per_layer: int) -> bool:
+def _follows(layouts: Sequence[BlockSpec], name: str, per_layer: int) -> bool:
     """Whether the layouts are a preset's, with ``per_layer`` adds counted as one layer."""
     placement, depth = _preset(name), math.ceil(len(layouts) / per_layer)
     return all(_alike(layout, placement.at(at // per_layer + 1, depth)) for at, layout in enumerate(layouts))
 
 
-def _is_mix(layouts: Sequence[Block]) -> bool:
+def _is_mix(layouts: Sequence[BlockSpec]) -> bool:
     post, pre = _preset("post").at(1, 1), _preset("pre").at(1, 1)
     switch = next((at for at, layout in enumerate(layouts) if not _alike(layout, post)), len(layouts))
     return 0 < switch < len(layouts) and all(_alike(layout, pre) for layout in layouts[switch:])
 
 
-def _alike(one: Block, other: Block) -> bool:
+def _alike(one: BlockSpec, other: BlockSpec) -> bool:
     if any(getattr(one, slot) != getattr(other, slot) for slot in SLOTS):
         return False
     for name in ("skip", "input_scale", "branch"):
@@ -100,7 +100,7 @@ def _alike(one: Block, other: Block) -> bool:
     return True
 
 
-def same_slots(one: Block, other: Block) -> bool:
+def same_slots(one: BlockSpec, other: BlockSpec) -> bool:
     """Whether two blocks hold norms in the same places, whatever their scales."""
     return dataclasses.replace(one, skip=1.0, branch=1.0, input_scale=1.0) == dataclasses.replace(
         other, skip=1.0, branch=1.0, input_scale=1.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from normplace._shared.output import write_atomic
-from normplace.placement import Block
+from normplace.placement import BlockSpec
 
 SEVERITIES = ("error", "warning", "note")
 NUMBERS = re.compile(r"(?<![^.])\d+(?![^.:])")  # a whole part of a module's name
@@ -72,7 +72,7 @@ class Arm:
         module: The module whose output is added, before its output norm if it has one; None where no module below the
             adding one returned it.
         add: The module that adds.
-        layout: The norms and scales around it, in the terms of :class:`normplace.placement.Block`.
+        layout: The norms and scales around it, in the terms of :class:`normplace.placement.BlockSpec`.
         dtype: Of the sum.
         peak: The largest magnitude of the sum, where that was measured.
     """
@@ -80,7 +80,7 @@ class Arm:
     kind: str
     module: str | None
     add: str
-    layout: Block
+    layout: BlockSpec
     dtype: str
     peak: float | None
 

@@ -24,7 +24,7 @@ from normplace.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from normplace.lab.trials.claims import Claim, Judgement
-    from normplace.lab.trials.results import Line
+    from normplace.lab.trials.results import TrialRecord
     from normplace.lab.trials.runner import Recorded
 
 RUNS = Path("runs")
@@ -238,7 +238,9 @@ def doctor(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_verdicts(claims: Sequence[Claim], lines: Sequence[Line], every_check: bool = False) -> list[Judgement]:
+def _print_verdicts(
+    claims: Sequence[Claim], lines: Sequence[TrialRecord], every_check: bool = False
+) -> list[Judgement]:
     """Print each claim with its verdict, and return the judgements."""
     from normplace.lab.trials.claims import SuccessfulLines, judge
     from normplace.lab.trials.verdicts import printed

@@ -19,7 +19,7 @@ from normplace.edit.mover import Mover
 from normplace.edit.pretrained import guard
 from normplace.edit.verify import require_understood, verify_numbers
 from normplace.errors import UsageError, unknown
-from normplace.placement import Block, LearnedScale, Placement
+from normplace.placement import BlockSpec, LearnedScale, Placement
 
 Model = TypeVar("Model", bound=nn.Module)
 SCALES = ("layerscale", "lns")
@@ -166,5 +166,5 @@ def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Pl
     return target
 
 
-def _starting_at_one(block: Block) -> Block:
+def _starting_at_one(block: BlockSpec) -> BlockSpec:
     return replace(block, branch=replace(block.branch, init=1.0)) if isinstance(block.branch, LearnedScale) else block

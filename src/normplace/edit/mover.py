@@ -17,7 +17,7 @@ from normplace.edit.starts import Maker
 from normplace.edit.surgeon import Surgeon
 from normplace.edit.target import is_as, is_learned_alike
 from normplace.errors import UsageError
-from normplace.placement import Block, LearnedScale, Placement, Power, resolved
+from normplace.placement import BlockSpec, LearnedScale, Placement, Power, resolved
 
 SLOTS = ("input", "output", "stream")
 # A norm of the stream stands before the branch or on the sum; one on the branch's output sets another size.
@@ -69,7 +69,7 @@ class Mover:
         names = [name for name in names if not is_made(name)]
         return [model.get_submodule(name) for name in names if self.located.arguments_of(name) == 1]
 
-    def _wanted(self, block: int) -> Block | None:
+    def _wanted(self, block: int) -> BlockSpec | None:
         """The target at a block; None for one of few that have no norm, such as a convolution that adds positions."""
         own = self.found.blocks[block].arms[0].layout
         if not own.slots and 0 < self.bare_share < BARE:
@@ -91,7 +91,7 @@ class Mover:
     def _sites(self, block: int, slot: str) -> list[Site]:
         return self.at.get((block, slot), [])
 
-    def _keeps(self, block: int, slot: str, wanted: Block) -> bool:
+    def _keeps(self, block: int, slot: str, wanted: BlockSpec) -> bool:
         """Whether what stands in a slot is what the target wants there."""
         as_is = slot != "input" or self.found.blocks[block].arms[0].layout.skip_normed == wanted.skip_normed
         return getattr(wanted, slot) and as_is and bool(self._sites(block, slot))
@@ -248,7 +248,7 @@ class Mover:
                 self.surgeon.note("removed", "scale", path)
                 self.unscaled.add(kind)
 
-    def _scale_input(self, block: int, wanted: Block, names: Sequence[str]) -> None:
+    def _scale_input(self, block: int, wanted: BlockSpec, names: Sequence[str]) -> None:
         """Put the target's factor behind the input norms of a block."""
         has = 1.0 if FixedFactor in self.unscaled else self.found.blocks[block].arms[0].layout.input_scale
         if wanted.input_scale == 1 or has == wanted.input_scale:
@@ -263,7 +263,7 @@ class Mover:
                 raise UsageError(f"{name!r} is shared by layers with different factors: give each layer its own.")
             self.surgeon.note("added", "scale", path, note=f"{number:.4g}")
 
-    def _scale_branch(self, block: int, wanted: Block) -> None:
+    def _scale_branch(self, block: int, wanted: BlockSpec) -> None:
         """Put the target's learned scale on the branches of a block."""
         for arm, held in enumerate(self.found.blocks[block].arms):
             scaled = isinstance(held.layout.branch, LearnedScale) and LearnedFactor not in self.unscaled

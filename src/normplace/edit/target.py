@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from normplace.placement import Block, LearnedScale, resolved
+from normplace.placement import BlockSpec, LearnedScale, resolved
 
 
-def is_as(wanted: Block, layouts: Sequence[Block]) -> bool:
+def is_as(wanted: BlockSpec, layouts: Sequence[BlockSpec]) -> bool:
     """Whether the branches of a block are as wanted; factors are compared where the target has some."""
     if any(layout.stream for layout in layouts) != wanted.stream:
         return False
@@ -24,7 +24,7 @@ def is_as(wanted: Block, layouts: Sequence[Block]) -> bool:
     return True
 
 
-def is_learned_alike(one: Block, other: Block) -> bool:
+def is_learned_alike(one: BlockSpec, other: BlockSpec) -> bool:
     """Whether two blocks have learned scales of the same form, or neither has one."""
     first, second = one.branch, other.branch
     if isinstance(first, LearnedScale) and isinstance(second, LearnedScale):

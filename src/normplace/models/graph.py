@@ -15,7 +15,7 @@ from normplace.models.memory import FactorMemory
 from normplace.norms import apply_norm
 from normplace.norms.rows import checked_batch
 from normplace.ops.features import check_features
-from normplace.placement import Block, Placement
+from normplace.placement import BlockSpec, Placement
 from normplace.placement.scale import Gate, Scale
 from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
 from normplace.stack import BlockCall, run_blocks, watched
@@ -23,15 +23,15 @@ from normplace.stack import BlockCall, run_blocks, watched
 NAMED: dict[str, dict[str, Any]] = {
     "res+": {"placement": "pre", "order": "activation-conv"},
     "res": {
-        "placement": Placement.uniform(Block(inner=("preactivation",)), name="res"),
+        "placement": Placement.uniform(BlockSpec(inner=("preactivation",)), name="res"),
         "order": "conv-activation",
     },
     "plain": {
-        "placement": Placement.uniform(Block(skip=0.0, inner=("preactivation",)), name="plain"),
+        "placement": Placement.uniform(BlockSpec(skip=0.0, inner=("preactivation",)), name="plain"),
         "order": "conv-activation",
     },
     "dense": {
-        "placement": Placement.uniform(Block(inner=("preactivation",)), name="dense"),
+        "placement": Placement.uniform(BlockSpec(inner=("preactivation",)), name="dense"),
         "order": "conv-activation",
         "growth": 32,
     },

@@ -14,7 +14,7 @@ from normplace.models.activations import build_activation
 from normplace.norms import LayerNorm, apply_norm
 from normplace.norms.rows import checked_batch
 from normplace.ops.indices import checked, is_integer
-from normplace.placement import Block
+from normplace.placement import BlockSpec
 from normplace.residual import Branch, NormChoice, build_slot_norm
 
 ORDERS = ("conv-activation", "activation-conv")
@@ -111,9 +111,9 @@ class Concat(nn.Module):
         UsageError: If the placement asks for what a block without an add cannot have.
     """
 
-    def __init__(self, branch: ConvBranch, width: int, growth: int, block: Block, norm: NormChoice) -> None:
+    def __init__(self, branch: ConvBranch, width: int, growth: int, block: BlockSpec, norm: NormChoice) -> None:
         super().__init__()
-        if block != Block(input=block.input, inner=block.inner, output=block.output):
+        if block != BlockSpec(input=block.input, inner=block.inner, output=block.output):
             raise UsageError(
                 "a block that concatenates has no add, so the placement may only put norms on what the branch reads, "
                 "inside it and on what it returns: leave out stream norms and scales."

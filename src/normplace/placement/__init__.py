@@ -2,14 +2,14 @@
 
 from normplace.placement.placement import NETWORK_SLOTS, STREAMS, First, Placement, known_fields
 from normplace.placement.scale import Gate, Scale
-from normplace.placement.spec import BLOCK_SLOTS, Block, LearnedScale, Number, Power, resolved
+from normplace.placement.spec import BLOCK_SLOTS, BlockSpec, LearnedScale, Number, Power, resolved
 
 __all__ = [
     # A rule for every depth
     "Placement",
     "First",
     # One block of it
-    "Block",
+    "BlockSpec",
     "Power",
     "LearnedScale",
     "Number",

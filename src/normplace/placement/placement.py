@@ -6,7 +6,7 @@
         └─ [input] ─ F … [inner] … ─ [output] ─ (branch) ─(+)─ [stream] ── x'
     embedding ─ [embedding] ─ x0 ………………………… xL ─ [final] ─ head
 
-:class:`Block` is one block of the drawing; :class:`Placement` is the rule that gives the block at every depth, for
+:class:`BlockSpec` is one block of the drawing; :class:`Placement` is the rule that gives the block at every depth, for
 every kind of branch. Both are frozen, compare by value and refuse to be built where they contradict themselves.
 :mod:`normplace.placement.presets` names the published ones.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from normplace.errors import UsageError, expect_number, expect_whole, unknown
-from normplace.placement.spec import Block, LearnedScale, Power, times
+from normplace.placement.spec import BlockSpec, LearnedScale, Power, times
 
 NETWORK_SLOTS = ("embedding", "final")
 STREAMS = {
@@ -46,7 +46,7 @@ class First:
         expect_whole(1, **{"the number of layers of First": self.layers})
 
 
-Segments = tuple[tuple[float | First, Block], ...]
+Segments = tuple[tuple[float | First, BlockSpec], ...]
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Placement:
             raise UsageError("siamese norms the sum of both streams before each branch: set input=True in every block.")
 
     @property
-    def every_block(self) -> tuple[Block, ...]:
+    def every_block(self) -> tuple[BlockSpec, ...]:
         """Every block of the rule, its depth-dependent numbers not worked out."""
         return tuple(block for _, segments in self._rules() for _, block in segments)
 
@@ -118,7 +118,7 @@ class Placement:
 
     @classmethod
     def uniform(
-        cls, block: Block, *, embedding: bool = False, final: bool = False, name: str | None = None
+        cls, block: BlockSpec, *, embedding: bool = False, final: bool = False, name: str | None = None
     ) -> Placement:
         """The same block at every depth."""
         return cls(((1.0, block),), embedding, final, name)
@@ -126,7 +126,7 @@ class Placement:
     @classmethod
     def by_kind(
         cls,
-        kinds: Mapping[str, Block | Segments],
+        kinds: Mapping[str, BlockSpec | Segments],
         *,
         embedding: bool = False,
         final: bool = False,
@@ -142,7 +142,7 @@ class Placement:
             name: What to call it.
             streams: What the stack carries.
         """
-        rules = tuple((kind, ((1.0, rule),) if isinstance(rule, Block) else rule) for kind, rule in kinds.items())
+        rules = tuple((kind, ((1.0, rule),) if isinstance(rule, BlockSpec) else rule) for kind, rule in kinds.items())
         return cls((), embedding, final, name, rules, streams)
 
     @classmethod
@@ -173,7 +173,7 @@ class Placement:
             raise UsageError(f"placement must be a Placement or the name of a preset, got {placement!r}.")
         return placement
 
-    def changed(self, change: Callable[[Block], Block], kind: str | None = None) -> Placement:
+    def changed(self, change: Callable[[BlockSpec], BlockSpec], kind: str | None = None) -> Placement:
         """The same rule with every block changed, or every block around one kind of branch.
 
         Args:
@@ -192,7 +192,7 @@ class Placement:
             raise unknown("kind of branch", kind, rules)
         return replace(self, segments=(), kinds=tuple({**rules, kind: through(rules[kind])}.items()))
 
-    def at(self, layer: int, depth: int, kind: str | None = None) -> Block:
+    def at(self, layer: int, depth: int, kind: str | None = None) -> BlockSpec:
         """The block of ``layer`` (counted from 1) in a network of ``depth``.
 
         Args:
@@ -222,7 +222,7 @@ class Placement:
         block = next(block for end, block in segments if layer <= _layers(end, depth))
         return block.at(layer, depth)
 
-    def blocks(self, depth: int, kind: str | None = None) -> Iterator[Block]:
+    def blocks(self, depth: int, kind: str | None = None) -> Iterator[BlockSpec]:
         """The block of every layer in turn."""
         return (self.at(layer, depth, kind) for layer in range(1, depth + 1))
 
@@ -269,8 +269,8 @@ def _layers(end: float | First, depth: int) -> int:
 
 def _check_ends(segments: Segments) -> None:
     for segment in segments:
-        if not (isinstance(segment, tuple) and len(segment) == 2 and isinstance(segment[1], Block)):
-            raise UsageError(f"segments must be pairs of an end and a Block, got {segment!r}.")
+        if not (isinstance(segment, tuple) and len(segment) == 2 and isinstance(segment[1], BlockSpec)):
+            raise UsageError(f"segments must be pairs of an end and a BlockSpec, got {segment!r}.")
         if not isinstance(segment[0], First):
             expect_number("the end of a segment", segment[0], 0, above=True)
     counts = [end.layers for end, _ in segments if isinstance(end, First)]
@@ -303,7 +303,7 @@ def known_fields(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
     known = [field.name for field in dataclasses.fields(cls)]
     for key in data:
         if key not in known:
-            raise unknown(f"key of a {cls.__name__.lower()}:", key, known)
+            raise unknown(f"key of {cls.__name__}:", key, known)
     return dict(data)
 
 
@@ -314,12 +314,12 @@ def _segments_from(data: Any) -> Segments:
     )
 
 
-def _block_from(data: Mapping[str, Any]) -> Block:
-    fields = known_fields(Block, data)
+def _block_from(data: Mapping[str, Any]) -> BlockSpec:
+    fields = known_fields(BlockSpec, data)
     for name, value in fields.items():
         if isinstance(value, Mapping):
             kind = LearnedScale if "per_channel" in value else Power
             fields[name] = kind(**known_fields(kind, value))
         elif isinstance(value, list | tuple):
             fields[name] = tuple(value)
-    return Block(**fields)
+    return BlockSpec(**fields)

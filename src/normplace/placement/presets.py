@@ -14,7 +14,7 @@ from typing import Any
 
 from normplace.errors import UsageError, unknown
 from normplace.placement.placement import Placement
-from normplace.placement.spec import Block, LearnedScale, Power
+from normplace.placement.spec import BlockSpec, LearnedScale, Power
 from normplace.placement.transformer_presets import TRANSFORMER_PRESETS
 
 
@@ -24,37 +24,37 @@ def plain(norm: str = "none") -> Placement:
     ``norm`` is ``none``, ``output``, or the name of an inner place the branch offers (``preactivation`` in the MLP).
     """
     inner = () if norm in ("none", "output") else (norm,)
-    return Placement.uniform(Block(skip=0.0, output=norm == "output", inner=inner))
+    return Placement.uniform(BlockSpec(skip=0.0, output=norm == "output", inner=inner))
 
 
 def none() -> Placement:
     """A residual block without any norm (He et al. 2016, arXiv 1512.03385, less its BatchNorm)."""
-    return Placement.uniform(Block())
+    return Placement.uniform(BlockSpec())
 
 
 def post() -> Placement:
     """The original Transformer (Vaswani et al. 2017, arXiv 1706.03762)."""
-    return Placement.uniform(Block(stream=True))
+    return Placement.uniform(BlockSpec(stream=True))
 
 
 def pre() -> Placement:
     """GPT-2's order, analysed by Xiong et al. 2020 (arXiv 2002.04745)."""
-    return Placement.uniform(Block(input=True), final=True)
+    return Placement.uniform(BlockSpec(input=True), final=True)
 
 
 def peri() -> Placement:
     """Peri-LN (Kim et al. 2025, arXiv 2502.02732); CogView's sandwich (Ding et al. 2021, arXiv 2105.13290)."""
-    return Placement.uniform(Block(input=True, output=True), final=True)
+    return Placement.uniform(BlockSpec(input=True, output=True), final=True)
 
 
 def output() -> Placement:
     """OLMo 2's reordered norm (arXiv 2501.00656); Swin v2's res-post (Liu et al. 2022, arXiv 2111.09883)."""
-    return Placement.uniform(Block(output=True), final=True)
+    return Placement.uniform(BlockSpec(output=True), final=True)
 
 
 def pre_post() -> Placement:
     """A norm on what the branch reads and one on the sum, without KEEL's skip scale (cf. arXiv 2601.19895)."""
-    return Placement.uniform(Block(input=True, stream=True))
+    return Placement.uniform(BlockSpec(input=True, stream=True))
 
 
 def deepnorm(part: str = "stack", decoder: int | None = None) -> Placement:
@@ -74,30 +74,30 @@ def deepnorm(part: str = "stack", decoder: int | None = None) -> Placement:
     else:
         raise unknown("part of DeepNorm:", part, ("stack", "encoder", "decoder"))
     return Placement.uniform(
-        Block(stream=True, skip=Power("depth", 1 / 4, times=skip), init_gain=Power("depth", -1 / 4, times=start))
+        BlockSpec(stream=True, skip=Power("depth", 1 / 4, times=skip), init_gain=Power("depth", -1 / 4, times=start))
     )
 
 
 def lns() -> Placement:
     """LayerNorm-Scaling (Sun et al. 2025, arXiv 2502.05795): a fixed 1/sqrt(l) after the input norm."""
-    return Placement.uniform(Block(input=True, input_scale=Power("layer", -1 / 2)), final=True)
+    return Placement.uniform(BlockSpec(input=True, input_scale=Power("layer", -1 / 2)), final=True)
 
 
 def mix(fraction: float = 0.25) -> Placement:
     """Mix-LN (Li et al. 2024, arXiv 2412.13795): post for the first floor(fraction L) layers, pre after them."""
     if not 0 < fraction < 1:
         raise UsageError(f"fraction must lie between 0 and 1, got {fraction}: use 'pre' or 'post' for the ends.")
-    return Placement(((float(fraction), Block(stream=True)), (1.0, Block(input=True))), final=True)
+    return Placement(((float(fraction), BlockSpec(stream=True)), (1.0, BlockSpec(input=True))), final=True)
 
 
 def rezero() -> Placement:
     """ReZero (Bachlechner et al. 2020, arXiv 2003.04887): no norm, one learned scalar per branch, from 0."""
-    return Placement.uniform(Block(branch=LearnedScale(per_channel=False, init=0.0)))
+    return Placement.uniform(BlockSpec(branch=LearnedScale(per_channel=False, init=0.0)))
 
 
 def layerscale(init: float = 1e-4) -> Placement:
     """LayerScale (Touvron et al. 2021, arXiv 2103.17239): pre with a learned factor per channel on the branch."""
-    return Placement.uniform(Block(input=True, branch=LearnedScale(per_channel=True, init=init)), final=True)
+    return Placement.uniform(BlockSpec(input=True, branch=LearnedScale(per_channel=True, init=init)), final=True)
 
 
 PRESETS: dict[str, Callable[..., Placement]] = {

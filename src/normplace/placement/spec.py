@@ -93,7 +93,7 @@ class LearnedScale:
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockSpec:
     """The norms and scales around one branch and its add.
 
     Args:
@@ -181,13 +181,13 @@ class Block:
                 held.append(slot)
         return tuple(held)
 
-    def without_norms(self) -> Block:
+    def without_norms(self) -> BlockSpec:
         """The same skip and branch with every slot empty."""
         return dataclasses.replace(
             self, input=False, inner=(), output=False, stream=False, input_scale=1.0, input_gain=1.0, skip_normed=False
         )
 
-    def at(self, layer: int, depth: int) -> Block:
+    def at(self, layer: int, depth: int) -> BlockSpec:
         """The block with its depth-dependent numbers worked out."""
         branch = self.branch if isinstance(self.branch, LearnedScale) else value_at(self.branch, layer, depth)
         return dataclasses.replace(

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from normplace.errors import unknown
 from normplace.placement.placement import First, Placement
-from normplace.placement.spec import Block, LearnedScale, Power
+from normplace.placement.spec import BlockSpec, LearnedScale, Power
 
 PROJECTIONS = {"head": "", "projection": "_full"}
 
@@ -33,7 +33,7 @@ def sub() -> Placement:
     Initial weights times sqrt(ln 2L), as for one stack, on values, output and MLP.
     """
     return Placement.uniform(
-        Block(input=True, inner=("pre_output",), init_gain=Power("depth", 1 / 2, times=2, log=True)), final=True
+        BlockSpec(input=True, inner=("pre_output",), init_gain=Power("depth", 1 / 2, times=2, log=True)), final=True
     )
 
 
@@ -42,9 +42,9 @@ def normformer(scale_skip: bool = False) -> Placement:
 
     ``scale_skip`` is its option of a learned factor per channel, from 1, on the skip of the MLP.
     """
-    attention = Block(input=True, output=True, inner_scale=("heads",))
+    attention = BlockSpec(input=True, output=True, inner_scale=("heads",))
     learned = LearnedScale(per_channel=True, init=1.0) if scale_skip else None
-    mlp = Block(input=True, inner=("pre_output",), skip_scale=learned)
+    mlp = BlockSpec(input=True, inner=("pre_output",), skip_scale=learned)
     return Placement.by_kind({"attention": attention, "mlp": mlp}, final=True)
 
 
@@ -71,7 +71,7 @@ def hybrid(over: str = "head") -> Placement:
     (``ffn_residual_after_norm``).
     """
     return Placement.by_kind(
-        {"attention": Block(inner=_places("qkv", over)), "mlp": Block(input=True, skip_normed=True)}, final=True
+        {"attention": BlockSpec(inner=_places("qkv", over)), "mlp": BlockSpec(input=True, skip_normed=True)}, final=True
     )
 
 
@@ -80,8 +80,8 @@ def hybrid_star(over: str = "head") -> Placement:
     places = _places("qkv", over)
     return Placement.by_kind(
         {
-            "attention": ((First(1), Block(input=True, inner=places)), (1.0, Block(inner=places))),
-            "mlp": ((First(1), Block(input=True)), (1.0, Block(input=True, skip_normed=True))),
+            "attention": ((First(1), BlockSpec(input=True, inner=places)), (1.0, BlockSpec(inner=places))),
+            "mlp": ((First(1), BlockSpec(input=True)), (1.0, BlockSpec(input=True, skip_normed=True))),
         },
         final=True,
     )
@@ -89,17 +89,17 @@ def hybrid_star(over: str = "head") -> Placement:
 
 def b2t() -> Placement:
     """B2T (Takase et al. 2022, arXiv 2206.00330): post, and the layer's input once more before its last norm."""
-    return Placement.by_kind({"attention": Block(stream=True), "mlp": Block(stream=True)}, streams="b2t")
+    return Placement.by_kind({"attention": BlockSpec(stream=True), "mlp": BlockSpec(stream=True)}, streams="b2t")
 
 
 def residual_dual() -> Placement:
     """ResiDual (Xie et al. 2023, arXiv 2304.14802): post, beside a second stream that is normed at the end alone."""
-    return Placement(((1.0, Block(stream=True)),), final=True, streams="dual")
+    return Placement(((1.0, BlockSpec(stream=True)),), final=True, streams="dual")
 
 
 def siamese() -> Placement:
     """SiameseNorm (Li et al. 2026, arXiv 2602.08064): a post-norm and a pre-norm stream through the same branches."""
-    return Placement(((1.0, Block(input=True, stream=True)),), final=True, streams="siamese")
+    return Placement(((1.0, BlockSpec(input=True, stream=True)),), final=True, streams="siamese")
 
 
 def keel() -> Placement:
@@ -107,12 +107,12 @@ def keel() -> Placement:
 
     The factor is that of a port, since the paper's own equation was not at hand.
     """
-    return Placement.uniform(Block(input=True, stream=True, skip=Power("depth", 1, times=2)))
+    return Placement.uniform(BlockSpec(input=True, stream=True, skip=Power("depth", 1, times=2)))
 
 
 def lns_init() -> Placement:
     """What GPAS (arXiv 2506.22049) trains as LNS: pre, whose gains start at 1/sqrt(l) and then move; cf. ``lns``."""
-    return Placement.uniform(Block(input=True, input_gain=Power("layer", -1 / 2)), final=True)
+    return Placement.uniform(BlockSpec(input=True, input_gain=Power("layer", -1 / 2)), final=True)
 
 
 def gpas(base: str | Placement = "pre") -> Placement:
@@ -125,7 +125,7 @@ def gpas(base: str | Placement = "pre") -> Placement:
 
 def bert_residual() -> Placement:
     """Pre whose skip starts after the norm, ``apply_residual_connection_post_layernorm`` of Megatron-LM and BLOOM."""
-    return Placement.uniform(Block(input=True, skip_normed=True), final=True)
+    return Placement.uniform(BlockSpec(input=True, skip_normed=True), final=True)
 
 
 def embedding_norm(base: str | Placement = "pre") -> Placement:

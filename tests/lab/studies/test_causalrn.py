@@ -25,7 +25,7 @@ from normplace.lab.studies.causalrn.variable import VariableTrial
 from normplace.lab.trials.claims import State, Verdict, judge
 from normplace.lab.trials.lines import SCALES
 from normplace.lab.trials.progress import Progress
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.runner import Run
 from normplace.models.sequence import RelationBranch, count_parameters
 from normplace.ops.relation import relation_scan
@@ -126,19 +126,19 @@ def test_costs_grow_as_the_forms_say():
     assert rows_per_token(lines, "scan") == {0: 0}
 
 
-def line(part: str, seed: int, metrics: dict[str, float], **config) -> Line:
-    return Line(
+def line(part: str, seed: int, metrics: dict[str, float], **config) -> TrialRecord:
+    return TrialRecord(
         study="causalrn", part=part, scale="full", hash=f"{part}{seed}{config}", config=config, seed=seed, status="ok",
         overrides={}, seconds=1.0, finished="", versions={}, hardware={}, metrics=metrics, series={},
     )  # fmt: skip
 
 
-def verdict(name: str, lines: list[Line]) -> Verdict:
+def verdict(name: str, lines: list[TrialRecord]) -> Verdict:
     (claim,) = (claim for claim in CLAIMS if claim.id == name)
     return judge(claim, lines).verdict
 
 
-def copies(network: str, size: str, string: dict[int, float], seeds: int = 5) -> list[Line]:
+def copies(network: str, size: str, string: dict[int, float], seeds: int = 5) -> list[TrialRecord]:
     return [
         line("copying-fixed", seed, {"string": value}, network=network, size=size, length=n)
         for n, value in string.items()

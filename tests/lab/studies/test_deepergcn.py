@@ -23,7 +23,7 @@ from normplace.lab.tasks.molecules import molecules_from_ogb, write_molecules
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.lines import SCALES
 from normplace.lab.trials.progress import Progress
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.runner import Run
 
 SMALL = NodeTrial("grid-mines", "res+", 2, 0, side=12, dim=8, epochs=4, device="cpu")
@@ -141,14 +141,14 @@ def test_mistakes_are_named(call, reason):
         call()
 
 
-def line(part: str, seed: int, metrics: dict[str, float], **config) -> Line:
-    return Line(
+def line(part: str, seed: int, metrics: dict[str, float], **config) -> TrialRecord:
+    return TrialRecord(
         study="deepergcn", part=part, scale="full", hash=f"{part}{seed}{config}", config=config, seed=seed, status="ok",
         overrides={}, seconds=1.0, finished="", versions={}, hardware={}, metrics=metrics, series={},
     )  # fmt: skip
 
 
-def verdict(name: str, lines: list[Line]) -> Verdict:
+def verdict(name: str, lines: list[TrialRecord]) -> Verdict:
     (claim,) = (claim for claim in CLAIMS if claim.id == name)
     return judge(claim, lines).verdict
 

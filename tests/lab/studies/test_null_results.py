@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from normplace.lab.claims import Judgement, State, SuccessfulLines, Verdict, judge
-from normplace.lab.results import Line
-from normplace.lab.runner import recorded_run
-from normplace.lab.study import Study
 
 from normplace.lab.studies import STUDIES, committed_results
 from normplace.lab.studies.postdeg.claims.gains import RANDOM_ORDER
+from normplace.lab.trials.claims import Judgement, State, SuccessfulLines, Verdict, judge
+from normplace.lab.trials.results import TrialRecord
+from normplace.lab.trials.runner import recorded_run
+from normplace.lab.trials.study import Study
 
 UNTRAINED = {
     **dict.fromkeys(("bits_per_byte", "choosing_bits"), 8.0),  # all bytes equally likely
@@ -43,7 +43,7 @@ EXCHANGEABLE = {
 RUNS = {path.name: path for path in committed_results()}
 
 
-def untrained(line: Line) -> Line:
+def untrained(line: TrialRecord) -> TrialRecord:
     metrics = {name: UNTRAINED.get(name, 0.0) for name in line.metrics}
     if line.part == "selection":
         metrics["value"] = RANDOM_ORDER[line.config["task"]]
@@ -52,7 +52,7 @@ def untrained(line: Line) -> Line:
     return replace(line, metrics=metrics, series={name: [0.1] * len(values) for name, values in line.series.items()})
 
 
-def shuffled(lines: list[Line], generator: random.Random) -> list[Line]:
+def shuffled(lines: list[TrialRecord], generator: random.Random) -> list[TrialRecord]:
     """The same lines with the results of one seed exchanged at random among the variants of each part."""
     groups = defaultdict(list)
     for line in lines:
@@ -64,7 +64,7 @@ def shuffled(lines: list[Line], generator: random.Random) -> list[Line]:
     return found
 
 
-def judged(study: Study, lines: list[Line]) -> Iterator[Judgement]:
+def judged(study: Study, lines: list[TrialRecord]) -> Iterator[Judgement]:
     done = SuccessfulLines(lines)
     for claim in study.claims:
         judgement = judge(claim, done)
@@ -73,7 +73,7 @@ def judged(study: Study, lines: list[Line]) -> Iterator[Judgement]:
 
 
 @pytest.fixture(scope="module", params=RUNS)
-def recorded(request) -> tuple[Study, list[Line]]:
+def recorded(request) -> tuple[Study, list[TrialRecord]]:
     found = recorded_run(RUNS[request.param], dict(STUDIES))
     return found.run.study, [line for line in found.lines if line.status == "ok"]
 

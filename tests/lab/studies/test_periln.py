@@ -24,7 +24,7 @@ from normplace.lab.studies.periln.training import TrainingTrial
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.lines import SCALES
 from normplace.lab.trials.progress import Progress
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.runner import Run
 from normplace.models.transformer import Transformer
 
@@ -188,15 +188,15 @@ def test_trials_without_their_text_are_left_out():
     assert "there is no text 'missing'" in str(ready(replace(SMALL, text="missing")))
 
 
-def line(placement: str, rate: float, seed: int, **metrics: float) -> Line:
+def line(placement: str, rate: float, seed: int, **metrics: float) -> TrialRecord:
     config = {"size": "tiny", "placement": placement, "learning_rate": rate}
-    return Line(
+    return TrialRecord(
         study="peri-ln", part="training", scale="full", hash=f"{placement}{rate}{seed}", config=config, seed=seed,
         status="ok", overrides={}, seconds=1.0, finished="", versions={}, hardware={}, metrics=metrics, series={},
     )  # fmt: skip
 
 
-def verdict(name: str, lines: list[Line]) -> Verdict:
+def verdict(name: str, lines: list[TrialRecord]) -> Verdict:
     (claim,) = (claim for claim in CLAIMS if claim.id == name)
     return judge(claim, lines).verdict
 
@@ -204,7 +204,7 @@ def verdict(name: str, lines: list[Line]) -> Verdict:
 RATES = (1e-4, 1e-3, 1e-2, 1e-1)
 
 
-def swept(bits: dict[str, tuple[float, float]], **metrics: dict[str, float]) -> list[Line]:
+def swept(bits: dict[str, tuple[float, float]], **metrics: dict[str, float]) -> list[TrialRecord]:
     """Four rates and six seeds; ``bits`` at the inner two rates, other metrics by placement and the same at all."""
     found = []
     for name, values in bits.items():

@@ -17,7 +17,7 @@ from normplace.lab.studies.periln import initialization
 from normplace.lab.studies.periln.initialization_claims import INITIALIZATION_CLAIMS, best_rate, gap
 from normplace.lab.studies.periln.initialization_figures import initialization_rows
 from normplace.lab.trials.claims import Verdict, judge
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.runner import recorded_run
 from normplace.models.transformer import Transformer
 
@@ -57,9 +57,9 @@ def test_unknown_initial_weights_are_refused():
         replace(SMALL, start="dept")
 
 
-def lines_of(bits: dict[tuple[str, str], dict[float, float]], **metrics: float) -> list[Line]:
+def lines_of(bits: dict[tuple[str, str], dict[float, float]], **metrics: float) -> list[TrialRecord]:
     return [
-        Line(
+        TrialRecord(
             study="peri-ln", part="initialization", scale="full", hash=f"{placement}{start}{rate}{seed}",
             config={"placement": placement, "start": start, "learning_rate": rate}, seed=seed, status="ok",
             overrides={}, seconds=1.0, finished="", versions={}, hardware={}, series={},

@@ -22,7 +22,7 @@ from normplace.lab.tasks.selection import barabasi_albert, mixed_graphs, random_
 from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.config import config_dict
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 QUICK = {"steps": 2, "train_graphs": 4, "test_graphs": 2}
 
@@ -30,9 +30,9 @@ QUICK = {"steps": 2, "train_graphs": 4, "test_graphs": 2}
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def line(part, config, metrics) -> Line:
+def line(part, config, metrics) -> TrialRecord:
     """A line as a finished trial leaves it."""
-    return Line(
+    return TrialRecord(
         study="postdeg",
         part=part,
         scale="full",

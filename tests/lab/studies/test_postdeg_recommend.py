@@ -130,11 +130,11 @@ def test_figures_and_claims_from_a_smoke_run(own, tmp_path):
 
 
 def test_the_published_row_is_measured_on_gowalla_alone(own):
-    from normplace.lab.trials.results import Line
+    from normplace.lab.trials.results import TrialRecord
 
     trial = next(trial for trial in PART.plan("full") if recommend.title(trial) == "LightGCN, 3 layers")
     config = {name: getattr(trial, name) for name in trial.__dataclass_fields__}
-    line = Line("s", "recommend", "full", "h", config, 0, "ok", {"recall": 0.1824, "ndcg": 0.1547})
+    line = TrialRecord("s", "recommend", "full", "h", config, 0, "ok", {"recall": 0.1824, "ndcg": 0.1547})
     published = next(claim for claim in claims_recommend.CLAIMS if claim.id == "recommend-lightgcn-published")
     for check in published.checks:
         assert check.measure([line])[0] == pytest.approx(1)

@@ -19,7 +19,7 @@ from normplace.lab.studies.postdeg.social import PART, SLOTS, SocialTrial, thinn
 from normplace.lab.tasks.labelled import load_labelled
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.config import config_dict
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.models import topology
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -125,10 +125,10 @@ def test_bad_settings(pyg, small):
         PART.run(replace(small, seed=2))
 
 
-def lines(test: dict[str, float], heard: dict[str, float], seeds: int = 5) -> list[Line]:
+def lines(test: dict[str, float], heard: dict[str, float], seeds: int = 5) -> list[TrialRecord]:
     """Lines with these numbers, by slot, and a little that differs between seeds."""
     return [
-        Line(
+        TrialRecord(
             study="postdeg",
             part=PART.name,
             scale="laptop",

@@ -21,12 +21,12 @@ from normplace.lab.trials.claims import (
     sign_and_size,
 )
 from normplace.lab.trials.intervals import Bootstrap
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 
 def lines(values, metric="value"):
     return [
-        Line("sample", "lines", "full", f"h{seed}", {"seed": seed}, seed, "ok", {metric: value})
+        TrialRecord("sample", "lines", "full", f"h{seed}", {"seed": seed}, seed, "ok", {metric: value})
         for seed, value in enumerate(values)
     ]
 
@@ -162,7 +162,7 @@ def test_several_claims_share_what_was_picked():
 
 def test_failed_lines_do_not_count():
     rows = lines([2, 2, 2, 2, 2])
-    failed = [Line("sample", "lines", "full", "f", {"seed": 9}, 9, "failed", {"value": -100.0})]
+    failed = [TrialRecord("sample", "lines", "full", "f", {"seed": 9}, 9, "failed", {"value": -100.0})]
     judgement = judge(claim(HIGH), rows + failed)
     assert judgement.verdict == Verdict.REPRODUCED
     assert str(judgement.measurements[0]) == "2 [2, 2], n=5"

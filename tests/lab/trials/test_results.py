@@ -10,15 +10,17 @@ import os
 import random
 
 import pytest
-from normplace.lab.lines import parse_line, trial_hash
-from normplace.lab.results import FORMAT, Damage, Line, ResultFile, finite, latest, read_lines, scan
 
 from normplace import UsageError
+from normplace.lab.trials.lines import parse_line, trial_hash
+from normplace.lab.trials.results import FORMAT, Damage, ResultFile, TrialRecord, finite, latest, read_lines, scan
 
 
-def line(number: int, status: str = "ok", **more) -> Line:
+def line(number: int, status: str = "ok", **more) -> TrialRecord:
     config = {"seed": number}
-    return Line("sample", "lines", "smoke", f"hash{number}", config, number, status, {"value": number / 3}, **more)
+    return TrialRecord(
+        "sample", "lines", "smoke", f"hash{number}", config, number, status, {"value": number / 3}, **more
+    )
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_a_damaged_line_is_numbered_and_set_aside_and_the_others_are_kept(path, 
     damaged = damage(good[1].decode().rstrip()) + b"\n"
     path.write_bytes(good[0] + damaged + good[2])
     entries = list(scan(path))
-    assert [type(entry) for entry in entries] == [Line, Damage, Line]
+    assert [type(entry) for entry in entries] == [TrialRecord, Damage, TrialRecord]
     assert entries[1].number == 2
     assert reason in entries[1].reason
     with pytest.raises(UsageError, match=r"results.jsonl:2 "):
@@ -159,9 +161,9 @@ def test_only_the_lines_of_wanted_trials_are_held(path):
 def test_lines_that_are_not_needed_are_not_parsed_but_damage_is_still_seen(path, monkeypatch):
     path.write_bytes(path.read_bytes() + path.read_bytes().replace(b"0.33", b"0.34"))
     parsed = []
-    monkeypatch.setattr("normplace.lab.results.parse_line", lambda raw: parsed.append(raw) or parse_line(raw))
+    monkeypatch.setattr("normplace.lab.trials.results.parse_line", lambda raw: parsed.append(raw) or parse_line(raw))
     entries = list(scan(path, lambda key: key == "hash2"))
-    assert [type(entry) for entry in entries] == [Line, Damage, Line]
+    assert [type(entry) for entry in entries] == [TrialRecord, Damage, TrialRecord]
     assert (len(parsed), entries[1].number) == (3, 5)
 
 
@@ -190,8 +192,8 @@ def test_a_pipe_is_refused_at_once(tmp_path):
 
 
 def test_a_line_without_end_and_a_gzip_bomb_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("normplace.lab.results.LONGEST", 1000)
-    monkeypatch.setattr("normplace.lab.results.UNPACKED", 10_000)
+    monkeypatch.setattr("normplace.lab.trials.results.LONGEST", 1000)
+    monkeypatch.setattr("normplace.lab.trials.results.UNPACKED", 10_000)
     (tmp_path / "long.jsonl").write_bytes(b"x" * 2000)
     with pytest.raises(UsageError, match="is longer than"):
         read_lines(tmp_path / "long.jsonl")
@@ -250,7 +252,7 @@ def test_random_damage_never_raises_and_never_costs_an_intact_line(tmp_path):
         content = b"".join(lines)
         path.write_bytes(content)
         intact = [text for text in whole if text.strip() in content.split(b"\n")]
-        usable = [entry.hash for entry in scan(path) if isinstance(entry, Line)]
+        usable = [entry.hash for entry in scan(path) if isinstance(entry, TrialRecord)]
         assert {parse_line(text.strip()).hash for text in intact} <= set(usable)
         try:
             with ResultFile(path) as results:

@@ -16,7 +16,7 @@ from tests.lab.sample import STUDY
 from normplace import UsageError
 from normplace.lab.trials.engines import RETRIES, LocalEngine, open_engine
 from normplace.lab.trials.progress import Progress
-from normplace.lab.trials.results import Line, ResultFile, read_lines
+from normplace.lab.trials.results import ResultFile, TrialRecord, read_lines
 from normplace.lab.trials.runner import Run, recorded_run, run_trial
 from normplace.lab.trials.study import load_study
 
@@ -127,7 +127,7 @@ def test_lines_that_the_plan_no_longer_has_do_not_count(tmp_path):
 
 def test_another_studys_file_is_left_alone(tmp_path):
     with ResultFile(tmp_path / "sample-smoke.jsonl") as results:
-        results.append(Line("other", "lines", "smoke", "h", {"seed": 0}, 0, "ok"))
+        results.append(TrialRecord("other", "lines", "smoke", "h", {"seed": 0}, 0, "ok"))
     with pytest.raises(UsageError, match="holds results of 'other'"):
         execute(tmp_path)
 

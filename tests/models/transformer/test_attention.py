@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.models.transformer.reference import attention
 
-from normplace import Block, Placement, Residual, UsageError
+from normplace import BlockSpec, Placement, Residual, UsageError
 from normplace.models.transformer import ALiBi, Attention, LayerCache, Rotary
 
 
@@ -82,7 +82,7 @@ def test_other_precisions_are_kept_and_close(shape, dtype):
 
 def test_norms_stand_inside():
     inner = ("q", "k_full", "v", "pre_output")
-    placement = Placement.uniform(Block(inner=inner, inner_scale=("heads",)))
+    placement = Placement.uniform(BlockSpec(inner=inner, inner_scale=("heads",)))
     made, x = branch(positions=Rotary()), rows()
     block = Residual(made, 12, placement, norm="rms").double()
     with torch.no_grad():
@@ -117,8 +117,8 @@ def test_a_mask_of_another_shape_is_refused():
 
 def test_places_that_are_not_there_are_refused():
     with pytest.raises(UsageError, match="did you mean 'q'"):
-        Residual(branch(), 12, Placement.uniform(Block(inner=("qq",))))
+        Residual(branch(), 12, Placement.uniform(BlockSpec(inner=("qq",))))
     with pytest.raises(UsageError, match="did you mean 'heads'"):
-        Residual(branch(), 12, Placement.uniform(Block(inner_scale=("head",))))
+        Residual(branch(), 12, Placement.uniform(BlockSpec(inner_scale=("head",))))
     with pytest.raises(UsageError, match="offers no such place"):
-        Residual(torch.nn.Linear(12, 12), 12, Placement.uniform(Block(inner_scale=("heads",))))
+        Residual(torch.nn.Linear(12, 12), 12, Placement.uniform(BlockSpec(inner_scale=("heads",))))

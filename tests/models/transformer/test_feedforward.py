@@ -7,7 +7,7 @@ import torch
 from tests.models.transformer.reference import mlp
 from torch.nn import functional as F
 
-from normplace import Block, Placement, Residual, UsageError
+from normplace import BlockSpec, Placement, Residual, UsageError
 from normplace.models.transformer import FeedForward
 
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)).double()
@@ -16,7 +16,7 @@ X = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)).double()
 @pytest.mark.parametrize("kind", ["swiglu", "gelu"])
 def test_it_equals_its_formula(kind):
     made = FeedForward(8, 5, kind=kind).double()
-    block = Residual(made, 8, Placement.uniform(Block(inner=("pre_output",))), norm="rms").double()
+    block = Residual(made, 8, Placement.uniform(BlockSpec(inner=("pre_output",))), norm="rms").double()
     torch.testing.assert_close(block(X), X + mlp(made, X), rtol=1e-12, atol=1e-12)
 
 

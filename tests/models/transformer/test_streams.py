@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from normplace import Block, Placement, Residual, UsageError
+from normplace import BlockSpec, Placement, Residual, UsageError
 from normplace.models import MLP
 
 
@@ -20,13 +20,13 @@ def test_a_single_block_cannot_carry_two_streams(name):
 @pytest.mark.parametrize(
     ("streams", "block", "final", "said"),
     [
-        ("dual", Block(), True, "set stream=True in every block"),
-        ("dual", Block(stream=True), False, "and final=True"),
-        ("dual", Block(stream=True, skip=2.0), True, "leave the skip alone"),
-        ("siamese", Block(stream=True), True, "set input=True"),
-        ("b2t", Block(), False, "set stream=True in the last block"),
-        ("b2t", Block(stream=True), True, "normalize twice"),
-        ("tripple", Block(), False, "unknown rule of streams"),
+        ("dual", BlockSpec(), True, "set stream=True in every block"),
+        ("dual", BlockSpec(stream=True), False, "and final=True"),
+        ("dual", BlockSpec(stream=True, skip=2.0), True, "leave the skip alone"),
+        ("siamese", BlockSpec(stream=True), True, "set input=True"),
+        ("b2t", BlockSpec(), False, "set stream=True in the last block"),
+        ("b2t", BlockSpec(stream=True), True, "normalize twice"),
+        ("tripple", BlockSpec(), False, "unknown rule of streams"),
     ],
 )
 def test_contradictions_cannot_be_built(streams, block, final, said):

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from normplace.lab.trials.claims import interval
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
-Group = tuple[Mapping[str, Any], Sequence[Line]]
+Group = tuple[Mapping[str, Any], Sequence[TrialRecord]]
 
 
 def mean_rows(groups: Iterable[Group], position: str, value: str, *, band: bool = True) -> list[dict[str, Any]]:

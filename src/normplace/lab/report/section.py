@@ -16,7 +16,7 @@ from normplace.lab.report.drawing import draw
 from normplace.lab.report.markup import Html, cite, count, duration, escape, join, number, tag
 from normplace.lab.trials.claims import SuccessfulLines
 from normplace.lab.trials.environment import describe
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure, Study
 
 MOST_ROWS = 3000
@@ -39,7 +39,7 @@ class Section:
     """
 
     study: Study
-    lines: Sequence[Line]
+    lines: Sequence[TrialRecord]
     source: str
     damaged: int = 0
 
@@ -49,7 +49,7 @@ class Section:
         return SuccessfulLines(self.lines)
 
     @property
-    def failed(self) -> list[Line]:
+    def failed(self) -> list[TrialRecord]:
         """The trials that did not."""
         return [line for line in self.lines if line.status != "ok"]
 
@@ -137,7 +137,7 @@ def _stacked(texts: Sequence[str]) -> Html:
     return join((tag("span", text) for text in texts), Html("<br>"))
 
 
-def _failures(failed: Sequence[Line], lines: Sequence[Line]) -> Html:
+def _failures(failed: Sequence[TrialRecord], lines: Sequence[TrialRecord]) -> Html:
     """Each failed trial, named by what tells it from the others, with its error."""
     fields = {key for line in lines for key in line.config}
     told = [

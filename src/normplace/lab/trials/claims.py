@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from normplace.lab.trials.intervals import STUDENT, Interval, interval
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 __all__ = [
     # what is declared
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 Values = Mapping[int, float]
-Measure = Callable[[Sequence[Line]], Values]
+Measure = Callable[[Sequence[TrialRecord]], Values]
 MOST_SEEDS = 1000
 """Beyond this many seeds a check counts as out of reach."""
 
@@ -273,17 +273,17 @@ class Judgement:
         return Counter(measured.state for measured in self.counted)
 
 
-class SuccessfulLines(list[Line]):
+class SuccessfulLines(list[TrialRecord]):
     """The lines that claims are judged by, which remember what was picked from them: many checks pick the same."""
 
-    def __init__(self, lines: Iterable[Line]) -> None:
+    def __init__(self, lines: Iterable[TrialRecord]) -> None:
         super().__init__(line for line in lines if line.status == "ok")
-        self._picked: dict[tuple[object, ...], list[Line]] = {}
-        self._parts: dict[str, list[Line]] = {}
+        self._picked: dict[tuple[object, ...], list[TrialRecord]] = {}
+        self._parts: dict[str, list[TrialRecord]] = {}
         for line in self:
             self._parts.setdefault(line.part, []).append(line)
 
-    def pick(self, part: str, fields: Mapping[str, object]) -> list[Line]:
+    def pick(self, part: str, fields: Mapping[str, object]) -> list[TrialRecord]:
         """The lines of one part whose configuration has these values."""
         key = (part, *sorted(fields.items(), key=lambda field: field[0]))
         if key not in self._picked:
@@ -291,7 +291,7 @@ class SuccessfulLines(list[Line]):
         return self._picked[key]
 
 
-def judge(claim: Claim, lines: Sequence[Line]) -> Judgement:
+def judge(claim: Claim, lines: Sequence[TrialRecord]) -> Judgement:
     """The verdict that the successful lines among ``lines`` give.
 
     Args:
@@ -331,19 +331,19 @@ def _verdict(claim: Claim, measurements: Sequence[Measurement]) -> Verdict:
     return Verdict.NOT_REPRODUCED if State.FAILED in states else Verdict.UNDECIDED
 
 
-def pick(lines: Sequence[Line], part: str, **fields: object) -> list[Line]:
+def pick(lines: Sequence[TrialRecord], part: str, **fields: object) -> list[TrialRecord]:
     """The lines of one part whose configuration has these values."""
     return lines.pick(part, fields) if isinstance(lines, SuccessfulLines) else _picked(lines, part, fields)
 
 
-def _picked(lines: Sequence[Line], part: str, fields: Mapping[str, object]) -> list[Line]:
+def _picked(lines: Sequence[TrialRecord], part: str, fields: Mapping[str, object]) -> list[TrialRecord]:
     chosen = [line for line in lines if line.part == part]
     for key, value in fields.items():
         chosen = [line for line in chosen if line.config.get(key) == value]
     return chosen
 
 
-def by_seed(lines: Sequence[Line], metric: str) -> dict[int, float]:
+def by_seed(lines: Sequence[TrialRecord], metric: str) -> dict[int, float]:
     """One metric per seed; a number that was not finite counts as NaN, which fails every check.
 
     Two lines of one seed mean that the selection mixes variants, so that is refused.

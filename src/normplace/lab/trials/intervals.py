@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 CONFIDENCE = 0.95
 TAIL = (1 - CONFIDENCE) / 2
@@ -54,7 +54,7 @@ class Interval(ABC):
         ordered = sorted(values)
         return self([ordered[int((index + 0.5) / n * len(ordered))] for index in range(n)])
 
-    def of(self, lines: Sequence[Line]) -> Interval:
+    def of(self, lines: Sequence[TrialRecord]) -> Interval:
         """The interval for these result lines: itself, unless it depends on how they were made."""
         return self
 
@@ -188,9 +188,9 @@ class TrialShare(Interval):
     name: ClassVar[str] = "exact, trials"
     statistic: ClassVar[str] = "share of trials"
     least: ClassVar[int] = 1
-    trials: int | Callable[[Sequence[Line]], int]
+    trials: int | Callable[[Sequence[TrialRecord]], int]
 
-    def of(self, lines: Sequence[Line]) -> Interval:
+    def of(self, lines: Sequence[TrialRecord]) -> Interval:
         """With the number of trials of these lines."""
         return TrialShare(self.trials(lines)) if callable(self.trials) else self
 

@@ -30,7 +30,7 @@ class DamagedLine(UsageError):
 
 
 @dataclass(frozen=True)
-class Line:
+class TrialRecord:
     """The record of one trial.
 
     Args:
@@ -99,7 +99,7 @@ def peek_hash(raw: bytes) -> str | None:
     return found[1].decode() if found else None
 
 
-def parse_line(raw: bytes) -> Line:
+def parse_line(raw: bytes) -> TrialRecord:
     """A line read back.
 
     Raises:
@@ -123,7 +123,9 @@ def parse_line(raw: bytes) -> Line:
         raise DamagedLine(f"has results of format {_short(data['format'])}, this version reads format {FORMAT}")
     if missing := _REQUIRED - data.keys():
         raise DamagedLine(f"lacks {min(missing)!r}")
-    line = object.__new__(Line)  # setting the fields of a frozen class one by one would double the time of reading
+    line = object.__new__(
+        TrialRecord
+    )  # setting the fields of a frozen class one by one would double the time of reading
     line.__dict__.update({name: data[name] if name in data else default() for name, default in _FIELDS.items()})
     _check_fields(line)
     if not mark:
@@ -131,7 +133,7 @@ def parse_line(raw: bytes) -> Line:
     return line
 
 
-def _check_fields(line: Line) -> None:
+def _check_fields(line: TrialRecord) -> None:
     """Refuse a field of another type."""
     fields = line.__dict__
     for name, kind in _TYPES.items():
@@ -143,7 +145,7 @@ def _check_fields(line: Line) -> None:
         raise DamagedLine("has an unknown 'scale'")
 
 
-def _check_content(line: Line) -> None:
+def _check_content(line: TrialRecord) -> None:
     """Refuse what only a change after the line was written can explain."""
     if not _are_numbers(line.metrics.values()):
         raise DamagedLine("has a metric that is not a finite number")
@@ -186,7 +188,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _FIELDS: dict[str, Callable[[], Any]] = {
     entry.name: dict if entry.default_factory is dict else lambda entry=entry: entry.default
-    for entry in dataclasses.fields(Line)
+    for entry in dataclasses.fields(TrialRecord)
 }
 _REQUIRED = {"study", "part", "scale", "hash", "config", "seed", "status"}
 _TYPES: dict[str, Any] = {

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from normplace._shared.output import cannot_write
 from normplace.errors import UsageError
-from normplace.lab.lines import FORMAT, DamagedLine, Line, finite, parse_line, peek_hash
 from normplace.lab.train.appending import open_to_append
-from normplace.output import cannot_write
+from normplace.lab.trials.lines import FORMAT, DamagedLine, TrialRecord, finite, parse_line, peek_hash
 
-__all__ = ["FORMAT", "Damage", "Line", "ResultFile", "finite", "fitting", "latest", "read_lines", "scan"]
+__all__ = ["FORMAT", "Damage", "ResultFile", "TrialRecord", "finite", "fitting", "latest", "read_lines", "scan"]
 
 LONGEST = 64 * 2**20
 """Bytes of the longest line that is read."""
@@ -55,7 +55,7 @@ class Damage:
         return f"{self.path}:{self.number} {self.reason}"
 
 
-def scan(path: Path, needed: Callable[[str], bool] = lambda key: True) -> Iterator[Line | Damage]:
+def scan(path: Path, needed: Callable[[str], bool] = lambda key: True) -> Iterator[TrialRecord | Damage]:
     """Every line of a result file in order, compressed where its name ends in ``.gz``; blank lines are skipped.
 
     Args:
@@ -84,7 +84,7 @@ def scan(path: Path, needed: Callable[[str], bool] = lambda key: True) -> Iterat
         raise UsageError(f"cannot read {path}: {error.strerror or error}.") from error
 
 
-def _scan(path: Path, source: io.BufferedIOBase, needed: Callable[[str], bool]) -> Iterator[Line | Damage]:
+def _scan(path: Path, source: io.BufferedIOBase, needed: Callable[[str], bool]) -> Iterator[TrialRecord | Damage]:
     size = 0
     for number, raw in enumerate(iter(lambda: source.readline(LONGEST), b""), start=1):
         size += len(raw)
@@ -102,15 +102,15 @@ def _scan(path: Path, source: io.BufferedIOBase, needed: Callable[[str], bool]) 
             yield line
 
 
-def read_lines(path: Path) -> list[Line]:
+def read_lines(path: Path) -> list[TrialRecord]:
     """Every line of a result file; a torn last line is left out.
 
     Raises:
         UsageError: If the file cannot be read, or a line is damaged.
     """
-    lines: list[Line] = []
+    lines: list[TrialRecord] = []
     for entry in scan(path):
-        if isinstance(entry, Line):
+        if isinstance(entry, TrialRecord):
             lines.append(entry)
         elif not entry.torn:
             raise not_results(entry)
@@ -122,7 +122,7 @@ def not_results(damage: Damage) -> UsageError:
     return UsageError(f"{damage}: give a file that this version of normplace wrote, or repair that line.")
 
 
-def latest(lines: Iterable[Line]) -> dict[str, Line]:
+def latest(lines: Iterable[TrialRecord]) -> dict[str, TrialRecord]:
     """The line that counts for each trial: a success if there is one, else the last failure."""
     chosen = Latest()
     for line in lines:
@@ -130,7 +130,7 @@ def latest(lines: Iterable[Line]) -> dict[str, Line]:
     return chosen
 
 
-class Latest(dict[str, Line]):
+class Latest(dict[str, TrialRecord]):
     """The line that counts for each trial by its hash: a success if there is one, else the last failure.
 
     Args:
@@ -145,7 +145,7 @@ class Latest(dict[str, Line]):
         """Whether another line of this trial could count."""
         return (self.wanted is None or key in self.wanted) and (key not in self or self[key].status != "ok")
 
-    def add(self, line: Line) -> None:
+    def add(self, line: TrialRecord) -> None:
         """Take a line if it counts."""
         if self.needs(line.hash):
             self[line.hash] = line
@@ -198,7 +198,7 @@ class ResultFile:
             raise
 
     @property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[TrialRecord]:
         """The lines that count, one per trial."""
         return list(self.latest.values())
 
@@ -263,7 +263,7 @@ class ResultFile:
             _write(self._file, b"\n")
         os.fsync(self._file)
 
-    def append(self, line: Line) -> None:
+    def append(self, line: TrialRecord) -> None:
         """Add a line; when this returns it is on disk.
 
         Raises:

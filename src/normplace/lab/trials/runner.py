@@ -23,7 +23,7 @@ from normplace.lab.trials.engines import Engine, WorkerLost
 from normplace.lab.trials.environment import hardware, versions
 from normplace.lab.trials.lines import SCALES, trial_hash
 from normplace.lab.trials.progress import Progress
-from normplace.lab.trials.results import Damage, Latest, Line, ResultFile, finite, fitting, not_results, scan
+from normplace.lab.trials.results import Damage, Latest, ResultFile, TrialRecord, finite, fitting, not_results, scan
 from normplace.lab.trials.study import Study, resolve
 
 
@@ -106,7 +106,7 @@ class Run:
                 planned[key] = Trial(self.study.reference, part.name, self.scale, fields, dict(self.overrides))
         return planned
 
-    def execute(self, out: Path, engine: Engine, progress: Progress, parts: Sequence[str] = ()) -> list[Line]:
+    def execute(self, out: Path, engine: Engine, progress: Progress, parts: Sequence[str] = ()) -> list[TrialRecord]:
         """Run what is not yet recorded and can run here; what cannot is left out with a note.
 
         Args:
@@ -158,7 +158,7 @@ def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:
     return kind.label(config_from_dict(kind.config, config))
 
 
-def run_trial(trial: Trial) -> Line:
+def run_trial(trial: Trial) -> TrialRecord:
     """Run one trial and describe it; an exception becomes a failed line, never a lost one."""
     torch.set_num_threads(1)  # the same sums in the same order on every engine, and no two trials fight for a core
     start = time.perf_counter()
@@ -179,13 +179,13 @@ def run_trial(trial: Trial) -> Line:
     )
 
 
-def _lost(trial: Trial, reason: WorkerLost) -> Line:
+def _lost(trial: Trial, reason: WorkerLost) -> TrialRecord:
     return _line(trial, resolve(trial.reference), "failed", 0.0, error=str(reason))
 
 
-def _line(trial: Trial, study: Study, status: str, seconds: float, **measured: Any) -> Line:
+def _line(trial: Trial, study: Study, status: str, seconds: float, **measured: Any) -> TrialRecord:
     config = config_from_dict(study.part(trial.part).config, trial.config)
-    return Line(
+    return TrialRecord(
         study=study.name,
         part=trial.part,
         scale=trial.scale,
@@ -215,7 +215,7 @@ class Recorded:
 
     path: Path
     run: Run
-    lines: list[Line]
+    lines: list[TrialRecord]
     damaged: list[str]
 
 
@@ -248,10 +248,10 @@ def recorded_run(path: Path, registry: Mapping[str, str]) -> Recorded:
     return Recorded(path, run, lines, [f"{damage} and is left out" for damage in damaged if not damage.torn])
 
 
-def _usable(entries: Iterable[Line | Damage], damaged: list[Damage]) -> Iterator[Line]:
+def _usable(entries: Iterable[TrialRecord | Damage], damaged: list[Damage]) -> Iterator[TrialRecord]:
     """The lines that can be used; the others are added to ``damaged``, without their bytes."""
     for entry in entries:
-        if isinstance(entry, Line):
+        if isinstance(entry, TrialRecord):
             yield entry
         else:
             damaged.append(dataclasses.replace(entry, raw=b""))

@@ -9,7 +9,7 @@ from typing import Any
 from normplace._shared.references import load_reference
 from normplace.errors import UsageError, unknown
 from normplace.lab.trials.claims import Claim
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Study:
     reference: str
     parts: tuple[Part, ...]
     claims: tuple[Claim, ...]
-    figures: Callable[[Sequence[Line]], Sequence[Figure]]
+    figures: Callable[[Sequence[TrialRecord]], Sequence[Figure]]
 
     def part(self, name: str) -> Part:
         """The part called ``name``.

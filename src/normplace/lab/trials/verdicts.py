@@ -10,7 +10,7 @@ from typing import Any
 from normplace.lab.trials.claims import MOST_SEEDS, Judgement, Measurement, State, SuccessfulLines, Verdict, judge
 from normplace.lab.trials.intervals import TAIL
 from normplace.lab.trials.lines import SCALES
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Study
 
 COUNTED = (State.HELD, State.OPEN, State.FAILED, State.VOID)
@@ -91,7 +91,7 @@ def multiplicity(judged: Sequence[Judgement]) -> str:
     )
 
 
-def markdown(runs: Sequence[tuple[Study, str, Sequence[Line]]]) -> str:
+def markdown(runs: Sequence[tuple[Study, str, Sequence[TrialRecord]]]) -> str:
     """One Markdown row per claim, from the run of the largest scale that has results for it.
 
     Args:

@@ -20,7 +20,7 @@ from normplace.lab.studies.causalrn.measures import (
 from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.intervals import Bootstrap, Counted, Student, TrialShare
 from normplace.lab.trials.measures import difference, metric
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 PAPER = "arXiv 2406.16168"
 OURS = "a question of ours"
@@ -47,12 +47,12 @@ _RULE = (
 )
 
 
-def _cell(pair_norm: str = "joint", activation: str = "exp") -> Callable[[Sequence[Line]], dict[int, float]]:
+def _cell(pair_norm: str = "joint", activation: str = "exp") -> Callable[[Sequence[TrialRecord]], dict[int, float]]:
     fields = {"pair_norm": pair_norm, "activation": activation, "post_norm": True}
     return partial(metric, part="ablation", name="string", chosen=fields)
 
 
-def _variable(name: str, network: str, positions: str = "none") -> Callable[[Sequence[Line]], dict[int, float]]:
+def _variable(name: str, network: str, positions: str = "none") -> Callable[[Sequence[TrialRecord]], dict[int, float]]:
     return partial(metric, part="copying-variable", name=name, chosen={"network": network, "positions": positions})
 
 

@@ -12,13 +12,13 @@ from normplace.lab.studies.causalrn.head import VARIANTS as HEADS
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
 from normplace.lab.studies.causalrn.variable import VARIANTS
 from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 PAIRS = {"joint": "norm of each pair", "separate": "norms of rows", "none": "no norm"}
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """The figures of every part that has lines of successful trials."""
     done = [line for line in lines if line.status == "ok"]
     return [
@@ -28,18 +28,18 @@ def figures(lines: Sequence[Line]) -> list[Figure]:
     ]
 
 
-def _values(lines: Sequence[Line], part: str, field: str) -> list[Any]:
+def _values(lines: Sequence[TrialRecord], part: str, field: str) -> list[Any]:
     return sorted({line.config[field] for line in pick(lines, part)})
 
 
-def _contenders(lines: Sequence[Line]) -> dict[str, dict[str, str]]:
+def _contenders(lines: Sequence[TrialRecord]) -> dict[str, dict[str, str]]:
     """Networks of fixed copying by what to call them."""
     named = {TITLES[network]: {"network": network, "size": "equal"} for network in NETWORKS}
     named[f"{TITLES['transformer']}, published size"] = {"network": "transformer", "size": "published"}
     return {name: fields for name, fields in named.items() if pick(lines, "copying-fixed", **fields)}
 
 
-def _fixed(lines: Sequence[Line]) -> list[Figure]:
+def _fixed(lines: Sequence[TrialRecord]) -> list[Figure]:
     named = _contenders(lines)
     rows = []
     for measure in ("string", "character"):
@@ -73,7 +73,7 @@ def _fixed(lines: Sequence[Line]) -> list[Figure]:
     ]
 
 
-def _course(lines: Sequence[Line]) -> list[Figure]:
+def _course(lines: Sequence[TrialRecord]) -> list[Figure]:
     """Accuracy during training at the longest length; a seed that has stopped keeps its last value."""
     found = _values(lines, "copying-fixed", "length")
     if not found:
@@ -103,7 +103,7 @@ def _course(lines: Sequence[Line]) -> list[Figure]:
     ]
 
 
-def _variable(lines: Sequence[Line]) -> list[Figure]:
+def _variable(lines: Sequence[TrialRecord]) -> list[Figure]:
     named = {
         f"{TITLES[network]}, {'no' if positions == 'none' else positions} positions": chosen
         for network, positions in VARIANTS
@@ -142,7 +142,7 @@ def _variable(lines: Sequence[Line]) -> list[Figure]:
     ]
 
 
-def _ablation(lines: Sequence[Line]) -> list[Figure]:
+def _ablation(lines: Sequence[TrialRecord]) -> list[Figure]:
     groups: list[Group] = [
         (
             {
@@ -181,7 +181,7 @@ def _ablation(lines: Sequence[Line]) -> list[Figure]:
     ]
 
 
-def _head(lines: Sequence[Line]) -> list[Figure]:
+def _head(lines: Sequence[TrialRecord]) -> list[Figure]:
     named = {f"{PAIRS[norm]}, {activation}": (norm, activation) for norm, activation in HEADS}
     groups: list[Group] = [
         ({"head": name, "length": n}, pick(lines, "head", pair_norm=norm, activation=activation, length=n))
@@ -211,7 +211,7 @@ def _head(lines: Sequence[Line]) -> list[Figure]:
 
 
 def _scores(
-    lines: Sequence[Line], part: str, field: str, name: str, title: str, axis: str, caption: str
+    lines: Sequence[TrialRecord], part: str, field: str, name: str, title: str, axis: str, caption: str
 ) -> list[Figure]:
     """A point with its interval for each network, one panel for each value of a field."""
     panels = _values(lines, part, field)
@@ -245,19 +245,19 @@ def _scores(
     ]
 
 
-def _recall(lines: Sequence[Line]) -> list[Figure]:
+def _recall(lines: Sequence[TrialRecord]) -> list[Figure]:
     caption = (
         "Share of queries answered rightly; mean over seeds with its 95% interval, at equal numbers of parameters."
     )
     return _scores(lines, "recall", "pairs", "accuracy", "Multi-query associative recall", "accuracy", caption)
 
 
-def _language(lines: Sequence[Line]) -> list[Figure]:
+def _language(lines: Sequence[TrialRecord]) -> list[Figure]:
     caption = "On held-out files; mean over seeds with its 95% interval, at equal numbers of parameters and bytes read."
     return _scores(lines, "language", "text", "bits_per_byte", "Text, byte by byte", "bits per byte", caption)
 
 
-def _scaling(lines: Sequence[Line]) -> list[Figure]:
+def _scaling(lines: Sequence[TrialRecord]) -> list[Figure]:
     shown = {"elements": "numbers read, forward", "peak_bytes": "bytes, training step", "state_rows": "rows, decoding"}
     forms = [form for form in ("scan", "pairwise") if pick(lines, "scaling", form=form)]
     rows = []

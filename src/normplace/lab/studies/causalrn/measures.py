@@ -8,34 +8,34 @@ from typing import Any
 
 from normplace.lab.trials.claims import by_seed, pick
 from normplace.lab.trials.measures import difference, metric, quotient
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 
-def lengths(lines: Sequence[Line], part: str) -> list[int]:
+def lengths(lines: Sequence[TrialRecord], part: str) -> list[int]:
     """The lengths a part was run at, in order."""
     return sorted({line.config["length"] for line in pick(lines, part)})
 
 
-def worst(lines: Sequence[Line], name: str, **fields: Any) -> dict[int, float]:
+def worst(lines: Sequence[TrialRecord], name: str, **fields: Any) -> dict[int, float]:
     """The least value of a metric over the lengths of fixed copying, by seed."""
     each = [by_seed(pick(lines, "copying-fixed", length=n, **fields), name) for n in lengths(lines, "copying-fixed")]
     seeds = set.intersection(*map(set, each)) if each else set()
     return {seed: min(values[seed] for values in each) for seed in seeds}
 
 
-def lead_at_shortest(lines: Sequence[Line], **other: Any) -> dict[int, float]:
+def lead_at_shortest(lines: Sequence[TrialRecord], **other: Any) -> dict[int, float]:
     """The lead of the pairwise form over another network in string accuracy at the shortest length, by seed."""
     found = lengths(lines, "copying-fixed")[:1]
     return lead([line for line in lines if line.config.get("length") in found], **other)
 
 
-def at_shortest(lines: Sequence[Line], **fields: Any) -> dict[int, float]:
+def at_shortest(lines: Sequence[TrialRecord], **fields: Any) -> dict[int, float]:
     """String accuracy at the shortest length of fixed copying, by seed."""
     found = lengths(lines, "copying-fixed")[:1]
     return worst([line for line in lines if line.config.get("length") in found], "string", **fields)
 
 
-def lead(lines: Sequence[Line], **other: Any) -> dict[int, float]:
+def lead(lines: Sequence[TrialRecord], **other: Any) -> dict[int, float]:
     """The worst lead of the pairwise form over another network in string accuracy, over lengths, by seed."""
     ours = {"network": "pairwise", "size": "equal"}
     each = [
@@ -46,7 +46,7 @@ def lead(lines: Sequence[Line], **other: Any) -> dict[int, float]:
     return {seed: min(values[seed] for values in each) for seed in seeds}
 
 
-def growth(lines: Sequence[Line], name: str, form: str) -> dict[int, float]:
+def growth(lines: Sequence[TrialRecord], name: str, form: str) -> dict[int, float]:
     """The power of the length with which a cost grows, between the two longest, by seed."""
     found = lengths(lines, "scaling")[-2:]
     if len(found) < 2:
@@ -56,7 +56,7 @@ def growth(lines: Sequence[Line], name: str, form: str) -> dict[int, float]:
     return {seed: math.log(value, found[1] / found[0]) if value > 0 else math.nan for seed, value in ratios.items()}
 
 
-def rows_per_token(lines: Sequence[Line], form: str) -> dict[int, float]:
+def rows_per_token(lines: Sequence[TrialRecord], form: str) -> dict[int, float]:
     """Rows by which the memory of decoding grows with each token, between the shortest and the longest, by seed."""
     found = lengths(lines, "scaling")
     if len(found) < 2:
@@ -65,24 +65,24 @@ def rows_per_token(lines: Sequence[Line], form: str) -> dict[int, float]:
     return {seed: (long[seed] - short[seed]) / (found[-1] - found[0]) for seed in short if seed in long}
 
 
-def head_accuracy(lines: Sequence[Line], **fields: Any) -> dict[int, float]:
+def head_accuracy(lines: Sequence[TrialRecord], **fields: Any) -> dict[int, float]:
     """The accuracy of the hand-built head in its longest memory, by seed."""
     found = lengths(lines, "head")
     return metric(lines, "head", "accuracy", {**fields, "length": found[-1]}) if found else {}
 
 
-def head_queries(lines: Sequence[Line]) -> int:
+def head_queries(lines: Sequence[TrialRecord]) -> int:
     """Queries that an accuracy of the hand-built head is a share of."""
     return min(line.config["queries"] for line in pick(lines, "head"))
 
 
-def hardest_recall(lines: Sequence[Line], network: str) -> dict[int, float]:
+def hardest_recall(lines: Sequence[TrialRecord], network: str) -> dict[int, float]:
     """Accuracy with the most pairs, by seed."""
     pairs = {line.config["pairs"] for line in pick(lines, "recall")}
     return metric(lines, "recall", "accuracy", {"network": network, "pairs": max(pairs)}) if pairs else {}
 
 
-def recall_lead(lines: Sequence[Line], over: str) -> dict[int, float]:
+def recall_lead(lines: Sequence[TrialRecord], over: str) -> dict[int, float]:
     """Accuracy of the pairwise form with the most pairs less that of another network, by seed."""
     ours, theirs = hardest_recall(lines, "pairwise"), hardest_recall(lines, over)
     return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}

@@ -12,20 +12,20 @@ from normplace.lab.studies.deepergcn.depth import ORDERS
 from normplace.lab.studies.deepergcn.measures import deepest
 from normplace.lab.studies.deepergcn.network import AGGREGATIONS
 from normplace.lab.trials.claims import interval, pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 from normplace.models.depth import MEMORY
 
 HERE, PUBLISHED = "measured here", "published"
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """The figures of every part that has lines of successful trials."""
     done = [line for line in lines if line.status == "ok"]
     return [figure for draw in (_depth, _smoothing, _dropout, _aggregation, _memory, _scores) for figure in draw(done)]
 
 
-def _mean(columns: dict[str, Any], lines: Sequence[Line], metric: str) -> list[dict[str, Any]]:
+def _mean(columns: dict[str, Any], lines: Sequence[TrialRecord], metric: str) -> list[dict[str, Any]]:
     """One row with the mean over seeds of a metric and its 95% interval; none without lines."""
     values = [value for line in lines if (value := line.metrics.get(metric)) is not None]
     mean, low, high = interval(values)
@@ -33,11 +33,11 @@ def _mean(columns: dict[str, Any], lines: Sequence[Line], metric: str) -> list[d
     return [{**columns, "value": mean, **edges, "n": len(values)}] if values else []
 
 
-def _graphs(lines: Sequence[Line], part: str) -> list[str]:
+def _graphs(lines: Sequence[TrialRecord], part: str) -> list[str]:
     return [data for data in GRAPHS if pick(lines, part, data=data)]
 
 
-def _depth(lines: Sequence[Line]) -> list[Figure]:
+def _depth(lines: Sequence[TrialRecord]) -> list[Figure]:
     rows = []
     for data in (graphs := _graphs(lines, "depth")):
         chosen = pick(lines, "depth", data=data)
@@ -69,7 +69,7 @@ def _depth(lines: Sequence[Line]) -> list[Figure]:
     ]
 
 
-def _smoothing(lines: Sequence[Line]) -> list[Figure]:
+def _smoothing(lines: Sequence[TrialRecord]) -> list[Figure]:
     rows = []
     for data in (graphs := _graphs(lines, "depth")):
         depth = deepest(lines, data)
@@ -101,7 +101,7 @@ def _smoothing(lines: Sequence[Line]) -> list[Figure]:
     ]
 
 
-def _dropout(lines: Sequence[Line]) -> list[Figure]:
+def _dropout(lines: Sequence[TrialRecord]) -> list[Figure]:
     rows = []
     for data in (graphs := _graphs(lines, "dropout")):
         for order in ("res+", "res"):
@@ -125,7 +125,7 @@ def _dropout(lines: Sequence[Line]) -> list[Figure]:
     ]
 
 
-def _aggregation(lines: Sequence[Line]) -> list[Figure]:
+def _aggregation(lines: Sequence[TrialRecord]) -> list[Figure]:
     rows = []
     kinds = {False: "without MsgNorm", True: "with MsgNorm"}
     for data in (graphs := _graphs(lines, "aggregation")):
@@ -148,7 +148,7 @@ def _aggregation(lines: Sequence[Line]) -> list[Figure]:
     ]
 
 
-def _memory(lines: Sequence[Line]) -> list[Figure]:
+def _memory(lines: Sequence[TrialRecord]) -> list[Figure]:
     rows = []
     for memory in MEMORY:
         chosen = pick(lines, "memory", memory=memory)
@@ -174,7 +174,7 @@ def _memory(lines: Sequence[Line]) -> list[Figure]:
     ]
 
 
-def _scores(lines: Sequence[Line]) -> list[Figure]:
+def _scores(lines: Sequence[TrialRecord]) -> list[Figure]:
     rows: list[dict[str, Any]] = []
     tasks = []
     published = {"molhiv": (molhiv.PUBLISHED_TEST, molhiv.PUBLISHED_DEVIATION), **anchors.PUBLISHED}

@@ -13,7 +13,7 @@ from normplace.lab.studies.periln.initialization_figures import initialization_f
 from normplace.lab.studies.periln.measures import at_rate, best_lines, best_rate, cost, rates
 from normplace.lab.studies.periln.training import MORE, NAMED, OTHERS, SIZES
 from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 PLACEMENTS = NAMED + OTHERS + MORE
@@ -22,7 +22,7 @@ _BEST = "Each placement at its own best learning rate, mean over seeds."
 LOG = {"type": "log"}
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """The figures of every part and size that has lines of successful trials."""
     done = [line for line in lines if line.status == "ok"]
     found = []
@@ -32,7 +32,7 @@ def figures(lines: Sequence[Line]) -> list[Figure]:
     return [*found, *initialization_figures(done), *_bound(done)]
 
 
-def _of_size(lines: Sequence[Line], size: str) -> Iterator[Figure]:
+def _of_size(lines: Sequence[TrialRecord], size: str) -> Iterator[Figure]:
     shown = [name for name in PLACEMENTS if best_rate(lines, size, name) is not None]
     groups: list[Group] = [({"placement": name}, best_lines(lines, size, name)) for name in shown]
     yield _over_training(
@@ -93,7 +93,7 @@ def _over_training(
     )
 
 
-def _map(lines: Sequence[Line], size: str, shown: Sequence[str]) -> Figure:
+def _map(lines: Sequence[TrialRecord], size: str, shown: Sequence[str]) -> Figure:
     """Bits per byte of every placement at every rate, with how many seeds diverged or learned next to nothing."""
     tried = rates(lines, size)
     rows = []
@@ -165,7 +165,7 @@ def _range(groups: Sequence[Group], shown: Sequence[str], size: str) -> Figure:
     )
 
 
-def _bound(lines: Sequence[Line]) -> list[Figure]:
+def _bound(lines: Sequence[TrialRecord]) -> list[Figure]:
     kinds = {"pre": "Pre-LN", "peri": "Peri-LN", "bound": "bound of Peri-LN"}
     rows = []
     for norm in bound.NORMS:

@@ -17,7 +17,7 @@ from normplace.lab.studies.periln.initialization import PART, SEEDS
 from normplace.lab.studies.periln.measures import cost
 from normplace.lab.trials.claims import Check, Claim, Values, by_seed, pick
 from normplace.lab.trials.intervals import Counted
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 OURS = "a question of ours"
 HIGH_RATE = 4e-3
@@ -29,13 +29,13 @@ _NOTE = (
 )
 
 
-def trials(lines: Sequence[Line], placement: str, start: str, rate: float | None = None) -> list[Line]:
+def trials(lines: Sequence[TrialRecord], placement: str, start: str, rate: float | None = None) -> list[TrialRecord]:
     """The trials of a placement and an initialization, at one learning rate or at all."""
     found = pick(lines, PART.name, placement=placement, start=start)
     return [line for line in found if rate is None or line.config["learning_rate"] == rate]
 
 
-def best_rate(lines: Sequence[Line], placement: str, start: str) -> float | None:
+def best_rate(lines: Sequence[TrialRecord], placement: str, start: str) -> float | None:
     """The learning rate with the lowest mean over seeds on the choosing half; None without lines."""
     costs: dict[float, list[float]] = {}
     for line in trials(lines, placement, start):
@@ -43,13 +43,13 @@ def best_rate(lines: Sequence[Line], placement: str, start: str) -> float | None
     return min(costs, key=lambda rate: fmean(costs[rate]), default=None)
 
 
-def best(lines: Sequence[Line], placement: str, start: str, name: str) -> Values:
+def best(lines: Sequence[TrialRecord], placement: str, start: str, name: str) -> Values:
     """A metric at the best learning rate, by seed."""
     rate = best_rate(lines, placement, start)
     return {} if rate is None else by_seed(trials(lines, placement, start, rate), name)
 
 
-def interior(lines: Sequence[Line], placement: str, start: str) -> Values:
+def interior(lines: Sequence[TrialRecord], placement: str, start: str) -> Values:
     """By seed, 1 if rates on both sides of the best one were tried, else 0."""
     found = trials(lines, placement, start)
     rates = {line.config["learning_rate"] for line in found}
@@ -57,13 +57,13 @@ def interior(lines: Sequence[Line], placement: str, start: str) -> Values:
     return dict.fromkeys((line.seed for line in found), float(inside))
 
 
-def gap(lines: Sequence[Line], worse: tuple[str, str], better: tuple[str, str]) -> Values:
+def gap(lines: Sequence[TrialRecord], worse: tuple[str, str], better: tuple[str, str]) -> Values:
     """Held-out bits per byte of one (placement, start) less that of another, each at its best rate, by seed."""
     one, other = (best(lines, *variant, "bits_per_byte") for variant in (worse, better))
     return {seed: one[seed] - other[seed] for seed in one if seed in other}
 
 
-def peak_ratio(lines: Sequence[Line], start: str, rate: float) -> Values:
+def peak_ratio(lines: Sequence[TrialRecord], start: str, rate: float) -> Values:
     """Doublings from Peri-LN's largest activation to Pre-LN's at the same learning rate after training, by seed."""
     pre, peri = (by_seed(trials(lines, placement, start, rate), "peak_end") for placement in ("pre", "peri"))
     return {seed: growth.log_ratio(pre[seed], peri[seed], 2) for seed in pre if seed in peri}

@@ -10,16 +10,16 @@ from normplace.lab.report.specs import cells
 from normplace.lab.studies.periln.initialization import PLACEMENTS, STARTS
 from normplace.lab.studies.periln.initialization_claims import trials
 from normplace.lab.studies.periln.measures import cost
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 
-def initialization_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
+def initialization_rows(lines: Sequence[TrialRecord]) -> list[dict[str, Any]]:
     """For each placement, initialization and learning rate the means over seeds that the figure and the docs show."""
     rows = []
     for placement in PLACEMENTS:
         for start in STARTS:
-            by_rate: dict[float, list[Line]] = {}
+            by_rate: dict[float, list[TrialRecord]] = {}
             for line in trials(lines, placement, start):
                 by_rate.setdefault(line.config["learning_rate"], []).append(line)
             for rate, own in sorted(by_rate.items()):
@@ -36,7 +36,7 @@ def initialization_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
     return rows
 
 
-def initialization_figures(lines: Sequence[Line]) -> Iterator[Figure]:
+def initialization_figures(lines: Sequence[TrialRecord]) -> Iterator[Figure]:
     """One figure, if the part has lines."""
     rows = initialization_rows(lines)
     if not rows:

@@ -10,10 +10,10 @@ from normplace.lab.studies.extrapolation.kernels import PART
 from normplace.lab.studies.extrapolation.network import NAMES, NORMED
 from normplace.lab.studies.notes import GATE
 from normplace.lab.trials.claims import Check, Claim, by_seed, pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 
-def diagonal_growth(lines: Sequence[Line], norm_at: str) -> dict[int, float]:
+def diagonal_growth(lines: Sequence[TrialRecord], norm_at: str) -> dict[int, float]:
     """The growth exponent of the kernel's diagonal, by seed."""
     return by_seed(pick(lines, PART.name, norm_at=norm_at), "diagonal_growth")
 

@@ -12,29 +12,29 @@ from normplace.lab.studies.notes import GATE
 from normplace.lab.tasks.toy import FUNCTIONS
 from normplace.lab.trials.claims import Check, Claim, by_seed, pick
 from normplace.lab.trials.measures import quotient
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 
-def growth(lines: Sequence[Line], data: str, norm_at: str) -> dict[int, float]:
+def growth(lines: Sequence[TrialRecord], data: str, norm_at: str) -> dict[int, float]:
     """The growth exponent of the prediction, by seed."""
     return by_seed(pick(lines, PART.name, data=data, norm_at=norm_at), "growth")
 
 
-def reach_in_targets(lines: Sequence[Line], data: str, norm_at: str) -> dict[int, float]:
+def reach_in_targets(lines: Sequence[TrialRecord], data: str, norm_at: str) -> dict[int, float]:
     """The farthest prediction in units of the largest training target, by seed."""
     chosen = pick(lines, PART.name, data=data, norm_at=norm_at)
     reach, target = by_seed(chosen, "reach_farthest"), by_seed(chosen, "largest_target")
     return {seed: quotient(reach[seed], target[seed]) for seed in reach}
 
 
-def error_in_targets(lines: Sequence[Line], data: str, norm_at: str) -> dict[int, float]:
+def error_in_targets(lines: Sequence[TrialRecord], data: str, norm_at: str) -> dict[int, float]:
     """The training error over the square of the largest training target, by seed."""
     chosen = pick(lines, PART.name, data=data, norm_at=norm_at)
     error, target = by_seed(chosen, "train_mse"), by_seed(chosen, "largest_target")
     return {seed: quotient(error[seed], target[seed] ** 2) for seed in error}
 
 
-def placement_effect(lines: Sequence[Line], data: str) -> dict[int, float]:
+def placement_effect(lines: Sequence[TrialRecord], data: str) -> dict[int, float]:
     """How far the three LN networks are apart, over how far they are from the one without, by seed."""
     reach = {variant: by_seed(pick(lines, PART.name, data=data, norm_at=variant), "reach_near") for variant in VARIANTS}
     complete = set.intersection(*(set(values) for values in reach.values()))

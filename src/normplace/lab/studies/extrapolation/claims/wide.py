@@ -11,10 +11,10 @@ from normplace.lab.studies.extrapolation.wide import COMPARED, PART
 from normplace.lab.studies.notes import SIGN
 from normplace.lab.trials.claims import Claim, by_seed, pick, sign_and_size
 from normplace.lab.trials.measures import quotient
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 
-def shrinkage(lines: Sequence[Line], norm_at: str) -> dict[int, float]:
+def shrinkage(lines: Sequence[TrialRecord], norm_at: str) -> dict[int, float]:
     """The distance to the prediction at the largest width over that at the smallest, by seed."""
     chosen = pick(lines, PART.name, norm_at=norm_at)
     widths = sorted({line.config["width"] for line in chosen})

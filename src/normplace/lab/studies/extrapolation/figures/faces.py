@@ -11,11 +11,11 @@ from normplace.lab.studies.extrapolation.faces import PART
 from normplace.lab.studies.extrapolation.figures.scores import score_figure
 from normplace.lab.studies.extrapolation.network import NAMES
 from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """Both figures, from the lines of successful trials."""
     chosen = {norm_at: found for norm_at in NAMES if (found := pick(lines, PART.name, norm_at=norm_at))}
     if not chosen:

@@ -9,19 +9,19 @@ import torch
 from normplace.lab.studies.extrapolation.kernels import PART, POINTS, grid
 from normplace.lab.studies.extrapolation.network import NAMES, VARIANTS
 from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 SHOWN = frozenset(round(step * (POINTS - 1) / 7) for step in range(8))
 """The points that are drawn, both edges among them: a quarter of the cells shows the same shape."""
 
 
-def _mean_kernel(lines: Sequence[Line], series: str) -> list[float]:
+def _mean_kernel(lines: Sequence[TrialRecord], series: str) -> list[float]:
     columns = zip(*(line.series[series] for line in lines), strict=True)
     return [sum(value for value in column if value is not None) / len(column) for column in columns]
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """The mean kernel of each variant beside its limit, each on its own scale of colours."""
     x = grid()[:, 0].tolist()
     first, second = torch.triu_indices(POINTS, POINTS).tolist()

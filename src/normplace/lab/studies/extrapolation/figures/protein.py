@@ -11,13 +11,13 @@ from normplace.lab.studies.extrapolation.figures.scores import score_figure
 from normplace.lab.studies.extrapolation.protein import PART, TITLES
 from normplace.lab.tasks.protein import LARGEST
 from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 TRUTH = "measured RMSD"
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """Four figures, from the lines of successful trials."""
     chosen = {learner: found for learner in TITLES if (found := pick(lines, PART.name, learner=learner))}
     if not chosen:

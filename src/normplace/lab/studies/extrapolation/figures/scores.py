@@ -8,7 +8,7 @@ from typing import Any
 from normplace.lab.report.rows import score_rows
 from normplace.lab.report.specs import dots
 from normplace.lab.studies.extrapolation.claims.published import Table
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 PANELS = {"ood_r2": "outside the data (OOD)", "id_r2": "inside the data (ID)"}
@@ -16,7 +16,7 @@ HERE, PUBLISHED = "measured here", "published"
 
 
 def score_figure(
-    title: str, caption: str, models: Mapping[str, str], lines: Mapping[str, Sequence[Line]], table: Table
+    title: str, caption: str, models: Mapping[str, str], lines: Mapping[str, Sequence[TrialRecord]], table: Table
 ) -> Figure:
     """Mean R² of each model with its 95% interval, and the paper's numbers as marks of their own.
 

@@ -9,13 +9,13 @@ from normplace.lab.report.specs import curves
 from normplace.lab.studies.extrapolation.sequence import PART
 from normplace.lab.tasks.lines import GIVEN, TRAINED
 from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 NAMES = {"none": "no LN", "embedding": "LN after embedding"}
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """Mean error and largest prediction against the position, from the lines of successful trials."""
     groups: list[Group] = [
         ({"network": name}, chosen)

@@ -10,11 +10,11 @@ from normplace.lab.studies.extrapolation.network import NAMES
 from normplace.lab.studies.extrapolation.toy import PART
 from normplace.lab.tasks.toy import FUNCTIONS
 from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """Both figures, from the lines of successful trials."""
     groups: list[Group] = [
         ({"data": data, "network": name}, chosen)

@@ -9,7 +9,7 @@ from normplace.lab.studies.extrapolation.figures.reach import near_and_far
 from normplace.lab.studies.extrapolation.variants import ONE_NORM, PART
 from normplace.lab.tasks.toy import FUNCTIONS
 from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 NETWORKS = {
@@ -21,7 +21,7 @@ NETWORKS = {
 }
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """Predictions near the data and their size far from it, from the lines of successful trials."""
     groups: list[Group] = [
         ({"data": data, "network": name}, chosen)

@@ -8,11 +8,11 @@ from normplace.lab.report.specs import curves
 from normplace.lab.studies.extrapolation.network import NAMES
 from normplace.lab.studies.extrapolation.wide import COMPARED, PART
 from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """The distance to the prediction against the width, every seed a point of a line."""
     chosen = pick(lines, PART.name)
     if not chosen:

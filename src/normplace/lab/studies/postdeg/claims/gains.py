@@ -10,7 +10,7 @@ from typing import Any
 from normplace.lab.studies.postdeg.selection import PART, SelectionTrial
 from normplace.lab.trials.claims import Check
 from normplace.lab.trials.measures import metric, quotient
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 PAPER = "arXiv 2606.14022"
 # Of the abstract: over the LayerNorm backbone.
@@ -27,12 +27,12 @@ def cell(**chosen: Any) -> dict[str, Any]:
     return {**_DEFAULTS, **chosen}
 
 
-def values(lines: Sequence[Line], task: str, **chosen: Any) -> dict[int, float]:
+def values(lines: Sequence[TrialRecord], task: str, **chosen: Any) -> dict[int, float]:
     """The task's own measure on unseen graphs, by seed."""
     return metric(lines, PART.name, "value", {"task": task, **cell(**chosen)})
 
 
-def gain(lines: Sequence[Line], task: str, chosen: dict[str, Any], over: dict[str, Any]) -> dict[int, float]:
+def gain(lines: Sequence[TrialRecord], task: str, chosen: dict[str, Any], over: dict[str, Any]) -> dict[int, float]:
     """The relative improvement of the task's measure over other policies, by seed.
 
     R falls by, or the spread or the set grows by, this share of the other's.
@@ -42,7 +42,7 @@ def gain(lines: Sequence[Line], task: str, chosen: dict[str, Any], over: dict[st
     return {seed: sign * quotient(ours[seed] - theirs[seed], theirs[seed]) for seed in ours if seed in theirs}
 
 
-def over_chance(lines: Sequence[Line], task: str, **chosen: Any) -> dict[int, float]:
+def over_chance(lines: Sequence[TrialRecord], task: str, **chosen: Any) -> dict[int, float]:
     """The relative improvement of the task's measure over a random order of the nodes, by seed."""
     sign, chance = -1 if task == "dismantling" else 1, RANDOM_ORDER[task]
     return {seed: sign * (value - chance) / chance for seed, value in values(lines, task, **chosen).items()}
@@ -61,12 +61,14 @@ def gains_at_all(task: str) -> Check:
     )
 
 
-def wins(lines: Sequence[Line], task: str, chosen: dict[str, Any], over: dict[str, Any]) -> dict[int, float]:
+def wins(lines: Sequence[TrialRecord], task: str, chosen: dict[str, Any], over: dict[str, Any]) -> dict[int, float]:
     """1 for a seed where the policy is better, else 0."""
     return {seed: float(value > 0) for seed, value in gain(lines, task, chosen, over).items()}
 
 
-def share_kept(lines: Sequence[Line], task: str, control: dict[str, Any], over: dict[str, Any]) -> dict[int, float]:
+def share_kept(
+    lines: Sequence[TrialRecord], task: str, control: dict[str, Any], over: dict[str, Any]
+) -> dict[int, float]:
     """The gain of a control as a share of PostDeg's mean gain, both over the same backbone, by seed."""
     reference = gain(lines, task, {key: over[key] for key in over if key != "slot"}, over)
     if not reference:

@@ -13,7 +13,7 @@ from normplace.lab.studies.notes import GATE, SIGN
 from normplace.lab.studies.postdeg.recommend import CELLS, PART
 from normplace.lab.trials.claims import Check, Claim, pick, sign_and_size
 from normplace.lab.trials.measures import difference, metric, quotient, ratio
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 PAPER = "arXiv 2606.14022, abstract"
 CODE = "the README of LightGCN's PyTorch code (github.com/gusye1234/LightGCN-PyTorch)"
@@ -35,7 +35,7 @@ _RUNS = (
 )
 
 
-def _to_published(lines: Sequence[Line], cell: str, name: str) -> dict[int, float]:
+def _to_published(lines: Sequence[TrialRecord], cell: str, name: str) -> dict[int, float]:
     values = metric(lines, PART.name, name, {**CELLS[cell], "dataset": "gowalla"})
     return {seed: value / PUBLISHED[cell][name] for seed, value in values.items()}
 
@@ -48,7 +48,7 @@ def _slope(cell: str, base: str):
     return partial(difference, part=PART.name, name="length_slope", chosen=CELLS[cell], other=CELLS[base])
 
 
-def _late_change(lines: Sequence[Line], cell: str) -> dict[int, float]:
+def _late_change(lines: Sequence[TrialRecord], cell: str) -> dict[int, float]:
     """By which share recall changed in the last quarter of training, either way, by seed."""
     change = {}
     for line in pick(lines, PART.name, **CELLS[cell]):

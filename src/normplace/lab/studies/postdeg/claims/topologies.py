@@ -12,7 +12,7 @@ from normplace.lab.studies.postdeg.topologies import ADAPTIVE, GRAPHS, LEARNED, 
 from normplace.lab.trials.claims import Check, Claim, pick, sign_and_size
 from normplace.lab.trials.intervals import Counted
 from normplace.lab.trials.measures import quotient
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 
 _NOTE = (
     "Ours: the paper compares with its own backbone. Policies are trained on random graphs of up to 300 nodes. "
@@ -20,7 +20,7 @@ _NOTE = (
 )
 
 
-def _pairs(lines: Sequence[Line], measure: str, method: str, other: str) -> dict[int, list[tuple[float, float]]]:
+def _pairs(lines: Sequence[TrialRecord], measure: str, method: str, other: str) -> dict[int, list[tuple[float, float]]]:
     """A measure of a policy and of a classical method on every graph, by the policy's seed."""
     task = "influence" if measure == "spread" else "dismantling"
     base = pick(lines, PART.name, task=task, method=other)
@@ -35,13 +35,13 @@ def _pairs(lines: Sequence[Line], measure: str, method: str, other: str) -> dict
     }
 
 
-def mean_of_ratios(lines: Sequence[Line], measure: str, method: str, other: str) -> dict[int, float]:
+def mean_of_ratios(lines: Sequence[TrialRecord], measure: str, method: str, other: str) -> dict[int, float]:
     """The mean over graphs of a measure relative to a classical method's, by seed: every graph counts alike."""
     found = _pairs(lines, measure, method, other)
     return {seed: sum(quotient(ours, theirs) for ours, theirs in pairs) / len(pairs) for seed, pairs in found.items()}
 
 
-def ratio_of_means(lines: Sequence[Line], measure: str, method: str, other: str) -> dict[int, float]:
+def ratio_of_means(lines: Sequence[TrialRecord], measure: str, method: str, other: str) -> dict[int, float]:
     """The mean of a measure over graphs relative to the mean of a classical method's, by seed."""
     found = _pairs(lines, measure, method, other)
     return {
@@ -55,7 +55,7 @@ DECLARED = "mean of ratios"
 _LATER = "the first run had been judged by the mean of ratios alone"
 
 
-def _improvement(lines: Sequence[Line], mean: str) -> dict[int, float]:
+def _improvement(lines: Sequence[TrialRecord], mean: str) -> dict[int, float]:
     ours = MEANS[mean](lines, "AUC", "degree-postdeg" + ADAPTIVE, "corehd")
     theirs = MEANS[mean](lines, "AUC", "degree-input" + ADAPTIVE, "corehd")
     return {seed: quotient(ours[seed], theirs[seed]) for seed in ours if seed in theirs}

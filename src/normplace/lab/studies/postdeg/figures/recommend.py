@@ -10,7 +10,7 @@ from normplace.lab.report.specs import curves, dots
 from normplace.lab.studies.postdeg.claims.recommend import MEASURES, PUBLISHED
 from normplace.lab.studies.postdeg.recommend import CELLS, PART
 from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 HERE, THEIRS = "measured here", "published"
@@ -18,7 +18,7 @@ BARE = "no scale"
 NAMES = {"gowalla": "Gowalla", "movielens": "MovieLens 100K", "own": "own data"}
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """Three figures for each data set, from the lines of successful trials."""
     found = []
     for dataset, name in NAMES.items():

@@ -9,7 +9,7 @@ from normplace.lab.report.specs import cells, curves, dots
 from normplace.lab.studies.postdeg.claims.gains import PUBLISHED, gain
 from normplace.lab.studies.postdeg.selection import AGGREGATIONS, EPS, FEATURES, POWERS, SLOTS, TASKS
 from normplace.lab.trials.claims import interval
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 SCALED = {slot: title for slot, title in SLOTS.items() if slot != "none"}
@@ -26,12 +26,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """The figures that the lines have something for."""
     return [figure for make in (_map, _falsifiers, _eps, _powers) if (figure := make(lines)) is not None]
 
 
-def _row(lines: Sequence[Line], task: str, chosen: dict[str, Any], over: dict[str, Any]) -> dict[str, Any] | None:
+def _row(
+    lines: Sequence[TrialRecord], task: str, chosen: dict[str, Any], over: dict[str, Any]
+) -> dict[str, Any] | None:
     """Mean gain in percent with its interval and the seeds won."""
     found = [100 * value for value in gain(lines, task, chosen, over).values()]
     if not found:
@@ -42,7 +44,9 @@ def _row(lines: Sequence[Line], task: str, chosen: dict[str, Any], over: dict[st
     return {"task": TASKS[task], "gain": mean, **edges, "wins": won, "text": f"{mean:+.1f}%"}
 
 
-def _rows(lines: Sequence[Line], grid: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]) -> list[dict]:
+def _rows(
+    lines: Sequence[TrialRecord], grid: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]
+) -> list[dict]:
     """One row per task and cell: its names, what it is, and over what."""
     found = []
     for task in TASKS:
@@ -52,7 +56,7 @@ def _rows(lines: Sequence[Line], grid: list[tuple[dict[str, Any], dict[str, Any]
     return found
 
 
-def _map(lines: Sequence[Line]) -> Figure | None:
+def _map(lines: Sequence[TrialRecord]) -> Figure | None:
     places = {
         f"{title}, {features}": {"aggregation": aggregation, "features": features}
         for aggregation, title in AGGREGATIONS.items()
@@ -90,7 +94,7 @@ def _map(lines: Sequence[Line]) -> Figure | None:
     )
 
 
-def _falsifiers(lines: Sequence[Line]) -> Figure | None:
+def _falsifiers(lines: Sequence[TrialRecord]) -> Figure | None:
     grid = [({"variant": name, "source": HERE}, chosen, {"slot": "none"}) for name, chosen in VARIANTS.items()]
     rows = _rows(lines, grid)
     if not rows:
@@ -120,7 +124,7 @@ def _falsifiers(lines: Sequence[Line]) -> Figure | None:
     )
 
 
-def _eps(lines: Sequence[Line]) -> Figure | None:
+def _eps(lines: Sequence[TrialRecord]) -> Figure | None:
     grid = [
         ({"scale": SLOTS[slot], "eps": eps}, {"slot": slot, "eps": eps}, {"slot": "none", "eps": eps})
         for slot in ("before", "after")
@@ -149,7 +153,7 @@ def _eps(lines: Sequence[Line]) -> Figure | None:
     )
 
 
-def _powers(lines: Sequence[Line]) -> Figure | None:
+def _powers(lines: Sequence[TrialRecord]) -> Figure | None:
     grid = [
         (
             {"place": f"{AGGREGATIONS[aggregation]}, {SCALED[slot]}", "power": f"{power:+g}"},

@@ -10,13 +10,13 @@ from normplace.lab.report.specs import curves, dots
 from normplace.lab.studies.postdeg.selection import AGGREGATIONS
 from normplace.lab.studies.postdeg.social import PART, SLOTS
 from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 _PANEL = "Tolokers, official splits"
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """Three figures, from the lines of successful trials."""
     groups: list[Group] = [
         ({"aggregation": title, "scale": SLOTS[slot]}, found)

@@ -8,13 +8,13 @@ from typing import Any
 from normplace.lab.report.specs import cells
 from normplace.lab.studies.postdeg.topologies import ADAPTIVE, CLASSICAL, GRAPHS, PART, titles
 from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import Line
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 MEAN = "mean"
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
+def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
     """One table per task, relative to its classical reference."""
     found = [
         _table(lines, "dismantling", "AUC", "corehd", "low", "Dismantling nine real graphs: area under the curve"),
@@ -23,7 +23,7 @@ def figures(lines: Sequence[Line]) -> list[Figure]:
     return [figure for figure in found if figure is not None]
 
 
-def _value(lines: Sequence[Line], task: str, measure: str, method: str, graph: str) -> float | None:
+def _value(lines: Sequence[TrialRecord], task: str, measure: str, method: str, graph: str) -> float | None:
     """The mean over seeds."""
     plain, suffix = method.removesuffix(ADAPTIVE), ADAPTIVE if method.endswith(ADAPTIVE) else ""
     found = [
@@ -34,7 +34,9 @@ def _value(lines: Sequence[Line], task: str, measure: str, method: str, graph: s
     return sum(found) / len(found) if found else None
 
 
-def _table(lines: Sequence[Line], task: str, measure: str, reference: str, good: str, title: str) -> Figure | None:
+def _table(
+    lines: Sequence[TrialRecord], task: str, measure: str, reference: str, good: str, title: str
+) -> Figure | None:
     rows: list[dict[str, Any]] = []
     for method, name in titles().items():
         ratios = []
