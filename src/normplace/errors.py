@@ -56,7 +56,7 @@ def expect_layers(**counts: object) -> None:
     """
     expect_whole(1, **counts)
     for name, value in counts.items():
-        if isinstance(value, numbers.Integral) and value > MOST_LAYERS:
+        if isinstance(value, numbers.Integral) and int(value) > MOST_LAYERS:
             raise UsageError(f"{name} must be at most {MOST_LAYERS:,}, got {_shown(value)}.")
 
 

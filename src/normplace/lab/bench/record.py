@@ -17,9 +17,9 @@ import torch
 
 from normplace._shared.output import write_atomic
 from normplace.errors import UsageError
-from normplace.lab import environment
 from normplace.lab.bench.timing import Spread
 from normplace.lab.tasks.reading import read_file
+from normplace.lab.trials import environment
 
 FORMAT = 1
 PEERS = {
