@@ -2,7 +2,7 @@
 
     python scripts/record_numbers.py record before.json     # on the old code
     python scripts/record_numbers.py record after.json      # on the new code
-    python scripts/record_numbers.py compare before.json after.json
+    python scripts/record_numbers.py compare before.json after.json --parts ops models
 
 A record holds a SHA-256 of every output and gradient of the ops (the Triton kernels through Triton's interpreter), of
 the models in every placement and of moved models, and the audits, signals, survival and certificates of test models.
@@ -20,7 +20,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,23 +181,29 @@ def moves() -> Entries:
         yield f"survival {name}", str(npl.survival(family.model, *family.inputs))
 
 
-PARTS = {"models": models, "kernels": kernels_of_networks, "audits": audits, "moves": moves, "triton": interpreted}
 CPU = {
     "aggregate": ("reference", "factorised", "auto"),
     "norm_add_norm": ("reference", "composed"),
     "relation": ("reference",),
 }
 TRITON = dict.fromkeys(CPU, ("triton",))
+PARTS = {
+    "ops": lambda: ops(CPU),
+    "triton": interpreted,
+    "models": models,
+    "ntk": kernels_of_networks,
+    "audits": audits,
+    "moves": moves,
+}
 
 
-def record(path: Path) -> None:
-    """Write every number of this code to a file."""
+def record(path: Path, parts: Sequence[str]) -> None:
+    """Write the numbers of this code to a file."""
     torch.set_num_threads(1)
-    entries: dict[str, Any] = {}
-    for name, part in {"ops": lambda: ops(CPU), **PARTS}.items():
-        made = dict(part())
-        print(f"{name}: {len(made)} entries", flush=True)
-        entries |= made
+    entries: dict[str, dict[str, Any]] = {}
+    for name in parts:
+        entries[name] = dict(PARTS[name]())
+        print(f"{name}: {len(entries[name])} entries", flush=True)
     path.write_text(json.dumps(entries, indent=1, default=str))
 
 
@@ -235,18 +241,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["record", "compare", "compare-trials", "triton"])
     parser.add_argument("paths", type=Path, nargs="*")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="default: all")
     options = parser.parse_args()
     if options.action == "triton":
         print(json.dumps(dict(ops(TRITON))))
         return 0
     if options.action == "record":
-        record(options.paths[0])
+        record(options.paths[0], options.parts)
         return 0
     read = trials if options.action == "compare-trials" else lambda path: json.loads(path.read_text())
     old, new = (read(path) for path in options.paths)
+    if options.action == "compare":
+        old, new = ({part: entries[part] for part in options.parts} for entries in (old, new))
     found = list(differences(old, new, ""))
     print(*found[:40], sep="\n")
-    print(f"{len(old)} old entries, {len(new)} new entries, {len(found)} differences")
+    counts = [
+        len(entries) if options.action == "compare-trials" else sum(map(len, entries.values()))
+        for entries in (old, new)
+    ]
+    print(f"{counts[0]} old entries, {counts[1]} new entries, {len(found)} differences")
     return int(bool(found))
 
 
