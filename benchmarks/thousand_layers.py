@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from normplace._shared.device import pick_device
 from normplace.lab.bench.record import surroundings
 from normplace.lab.tasks.grid_mines import grid_mines
 from normplace.lab.tasks.labelled import load_labelled, obstacle
-from normplace.lab.train.fit import pick_device
 from normplace.models import GENConv, GraphStack
 
 

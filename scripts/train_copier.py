@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
+from normplace._shared.device import pick_device
 from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.train.fit import pick_device
 from normplace.lab.train.sequence import SequenceTraining, fit_sequence, likeliest
 from normplace.models import CausalRN
 from normplace.models.sequence import count_parameters, load_sequence, save_sequence

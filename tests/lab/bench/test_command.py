@@ -90,7 +90,7 @@ def test_a_mistake_gets_one_sentence_and_code_2(words, sentence, capsys, tmp_pat
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_no_gpu_is_said_in_one_sentence(capsys):
     assert main(["bench", "wave", "--device", "cuda"]) == 2
-    assert capsys.readouterr().err == "normplace: no CUDA device answers here: set device=auto or device=cpu.\n"
+    assert capsys.readouterr().err == "normplace: no CUDA device is available: set device=auto or device=cpu.\n"
 
 
 def test_an_interrupted_run_keeps_what_was_measured(capsys, monkeypatch, tmp_path):

@@ -92,7 +92,7 @@ def test_without_data_a_trial_says_so(own, tmp_path):
     for dataset in ("gowalla", "movielens"):
         assert "NORMPLACE_OFFLINE is set" in str(PART.ready(RecommendTrial(dataset, "lightgcn", 0)))
     if not torch.cuda.is_available():
-        assert "no CUDA device answers here" in str(PART.ready(replace(own, cuda_graph=True)))
+        assert "no CUDA device is available" in str(PART.ready(replace(own, cuda_graph=True)))
 
 
 @pytest.mark.parametrize(

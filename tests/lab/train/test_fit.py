@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from normplace import UsageError
-from normplace.lab.train.fit import fit, pick_device
+from normplace.lab.train.fit import fit
 from normplace.norms import BatchNorm
 
 X = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
@@ -72,14 +72,3 @@ def test_mistakes():
         fit(Watched(), X, Y, epochs=1, learning_rate=0.1, batch_size=0)
     with pytest.raises(UsageError, match="pass the generator"):
         fit(Watched(), X, Y, epochs=1, learning_rate=0.1, batch_size=8)
-
-
-def test_devices(monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert pick_device("auto").type == pick_device("cpu").type == "cpu"
-    with pytest.raises(UsageError, match="no CUDA device answers here"):
-        pick_device("cuda")
-    with pytest.raises(UsageError, match="unknown device 'gpu0'"):
-        pick_device("gpu0")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert pick_device("auto").type == "cuda"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from normplace._shared.device import pick_device
 from normplace._shared.output import check_writable, write_atomic
 from normplace.errors import UsageError, unknown
 from normplace.lab.bench import load_ops
@@ -16,7 +17,6 @@ from normplace.lab.bench.progress import watch
 from normplace.lab.bench.record import Record, changes
 from normplace.lab.bench.run import plan, run
 from normplace.lab.bench.table import report
-from normplace.lab.train.fit import pick_device
 
 DEVICES = ("auto", "cpu", "cuda")
 NEAR = 0.1

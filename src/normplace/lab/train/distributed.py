@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from normplace._shared.device import pick_device
 from normplace.errors import UsageError
-from normplace.lab.train.fit import pick_device
 from normplace.lab.train.rendezvous import meet
 from normplace.residual import Residual
 
@@ -81,7 +81,7 @@ def join(device: str = "auto") -> Iterator[World]:
     """The world while the block runs.
 
     Args:
-        device: As :func:`normplace.lab.train.fit.pick_device` reads it; of several GPUs each process takes its own.
+        device: As :func:`normplace._shared.device.pick_device` reads it; of several GPUs each process takes its own.
 
     Raises:
         UsageError: If the device is not there.

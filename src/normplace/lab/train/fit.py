@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace._shared.fields import quoted
 from normplace.errors import UsageError
 
 
@@ -67,25 +66,3 @@ def _batches(
     order = torch.randperm(len(x), generator=generator).to(x.device)
     for chosen in order.split(batch_size):
         yield x[chosen], y[chosen]
-
-
-def pick_device(name: str) -> torch.device:
-    """The device called ``name``; ``auto`` is a GPU where there is one, else the CPU.
-
-    Raises:
-        UsageError: If it is not a CPU or a CUDA device, or none answers here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError) as error:
-        raise UsageError(f"unknown device {quoted(name)}: choose auto, cpu or cuda.") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"the device {name!r} cannot train: choose auto, cpu or cuda.")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("no CUDA device answers here: set device=auto or device=cpu.")
-    devices = torch.cuda.device_count() if device.type == "cuda" else 1
-    if (device.index or 0) >= devices:
-        raise UsageError(f"the device {name!r} is not there, {devices} of that kind are: choose a lower number.")
-    return device

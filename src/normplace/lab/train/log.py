@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from normplace._shared.append_lock import open_for_append
 from normplace.errors import UsageError, unknown
-from normplace.lab.train.appending import open_to_append
 
 FILE = "log.jsonl"
 
@@ -108,7 +108,7 @@ class Log:
     def __init__(self, out: Path, also: Sequence[str] = (), config: Mapping[str, Any] | None = None) -> None:
         check_sinks(also)
         self.path = out / FILE
-        self._file = open_to_append(self.path)
+        self._file = open_for_append(self.path)
         self._mend()
         self._sinks = [SINKS[name](out, config or {}) for name in also]
 

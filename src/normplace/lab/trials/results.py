@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from normplace._shared.append_lock import open_for_append
 from normplace._shared.output import cannot_write
 from normplace.errors import UsageError
-from normplace.lab.train.appending import open_to_append
 from normplace.lab.trials.lines import FORMAT, DamagedLine, TrialRecord, finite, parse_line, peek_hash
 
 __all__ = ["FORMAT", "Damage", "ResultFile", "TrialRecord", "finite", "fitting", "latest", "read_lines", "scan"]
@@ -184,7 +184,7 @@ class ResultFile:
         self.path = path
         self.recovered: Path | None = None
         self.latest = Latest()
-        self._file = open_to_append(path)
+        self._file = open_for_append(path)
         try:
             self.damaged = self._read(study, wanted)
             if self.damaged:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from normplace._shared.device import pick_device
 from normplace.errors import expect_at_least
 from normplace.lab.studies.causalrn.trained import Trained
 from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.train.fit import pick_device
 from normplace.lab.train.sequence import fit_sequence, likeliest
 from normplace.lab.trials.study import Outcome
 from normplace.models.sequence import SequenceModel, count_parameters

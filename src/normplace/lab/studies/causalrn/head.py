@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
+from normplace._shared.device import pick_device
 from normplace.errors import UsageError, unknown
-from normplace.lab.train.fit import pick_device
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence.relation import ACTIVATIONS, NORMS
 from normplace.ops.relation import PairState, relation_pairwise_step

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from normplace._shared.device import pick_device
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
 from normplace.lab.studies.causalrn.trained import Trained
 from normplace.lab.tasks.sequences import Recall
-from normplace.lab.train.fit import pick_device
 from normplace.lab.train.sequence import fit_sequence, likeliest
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import count_parameters

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from normplace._shared.device import pick_device
 from normplace.errors import UsageError
 from normplace.lab.studies.causalrn.fixed import SEEDS
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
 from normplace.lab.studies.causalrn.trained import Trained
 from normplace.lab.tasks.sequences import StringTask
-from normplace.lab.train.fit import pick_device
 from normplace.lab.train.sequence import fit_sequence, likeliest
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import count_parameters

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normplace._shared.device import pick_device
 from normplace.errors import expect_at_least, unknown
 from normplace.lab.studies.deepergcn.network import AGGREGATIONS, conv_factory, learned
 from normplace.lab.tasks.labelled import roc_auc
 from normplace.lab.tasks.molecules import ATOM_SIZES, BOND_SIZES, Molecules, load_molhiv, obstacle
-from normplace.lab.train.fit import pick_device
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models import Dropout, GraphStack
 from normplace.models.graph_parts import SumOfEmbeddings

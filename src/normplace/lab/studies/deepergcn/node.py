@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from normplace._shared.device import pick_device
 from normplace.analysis.smoothing import smoothing
 from normplace.errors import expect_at_least, unknown
 from normplace.lab.studies.deepergcn.network import check_aggregation, conv_factory, learned
 from normplace.lab.tasks import grid_mines
 from normplace.lab.tasks.labelled import LabelledGraph, load_labelled
 from normplace.lab.tasks.labelled import obstacle as labelled_obstacle
-from normplace.lab.train.fit import pick_device
 from normplace.lab.trials.study import Outcome
 from normplace.models import Dropout, GraphStack
 from normplace.models.graph import NAMED

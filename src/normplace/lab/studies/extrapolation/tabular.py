@@ -10,10 +10,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from normplace._shared.device import pick_device
 from normplace.errors import UsageError
 from normplace.lab.studies.extrapolation.network import build_network
 from normplace.lab.tasks.regression import ShiftedRegression, r_squared
-from normplace.lab.train.fit import fit, pick_device
+from normplace.lab.train.fit import fit
 
 
 @dataclass(frozen=True)

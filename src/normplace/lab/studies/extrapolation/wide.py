@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
+from normplace._shared.device import pick_device
 from normplace.lab.studies.extrapolation.kernels import limit
 from normplace.lab.studies.extrapolation.network import NAMES, build_network
 from normplace.lab.tasks.toy import EDGE, toy_data
-from normplace.lab.train.fit import pick_device
 from normplace.lab.trials.study import Outcome, Part
 from normplace.ntk import infinite, predict
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from normplace._shared.device import pick_device
 from normplace.analysis.signals import Depth, Probe, Signals
 from normplace.errors import UsageError
 from normplace.lab.studies.periln.growth import linear_advantage, log_ratio
 from normplace.lab.tasks.sequences import load_text
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
 from normplace.lab.tasks.sequences.text import obstacle as text_obstacle
-from normplace.lab.train.fit import pick_device
 from normplace.lab.train.sequence import SequenceTraining, bits_per_token, fit_sequence
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.transformer import AttentionConfig, HeadConfig, Transformer, TransformerConfig

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.device import pick_device
 from normplace.errors import UsageError, expect_at_least, unknown
 from normplace.lab.tasks.recommend import (
     Interactions,
@@ -27,7 +28,6 @@ from normplace.lab.tasks.recommend import (
     rank_all,
     read_arrays,
 )
-from normplace.lab.train.fit import pick_device
 from normplace.lab.train.recommend import SCHEDULES, fit_bpr
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models import topology

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normplace._shared.device import pick_device
 from normplace.errors import UsageError, expect_at_least, unknown
 from normplace.lab.studies.postdeg import selection
 from normplace.lab.studies.postdeg.selection import AGGREGATIONS, HEADS, convolution
 from normplace.lab.tasks.labelled import LabelledGraph, load_labelled, obstacle, roc_auc
-from normplace.lab.train.fit import pick_device
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models import GraphStack, topology
 from normplace.placement.scale import Scale

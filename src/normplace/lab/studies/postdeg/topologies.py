@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from normplace._shared.device import pick_device
 from normplace.errors import UsageError, unknown
 from normplace.lab.studies.postdeg.selection import convolution
 from normplace.lab.tasks.files import find_file
-from normplace.lab.train.fit import pick_device
 from normplace.lab.trials.study import Outcome, Part
 from normplace.placement.scale import Scale
 

@@ -1,4 +1,4 @@
-"""Files that are only ever appended to, by one process at a time."""
+"""Open a file for appending under an exclusive lock."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from normplace._shared.output import cannot_write
 from normplace.errors import UsageError
 
 
-def open_to_append(path: Path) -> int:
-    """The descriptor of a file open for appending, locked against a second writer until it is closed.
+def open_for_append(path: Path) -> int:
+    """Return the descriptor of a file that no other process can open for appending until it is closed.
 
     Args:
-        path: The file; made with its folder when missing.
+        path: The file; it and its folder are created if missing.
 
     Raises:
-        UsageError: If it cannot be written or is in use.
+        UsageError: If the file cannot be written or another process holds the lock.
     """
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Opening a pipe without O_NONBLOCK would wait for its other end.
+            # Without O_NONBLOCK, opening a named pipe blocks until its other end is opened.
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
         except OSError as error:
             raise cannot_write(path, error, "choose another --out") from error
@@ -35,7 +35,7 @@ def open_to_append(path: Path) -> int:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
                 return file
-            os.close(file)  # the previous writer replaced the file after it was opened here: open the new one
+            os.close(file)  # the previous writer replaced the file after it was opened here; open the new one
         except BlockingIOError as error:
             os.close(file)
             raise UsageError(f"another run is writing {path}: wait for it, or choose another --out.") from error
