@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.ntk.proof import prove
+from normplace.ntk.certification.proof import prove
 
 WIDTH = 6
 

@@ -1,24 +1,31 @@
-"""Neural tangent kernels: what the position of a norm does to what training can reach."""
+"""Neural tangent kernels: how norm placement affects what a trained network can predict outside its data.
 
-from normplace.ntk.bound import Bound, bound
-from normplace.ntk.certificate import Certificate, Witness, certificate
-from normplace.ntk.empirical import empirical, empirical_blocks
-from normplace.ntk.infinite import FullyConnected, Kernels, infinite
-from normplace.ntk.predict import Prediction, predict
+- :mod:`~normplace.ntk.empirical_kernel`: the exact kernel of any module.
+- :mod:`~normplace.ntk.infinite_kernel`: the kernels of infinitely wide fully connected networks.
+- :mod:`~normplace.ntk.prediction`: the trained network that a kernel predicts, and bounds on it.
+- :mod:`~normplace.ntk.certification`: a proof that a network is bounded over all inputs, or a ray along which it grows.
+"""
+
+from normplace.ntk.certification.certificate import Certificate, Witness, certificate
+from normplace.ntk.empirical_kernel.kernel import empirical, empirical_blocks
+from normplace.ntk.infinite_kernel.kernel import FullyConnected, Kernels, infinite
+from normplace.ntk.prediction.bound import Bound, bound
+from normplace.ntk.prediction.predict import Prediction, predict
 
 __all__ = [
-    # The kernel of a network as it is
+    # Empirical kernel
     "empirical",
     "empirical_blocks",
-    # The kernel of its infinitely wide limit
+    # Infinite-width kernels
     "FullyConnected",
     "infinite",
     "Kernels",
-    # What training with it predicts, and how far that can reach
+    # Prediction and bounds
     "predict",
     "Prediction",
     "bound",
     "Bound",
+    # Certificate
     "certificate",
     "Certificate",
     "Witness",

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from normplace.models import MLP
-from normplace.ntk.proof import prove
+from normplace.ntk.certification.proof import prove
 from normplace.placement.presets import PRESETS
 
-FUZZ = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "fuzz_certificate.py"))
+FUZZ = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "fuzz_certificate.py"))
 
 
 class Function(nn.Module):

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from normplace.errors import UsageError
-from normplace.ntk.certificate import certificate
-from normplace.ntk.growth import classify
+from normplace.ntk.certification.certificate import certificate
+from normplace.ntk.certification.growth import classify
 
 WIDTH = 24
 

@@ -9,11 +9,18 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.ntk import rules
-from normplace.ntk.capture import Follow, Use
-from normplace.ntk.jacobian import Jacobian
-from normplace.ntk.plan import Plan, forward
-from normplace.ntk.rules import join
+from normplace.ntk.empirical_kernel.jacobian import Jacobian
+from normplace.ntk.empirical_kernel.layer_gradients import (
+    bias_gradient,
+    factorable,
+    factors,
+    join,
+    sizes,
+    stack_outputs,
+    weight_gradient,
+)
+from normplace.ntk.empirical_kernel.parameter_uses import Follow, Use
+from normplace.ntk.empirical_kernel.plan import Plan, forward
 
 # One elementwise multiply-add costs about as much as this many of a matrix product's.
 ELEMENTWISE = 16
@@ -71,7 +78,7 @@ class Extractor:
         kept = self._assign(diagonal)
         sample = torch.empty(0, dtype=plan.dtype).element_size()
         rest = sum(p.numel() for p in plan.rest.values())
-        longest = max((sum(rules.sizes(plan.sites[i])[0] for i in term.sites) for term in self._pairs), default=0)
+        longest = max((sum(sizes(plan.sites[i])[0] for i in term.sites) for term in self._pairs), default=0)
         self.diagonal_bytes = 3 * sample * (self.rows * longest) ** 2
         self.bytes_per_sample = sample * (kept + self.outputs * rest)
         working = 3 * plan.saved_bytes + 2 * sample * kept
@@ -83,7 +90,7 @@ class Extractor:
     def _assign(self, diagonal: bool) -> int:
         """Choose factors or written-out gradients for each parameter; return the numbers kept per sample."""
         plan, kept = self.plan, 0
-        sizes = {name: p.numel() for name, p in plan.model.named_parameters()}
+        numel = {name: p.numel() for name, p in plan.model.named_parameters()}
         users: dict[str, list[int]] = {}
         for i, site in enumerate(plan.sites):
             for name in (site.weight, site.bias):
@@ -92,26 +99,26 @@ class Extractor:
         done: set[str] = set()
         for name, places in users.items():
             sites = [plan.sites[i] for i in places]
-            if any(s.weight != name or not rules.factorable(s) for s in sites) or len({s.kind for s in sites}) > 1:
+            if any(s.weight != name or not factorable(s) for s in sites) or len({s.kind for s in sites}) > 1:
                 continue
-            t = sum(rules.sizes(s)[0] for s in sites)
-            _, i, f = rules.sizes(sites[0])
+            t = sum(sizes(s)[0] for s in sites)
+            _, i, f = sizes(sites[0])
             f *= self.outputs if self.output == "trace" else 1
             pair = t * t * (i + self.rows**2 * (f + ELEMENTWISE))
-            written = sizes[name] * self.rows**2 * self.outputs // self.rows
+            written = numel[name] * self.rows**2 * self.outputs // self.rows
             if diagonal:
-                written += self.outputs * t * sizes[name]
+                written += self.outputs * t * numel[name]
             bias = sites[0].bias
             merged = bias is not None and users[bias] == places and all(s.bias == bias for s in sites)
             # The written-out form has to write the bias out beside the weight.
-            if pair < written + (sizes[bias] * self.rows * self.outputs if merged and bias else 0):
+            if pair < written + (numel[bias] * self.rows * self.outputs if merged and bias else 0):
                 self._pairs.append(_Term(tuple(places), merged))
                 done |= {name, bias} if merged and bias else {name}
                 kept += t * (i + self.outputs * f)
         for name, places in users.items():
             if name not in done:
                 self._flat.append((name, tuple(places)))
-                kept += self.outputs * sizes[name]
+                kept += self.outputs * numel[name]
         return kept
 
     def __call__(self, x: Tensor) -> Features:
@@ -159,7 +166,7 @@ class Extractor:
         del y, targets, edges
         with torch.no_grad():
             stacked = [
-                rules.stack_outputs([grads[i] for grads in by_output], use, site.layout, n, plan.dtype)
+                stack_outputs([grads[i] for grads in by_output], use, site.layout, n, plan.dtype)
                 for i, (site, use) in enumerate(zip(plan.sites, uses, strict=True))
             ]
             del by_output
@@ -171,7 +178,7 @@ class Extractor:
     def _pair(self, term: _Term, uses: list[Use], gradients: list[Tensor]) -> Pair:
         plan, inputs, grads = self.plan, [], []
         for i in term.sites:
-            a, g = rules.factors(uses[i], plan.sites[i].layout, gradients[i])
+            a, g = factors(uses[i], plan.sites[i].layout, gradients[i])
             inputs.append(a.to(plan.dtype) if a.is_floating_point() else a)
             grads.append(g)
         a, g = join(inputs, dim=1), join(grads, dim=2)
@@ -185,9 +192,9 @@ class Extractor:
             for i in places:
                 site = self.plan.sites[i]
                 if site.weight == name:
-                    parts.append(rules.weight_gradient(uses[i], site.layout, gradients[i]))
+                    parts.append(weight_gradient(uses[i], site.layout, gradients[i]))
                 if site.bias == name:
-                    parts.append(rules.bias_gradient(uses[i], gradients[i]))
+                    parts.append(bias_gradient(uses[i], gradients[i]))
             # Summed before any product: a parameter used twice has one gradient.
             yield sum(parts[1:], start=parts[0])
 

@@ -21,7 +21,7 @@ from torch.func import functional_call, functionalize
 from torch.fx import traceback
 from torch.overrides import TorchFunctionMode
 
-from normplace.ntk.guard import differentiable
+from normplace.ntk.model_state import differentiable
 
 # Ways to the memory of a tensor that no recording shows, and ways to its value that a model may try and give up.
 _HIDDEN = {Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.data_ptr, Tensor.untyped_storage, Tensor.__dlpack__}

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, expect_whole
-from normplace.ntk import gram, inputs
-from normplace.ntk.capture import refuse_randomness
-from normplace.ntk.features import Extractor, Features
-from normplace.ntk.guard import buffers_kept, exact
-from normplace.ntk.plan import make_plan
+from normplace.ntk.empirical_kernel import arguments, gram
+from normplace.ntk.empirical_kernel.features import Extractor, Features
+from normplace.ntk.empirical_kernel.parameter_uses import refuse_randomness
+from normplace.ntk.empirical_kernel.plan import make_plan
+from normplace.ntk.model_state import buffers_kept, exact
 
 # Shares of the budget: the features of the samples along the rows and along the columns (twice, while their
 # batches are joined), a batch on its way through the model, and in a stream the block that is handed out.
@@ -29,7 +29,7 @@ def empirical(
     *,
     output: str = "auto",
     diagonal: bool = False,
-    parameters: inputs.Chosen = None,
+    parameters: arguments.Chosen = None,
     memory_gb: float | None = None,
     progress: bool = False,
 ) -> Tensor:
@@ -79,7 +79,7 @@ def empirical(
             with _ticks(progress, n1) as tick:
                 found = torch.cat(list(job.diagonals(tick)))
             return found.flatten() if single else found
-        inputs.check_fits(n1 * r * n2 * r * job.itemsize, x1.device)
+        arguments.check_fits(n1 * r * n2 * r * job.itemsize, x1.device)
         kernel = torch.zeros(n1 * r, n2 * r, dtype=job.extractor.plan.dtype, device=x1.device)
         with _ticks(progress, n1 * n2) as tick:
             for rows, columns, left, right in job.tiles():
@@ -98,7 +98,7 @@ def empirical_blocks(
     x2: Tensor | None = None,
     *,
     output: str = "auto",
-    parameters: inputs.Chosen = None,
+    parameters: arguments.Chosen = None,
     memory_gb: float | None = None,
     block: int | None = None,
     progress: bool = False,
@@ -158,19 +158,19 @@ class _Job:
         x2: Tensor | None,
         output: str,
         diagonal: bool,
-        parameters: inputs.Chosen,
+        parameters: arguments.Chosen,
         memory_gb: float | None,
         *,
         block: int | None = None,
         streaming: bool = False,
     ) -> _Job:
         """Check the request, probe the model and size the tiles."""
-        inputs.check_output(output, diagonal, x2)
-        inputs.check_samples(x1, x2)
-        budget = inputs.budget_bytes(memory_gb, x1.device)
+        arguments.check_output(output, diagonal, x2)
+        arguments.check_samples(x1, x2)
+        budget = arguments.budget_bytes(memory_gb, x1.device)
         # A compiled model runs the same code; only the uncompiled one shows its calls.
         model = getattr(model, "_orig_mod", model)
-        chosen = inputs.choose(model, parameters, x1)
+        chosen = arguments.choose(model, parameters, x1)
         refuse_randomness(model)
         x2 = None if x2 is x1 else x2
         with torch.inference_mode(False), buffers_kept(model):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from normplace.ntk.guard import differentiable
-from normplace.ntk.plan import forward
+from normplace.ntk.empirical_kernel.plan import forward
+from normplace.ntk.model_state import differentiable
 
 
 class Jacobian:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from normplace.errors import UsageError, expect_number
 from normplace.ntk.checks import require_columns, require_floating, require_kernel, require_same_device
-from normplace.ntk.solve import eigen, rounding_floor, singular, weakest_row
+from normplace.ntk.prediction.factor import eigen, rounding_floor, singular, weakest_row
 
 _LABELS = {
     "from_norm": ("√C·√(yᵀΘ⁻¹y)", "provable"),

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.ntk.checks import require_choice, require_rows, require_same_device
-from normplace.ntk.moments import Erf, LeakyReLU, Moments
+from normplace.ntk.infinite_kernel.moments import Erf, LeakyReLU, Moments
 
 _ACTIVATIONS = ("relu", "leaky_relu", "erf")
 _NORMS = ("layer", "rms")

@@ -21,7 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from normplace.errors import UsageError
-from normplace.ntk.growth import Growth, classify
+from normplace.ntk.certification.growth import Growth, classify
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, _BatchNorm, _InstanceNorm)
 # Beyond this a variance inside a norm overflows, and the norm's output is wrong without being infinite.

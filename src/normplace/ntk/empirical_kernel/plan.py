@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from normplace.errors import UsageError
-from normplace.ntk.capture import Follow, Use, remaining
-from normplace.ntk.guard import differentiable, running
+from normplace.ntk.empirical_kernel.parameter_uses import Follow, Use, remaining
+from normplace.ntk.model_state import differentiable, running
 
 # Enough that a model which reorders its batch has no luck (1 in 8!) of leaving these in place.
 PROBES = 8

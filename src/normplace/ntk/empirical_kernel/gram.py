@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from normplace.ntk.features import Features, Pair
+from normplace.ntk.empirical_kernel.features import Features, Pair
 
 # Numbers per scratch buffer: on the CPU two of them stay in the caches, on a GPU they keep every unit busy.
 SCRATCH_CPU = 1 << 18

@@ -4,7 +4,7 @@ Run once, in an environment of its own (neural-tangents does not import with pre
 
     pip install jax==0.4.23 jaxlib==0.4.23 numpy==1.26.4 "scipy<1.13" tensorflow-cpu tf2jax dm-tree frozendict
     pip install --no-deps neural-tangents
-    python tests/ntk/make_neural_tangents_reference.py
+    python tests/ntk/infinite_kernel/make_neural_tangents_reference.py
 
 neural-tangents takes LayerNorm before the activation only; its default eps, 1e-12, is part of each recorded
 case.
@@ -62,7 +62,7 @@ def main():
             case[name] = {"nngp": np.asarray(both.nngp).tolist(), "ntk": np.asarray(both.ntk).tolist()}
     packages = ("neural-tangents", "jax", "jaxlib", "numpy")
     record = {
-        "made_by": "tests/ntk/make_neural_tangents_reference.py",
+        "made_by": "tests/ntk/infinite_kernel/make_neural_tangents_reference.py",
         "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
         "x1": X1,
         "x2": X2,

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normplace.errors import UsageError
-from normplace.ntk.infinite import FullyConnected, infinite
-from normplace.ntk.predict import predict
+from normplace.ntk.infinite_kernel.kernel import FullyConnected, infinite
+from normplace.ntk.prediction.predict import predict
 
 
 def problem(n=12, m=5, outputs=None, seed=0):

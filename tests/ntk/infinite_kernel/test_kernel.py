@@ -13,8 +13,8 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.integrate import quad
 
 from normplace.errors import UsageError
-from normplace.ntk.infinite import FullyConnected, infinite
-from normplace.ntk.moments import Erf, LeakyReLU
+from normplace.ntk.infinite_kernel.kernel import FullyConnected, infinite
+from normplace.ntk.infinite_kernel.moments import Erf, LeakyReLU
 
 REFERENCE = json.loads(Path(__file__).with_name("neural_tangents_reference.json").read_text())
 PLACES = [

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from normplace.ntk.calls import Call, limits, number, product_slope, rule, same_order
-from normplace.ntk.values import INF, Power, Value, kept
+from normplace.ntk.certification.facts import INF, Power, Value, kept
+from normplace.ntk.certification.rules import Call, limits, number, product_slope, rule, same_order
 
 
 @rule("mm", "bmm", "dot", "mv", "addmm", "baddbmm", "addmv", "addbmm", "convolution", "_convolution", "linear")

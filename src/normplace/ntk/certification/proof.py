@@ -1,9 +1,8 @@
 """Prove that a network's output is bounded over all inputs, operator by operator.
 
-The recorded operators are walked once. Each tensor gets a :class:`~normplace.ntk.bounds.Value`, a statement about all
-inputs at once, by the rule of the operator that made it. The output is proven bounded if its value is. A second
-statement rides along: whether the gradient with respect to the trainable parameters, and with it the diagonal of the
-tangent kernel, is bounded over all inputs.
+The recorded operators are visited once, in order. The rule of each operator derives a :class:`Value`, facts about its
+result that hold for every input. The output is proven bounded if its value is. The same pass decides whether the
+gradient with respect to the trainable parameters, and with it the diagonal of the tangent kernel, is bounded.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from normplace.ntk import transfer, transfer_layers  # noqa: F401 - they register their rules
-from normplace.ntk.calls import RULES, Call
-from normplace.ntk.operators import NotRecordedError, Recording, record, shapes
-from normplace.ntk.values import Value, constant
+from normplace.ntk.certification import elementwise_rules, layer_rules  # noqa: F401 - importing them registers the rules
+from normplace.ntk.certification.facts import Value, constant
+from normplace.ntk.certification.record import NotRecordedError, Recording, record, shapes
+from normplace.ntk.certification.rules import RULES, Call
 
 # Operators whose rules know what -inf does.
 _MASKED = """add where masked_fill _softmax _safe_softmax expand view _unsafe_view reshape unsqueeze squeeze clone alias

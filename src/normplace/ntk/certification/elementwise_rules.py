@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import torch
 
-from normplace.ntk.calls import Call, number, product_slope, rule, same_order
-from normplace.ntk.values import INF, Power, Value, add_down, add_up, kept, powers
+from normplace.ntk.certification.facts import INF, Power, Value, add_down, add_up, kept, powers
+from normplace.ntk.certification.rules import Call, number, product_slope, rule, same_order
 
 _RANGES = {
     "tanh": (-1.0, 1.0),

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normplace.errors import UsageError
-from normplace.ntk.bound import bound
-from normplace.ntk.infinite import FullyConnected, infinite
-from normplace.ntk.predict import predict
+from normplace.ntk.infinite_kernel.kernel import FullyConnected, infinite
+from normplace.ntk.prediction.bound import bound
+from normplace.ntk.prediction.predict import predict
 
 NORMED = FullyConnected(norm="layer", norm_at="first")
 

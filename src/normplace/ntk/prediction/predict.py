@@ -26,8 +26,8 @@ from normplace.ntk.checks import (
     require_kernel,
     require_same_device,
 )
-from normplace.ntk.conjugate import conjugate_gradients
-from normplace.ntk.solve import cholesky, eigen, extreme_eigenvalues, rounding_floor, singular, weakest_row
+from normplace.ntk.prediction.conjugate_gradients import conjugate_gradients
+from normplace.ntk.prediction.factor import cholesky, eigen, extreme_eigenvalues, rounding_floor, singular, weakest_row
 
 _METHODS = ("auto", "cholesky", "eigh", "cg")
 

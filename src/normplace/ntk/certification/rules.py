@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from normplace.ntk.values import Value
+from normplace.ntk.certification.facts import Value
 
 Rule = Callable[["Call"], "Value | tuple[Value, ...] | None"]
 RULES: dict[str, Rule] = {}
@@ -60,7 +60,7 @@ class Call:
             slope: Whether its gradient is bounded where those of the arguments are: ``"lipschitz"`` for an operator
                 whose derivative is bounded, ``"local"`` for one whose derivative is bounded on bounded sets, or the
                 answer itself.
-            facts: Attributes of :class:`~normplace.ntk.bounds.Value`.
+            facts: Attributes of :class:`~normplace.ntk.certification.facts.Value`.
         """
         inputs = self.tensors
         if isinstance(slope, str):

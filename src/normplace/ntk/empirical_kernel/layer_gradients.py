@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normplace.ntk.capture import Use
-from normplace.ntk.plan import Layout, Site
+from normplace.ntk.empirical_kernel.parameter_uses import Use
+from normplace.ntk.empirical_kernel.plan import Layout, Site
 
 FACTORED = {"linear", "conv", "embedding"}
 

@@ -1,24 +1,24 @@
-"""Is this network bounded outside its data?
+"""Is a network bounded over all inputs?
 
-A certificate answers with one of three verdicts about the output f_θ(x), over all real inputs x of the given shape:
+A certificate has one of three verdicts about the output f_θ(x), over all real inputs x of one shape:
 
-- "bounded" is a proof: for the given parameters θ, and for all others at which the parameter-only parts of the
-  computation are finite, there is a C(θ) with |f_θ(x)| ≤ C(θ) for every x. Training changes θ, so this covers the
-  trained network. The argument goes operator by operator (:mod:`normplace.ntk.proof`): a norm, a saturating
-  activation or a division by a norm bounds a tensor, and every later operator keeps it bounded.
+- "bounded" is a proof: for the current parameters θ, and for all others at which the parameter-only parts of the
+  computation are finite, there is a C(θ) with |f_θ(x)| ≤ C(θ) for every x. Training changes θ, so the proof covers the
+  trained network. The proof follows the operators (``proof.py``): a norm, a saturating activation or a division by a
+  norm bounds a tensor, and every later operator keeps it bounded.
 - "unbounded" is a refutation by example: along the ray in ``witness`` the output follows a power of the distance over
-  the decades sampled, at the given parameters or at a small random change of them.
-- "unknown" is neither. The proof stopped at an operator, or the values of tensors decide which operators run, and a
-  search along rays found no growth. A search that finds nothing proves nothing.
+  the decades sampled, at the current parameters or at a small random change of them.
+- "unknown" is neither. The proof stopped at an operator, or the control flow depends on tensor values, and a search
+  along rays found no growth. A search without a result proves nothing.
 
 Ziomek, Whittle and Osborne (arXiv 2505.14512) bound another quantity: the diagonal Θ(x, x) of the tangent kernel of
 an infinitely wide network (Theorem 3.2), and with it the network that gradient descent reaches in that limit
 (Theorem 3.3). At finite width one norm does not bound Θ(x, x) over all x: where the layer before the norm maps x to
-zero, its gradient still grows with x. So ``kernel`` is a verdict of its own, and "bounded" there is a proof for
+zero, its gradient still grows with x. ``kernel`` is therefore a separate verdict. Its "bounded" is a proof for
 networks whose trainable operators see bounded tensors only, such as those that normalize their input. C(θ) depends
-on θ: the paper's Proposition 3.4 has minimisers of the training loss, each of them bounded, whose bounds have no limit.
+on θ: the paper's Proposition 3.4 constructs minimizers of the training loss that are each bounded, but not uniformly.
 
-Proofs are about exact arithmetic, refutations about float64 at distances where its rounding was checked.
+Proofs assume exact arithmetic. Refutations use float64, at distances where rounding was checked.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, expect_number, expect_whole
-from normplace.ntk.checks import require_floating
-from normplace.ntk.growth import combined, steepest
-from normplace.ntk.proof import Proof, prove
-from normplace.ntk.rays import (
+from normplace.ntk.certification.growth import combined, steepest
+from normplace.ntk.certification.proof import Proof, prove
+from normplace.ntk.certification.rays import (
     RayGrowth,
     Rays,
     changed_copy,
@@ -45,6 +44,7 @@ from normplace.ntk.rays import (
     run,
     without,
 )
+from normplace.ntk.checks import require_floating
 
 # Directions that are tried at one far distance before the search gives up.
 _SCOUTS = 64

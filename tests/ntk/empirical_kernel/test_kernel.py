@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from tests.ntk.empirical_kernel.cases import CASES, MLPS, Case, contraction, jacobian, mlp, plain_norm
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parent))
-from ntk_cases import CASES, MLPS, Case, contraction, jacobian, mlp, plain_norm
-
-from normplace.ntk import empirical, empirical_blocks, features
-from normplace.ntk.plan import make_plan
+from normplace.ntk import empirical, empirical_blocks
+from normplace.ntk.empirical_kernel import features
+from normplace.ntk.empirical_kernel.plan import make_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 BY_NAME = {case.name: case for case in CASES}

@@ -1,0 +1,1 @@
+"""The exact empirical tangent kernel of any module."""

@@ -1,0 +1,1 @@
+"""Tangent and Gaussian-process kernels of infinitely wide fully connected networks."""

@@ -1,0 +1,1 @@
+"""Kernel regression: the prediction of a trained network, and bounds on it."""
