@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from normplace.analysis import audit
-from normplace.analysis.load import from_config
+from normplace.analysis.loading.models import from_config
 
 PAGE = Path(__file__).parents[1] / "docs" / "audits.md"
 # Each configuration class's defaults are the published model named beside it, by transformers' own documentation.

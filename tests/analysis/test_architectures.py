@@ -67,7 +67,7 @@ def test_equations_of_blocks_that_differ():
 def test_modules_to_move_are_named():
     case = next(case for case in ARCHITECTURES if case.name == "Llama")
     blocks = npl.audit(case.build(), **case.inputs).blocks
-    assert [(arm.kind, arm.module, arm.add) for block in blocks[:2] for arm in block.arms] == [
+    assert [(arm.kind, arm.module, arm.add) for block in blocks[:2] for arm in block.branches] == [
         ("attention", "layers.0.self_attn", "layers.0"),
         ("mlp", "layers.0.mlp", "layers.0"),
     ]

@@ -10,7 +10,7 @@ from torch import nn
 
 import normplace as npl
 from normplace import UsageError
-from normplace.analysis.effective_lr import relative_update
+from normplace.analysis.signal_probe.effective_lr import relative_update
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
 
 OPTIMIZERS = {

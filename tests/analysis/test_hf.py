@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from normplace.analysis import hf
-from normplace.analysis.hf import audit_config
+from normplace.analysis.loading import config_audit as hf
+from normplace.analysis.loading.config_audit import audit_config
 from normplace.cli import main
 from normplace.errors import UsageError
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from normplace.analysis.record import record
-from normplace.analysis.tape import Tape
-from normplace.analysis.trace import Graph
+from normplace.analysis.dataflow.graph import Graph
+from normplace.analysis.recording.recorder import record
+from normplace.analysis.recording.tape import Tape
 
 
 class Runs(nn.Module):

@@ -97,15 +97,15 @@ def test_json_holds_everything():
     found = npl.audit(Oddly(), torch.randn(2, 8))
     read = json.loads(found.to_json())
     assert read["sites"][0]["slot"] == found.sites[0].slot == "input"
-    assert read["blocks"][0]["arms"][0]["module"] == "map"
-    assert read["blocks"][0]["arms"][0]["layout"]["input"] is True
+    assert read["blocks"][0]["branches"][0]["module"] == "map"
+    assert read["blocks"][0]["branches"][0]["spec"]["input"] is True
     assert read["equations"] == ["x + F(N(x))"]
 
 
 def test_json_has_words_for_what_is_not_finite():
     found = npl.audit(Oddly(), torch.full((2, 8), float("inf")))
     read = json.loads(found.to_json(), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-    assert read["blocks"][0]["arms"][0]["peak"] in ("inf", "nan")
+    assert read["blocks"][0]["branches"][0]["peak"] in ("inf", "nan")
 
 
 @pytest.fixture

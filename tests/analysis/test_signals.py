@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import normplace as npl
 from normplace import UsageError
-from normplace.analysis.signals import Probe
+from normplace.analysis.signal_probe.probe import Probe
 from normplace.models.transformer import AttentionConfig, PositionConfig, Transformer, TransformerConfig
 from normplace.residual import Residual
 
@@ -234,7 +234,7 @@ def test_massive_activations_and_headroom():
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [None, "bool", "float"])
 def test_the_largest_score_counts_only_what_is_read(causal, masked):
-    from normplace.analysis import watch
+    from normplace.analysis.signal_probe import watcher as watch
 
     q, k = (torch.randn(2, heads, 6, 4, generator=seeded(heads)) for heads in (4, 2))
     scores = q @ k.repeat_interleave(2, 1).mT / 2

@@ -17,7 +17,7 @@ from torch import nn
 import normplace as npl
 from normplace import Scale, UsageError
 from normplace.analysis import effect, law, survival, survival_table
-from normplace.analysis.effect import change, predicted, slope
+from normplace.analysis.scale_survival.law import change, predicted, slope
 from normplace.models import GraphStack
 
 EPS = [10.0**k for k in range(-12, 1)]
@@ -346,7 +346,7 @@ def test_norms_in_code_are_measured_too():
 
 
 def test_the_estimate_is_unbiased(monkeypatch):
-    monkeypatch.setattr(sys.modules["normplace.analysis.survival"], "PROBES", 400)
+    monkeypatch.setattr(sys.modules["normplace.analysis.scale_survival.measure"], "PROBES", 400)
     torch.manual_seed(0)
     model, x = CodeNorms(), torch.randn(4, 5, 8)
     for one, other in zip(survival(model, x, exact=True).sites, survival(model, x).sites, strict=True):

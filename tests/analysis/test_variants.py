@@ -49,7 +49,7 @@ def test_queries_and_keys_of_a_memory(core):
 @pytest.mark.parametrize("bias", ["zeros", "mask", "scores"])
 def test_attention_scores_are_not_a_stream(bias):
     found = audited(variants.SharedBias(bias))
-    assert [(block.module, block.arms[0].module) for block in found.blocks] == [
+    assert [(block.module, block.branches[0].module) for block in found.blocks] == [
         ("", f"parts.{layer}") for layer in range(3)
     ]
     assert [site.slot for site in found.sites] == ["input"] * 3 + ["final"]
@@ -129,7 +129,7 @@ def test_recurrent_networks_take_time_linear_in_their_steps(model):
 
 def test_gated_branches_are_named():
     found = audited(Net(Modulated(), Modulated(), memory=True))
-    names = [arm.module for block in found.blocks for arm in block.arms]
+    names = [arm.module for block in found.blocks for arm in block.branches]
     assert names == ["blocks.0.attn", "blocks.0.mlp", "blocks.1.attn", "blocks.1.mlp"]
 
 
@@ -165,7 +165,7 @@ def test_identity_experts_that_are_added_later(all_rows):
         block.parts[2] = variants.IdentityExperts(all_rows)
     found = audited(Net(*blocks))
     assert [site.slot for site in found.sites] == ["input"] * 4 + ["final"]
-    assert [block.arms[0].module for block in found.blocks] == [
+    assert [block.branches[0].module for block in found.blocks] == [
         f"blocks.{block}.parts.{part}" for block in range(2) for part in range(3)
     ]
 

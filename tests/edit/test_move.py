@@ -171,7 +171,7 @@ def test_scales_and_query_key_norms_change_little():
     only_scaled = npl.move(model, ids, scale="layerscale")
     torch.testing.assert_close(only_scaled(ids).logits, model(ids).logits, rtol=0, atol=0)
     lns = npl.move(model, ids, to="peri", scale="lns")
-    factors = [arm.layout.input_scale for block in npl.audit(lns, ids).blocks for arm in block.arms]
+    factors = [arm.spec.input_scale for block in npl.audit(lns, ids).blocks for arm in block.branches]
     assert factors == pytest.approx([1.0, 1.0, 1 / math.sqrt(2), 1 / math.sqrt(2)])
 
 
@@ -186,7 +186,7 @@ def test_scales_come_and_go():
     ]
     for target in halved:
         scaled = npl.move(scaled, x, to=target)
-        factors = {arm.layout.input_scale for block in npl.audit(scaled, x).blocks for arm in block.arms}
+        factors = {arm.spec.input_scale for block in npl.audit(scaled, x).blocks for arm in block.branches}
         assert factors == {target.segments[0][1].input_scale}
     for scale, shape in (("layerscale", (WIDTH,)), ("rezero", ())):
         learned = npl.Placement.named(scale).at(1, 1).branch

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normplace as npl
-from normplace.analysis.norms import Norm
+from normplace.analysis.norms.find import Norm
 from normplace.edit import mover as planning
 from normplace.edit.gradients import Backward, check_gradients
 from normplace.edit.verify import check_statistics

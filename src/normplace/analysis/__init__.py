@@ -1,16 +1,16 @@
 """Where the norms of an existing network stand, and what they do to what passes through them."""
 
-from normplace.analysis.effect import effect, law
-from normplace.analysis.examine import audit
-from normplace.analysis.result import Arm, Audit, Finding, ResidualBlock, Site, Unknown
-from normplace.analysis.signals import Depth, Signals, signals
-from normplace.analysis.signals_callback import SignalsCallback
+from normplace.analysis.api import audit
+from normplace.analysis.results import Audit, BranchReport, Finding, ResidualBlock, Site, Unknown
+from normplace.analysis.scale_survival.law import effect, law
+from normplace.analysis.scale_survival.measure import SiteSurvival, Survival, survival
+from normplace.analysis.scale_survival.table import SurvivalRow, SurvivalTable, survival_table
+from normplace.analysis.signal_probe.callback import SignalsCallback
+from normplace.analysis.signal_probe.probe import Depth, Signals, signals
 from normplace.analysis.smoothing import Smoothing, dirichlet_energy, mean_cosine, smoothing
-from normplace.analysis.survival import SiteSurvival, Survival, survival
-from normplace.analysis.table import SurvivalRow, SurvivalTable, survival_table
 
 __all__ = [
-    "Arm",
+    "BranchReport",
     "Audit",
     "Depth",
     "Finding",

@@ -153,8 +153,8 @@ def audit(arguments: argparse.Namespace) -> int:
     configuration, for which no weights are needed. The exit code is 1 when a finding is an error.
     """
     from normplace.analysis import audit as examine
-    from normplace.analysis.hf import audit_config
-    from normplace.analysis.load import from_factory
+    from normplace.analysis.loading.config_audit import audit_config
+    from normplace.analysis.loading.models import from_factory
 
     if (arguments.factory is None) == (arguments.hf is None):
         raise UsageError("give either package.module:factory or --hf with a configuration.")
@@ -179,7 +179,7 @@ def move(arguments: argparse.Namespace) -> int:
     Takes package.module:factory, a function without arguments that returns (model, input, ...), or a Hugging Face
     folder or configuration; without weights there, those it is initialised with.
     """
-    from normplace.analysis.load import from_factory
+    from normplace.analysis.loading.models import from_factory
     from normplace.edit import changes
     from normplace.edit import move as moved
     from normplace.edit.files import from_folder, save

@@ -1,7 +1,7 @@
 """Existing networks with their norms, and what stands beside them, changed."""
 
+from normplace.analysis.signal_probe.compare import BlockSignals, Comparison, Signals, compare
 from normplace.edit.changes import Change, Changes, changes
-from normplace.edit.compare import BlockSignals, Comparison, Signals, compare
 from normplace.edit.files import load, save
 from normplace.edit.insert import InsertedScale, Insertions, insert, insertions
 from normplace.edit.move import move

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from normplace.analysis.result import Audit, pattern
+from normplace.analysis.results import Audit, pattern
 
 ATTRIBUTE = "normplace_changes"
 DONE = ("kept", "moved", "added", "removed")

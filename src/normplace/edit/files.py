@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace._shared.output import cannot_write
-from normplace.analysis.load import Loaded, from_config, hf_inputs
+from normplace.analysis.loading.models import Loaded, from_config, hf_inputs
 from normplace.edit.changes import changes
 from normplace.edit.memory import require_memory
 from normplace.edit.move import move

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
-from normplace.analysis.record import evaluating, tensors_of
-from normplace.analysis.taps import fresh
+from normplace.analysis.recording.recorder import evaluating, tensors_of
+from normplace.analysis.scale_survival.taps import fresh
 from normplace.errors import UsageError
 
 # A step of the gains, relative to their size; a smaller one where the function has kinks.

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from normplace.analysis.survival import centres, find_norms, names_of, rows_key
+from normplace.analysis.scale_survival.measure import centres, find_norms, names_of, rows_key
 from normplace.edit.graph_call import GraphCall
 from normplace.errors import UsageError
 from normplace.models.memory import FactorMemory

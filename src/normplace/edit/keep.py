@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from normplace.analysis.record import Recorder
+from normplace.analysis.recording.recorder import Recorder
 
 
 class Keeping(Recorder):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 
-from normplace.analysis.result import ResidualBlock
+from normplace.analysis.results import ResidualBlock
 
 
 class Layers:

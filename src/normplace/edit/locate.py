@@ -10,13 +10,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from normplace.analysis.examine import analyse, run
-from normplace.analysis.operators import MOVES
-from normplace.analysis.residuals import Residual
-from normplace.analysis.result import ResidualBlock
-from normplace.analysis.tape import Op
-from normplace.analysis.taps import fresh
-from normplace.analysis.trace import Node
+from normplace.analysis.api import analyse, run
+from normplace.analysis.dataflow.graph import Node
+from normplace.analysis.dataflow.operators import MOVES
+from normplace.analysis.recording.tape import Op
+from normplace.analysis.residuals.adds import ResidualAdd
+from normplace.analysis.results import ResidualBlock
+from normplace.analysis.scale_survival.taps import fresh
 from normplace.edit.keep import Keeping, Measuring
 from normplace.edit.layers import Layers
 from normplace.edit.parts import FixedFactor, Key, LearnedFactor
@@ -78,13 +78,13 @@ class Located:
         self.layers = Layers(self.blocks)
         self.gone: set[str] = set()  # names of norms that were taken out since
 
-    def residuals(self, block: int) -> list[Residual]:
+    def residuals(self, block: int) -> list[ResidualAdd]:
         """The adds of a block."""
         return self._adds[block]
 
     @cached_property
-    def _adds(self) -> dict[int, list[Residual]]:
-        found: dict[int, list[Residual]] = {}
+    def _adds(self) -> dict[int, list[ResidualAdd]]:
+        found: dict[int, list[ResidualAdd]] = {}
         for residual, block in zip(self.assembly.residuals, self.block_of, strict=True):
             found.setdefault(block, []).append(residual)
         return found
@@ -94,7 +94,7 @@ class Located:
         """The residual add that returned each sum."""
         return {residual.output: at for at, residual in enumerate(self.assembly.residuals)}
 
-    def branches(self, block: int) -> list[tuple[Residual, int]]:
+    def branches(self, block: int) -> list[tuple[ResidualAdd, int]]:
         """The value of each of its arms, with the add it goes to."""
         return [(residual, value) for residual in self.residuals(block) for value in self.assembly.summands(residual)]
 
@@ -108,7 +108,7 @@ class Located:
         first: dict[object, tuple[int, int]] = {}
         found: dict[int, int] = {}
         for at, block in enumerate(self.blocks):
-            made, call = tuple((arm.add, arm.module) for arm in block.arms), self.residuals(at)[0].call
+            made, call = tuple((arm.add, arm.module) for arm in block.branches), self.residuals(at)[0].call
             if all(module is not None for _, module in made):
                 earlier, there = first.setdefault(made, (at, call))
                 if there != call:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from normplace.analysis.result import Audit
+from normplace.analysis.results import Audit
 from normplace.edit.calls import describe
 from normplace.edit.changes import ATTRIBUTE, Changes, changes, small_matrices
 from normplace.edit.gradients import check_gradients

@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from normplace.analysis.naming import BARE
-from normplace.analysis.result import Audit, Site
+from normplace.analysis.blocks.naming import BARE
+from normplace.analysis.results import Audit, Site
 from normplace.edit.changes import changes
 from normplace.edit.locate import Hold, Located, is_made, label
 from normplace.edit.parts import FixedFactor, HeadNorm, LearnedFactor
@@ -51,7 +51,7 @@ class Mover:
         self.surgeon = Surgeon(model, located)
         self.like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
         self.maker = Maker(norm, self._templates(model), self.like)
-        layouts = [arm.layout for block in found.blocks for arm in block.arms]
+        layouts = [arm.spec for block in found.blocks for arm in block.branches]
         self.bare_share = sum(not layout.slots for layout in layouts) / max(len(layouts), 1)
         self.at: dict[tuple[int | None, str], list[Site]] = {}
         for site in found.sites:
@@ -71,11 +71,11 @@ class Mover:
 
     def _wanted(self, block: int) -> BlockSpec | None:
         """The target at a block; None for one of few that have no norm, such as a convolution that adds positions."""
-        own = self.found.blocks[block].arms[0].layout
+        own = self.found.blocks[block].branches[0].spec
         if not own.slots and 0 < self.bare_share < BARE:
             return None
         layer, depth = self.located.layers.of(block)
-        stream = any(arm.layout.stream for arm in self.found.blocks[block].arms)
+        stream = any(arm.spec.stream for arm in self.found.blocks[block].branches)
         kept = replace(own, inner=(), stream=stream, branch=1.0)
         wanted = kept if self.target is None else self.target.at(layer, depth)
         if self.found.blocks[block].projected and own.skip_normed and wanted.input:
@@ -93,7 +93,7 @@ class Mover:
 
     def _keeps(self, block: int, slot: str, wanted: BlockSpec) -> bool:
         """Whether what stands in a slot is what the target wants there."""
-        as_is = slot != "input" or self.found.blocks[block].arms[0].layout.skip_normed == wanted.skip_normed
+        as_is = slot != "input" or self.found.blocks[block].branches[0].spec.skip_normed == wanted.skip_normed
         return getattr(wanted, slot) and as_is and bool(self._sites(block, slot))
 
     def move(self) -> None:
@@ -223,7 +223,7 @@ class Mover:
         return self.maker.make(self.located.graph.values[value].shape[-1], self.sizes.get(value))
 
     def _branch_name(self, block: int, arm: int) -> str:
-        held = self.found.blocks[block].arms[arm]
+        held = self.found.blocks[block].branches[arm]
         own = f"{held.add}." if held.add else ""
         if held.module is None or not held.module.startswith(own):
             return held.kind
@@ -234,9 +234,9 @@ class Mover:
         if self.target is None and self.scale is None:
             return
         pairs = [
-            (arm.layout, wanted)
+            (arm.spec, wanted)
             for block, wanted in zip(self.found.blocks, self.wanted, strict=True)
-            for arm in block.arms
+            for arm in block.branches
             if wanted is not None
         ]
         stay = {
@@ -250,7 +250,7 @@ class Mover:
 
     def _scale_input(self, block: int, wanted: BlockSpec, names: Sequence[str]) -> None:
         """Put the target's factor behind the input norms of a block."""
-        has = 1.0 if FixedFactor in self.unscaled else self.found.blocks[block].arms[0].layout.input_scale
+        has = 1.0 if FixedFactor in self.unscaled else self.found.blocks[block].branches[0].spec.input_scale
         if wanted.input_scale == 1 or has == wanted.input_scale:
             return
         number, owner = resolved(wanted.input_scale), self.located.own_path(block)
@@ -265,8 +265,8 @@ class Mover:
 
     def _scale_branch(self, block: int, wanted: BlockSpec) -> None:
         """Put the target's learned scale on the branches of a block."""
-        for arm, held in enumerate(self.found.blocks[block].arms):
-            scaled = isinstance(held.layout.branch, LearnedScale) and LearnedFactor not in self.unscaled
+        for arm, held in enumerate(self.found.blocks[block].branches):
+            scaled = isinstance(held.spec.branch, LearnedScale) and LearnedFactor not in self.unscaled
             if not isinstance(wanted.branch, LearnedScale) or scaled:
                 continue
             hold = self.located.exit(block, arm, unscaled=LearnedFactor in self.unscaled)
@@ -285,7 +285,7 @@ class Mover:
 
     def _is_bare(self, block: int) -> bool:
         """Whether a stream that its blocks normalize somewhere ends without a norm."""
-        normed = any(arm.layout.slots for arm in self.found.blocks[block].arms)
+        normed = any(arm.spec.slots for arm in self.found.blocks[block].branches)
         return normed and not self._sites(block, "stream") and not self.located.final_norms(block)
 
     def _end(self, block: int) -> int:
@@ -317,9 +317,9 @@ class Mover:
     def _heads(self) -> list[tuple[str, Hold, int, int]]:
         """For all attention without norms on queries and keys: the letter, what makes it, its value, a head's size."""
         arms = [
-            (block, arm, held.layout.inner)
+            (block, arm, held.spec.inner)
             for block, other in enumerate(self.found.blocks)
-            for arm, held in enumerate(other.arms)
+            for arm, held in enumerate(other.branches)
             if held.kind == "attention"
         ]
         if not arms:
@@ -362,8 +362,8 @@ class Mover:
         for site in after.sites:
             names.setdefault((site.block, site.slot), set()).add(site.name)
         for at, (block, wanted) in enumerate(zip(after.blocks, self.wanted, strict=True)):
-            layouts = [arm.layout for arm in block.arms]
-            if self.qk and any({"q", "k"} - set(arm.layout.inner) for arm in block.arms if arm.kind == "attention"):
+            layouts = [arm.spec for arm in block.branches]
+            if self.qk and any({"q", "k"} - set(arm.spec.inner) for arm in block.branches if arm.kind == "attention"):
                 raise UsageError(f"the norms on queries and keys of block {label(block, at)} are not seen there.")
             crowded = any(
                 len(names.get((at, slot), ())) > max(len(layouts), len(self._sites(at, slot))) for slot in SLOTS

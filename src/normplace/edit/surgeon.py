@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from normplace.analysis.result import Site
+from normplace.analysis.results import Site
 from normplace.edit.changes import Change
 from normplace.edit.locate import Hold, Located, Sum, is_made
 from normplace.edit.parts import Vacant, after, before, put, take_out

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 import torch
 from torch import Tensor, nn
 
-from normplace.analysis.norms import Norm
-from normplace.analysis.operators import ADDS, MOVES
-from normplace.analysis.residuals import Residual
+from normplace.analysis.dataflow.operators import ADDS, MOVES
+from normplace.analysis.norms.find import Norm
+from normplace.analysis.residuals.adds import ResidualAdd
 from normplace.edit.changes import Change
 from normplace.edit.locate import Located, label
 from normplace.errors import UsageError
@@ -218,7 +218,7 @@ def check_read_through(located: Located, blocks: Iterable[int]) -> None:
                     )
 
 
-def _readers(located: Located, residual: Residual, region: Set[int], norms: Set[int]) -> Iterator[int]:
+def _readers(located: Located, residual: ResidualAdd, region: Set[int], norms: Set[int]) -> Iterator[int]:
     """The nodes of a branch that read the stream, seen through moves."""
     queue, seen = [residual.fork], set()
     while queue:

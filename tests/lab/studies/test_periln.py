@@ -14,7 +14,7 @@ from tests.lab.trials.test_runner import Counting
 
 import normplace as npl
 from normplace import UsageError
-from normplace.analysis.signals import Depth
+from normplace.analysis.signal_probe.probe import Depth
 from normplace.lab.report.charts import render_chart
 from normplace.lab.studies.periln import STUDY, bound, measures, training
 from normplace.lab.studies.periln.bound import BoundTrial

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from normplace.analysis.findings import depth, initialization, numerics, order
 from normplace.analysis.findings.evidence import Evidence
-from normplace.analysis.result import SEVERITIES, Finding, pattern
+from normplace.analysis.results import SEVERITIES, Finding, pattern
 
 RULES = (
     order.consecutive,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from normplace.analysis.blocks.naming import placement_name, same_slots
 from normplace.analysis.findings.evidence import Evidence, listed
-from normplace.analysis.naming import placement_name, same_slots
-from normplace.analysis.result import Finding, ResidualBlock, pattern
+from normplace.analysis.results import Finding, ResidualBlock, pattern
 
 
 def missing_final(evidence: Evidence) -> Iterator[Finding]:
@@ -16,7 +16,7 @@ def missing_final(evidence: Evidence) -> Iterator[Finding]:
     reach, residuals = assembly.reach, assembly.residuals
     for stream in sorted({block.stream for block in evidence.blocks}):
         blocks = [block for block in evidence.blocks if block.stream == stream]
-        if len(blocks) < 2 or not all(arm.layout.input or arm.layout.output for arm in blocks[-1].arms):
+        if len(blocks) < 2 or not all(arm.spec.input or arm.spec.output for arm in blocks[-1].branches):
             continue
         steps = zip(residuals, evidence.block_of, strict=True)
         last = [residual for residual, at in steps if evidence.blocks[at].stream == stream][-1]
@@ -27,7 +27,7 @@ def missing_final(evidence: Evidence) -> Iterator[Finding]:
             read
             or goes_on
             or last.output not in assembly.graph.used
-            or any(arm.layout.stream for arm in blocks[-1].arms)
+            or any(arm.spec.stream for arm in blocks[-1].branches)
         ):
             continue
         members = {at for at, block in enumerate(evidence.blocks) if block.stream == stream}
@@ -51,7 +51,7 @@ def mixed(evidence: Evidence) -> Iterator[Finding]:
         return
     groups: dict[tuple[int, str, str], list[ResidualBlock]] = {}
     for block in evidence.blocks:
-        module = pattern(block.arms[0].module or block.module)
+        module = pattern(block.branches[0].module or block.module)
         groups.setdefault((block.stream, block.kind, module), []).append(block)
     for (_, kind, _), blocks in groups.items():
         if len(blocks) < 2 or all(_same(block, blocks[0]) for block in blocks):
@@ -71,6 +71,6 @@ def mixed(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _same(one: ResidualBlock, other: ResidualBlock) -> bool:
-    return len(one.arms) == len(other.arms) and all(
-        same_slots(first.layout, second.layout) for first, second in zip(one.arms, other.arms, strict=True)
+    return len(one.branches) == len(other.branches) and all(
+        same_slots(first.spec, second.spec) for first, second in zip(one.branches, other.branches, strict=True)
     )

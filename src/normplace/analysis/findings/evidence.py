@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from normplace.analysis.blocks import Assembly
-from normplace.analysis.norms import Norm
-from normplace.analysis.result import ResidualBlock, Site
+from normplace.analysis.blocks.assemble import Assembly
+from normplace.analysis.norms.find import Norm
+from normplace.analysis.results import ResidualBlock, Site
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import torch
 
+from normplace.analysis.dataflow.matrices import matrices_before, parameter_positions
 from normplace.analysis.findings.evidence import Evidence
-from normplace.analysis.matrices import matrices_before, parameter_positions
-from normplace.analysis.result import Finding
+from normplace.analysis.results import Finding
 
 SMALL = 0.25
 """Share of Xavier's standard deviation below which a matrix counts as small."""

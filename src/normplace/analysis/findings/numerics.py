@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from normplace.analysis.effect import law
 from normplace.analysis.findings.evidence import Evidence, listed
-from normplace.analysis.result import Finding
+from normplace.analysis.results import Finding
+from normplace.analysis.scale_survival.law import law
 from normplace.errors import UsageError
 
 LARGEST_HALF = 65504.0
@@ -74,7 +74,7 @@ def low_precision(evidence: Evidence) -> Iterator[Finding]:
 def overflow(evidence: Evidence) -> Iterator[Finding]:
     """A stream that leaves, or comes near, what half precision holds."""
     for block in evidence.blocks:
-        for arm in block.arms:
+        for arm in block.branches:
             peak = arm.peak
             if peak is None:
                 continue

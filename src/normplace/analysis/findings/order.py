@@ -7,12 +7,12 @@ from collections.abc import Iterator, Set
 
 from torch import nn
 
+from normplace.analysis.blocks.slots import Place
+from normplace.analysis.dataflow.graph import Graph, Node, constant
+from normplace.analysis.dataflow.operators import BIASED_PRODUCTS, KEEPS, MOVES, PRODUCTS, SPLITS
 from normplace.analysis.findings.evidence import Evidence, listed
-from normplace.analysis.norms import Norm
-from normplace.analysis.operators import BIASED_PRODUCTS, KEEPS, MOVES, PRODUCTS, SPLITS
-from normplace.analysis.result import Finding, Site
-from normplace.analysis.sites import Place
-from normplace.analysis.trace import Graph, Node, constant
+from normplace.analysis.norms.find import Norm
+from normplace.analysis.results import Finding, Site
 
 PASSING = KEEPS | SPLITS
 PLAIN_PRODUCTS = PRODUCTS - BIASED_PRODUCTS

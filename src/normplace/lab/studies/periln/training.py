@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.analysis.signals import Depth, Probe, Signals
+from normplace.analysis.signal_probe.probe import Depth, Probe, Signals
 from normplace.errors import UsageError
 from normplace.lab.studies.periln.growth import linear_advantage, log_ratio
 from normplace.lab.tasks.sequences import load_text

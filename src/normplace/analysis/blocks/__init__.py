@@ -1,0 +1,1 @@
+"""ResidualAdd blocks: attention, slots of norms, placement names."""

@@ -1,0 +1,107 @@
+"""The published name of what the blocks of a network do."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence, Set
+
+from normplace.analysis.results import ResidualBlock
+from normplace.placement import BlockSpec, LearnedScale, Placement
+from normplace.placement.presets import PRESETS
+
+SLOTS = ("input", "output", "stream", "skip_normed")
+# Those a dataflow can show: "mix" is looked for last, and of the others inner norms or training tell.
+CANDIDATES = (*(name for name in PRESETS if name not in ("plain", "mix")), "keel", "bert-residual")
+CLOSE = 1e-3
+_preset = functools.cache(Placement.named)
+BARE = 1 / 2  # at most this share of branches may lack norms
+
+
+def placement_name(blocks: Sequence[ResidualBlock], normed: bool, twins: Set[int] = frozenset()) -> str | None:
+    """The preset that every block with a norm follows; inner norms and those at the network's ends are no part of it.
+
+    Args:
+        blocks: The blocks in the order of the network.
+        normed: Whether the network has any norm at all.
+        twins: The blocks whose branch another block adds to another stream.
+    """
+    if not blocks:
+        return "plain" if normed else None
+    if len(twins) == len(blocks) and _is_dual(blocks):
+        return "residual-dual"
+    specs = [
+        # A projected skip is read from the normalized stream by custom.
+        dataclasses.replace(arm.spec, skip_normed=arm.spec.skip_normed and not block.projected)
+        for block in blocks
+        for arm in block.branches
+    ]
+    bare = [spec for spec in specs if not spec.slots]
+    if 0 < len(bare) < BARE * len(specs) or _only_convolutions_are_bare(blocks):  # they add positions, say
+        specs = [spec for spec in specs if spec.slots]
+    if any(spec.inner for spec in specs) and not any(spec.slots != _inner(spec) for spec in specs):
+        return None  # norms inside the branches only: no preset says so
+    unscaled = [
+        dataclasses.replace(spec, skip=1.0, input_scale=1.0, branch=spec.branch if _is_learned(spec) else 1.0)
+        for spec in specs
+    ]
+    for candidates in (specs, unscaled):  # a fixed factor of one's own does not change the name
+        for name in CANDIDATES:
+            if any(_follows(candidates, name, per_layer) for per_layer in (1, 2, 3)):
+                return name
+    return "mix" if _is_mix(unscaled) else None
+
+
+def _is_dual(blocks: Sequence[ResidualBlock]) -> bool:
+    """Whether half of the blocks norm one stream behind every add, and the others leave theirs alone."""
+    specs = [arm.spec for block in blocks for arm in block.branches]
+    post, bare = _preset("post").at(1, 1), _preset("none").at(1, 1)
+    normed = [spec for spec in specs if _alike(spec, post)]
+    return 2 * len(normed) == len(specs) and all(_alike(it, bare) for it in specs if it not in normed)
+
+
+def _only_convolutions_are_bare(blocks: Sequence[ResidualBlock]) -> bool:
+    arms = [arm for block in blocks for arm in block.branches]
+    bare = [arm for arm in arms if not arm.spec.slots]
+    return 0 < len(bare) <= BARE * len(arms) and {arm.kind for arm in bare} == {"convolution"}
+
+
+def _is_learned(spec: BlockSpec) -> bool:
+    return isinstance(spec.branch, LearnedScale)
+
+
+def _inner(spec: BlockSpec) -> tuple[str, ...]:
+    return tuple(f"inner.{name}" for name in spec.inner)
+
+
+def _follows(specs: Sequence[BlockSpec], name: str, per_layer: int) -> bool:
+    """Whether the specs are a preset's, with ``per_layer`` adds counted as one layer."""
+    placement, depth = _preset(name), math.ceil(len(specs) / per_layer)
+    return all(_alike(spec, placement.at(at // per_layer + 1, depth)) for at, spec in enumerate(specs))
+
+
+def _is_mix(specs: Sequence[BlockSpec]) -> bool:
+    post, pre = _preset("post").at(1, 1), _preset("pre").at(1, 1)
+    switch = next((at for at, spec in enumerate(specs) if not _alike(spec, post)), len(specs))
+    return 0 < switch < len(specs) and all(_alike(spec, pre) for spec in specs[switch:])
+
+
+def _alike(one: BlockSpec, other: BlockSpec) -> bool:
+    if any(getattr(one, slot) != getattr(other, slot) for slot in SLOTS):
+        return False
+    for name in ("skip", "input_scale", "branch"):
+        first, second = getattr(one, name), getattr(other, name)
+        if isinstance(first, LearnedScale) or isinstance(second, LearnedScale):
+            if type(first) is not type(second) or first.per_channel != second.per_channel:
+                return False
+        elif not math.isclose(first, second, rel_tol=CLOSE):
+            return False
+    return True
+
+
+def same_slots(one: BlockSpec, other: BlockSpec) -> bool:
+    """Whether two blocks hold norms in the same places, whatever their scales."""
+    return dataclasses.replace(one, skip=1.0, branch=1.0, input_scale=1.0) == dataclasses.replace(
+        other, skip=1.0, branch=1.0, input_scale=1.0
+    )

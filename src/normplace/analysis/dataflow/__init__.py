@@ -1,0 +1,1 @@
+"""The recorded pass as a graph of operators and values."""

@@ -1,0 +1,175 @@
+"""What a branch does to the rows and to the features of a value: keep them, or sum over them.
+
+Attention, with a softmax or without, gathers values by the agreement of queries and keys. Whatever the arithmetic is
+called, the three differ in what is summed over on the way to the branch's end:
+
+=========  =========  ============
+operand    rows       features
+=========  =========  ============
+queries    kept       summed over
+keys       summed     summed over
+values     summed     kept
+=========  =========  ============
+
+So the axes of a value are followed forward through views, elementwise operators, reductions and products.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from normplace.analysis.dataflow.axes import Marks, moved
+from normplace.analysis.dataflow.graph import Graph, Node, argument
+from normplace.analysis.dataflow.operators import PRODUCTS, REDUCTIONS
+
+ROWS, FEATURES = 1, 2
+PICKS = {"topk": 2, "sort": 1, "argsort": 1, "argmax": 1}  # and where their axis is among the arguments
+RUNNING_SUMS = frozenset({"cumsum", "logcumsumexp"})
+STATES = 4096  # what a walk may visit before it is given up
+
+
+@dataclass(frozen=True)
+class _State:
+    """A value on a walk.
+
+    Attributes:
+        value: The value.
+        marks: What its axes are.
+        summed: What was summed over so far.
+        products: How many products of features with features were passed.
+        scored: Whether the first of those was with a product of features with features.
+    """
+
+    value: int
+    marks: Marks
+    summed: int = 0
+    products: int = 0
+    scored: bool = False
+
+
+def operand_role(graph: Graph, value: int, axis: int = -1) -> str:
+    """What a value with features along ``axis`` is to the attention that reads it: q, k or v; empty where nothing.
+
+    A value that is an operand in several ways, as the keys of the delta rule are, is named by what only that operand
+    does: keys alone lose both their rows and their features.
+    """
+    rank = len(graph.values[value].shape)
+    if not rank:
+        return ""
+    # The first of several axes counts examples, which nothing sums over.
+    marks = tuple(FEATURES if at == axis % rank else ROWS * (rank < 3 or at > 0) for at in range(rank))
+    ends = _ends(graph, _State(value, marks))
+    if any(end.summed == ROWS | FEATURES for end in ends):
+        return "k"
+    if any(end.summed == ROWS and (end.products > 1 or end.scored) for end in ends):
+        return "v"
+    return "q" if any(end.summed == FEATURES for end in ends) else ""
+
+
+def _ends(graph: Graph, start: _State) -> list[_State]:
+    """The states at the ends of all ways from a value: at products with weights, and where nothing reads on."""
+    queue, seen, ends = [start], {start}, []
+    while queue and len(seen) < STATES:
+        state = queue.pop()
+        readers = graph.consumers.get(state.value, ()) if any(state.marks) else ()
+        following = [after for at in readers for after in _after(graph, at, state)]
+        if not following:
+            ends.append(state)
+        for after in following:
+            if after not in seen:
+                seen.add(after)
+                queue.append(after)
+    return [end for end in ends if end.products]
+
+
+def _after(graph: Graph, at: int, state: _State) -> list[_State]:
+    """The states that a node makes of one of its operands; none where it ends the walk."""
+    node = graph.nodes[at]
+    if node.name in PRODUCTS and not graph.is_barrier(node):
+        return []
+    if node.name in PRODUCTS:
+        return _through_product(graph, node, state)
+    if graph.is_barrier(node) or not node.outputs:
+        return []
+    if node.name in PICKS:
+        return _picked(node, state)
+    if node.name in REDUCTIONS or node.name == "logsumexp":
+        return _through_reduction(graph, node, state)
+    if node.name in RUNNING_SUMS and isinstance(dim := argument(node, 1), int):
+        state = replace(state, summed=state.summed | state.marks[dim])
+    found = []
+    for output in node.outputs:
+        if not graph.is_features(output):
+            continue
+        old, new = graph.values[state.value].shape, graph.values[output].shape
+        marks = state.marks if node.op is None else moved(node.op, state.value, state.marks, old, new)
+        if node.name in ("select", "unbind") and marks is not None and ROWS in state.marks and ROWS not in marks:
+            continue  # one row at a time, as in a recurrence: which rows follow is not known
+        if marks is not None:
+            found.append(replace(state, value=output, marks=marks))
+    return found
+
+
+def _through_product(graph: Graph, node: Node, state: _State) -> list[_State]:
+    """A product of two sets of features sums over the axis they share."""
+    factors = graph.factors(node)
+    if len(factors) < 2 or len(node.inputs) != 2:
+        return []
+    found = []
+    for side, value in enumerate(node.inputs):
+        if value != state.value:
+            continue
+        rank = len(state.marks)
+        kept, summed = (rank - 2, rank - 1) if side == 0 else (rank - 1, rank - 2)
+        if rank < 2:
+            return []
+        shape = graph.values[node.outputs[0]].shape
+        marks = [0] * len(shape)
+        marks[: rank - 2] = state.marks[: rank - 2]
+        marks[-2 if side == 0 else -1] = state.marks[kept]
+        other = node.inputs[1 - side]
+        scored = state.scored or (
+            state.products == 0 and any(len(graph.factors(maker)) > 1 for maker in graph.barriers_before(other))
+        )
+        # An axis of one number is summed over in name only.
+        over = state.marks[summed] if graph.values[value].shape[summed] > 1 else 0
+        found.append(_State(node.outputs[0], tuple(marks), state.summed | over, state.products + 1, scored))
+    return found
+
+
+def _through_reduction(graph: Graph, node: Node, state: _State) -> list[_State]:
+    """A reduction sums over its axes, which is a product's sum where features were multiplied before it."""
+    rank, shape = len(state.marks), graph.values[node.outputs[0]].shape
+    dims = argument(node, 2 if node.name in ("linalg_vector_norm", "norm") else 1, key="dim")
+    dims = (dims,) if isinstance(dims, int) and not isinstance(dims, bool) else dims
+    over = {dim % rank for dim in dims} if isinstance(dims, tuple) and dims else set(range(rank))
+    marks = [0 if dim in over else mark for dim, mark in enumerate(state.marks)]
+    if len(shape) < rank:
+        marks = [mark for dim, mark in enumerate(marks) if dim not in over]
+    if len(marks) != len(shape):
+        return []
+    summed = state.summed
+    for dim in over:
+        summed |= state.marks[dim]
+    products = state.products + (node.name == "sum" and _is_outer(graph, node.inputs[0]))
+    return [_State(value, tuple(marks), summed, products, state.scored) for value in node.outputs[:1]]
+
+
+def _picked(node: Node, state: _State) -> list[_State]:
+    """Where the largest scores along an axis are picked, as by an indexer, that axis is used up."""
+    dim = argument(node, PICKS[node.name], -1, key="dim")
+    if not isinstance(dim, int):
+        return []
+    return [replace(state, value=node.outputs[0], marks=(), summed=state.summed | state.marks[dim])]
+
+
+def _is_outer(graph: Graph, value: int) -> bool:
+    """Whether a value is a product in which two sets of features were spread over each other's axes."""
+    node, size = graph.maker(value), math.prod(graph.values[value].shape)
+    while node is not None and node.name == "mul":
+        factors = graph.factors(node)
+        if len(factors) == 2 and all(math.prod(graph.values[factor].shape) < size for factor in factors):
+            return True
+        node = graph.maker(max(factors, key=lambda factor: math.prod(graph.values[factor].shape))) if factors else None
+    return False

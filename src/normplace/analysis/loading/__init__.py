@@ -1,0 +1,1 @@
+"""Models to audit: from a factory or a Hugging Face configuration."""

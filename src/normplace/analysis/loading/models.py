@@ -1,0 +1,203 @@
+"""Models to audit from the command line: a factory of one's own, or a Hugging Face configuration."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normplace._shared.fields import quoted
+from normplace._shared.references import load_reference
+from normplace.analysis.recording.recorder import said_by
+from normplace.errors import UsageError
+
+LENGTH = 16
+IMAGE = 224
+FRAMES, SAMPLES = 3000, 16000
+
+LIMITS = {"layer": 10_000, "depth": 10_000, "block": 1_000_000, "expert": 100_000, "position": 10_000_000}
+MOST = 10**10
+"""The largest whole number of a configuration, and of fields whose names have these words."""
+
+Build = Callable[[Any], nn.Module]
+Loaded = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+
+
+def from_factory(reference: str) -> Loaded:
+    """Call ``package.module:factory``, which returns a model and what to call it with.
+
+    The factory takes no arguments. It returns ``(model, input, …)``, the last a dict for keyword arguments; or a model
+    alone, which must then say what it reads, as Hugging Face's do.
+
+    Raises:
+        UsageError: If there is no such factory, or it returns something else.
+    """
+    here = str(Path.cwd())  # a module of one's own lies beside one, as for python -m
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    factory = load_reference(reference)
+    if not callable(factory):
+        raise UsageError(f"{reference} is not a function: write the factory's name after the colon.")
+    try:
+        made = factory()
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{reference} failed ({said_by(error)}): call it by itself to see where.") from error
+    model, *rest = made if isinstance(made, tuple | list) else (made,)
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"{reference} returned {type(model).__name__} where a model is wanted: return (model, inputs)."
+        )
+    kwargs = rest.pop() if rest and isinstance(rest[-1], dict) else {}
+    if not rest and not kwargs:
+        kwargs = dict(getattr(model, "dummy_inputs", None) or {})
+    return model, tuple(rest), kwargs
+
+
+def from_config(path: Path) -> Loaded:
+    """The model of a ``config.json`` on the meta device, with inputs that fit it. No weights are read or made.
+
+    Args:
+        path: The file, or a folder that holds it.
+
+    Raises:
+        UsageError: If transformers is missing, or there is no configuration it knows.
+    """
+    config, build = read_config(path)
+    with torch.device("meta"):
+        model = build_model(path, config, build)
+        return model, (), hf_inputs(model, config)
+
+
+def read_config(path: Path) -> tuple[Any, Build]:
+    """A configuration of Hugging Face, and what builds its model.
+
+    Args:
+        path: A ``config.json``, or a folder that holds it.
+
+    Raises:
+        UsageError: If transformers is missing, or there is no configuration it knows.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise UsageError("auditing a Hugging Face configuration needs transformers: pip install 'normplace[hf]'.")
+    import transformers
+
+    try:
+        file = path / "config.json" if path.is_dir() else path
+        there = file.is_file()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{quoted(str(path))} cannot be read ({said_by(error)}): check the path.") from error
+    if not there:
+        raise UsageError(f"there is no configuration at {path}: give a config.json, or a folder that holds one.")
+    with quiet():
+        try:
+            config = transformers.AutoConfig.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # each configuration class has checks of its own, and fails in its own way
+            raise UsageError(
+                f"{file} is not a configuration that transformers knows ({said_by(error)}): check its fields."
+            ) from error
+    _check_sizes(file, config.to_dict())
+    config._experts_implementation = "batched_mm"  # the one that does not ask for the router's values
+    named = getattr(config, "architectures", None)
+    names = named if isinstance(named, list | tuple) else ()
+    classes = [getattr(transformers, name, None) for name in names if isinstance(name, str)]
+    known = [build for kind in classes if (build := getattr(kind, "_from_config", None)) is not None]
+    return config, known[0] if known else transformers.AutoModel.from_config
+
+
+def build_model(path: Path, config: Any, build: Build) -> nn.Module:
+    """The model of a configuration, on the default device.
+
+    Raises:
+        UsageError: If transformers cannot build it.
+    """
+    try:
+        with quiet():
+            return build(config)
+    except Exception as error:  # whatever an ill-typed field leads to
+        raise UsageError(
+            f"transformers cannot build the model of {path} ({said_by(error)}): check the fields of the configuration."
+        ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers from writing advice about its kernels to stderr."""
+    import transformers
+
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers.logging.set_verbosity(level)
+
+
+def _check_sizes(file: Path, fields: Any, name: str = "") -> None:
+    """Refuse sizes that no model has, which would take forever to build even without memory.
+
+    Raises:
+        UsageError: If there is one.
+    """
+    if isinstance(fields, Mapping):
+        for key, value in fields.items():
+            _check_sizes(file, value, str(key))
+    elif isinstance(fields, list | tuple):
+        for value in fields:
+            _check_sizes(file, value, name)
+    elif isinstance(fields, int):
+        limit = next((limit for word, limit in LIMITS.items() if word in name), MOST)
+        if fields > limit:
+            raise UsageError(f"{file} has {name}={quoted(fields)}, which is more than any model has: check the field.")
+
+
+def hf_inputs(model: nn.Module, config: Any) -> dict[str, Tensor]:
+    """Keyword arguments that fit a Hugging Face model: token ids, pixels or sound of the size its configuration says.
+
+    Raises:
+        UsageError: If the model reads something else, or the configuration has no sizes for it.
+    """
+    try:
+        return _hf_inputs(model, config)
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(
+            f"the configuration of {type(model).__name__} has no valid size of its inputs ({said_by(error)}): check it."
+        ) from error
+
+
+def _hf_inputs(model: nn.Module, config: Any) -> dict[str, Tensor]:
+    parameters: Mapping[str, Any] = inspect.signature(model.forward).parameters
+    ids = torch.zeros(1, LENGTH, dtype=torch.long)
+    made: dict[str, Tensor] = {}
+    main = getattr(model, "main_input_name", "input_ids")
+    if "input_ids" in parameters and main in ("input_ids", "pixel_values"):
+        made["input_ids"] = ids
+    towers = hasattr(config, "text_config") and hasattr(config, "vision_config")
+    if main == "pixel_values" or (towers and not hasattr(config, "image_token_id") and "pixel_values" in parameters):
+        sizes = getattr(config, "vision_config", config)
+        size = getattr(sizes, "image_size", IMAGE)
+        high, wide = size if isinstance(size, list | tuple) else (size, size)
+        made["pixel_values"] = torch.zeros(1, getattr(sizes, "num_channels", 3), high, wide)
+    elif main == "input_features":
+        bands = getattr(config, "num_mel_bins", 80)
+        made["input_features"] = torch.zeros(1, bands, 2 * getattr(config, "max_source_positions", FRAMES // 2))
+    elif main == "input_values":
+        made["input_values"] = torch.zeros(1, SAMPLES)
+    elif main not in parameters or main not in made:
+        raise UsageError(
+            f"{type(model).__name__} reads {main!r}: write a factory that gives it inputs, and audit that."
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        made["decoder_input_ids"] = ids
+    return made

@@ -1,0 +1,1 @@
+"""Find norms by their arithmetic."""

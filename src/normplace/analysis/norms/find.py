@@ -1,0 +1,158 @@
+"""Norms, known by what they do: a value divided by a statistic of itself.
+
+PyTorch's norm operators are known by name; :mod:`normplace.analysis.norms.statistics` recognizes other norms by their
+arithmetic. Class names play no part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from normplace.analysis.dataflow.graph import Graph, Node, argument, constant
+from normplace.analysis.dataflow.operators import KEEPS, NORMS, SQUASHERS
+from normplace.analysis.norms.statistics import Division, divided_by, is_root
+
+SQUASH = "squash"
+
+
+@dataclass(frozen=True)
+class Norm:
+    """One norm of the graph.
+
+    Attributes:
+        kind: ``layer``, ``rms``, ``l2``, ``batch``, ``group``, ``instance``, ``graph``, or ``squash`` for an
+            elementwise stand-in.
+        input: The value it normalizes.
+        output: What it returns, gain and shift included.
+        nodes: The nodes that make it up.
+        core: The node that divides.
+        call: The module call that divides.
+        eps: What it adds under, or to, its root; None where it has none.
+        eps_dtype: The dtype in which it is added.
+        precision: The dtype its statistics are taken in.
+        variance: The smallest and largest squared statistic seen, eps excluded.
+        affine: Whether it has a gain.
+    """
+
+    kind: str
+    input: int
+    output: int
+    nodes: frozenset[int]
+    core: int
+    call: int
+    eps: float | None = None
+    eps_dtype: torch.dtype | None = None
+    precision: torch.dtype = torch.float32
+    variance: tuple[float, float] | None = None
+    affine: bool = False
+
+    @property
+    def erases_scale(self) -> bool:
+        """Whether a positive factor of each row is divided out, which norms over rows keep."""
+        return self.kind in ("layer", "rms", "l2")
+
+
+def find_norms(graph: Graph) -> list[Norm]:
+    """Every norm of the graph in the order of the pass."""
+    found: dict[int, Norm] = {}
+    for at, node in enumerate(graph.nodes):
+        norm = None
+        if node.name in NORMS:
+            norm = _operator(graph, at, node)
+        elif is_root(node):
+            division = divided_by(graph, at)
+            norm = None if division is None else _written_out(graph, division)
+        elif node.name in SQUASHERS:
+            norm = _squasher(graph, at, node)
+        if norm is not None and norm.core not in found:
+            found[norm.core] = _with_gain(graph, norm)
+    return [found[core] for core in sorted(found)]
+
+
+def _operator(graph: Graph, at: int, node: Node) -> Norm | None:
+    """The norm that one of PyTorch's operators computes; None where it normalizes a weight."""
+    kind, place = NORMS[node.name]
+    first, result = node.inputs[0], node.outputs[0]
+    value = graph.values[first]
+    if graph.is_weight(first) and not graph.is_data(first):
+        return None
+    eps = argument(node, place, key="eps")
+    eps = float(eps) if isinstance(eps, int | float) and not isinstance(eps, bool) else None
+    if kind == "rms" and eps is None:
+        eps = torch.finfo(value.dtype).eps
+    # instance_norm is batch_norm of an input reshaped to a batch of one, or group_norm with a group per channel.
+    if kind == "batch" and len(value.shape) > 2 and value.shape[0] == 1 and len(node.inputs) == 1:
+        kind = "instance"
+    if kind == "group" and argument(node, 6) == argument(node, 4):
+        kind = "instance"
+    variance = None
+    if kind in ("layer", "rms") and len(node.outputs) > 1:
+        extent = graph.values[node.outputs[-1]].extent  # of the reciprocal root
+        if extent is not None and extent[0] > 0:
+            variance = (_without(eps, extent[1] ** -2), _without(eps, extent[0] ** -2))
+    precision = torch.promote_types(value.dtype, torch.float32)  # fused kernels keep statistics in float32 at least
+    affine = len(node.inputs) > 1
+    return Norm(kind, first, result, frozenset({at}), at, node.call, eps, precision, precision, variance, affine)
+
+
+def _without(eps: float | None, statistic: float) -> float:
+    return max(statistic - (eps or 0.0), 0.0)
+
+
+def _written_out(graph: Graph, division: Division) -> Norm:
+    """The norm that a division by a statistic amounts to."""
+    node, start = graph.nodes[division.node], graph.producer.get(division.value, -1)
+    nodes = frozenset(at for at in division.nodes if at > start)  # the walk back may have gone past the input
+    variance = None
+    if division.extent is not None:
+        low, high = division.extent
+        variance = (_without(division.eps_inside, low), _without(division.eps_inside, high))
+    return Norm(
+        division.kind, division.value, node.outputs[0], nodes, division.node, node.call, division.eps,
+        division.eps_dtype, division.precision, variance,
+    )  # fmt: skip
+
+
+def _with_gain(graph: Graph, norm: Norm) -> Norm:
+    """The norm with the casts, gain and shift that follow it in the same module call."""
+    output, nodes, gain, shift = norm.output, set(norm.nodes), norm.affine, False
+    while True:
+        ahead = graph.consumers.get(output, [])
+        if len(ahead) != 1 or output in graph.tape.outputs:
+            break
+        node = graph.nodes[ahead[0]]
+        if node.call != norm.call or len(graph.data_inputs(node)) > 1:
+            break
+        if node.name in ("mul", "add"):
+            learned = any(not graph.is_data(number) for number in node.inputs)
+            if not learned or constant(node) is not None or (gain and shift):
+                break
+            gain, shift = gain or node.name == "mul", shift or node.name == "add"
+        elif node.name not in KEEPS:
+            break
+        nodes.add(ahead[0])
+        output = node.outputs[0]
+    return replace(norm, output=output, nodes=frozenset(nodes), affine=gain)
+
+
+def _squasher(graph: Graph, at: int, node: Node) -> Norm | None:
+    """``gain * squash(alpha * x + shift)`` with a learned alpha and gain, which stands where a norm would."""
+    inside, value = {at}, node.inputs[0]
+    for name in ("add", "mul"):
+        index = graph.producer.get(value)
+        before = None if index is None else graph.nodes[index]
+        if index is None or before is None or before.name != name or len(before.inputs) != 2:
+            if name == "mul":
+                return None
+            continue
+        data = graph.data_inputs(before)
+        if len(data) != 1 or not any(graph.is_weight(number) for number in before.inputs if number not in data):
+            return None
+        inside.add(index)
+        value = data[0]
+    for after in graph.readers(node.outputs[0]):
+        if after.name == "mul" and any(graph.is_weight(number) for number in after.inputs):
+            return Norm(SQUASH, value, node.outputs[0], frozenset(inside), at, node.call)
+    return None

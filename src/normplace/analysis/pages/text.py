@@ -1,0 +1,129 @@
+"""An audit as text for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from normplace.analysis.results import Audit, Finding, ResidualBlock, Site, Unknown, in_order, pattern
+
+WIDTH = 110
+
+
+def report(audit: Audit) -> str:
+    """What a person wants to know first: the placement, the blocks, the sites, the findings."""
+    lines = [headline(audit), ""]
+    lines += [f"  {equation}   {described}" for equation, described in block_lines(audit.blocks)]
+    lines += [""] if audit.blocks else []
+    lines += _table(audit.sites)
+    lines += _unknown(audit.unknown)
+    lines += ["", findings_line(audit.findings)]
+    for finding in audit.findings:
+        lines += _finding(finding)
+    return "\n".join(lines)
+
+
+def headline(audit: Audit) -> str:
+    """One sentence: placement, norms, blocks."""
+    if not audit.sites:
+        blocks = _count(len(audit.blocks), "residual block")
+        return f"{audit.model}: no norm was found among {audit.operators} operators, and {blocks}."
+    named = f"placement '{audit.placement}'" if audit.placement else "a placement without a published name"
+    if not audit.blocks:
+        named = "norms without a residual"
+    slots = [site.slot for site in audit.sites]
+    ends = [slot for slot in ("embedding", "final") if slot in slots]
+    inner = in_order(slot.removeprefix("inner.") for slot in slots if slot.startswith("inner."))
+    more = [f"{_article(ends[0])} norm"] if len(ends) == 1 else ["embedding and final norms"] if ends else []
+    more += [f"inner norms ({', '.join(inner)})"] if inner else []
+    with_more = f", with {' and '.join(more)}" if more else ""
+    return (
+        f"{audit.model}: {named}{with_more}; {_count(len(audit.sites), 'norm')} in use, "
+        f"{_count(len(audit.blocks), 'residual block')}."
+    )
+
+
+def _article(slot: str) -> str:
+    return f"an {slot}" if slot[0] in "aeiou" else f"a {slot}"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n or 'no'} {noun}{'' if n == 1 else 's'}"
+
+
+def block_lines(blocks: Sequence[ResidualBlock]) -> list[tuple[str, str]]:
+    """Each distinct equation, and which blocks follow it."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for block in blocks:
+        groups.setdefault((block.equation, block.kind), []).append(block.module)
+    return [
+        (equation, f"{len(modules)} x {kind}, {folded(modules)}") for (equation, kind), modules in groups.items()
+    ]  # fmt: skip
+
+
+def folded(names: Iterable[str]) -> str:
+    """Names that differ only in numbers, as one pattern each."""
+    patterns: Counter[str] = Counter()
+    shown: dict[str, str] = {}
+    for name in names:
+        folded_name = pattern(name) or "the model"
+        patterns[folded_name] += 1
+        shown.setdefault(folded_name, name or "the model")
+    return ", ".join(name if count > 1 else shown[name] for name, count in patterns.items())
+
+
+def rows(sites: Sequence[Site]) -> list[tuple[str, ...]]:
+    """The table of sites, uses that differ only in numbers folded: norm, slot, kind, eps, variance, uses."""
+    groups: dict[tuple[str, ...], list[Site]] = {}
+    for site in sites:
+        eps = "-" if site.eps is None else f"{site.eps:.3g}"
+        groups.setdefault((pattern(site.name), site.slot, site.kind, eps, site.precision), []).append(site)
+    found = []
+    for (folded_name, slot, kind, eps, precision), members in groups.items():
+        measured = [site.variance for site in members if site.variance is not None]
+        spread = "-"
+        if measured:
+            spread = f"{min(low for low, _ in measured):.2g} to {max(high for _, high in measured):.2g}"
+        name = members[0].name if len({site.name for site in members}) == 1 else folded_name
+        found.append((name or "(model)", slot, kind, eps, precision, spread, str(len(members))))
+    return found
+
+
+HEADINGS = ("norm", "slot", "kind", "eps", "statistics", "variance", "uses")
+
+
+def table(sites: Sequence[Site]) -> list[tuple[str, ...]]:
+    """The headings and rows of the table, less columns that say nothing, as the variance of what was not measured."""
+    lines = [HEADINGS, *rows(sites)]
+    telling = [at for at in range(len(HEADINGS)) if any(line[at] != "-" for line in lines[1:])]
+    return [tuple(line[at] for at in telling) for line in lines]
+
+
+def _table(sites: Sequence[Site]) -> list[str]:
+    if not sites:
+        return []
+    lines = table(sites)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _unknown(unknown: Sequence[Unknown]) -> list[str]:
+    """What the audit does not understand, once for modules that differ only in numbers."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for each in unknown:
+        groups.setdefault((each.operator, each.reason), []).append(each.module)
+    lines = [f"not understood: {name} in {folded(modules)}: {reason}." for (name, reason), modules in groups.items()]
+    wrapped = [textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_long_words=False) for line in lines]
+    return ["", *(part for parts in wrapped for part in parts)] if lines else []
+
+
+def findings_line(findings: Sequence[Finding]) -> str:
+    """How many findings there are of each severity."""
+    counts = Counter(finding.severity for finding in findings)
+    return "findings: " + (", ".join(_count(n, severity) for severity, n in counts.items()) or "none")
+
+
+def _finding(finding: Finding) -> list[str]:
+    text = f"{finding.severity}: {finding.rule}: {finding.evidence} {finding.consequence} {finding.remedy}"
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)

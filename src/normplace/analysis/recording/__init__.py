@@ -1,0 +1,1 @@
+"""Record one forward pass: values, operators and module calls."""

@@ -1,0 +1,1 @@
+"""Find residual adds by dataflow."""

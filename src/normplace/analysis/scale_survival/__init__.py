@@ -1,0 +1,1 @@
+"""How much of a per-row scale survives each norm."""

@@ -1,0 +1,165 @@
+"""How far a model's output moves when the rows that norms read or return are rescaled.
+
+Exactly: one forward-mode derivative for each norm and side. By probes: the derivative is a vector u as long as the
+output, of which only the length is wanted; for random signs w, the mean of (w·u)² is |u|². One backward pass gives w·u
+for all norms at once, so the cost does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normplace.analysis.scale_survival.law import change, relative, slope
+from normplace.analysis.scale_survival.taps import Tap, Taps, first_tensor, fresh, is_channels_first
+from normplace.errors import UsageError
+
+Side = tuple[str, bool]  # a site's name, and whether its input is meant
+
+
+class NoGradient(Exception):
+    """Backward passes do not reach the norms of this model."""
+
+
+class Sensitivity:
+    """A model, its inputs, and the norms beside which its rows can be rescaled.
+
+    Args:
+        model: The model, a copy that may be changed.
+        inputs: What it is called with.
+        kwargs: The same by name.
+        taps: The norms.
+        kinds: The kind of each norm that the audit knows.
+        direction: How the rows' scalars change; see :func:`normplace.analysis.scale_survival.law.change`.
+        generator: Draws the rows whose scalar rises.
+        training: Whether the pass draws random numbers, which must then be the same in every pass.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        taps: Taps,
+        kinds: Mapping[str, str],
+        direction: str,
+        generator: torch.Generator | None,
+        training: bool,
+    ) -> None:
+        self.model, self.inputs, self.kwargs, self.taps = model, inputs, kwargs, taps
+        self.kinds, self.direction, self.generator, self.training = kinds, direction, generator, training
+        self._changes: dict[tuple[int, ...], Tensor] = {}
+
+    def inputs_of_norms(self) -> dict[str, list[Tensor]]:
+        """What each norm reads in one pass, call by call, in the order of the first calls."""
+        seen: dict[str, list[Tensor]] = {}
+
+        def keep(name: str, before: bool, x: Tensor) -> Tensor:
+            if before:
+                seen.setdefault(name, []).append(x.detach())
+            return x
+
+        with torch.no_grad():
+            self._output(keep)
+        return seen
+
+    def exact(self, names: Mapping[str, Any]) -> tuple[dict[Side, float], str]:
+        """The relative change of the output per unit, for each norm and side, and how it was found."""
+        found: dict[Side, float] = {}
+        methods = set()
+        for name in names:
+            for side in (True, False):
+                # Copied here, because a copy made under forward mode has no storage; a difference takes three passes.
+                copies = iter([fresh((self.inputs, self.kwargs)) for _ in range(4)])
+                value, derivative, method = slope(
+                    lambda log, name=name, side=side, copies=copies: self._rescaled(name, side, log, next(copies))
+                )
+                found[name, side] = relative(value, derivative)
+                methods.add(method)
+        return found, "jvp" if methods == {"jvp"} else "difference"
+
+    def _rescaled(self, name: str, side: bool, log: Tensor, given: tuple[Any, Any]) -> Tensor:
+        def scale(site: str, before: bool, x: Tensor) -> Tensor:
+            if (site, before) != (name, side):
+                return x
+            return x * (log.to(x.device) * self._change(site, x)).exp().to(x.dtype)
+
+        return self._output(scale, given)
+
+    def estimate(self, probes: int) -> tuple[dict[str, list[Tensor]], dict[Side, float]]:
+        """What each norm reads, and the change of the output per unit estimated from ``probes`` backward passes.
+
+        The relative standard error of the latter is about ``1 / sqrt(2 probes)``.
+
+        Raises:
+            NoGradient: If the norms run without gradients, or an operator has no backward pass.
+            UsageError: If the output is zero everywhere.
+        """
+        tapped: list[tuple[Side, Tensor]] = []
+
+        def split(name: str, before: bool, x: Tensor) -> Tensor:
+            if not torch.is_grad_enabled():
+                raise NoGradient
+            tapped.append(((name, before), x.clone() if x.requires_grad else x.detach().clone().requires_grad_()))
+            return tapped[-1][1]
+
+        self.model.requires_grad_(False)  # the gradients of weights are most of a backward pass
+        with torch.enable_grad():
+            output = self._output(split)
+        if not tapped:
+            return {}, {}
+        if not output.requires_grad:
+            raise NoGradient
+        size = float(torch.linalg.vector_norm(output.detach().double()))
+        if size == 0:
+            relative(output.detach(), output.detach())
+        totals: dict[Side, float] = {}
+        directions = [tensor.detach() * self._change(side[0], tensor).to(tensor.dtype) for side, tensor in tapped]
+        for weights in self._signs(output, probes):
+            try:
+                gradients = torch.autograd.grad(
+                    output, [tensor for _, tensor in tapped], weights, retain_graph=True, allow_unused=True
+                )
+            except RuntimeError as error:
+                raise NoGradient from error
+            projections: dict[Side, float] = {side: 0.0 for side, _ in tapped}
+            for (side, _), gradient, direction in zip(tapped, gradients, directions, strict=True):
+                if gradient is not None:
+                    projections[side] += float(torch.sum(gradient.double() * direction.double()))
+            for side, projection in projections.items():
+                totals[side] = totals.get(side, 0.0) + projection**2
+        seen: dict[str, list[Tensor]] = {}
+        for (name, before), tensor in tapped:
+            if before:
+                seen.setdefault(name, []).append(tensor.detach())
+        return seen, {side: math.sqrt(total / probes) / size for side, total in totals.items()}
+
+    def _signs(self, output: Tensor, probes: int) -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(probes):
+            drawn = torch.randint(2, output.shape, generator=generator, dtype=torch.int8)
+            yield drawn.to(output.device, output.dtype).mul_(2).sub_(1)
+
+    def _change(self, name: str, x: Tensor) -> Tensor:
+        if x.ndim < 2:
+            raise UsageError(f"a scalar per row needs rows of features, but a norm read {tuple(x.shape)}.")
+        axis = 1 if is_channels_first(self.taps.modules.get(name), self.kinds.get(name, ""), x) else -1
+        shape = list(x.shape)
+        shape[axis] = 1
+        if tuple(shape) not in self._changes:
+            rows = change(tuple(shape), self.direction, self.generator)
+            self._changes[tuple(shape)] = rows.to(x.device)
+        return self._changes[tuple(shape)]
+
+    def _output(self, tap: Tap, given: tuple[Any, Any] | None = None) -> Tensor:
+        inputs, kwargs = fresh((self.inputs, self.kwargs)) if given is None else given
+        with self.taps.active(tap):
+            if not self.training:
+                return first_tensor(self.model(*inputs, **kwargs))
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                return first_tensor(self.model(*inputs, **kwargs))

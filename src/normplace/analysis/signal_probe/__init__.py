@@ -1,0 +1,1 @@
+"""Activation and gradient statistics at every depth of a network."""

@@ -1,0 +1,71 @@
+"""Signals of a model while it trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from normplace.analysis.signal_probe.effective_lr import Optimizer
+from normplace.analysis.signal_probe.probe import Loss, Probe, Signals
+from normplace.analysis.signal_probe.trainer_hooks import TrainerHooks
+from normplace.errors import UsageError
+
+
+@dataclass(eq=False)
+class SignalsCallback(TrainerHooks):
+    """Measures a model on one fixed batch every few steps of training.
+
+    Pass it to Hugging Face's ``Trainer(callbacks=[…])`` or to Lightning's, or call it once in every step of a training
+    loop. The trainers measure before the first step and after every ``every`` steps, on the model and optimizer they
+    train, and send :meth:`Signals.scalars` to their loggers (TensorBoard, W&B, MLflow and so on).
+
+    The residual adds are looked for once. A measurement then costs one forward pass that is watched and, with a loss,
+    one that is differentiated, so that its share of the time is about two steps in ``every``.
+
+    Args:
+        batch: What the model is called with, as in :func:`normplace.signals`.
+        loss: From the model's output to a scalar, for gradients.
+        every: Steps between two measurements.
+
+    Raises:
+        UsageError: If ``every`` is not a positive whole number.
+
+    Example:
+        >>> import torch
+        >>> model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        >>> watch = SignalsCallback(torch.randn(2, 5, 8), every=10)
+        >>> for step in range(21):
+        ...     measured = watch(model, step)
+        >>> [step for step, _ in watch.history]
+        [0, 10, 20]
+    """
+
+    batch: Any
+    loss: Loss | None = None
+    every: int = 200
+    history: list[tuple[int, Signals]] = field(default_factory=list, init=False)
+    _probe: Probe = field(default_factory=Probe, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
+            raise UsageError(f"every must be a whole number of at least 1 step, got {self.every!r}.")
+
+    def __call__(self, model: nn.Module, step: int, optimizer: Optimizer | None = None) -> Signals | None:
+        """Measure, and keep what was measured in ``history``, where ``step`` is a multiple of ``every``.
+
+        Args:
+            model: The model as it is now.
+            step: The number of steps taken.
+            optimizer: Its optimizer, for ``effective_lr``.
+        """
+        if step % self.every:
+            return None
+        found = self._probe.measure(model, self.batch, self.loss, optimizer)
+        self.history.append((step, found))
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready form of the history."""
+        return {"history": [{"step": step, **found.to_dict()} for step, found in self.history]}

@@ -1,0 +1,78 @@
+"""The effective learning rate of a matrix: the size of its next update relative to its own norm.
+
+A norm directly behind a matrix W makes the network invariant to the scale of W, so only the direction of W matters and
+a step turns it by about ``‖ΔW‖ / ‖W‖`` (van Laarhoven 2017, arXiv 1706.05350). The gradient of such a matrix is itself
+proportional to ``1 / ‖W‖``. A gradient step of learning rate η therefore has ``‖ΔW‖ / ‖W‖ = η ‖g‖ / ‖W‖ ∝ η / ‖W‖²``,
+and a first step of Adam, which moves each of the n elements by η, ``η √n / ‖W‖``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normplace.analysis.recording.recorder import said_by
+from normplace.errors import UsageError
+
+Optimizer = torch.optim.Optimizer
+
+
+def unwrapped(optimizer: Any) -> Optimizer:
+    """The PyTorch optimizer itself, without the wrapper that Accelerate or Lightning puts around it.
+
+    Raises:
+        UsageError: If it is not an optimizer.
+    """
+    while isinstance(wrapped := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = wrapped
+    if not isinstance(optimizer, Optimizer):
+        raise UsageError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}.")
+    return optimizer
+
+
+def relative_update(parameter: nn.Parameter, gradient: Tensor, optimizer: Optimizer | None) -> Tensor:
+    """``‖ΔW‖ / ‖W‖`` of the update that follows from a gradient; nothing is changed.
+
+    Args:
+        parameter: The matrix W.
+        gradient: Its gradient.
+        optimizer: Takes the step on a copy of the matrix and its state. A parameter that it does not hold does not
+            move. None for a gradient step of learning rate 1, ``‖g‖ / ‖W‖``.
+
+    Raises:
+        UsageError: If the optimizer cannot update one matrix on its own, as L-BFGS cannot.
+    """
+    change = gradient.detach() if optimizer is None else _change(parameter, gradient, optimizer)
+    precise = torch.promote_types(parameter.dtype, torch.float32)
+    return torch.linalg.vector_norm(change, dtype=precise) / torch.linalg.vector_norm(parameter.detach(), dtype=precise)
+
+
+def _change(parameter: nn.Parameter, gradient: Tensor, optimizer: Optimizer) -> Tensor:
+    """What the optimizer's next step adds to a parameter."""
+    held = (group for group in optimizer.param_groups if any(one is parameter for one in group["params"]))
+    group = next(held, None)
+    if group is None:
+        return torch.zeros_like(parameter)
+    moved = nn.Parameter(parameter.detach().clone())
+    moved.grad = gradient.detach().clone()
+    trial: Any = object.__new__(type(optimizer))
+    # Schedulers replace `step` on the instance, and hooks belong to real steps: the copy has neither.
+    trial.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    trial._optimizer_step_pre_hooks, trial._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+    options = {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+    trial.param_groups = [{**options, "params": [moved]}]
+    trial.state = type(optimizer.state)(dict)
+    if parameter in optimizer.state:
+        trial.state[moved] = copy.deepcopy(optimizer.state[parameter])
+    try:
+        type(optimizer).step(trial)
+    except Exception as error:
+        raise UsageError(
+            f"{type(optimizer).__name__} cannot update one matrix on its own ({said_by(error)}): leave the optimizer "
+            "out, and the effective learning rate is that of a gradient step."
+        ) from error
+    return moved.detach() - parameter.detach()

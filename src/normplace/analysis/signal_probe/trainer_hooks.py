@@ -1,0 +1,90 @@
+"""The hooks by which Hugging Face's Trainer and Lightning's call a callback, without importing either.
+
+Both frameworks look hooks up by name, so a class that has the hooks is a callback. Hooks that are not defined here are
+taken from the framework's own callback class once the framework is loaded, so a new hook of a later version is a no-op
+and not an error.
+"""
+
+from __future__ import annotations
+
+import abc
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from normplace.analysis.signal_probe.effective_lr import Optimizer
+
+CALLBACK_CLASSES = (
+    ("transformers.trainer_callback", "TrainerCallback"),
+    ("lightning.pytorch", "Callback"),
+    ("pytorch_lightning", "Callback"),
+)
+
+
+class TrainerHooks(abc.ABC):
+    """Measures at the start of training and after every optimizer step, and sends flat scalars to the run's loggers."""
+
+    @abc.abstractmethod
+    def __call__(self, model: nn.Module, step: int, optimizer: Optimizer | None = None) -> Any:
+        """Measure, or return None where this step is not measured."""
+
+    def __getattr__(self, name: str) -> Any:
+        """The hooks that measure nothing, as the loaded frameworks define them."""
+        for base in () if name.startswith("__") else _loaded_classes():
+            if hasattr(base, name):
+                return _nothing if name.startswith("on_") else getattr(base(), name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Hugging Face: training begins or resumes."""
+        from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+
+        # A callback cannot reach the trainer's own reporters, so it has its own of the same kinds. They join the run
+        # that the trainer's have opened, since those come first.
+        self._reporters = [kind() for kind in get_reporting_integration_callbacks(args.report_to)]
+        for reporter in self._reporters:
+            reporter.on_train_begin(args, state, control, **given)
+        self.on_step_end(args, state, control, **given)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Hugging Face: an optimizer step is over."""
+        found = self(given["model"], state.global_step, given.get("optimizer"))
+        if found is None:
+            return
+        scalars = found.scalars()
+        state.log_history.append({**scalars, "step": state.global_step})
+        for reporter in self._reporters:
+            reporter.on_log(args, state, control, logs=dict(scalars), model=given["model"])
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Lightning: training begins or resumes."""
+        self.on_train_batch_end(trainer, pl_module)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
+        """Lightning: a batch is over, and with it a step unless gradients are still being accumulated."""
+        step = trainer.global_step
+        if getattr(self, "_measured", None) == (id(trainer), step):
+            return
+        self._measured = id(trainer), step
+        optimizer = trainer.optimizers[0] if len(trainer.optimizers) == 1 else None
+        found = self(pl_module, step, optimizer)
+        if found is not None:
+            for logger in trainer.loggers:
+                logger.log_metrics(found.scalars(), step=step)
+
+    @property
+    def state_key(self) -> str:
+        """Lightning's name of the callback's state, of which there is none."""
+        return type(self).__qualname__
+
+
+def _loaded_classes() -> Iterator[Any]:
+    for module, name in CALLBACK_CLASSES:
+        if (base := getattr(sys.modules.get(module), name, None)) is not None:
+            yield base
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """A hook at which there is nothing to do."""
