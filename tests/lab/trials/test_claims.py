@@ -13,14 +13,12 @@ from normplace.lab.trials.claims import (
     Check,
     Claim,
     State,
-    SuccessfulLines,
     Verdict,
-    by_seed,
     judge,
-    pick,
     sign_and_size,
 )
 from normplace.lab.trials.intervals import Bootstrap
+from normplace.lab.trials.per_seed import PerSeed, SuccessfulRecords
 from normplace.lab.trials.results import TrialRecord
 
 
@@ -36,7 +34,7 @@ def claim(*checks):
 
 
 def measure(metric):
-    return lambda rows: by_seed([row for row in rows if metric in row.metrics], metric)
+    return lambda records: PerSeed.of([record for record in records if metric in record.metrics], metric)
 
 
 HIGH = Check("high", measure("value"), at_least=1.0)
@@ -152,12 +150,9 @@ def test_a_check_has_one_threshold_or_a_window(fields):
         Check("check", measure("value"), **fields)
 
 
-def test_several_claims_share_what_was_picked():
-    rows = SuccessfulLines([*lines(CLEAR), replace(lines([1.0])[0], status="failed", seed=9)])
-    assert len(rows) == 5
-    assert pick(rows, "lines", seed=1) is pick(rows, "lines", seed=1)
-    assert pick(rows, "lines", seed=1) == pick(list(rows), "lines", seed=1) == [rows[1]]
-    assert judge(claim(HIGH), rows) == judge(claim(HIGH), list(rows))
+def test_a_list_and_successful_records_give_the_same_judgement():
+    records = lines(CLEAR)
+    assert judge(claim(HIGH), SuccessfulRecords(records)) == judge(claim(HIGH), records)
 
 
 def test_failed_lines_do_not_count():
@@ -166,8 +161,3 @@ def test_failed_lines_do_not_count():
     judgement = judge(claim(HIGH), rows + failed)
     assert judgement.verdict == Verdict.REPRODUCED
     assert str(judgement.measurements[0]) == "2 [2, 2], n=5"
-
-
-def test_a_check_that_mixes_variants_is_caught():
-    with pytest.raises(AssertionError, match="selects too little"):
-        by_seed(lines([1]) + lines([2]), "value")

@@ -42,12 +42,24 @@ def thinned(rows: Iterable[dict[str, Any]], position: str, near: float) -> list[
 
 
 def score_rows(groups: Iterable[Group], metric: str) -> list[dict[str, Any]]:
-    """Mean over seeds of a metric with its 95% interval, one row per group that has lines."""
+    """Mean over seeds of a metric with its 95% interval, one row per group that has records."""
     rows = []
-    for columns, lines in groups:
-        values = [value for line in lines if (value := line.metrics.get(metric)) is not None]
-        mean, low, high = interval(values)
-        if values:
-            edges = {"low": low, "high": high} if len(values) > 1 else {}
-            rows.append({**columns, "value": mean, **edges, "n": len(values)})
+    for columns, records in groups:
+        if numbers := mean_columns(record.metrics.get(metric) for record in records):
+            rows.append({**columns, **numbers})
     return rows
+
+
+def mean_columns(values: Iterable[float | None]) -> dict[str, float]:
+    """Mean of the values that are not None, its 95% interval if there are several, and their number; empty without any.
+
+    Example:
+        >>> mean_columns([2.0, None])
+        {'value': 2.0, 'n': 1}
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return {}
+    mean, low, high = interval(known)
+    ends = {"low": low, "high": high} if len(known) > 1 else {}
+    return {"value": mean, **ends, "n": len(known)}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from normplace.lab.trials.intervals import STUDENT, Interval, interval
+from normplace.lab.trials.per_seed import PerSeed, SuccessfulRecords, pick
 from normplace.lab.trials.results import TrialRecord
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "pick",
 ]
 
+SuccessfulLines = SuccessfulRecords
 Values = Mapping[int, float]
 Measure = Callable[[Sequence[TrialRecord]], Values]
 MOST_SEEDS = 1000
@@ -273,24 +275,6 @@ class Judgement:
         return Counter(measured.state for measured in self.counted)
 
 
-class SuccessfulLines(list[TrialRecord]):
-    """The lines that claims are judged by, which remember what was picked from them: many checks pick the same."""
-
-    def __init__(self, lines: Iterable[TrialRecord]) -> None:
-        super().__init__(line for line in lines if line.status == "ok")
-        self._picked: dict[tuple[object, ...], list[TrialRecord]] = {}
-        self._parts: dict[str, list[TrialRecord]] = {}
-        for line in self:
-            self._parts.setdefault(line.part, []).append(line)
-
-    def pick(self, part: str, fields: Mapping[str, object]) -> list[TrialRecord]:
-        """The lines of one part whose configuration has these values."""
-        key = (part, *sorted(fields.items(), key=lambda field: field[0]))
-        if key not in self._picked:
-            self._picked[key] = _picked(self._parts.get(part, []), part, fields)
-        return self._picked[key]
-
-
 def judge(claim: Claim, lines: Sequence[TrialRecord]) -> Judgement:
     """The verdict that the successful lines among ``lines`` give.
 
@@ -331,26 +315,6 @@ def _verdict(claim: Claim, measurements: Sequence[Measurement]) -> Verdict:
     return Verdict.NOT_REPRODUCED if State.FAILED in states else Verdict.UNDECIDED
 
 
-def pick(lines: Sequence[TrialRecord], part: str, **fields: object) -> list[TrialRecord]:
-    """The lines of one part whose configuration has these values."""
-    return lines.pick(part, fields) if isinstance(lines, SuccessfulLines) else _picked(lines, part, fields)
-
-
-def _picked(lines: Sequence[TrialRecord], part: str, fields: Mapping[str, object]) -> list[TrialRecord]:
-    chosen = [line for line in lines if line.part == part]
-    for key, value in fields.items():
-        chosen = [line for line in chosen if line.config.get(key) == value]
-    return chosen
-
-
 def by_seed(lines: Sequence[TrialRecord], metric: str) -> dict[int, float]:
-    """One metric per seed; a number that was not finite counts as NaN, which fails every check.
-
-    Two lines of one seed mean that the selection mixes variants, so that is refused.
-    """
-    values: dict[int, float] = {}
-    for line in lines:
-        assert line.seed not in values, f"two lines of seed {line.seed} match one check: it selects too little"
-        value = line.metrics.get(metric)
-        values[line.seed] = math.nan if value is None else value
-    return values
+    """One metric per seed; use :meth:`PerSeed.of`."""
+    return dict(PerSeed.of(lines, metric))

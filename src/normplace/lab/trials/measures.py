@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from normplace.lab.trials.claims import by_seed, pick
+from normplace.lab.trials.per_seed import PerSeed, pick, quotient
+
+__all__ = ["difference", "metric", "quotient", "ratio"]
 from normplace.lab.trials.results import TrialRecord
 
 Fields = Mapping[str, Any]
@@ -14,21 +15,14 @@ Fields = Mapping[str, Any]
 
 def metric(lines: Sequence[TrialRecord], part: str, name: str, chosen: Fields) -> dict[int, float]:
     """A metric of the trials whose configuration has the values ``chosen``, by seed."""
-    return by_seed(pick(lines, part, **chosen), name)
+    return dict(PerSeed.of(pick(lines, part, **chosen), name))
 
 
 def difference(lines: Sequence[TrialRecord], part: str, name: str, chosen: Fields, other: Fields) -> dict[int, float]:
     """A metric of one kind of trial less that of another of the same seed, by seed."""
-    ours, theirs = metric(lines, part, name, chosen), metric(lines, part, name, other)
-    return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
+    return dict(PerSeed(metric(lines, part, name, chosen)) - PerSeed(metric(lines, part, name, other)))
 
 
 def ratio(lines: Sequence[TrialRecord], part: str, name: str, chosen: Fields, other: Fields) -> dict[int, float]:
     """A metric of one kind of trial over that of another of the same seed, by seed."""
-    ours, theirs = metric(lines, part, name, chosen), metric(lines, part, name, other)
-    return {seed: quotient(ours[seed], theirs[seed]) for seed in ours if seed in theirs}
-
-
-def quotient(numerator: float, denominator: float) -> float:
-    """The quotient; NaN, which fails every check, where the denominator is 0."""
-    return numerator / denominator if denominator else math.nan
+    return dict(PerSeed(metric(lines, part, name, chosen)) / PerSeed(metric(lines, part, name, other)))
