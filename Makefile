@@ -18,7 +18,7 @@ demo: $(VENV)/.demo ## run the laptop-scale studies and write the report
 	$(BIN)/normplace study postdeg --scale laptop --out runs
 	$(BIN)/normplace study deepergcn --scale laptop --out runs
 	$(BIN)/normplace study causalrn --scale laptop --out runs
-	$(BIN)/normplace study peri-ln --scale laptop --out runs
+	$(BIN)/normplace study periln --scale laptop --out runs
 	$(BIN)/normplace report runs --out runs/report.html
 
 test: $(VENV)/.dev ## run every test

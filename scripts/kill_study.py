@@ -71,7 +71,7 @@ def check(run: Run, out: Path, reference: list[TrialRecord]) -> None:
     Raises:
         SystemExit: If they differ.
     """
-    lines = read_lines(out / run.file_name)
+    lines = read_lines(run.result_file(out))
     repeated = {key: count for key, count in Counter(line.hash for line in lines).items() if count > 1}
     problems = [f"trials recorded more than once: {repeated}"] if repeated else []
     problems += [] if facts(lines) == facts(reference) else ["the recorded numbers differ"]
@@ -98,13 +98,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         reference_out = Path(folder) / "uninterrupted"
         subprocess.run(command(run, reference_out), check=True, **QUIET)
-        reference = read_lines(reference_out / run.file_name)
+        reference = read_lines(run.result_file(reference_out))
         kills = finished = torn = 0
         while kills < arguments.kills:
             out = Path(folder) / f"round{finished}"
             while kills < arguments.kills and run_and_kill(run, out, chance.uniform(0.1, arguments.longest)):
                 kills += 1
-                torn += not _ends_whole(out / run.file_name)
+                torn += not _ends_whole(run.result_file(out))
             subprocess.run(command(run, out), check=True, **QUIET)
             check(run, out, reference)
             finished += 1

@@ -31,7 +31,8 @@ import normplace as npl
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 Entries = Iterator[tuple[str, Any]]
-NOT_COMPARED = {"seconds", "finished", "versions", "hardware", "crc"}
+NOT_COMPARED = {"seconds", "finished", "versions", "hardware", "crc32"}
+RENAMED_STUDIES = {"peri-ln": "periln"}
 
 
 def digest(*tensors: Tensor | None) -> str:
@@ -228,10 +229,9 @@ def trials(folder: Path) -> dict[str, Any]:
     for file in sorted(folder.rglob("*.jsonl")):
         for line in file.read_text().splitlines():
             record = {key: value for key, value in json.loads(line).items() if key not in NOT_COMPARED}
-            identity = json.dumps(
-                [record.get(key) for key in ("study", "part", "scale", "config", "seed")], sort_keys=True
-            )
-            made[f"{file.stem} {identity}"] = record
+            record["study"] = RENAMED_STUDIES.get(record["study"], record["study"])
+            identity = [record.get(key) for key in ("study", "part", "scale", "config", "seed")]
+            made[json.dumps(identity, sort_keys=True)] = record
     return made
 
 

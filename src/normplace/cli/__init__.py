@@ -78,7 +78,7 @@ def study(arguments: argparse.Namespace) -> int:
 
     chosen = load_study(arguments.study, STUDIES)
     run = Run(chosen, arguments.scale, parse_overrides([part.config for part in chosen.parts], arguments.set))
-    path = arguments.out / run.file_name
+    path = run.result_file(arguments.out)
     with closing(open_engine(arguments.engine, arguments.jobs, arguments.address)) as engine:
         lines = run.execute(arguments.out, engine, Progress(), arguments.part)
     failed = [line for line in lines if line.status == "failed"]

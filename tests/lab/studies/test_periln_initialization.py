@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from normplace import UsageError, studies
+from normplace import UsageError
+from normplace.lab import studies
 from normplace.lab.studies import STUDIES
 from normplace.lab.studies.periln import initialization
 from normplace.lab.studies.periln.initialization_claims import INITIALIZATION_CLAIMS, best_rate, gap
@@ -88,7 +89,7 @@ def test_each_variant_is_compared_at_its_best_rate():
 
 
 def test_the_page_shows_the_recorded_numbers():
-    path = Path(studies.__file__).parent / "periln" / "results" / "peri-ln-full.jsonl"
+    path = Path(studies.__file__).parent / "periln" / "results" / "periln-full.jsonl"
     lines = recorded_run(path, STUDIES).lines
     page = (Path(__file__).parents[3] / "docs" / "initialization.md").read_text()
     table = page.partition("<!-- table: initialization -->")[2].strip().splitlines()

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.lab import sample
 from tests.lab.sample import STUDY
 
 from normplace import UsageError
@@ -110,11 +111,28 @@ def test_a_recorded_run_is_found_again(tmp_path):
     assert recorded.damaged == []
     assert recorded.run.command == "normplace study sample --scale smoke --set slope=2.0"
     with pytest.raises(UsageError, match="unknown study 'sample'"):
-        recorded_run(path, {"extrapolation": ""})
+        recorded_run(path, {"causalrn": "normplace.lab.studies.causalrn:STUDY"})
 
 
 def test_a_study_name_cannot_leave_its_folder():
-    assert Run(dataclasses.replace(STUDY, name="../<b>up"), "smoke").file_name == ".._b_up-smoke.jsonl"
+    run = Run(dataclasses.replace(STUDY, name="../<b>up"), "smoke")
+    assert run.result_file(Path("out")) == Path("out/.._b_up-smoke.jsonl")
+
+
+def test_a_renamed_study_resumes_and_reads_its_old_file(tmp_path, monkeypatch):
+    recorded = execute(tmp_path)
+    renamed = dataclasses.replace(STUDY, name="renamed", aliases=("sample",))
+    monkeypatch.setattr(sample, "STUDY", renamed)
+    registry = {"renamed": STUDY.reference}
+    assert load_study("sample", registry) is renamed
+    counting = Counting()
+    assert Run(renamed, "smoke").execute(tmp_path, counting, Progress(io.StringIO())) == recorded
+    assert counting.ran == []
+    assert recorded_run(tmp_path / "sample-smoke.jsonl", registry).lines == recorded
+    fresh = Run(renamed, "smoke").execute(tmp_path / "fresh", counting, Progress(io.StringIO()))
+    assert [line.hash for line in fresh] == [line.hash for line in recorded]
+    assert {line.study for line in fresh} == {"renamed"}
+    assert (tmp_path / "fresh" / "renamed-smoke.jsonl").exists()
 
 
 def test_lines_that_the_plan_no_longer_has_do_not_count(tmp_path):
@@ -208,6 +226,7 @@ from pathlib import Path
 from normplace.lab.trials.engines import LocalEngine
 from normplace.lab.trials.progress import Progress
 from normplace.lab.trials.runner import Run
+from tests.lab import sample
 from tests.lab.sample import STUDY
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ STUDIES = {
     "causalrn": "normplace.lab.studies.causalrn:STUDY",
     "deepergcn": "normplace.lab.studies.deepergcn:STUDY",
     "extrapolation": "normplace.lab.studies.extrapolation:STUDY",
-    "peri-ln": "normplace.lab.studies.periln:STUDY",
+    "periln": "normplace.lab.studies.periln:STUDY",
     "postdeg": "normplace.lab.studies.postdeg:STUDY",
 }
 

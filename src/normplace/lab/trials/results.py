@@ -14,7 +14,7 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -173,20 +173,20 @@ class ResultFile:
 
     Args:
         path: The file; made with its folder when missing.
-        study: The study that every line must be of; any if None.
+        studies: Names of the study that every line must be of; any if empty.
         wanted: Hashes of the trials whose lines are kept in memory; all if None.
 
     Raises:
         UsageError: If it cannot be written, is in use, or holds something else.
     """
 
-    def __init__(self, path: Path, study: str | None = None, wanted: Container[str] | None = None) -> None:
+    def __init__(self, path: Path, studies: Sequence[str] = (), wanted: Container[str] | None = None) -> None:
         self.path = path
         self.recovered: Path | None = None
         self.latest = Latest()
         self._file = open_for_append(path)
         try:
-            self.damaged = self._read(study, wanted)
+            self.damaged = self._read(studies, wanted)
             if self.damaged:
                 self._set_aside(self.damaged)
             self._end_line()
@@ -202,7 +202,7 @@ class ResultFile:
         """The lines that count, one per trial."""
         return list(self.latest.values())
 
-    def _read(self, study: str | None, wanted: Container[str] | None) -> list[Damage]:
+    def _read(self, studies: Sequence[str], wanted: Container[str] | None) -> list[Damage]:
         """Choose the lines that count, and return the damaged ones."""
         damaged: list[Damage] = []
         usable = False
@@ -210,7 +210,7 @@ class ResultFile:
             if isinstance(entry, Damage):
                 damaged.append(entry)
                 continue
-            if study is not None and entry.study != study:
+            if studies and entry.study not in studies:
                 raise UsageError(f"{self.path} holds results of {entry.study!r}: choose another --out.")
             usable, self.latest.wanted = True, wanted  # from the second line on, so that the first is always parsed
             self.latest.add(entry)

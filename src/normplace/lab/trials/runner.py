@@ -24,7 +24,7 @@ from normplace.lab.trials.environment import hardware, versions
 from normplace.lab.trials.lines import SCALES, trial_hash
 from normplace.lab.trials.progress import Progress
 from normplace.lab.trials.results import Damage, Latest, ResultFile, TrialRecord, finite, fitting, not_results, scan
-from normplace.lab.trials.study import Study, resolve
+from normplace.lab.trials.study import Study, named_study, resolve
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,19 @@ class Run:
         if "seed" in self.overrides:
             raise UsageError("the seed is part of the plan and cannot be overridden: claims are judged over all seeds.")
 
-    @property
-    def file_name(self) -> str:
-        """The name of its result file; changed settings go to a file of their own."""
-        parts = [re.sub(r"[^\w.-]+", "_", self.study.name), self.scale]
+    def result_file(self, out: Path) -> Path:
+        """The path of the result file; runs with different overrides have different files.
+
+        A file that was written under a former name of the study is used if there is no newer one.
+        """
+        parts = [self.scale]
         if self.overrides:
             text = json.dumps(self.overrides, sort_keys=True)
             parts.append(hashlib.sha256(text.encode()).hexdigest()[:8])
-        return "-".join(parts) + ".jsonl"
+        suffix = "-".join(parts) + ".jsonl"
+        stems = [re.sub(r"[^\w.-]+", "_", name) for name in self.study.names]
+        paths = [out / f"{stem}-{suffix}" for stem in stems]
+        return next((path for path in paths if path.exists()), paths[0])
 
     @property
     def command(self) -> str:
@@ -100,7 +105,7 @@ class Run:
                 fields = config_dict(config)
                 if own:
                     fields = config_dict(config_from_dict(part.config, {**fields, **own}))
-                key = trial_hash(self.study.name, part.name, fields)
+                key = trial_hash(self.study.hash_name, part.name, fields)
                 if key in planned:
                     raise UsageError(f"these overrides make trials of {self.study.name!r} alike: set other keys.")
                 planned[key] = Trial(self.study.reference, part.name, self.scale, fields, dict(self.overrides))
@@ -121,7 +126,7 @@ class Run:
         wanted = {self.study.part(name).name for name in parts} or {part.name for part in self.study.parts}
         every = self.plan()
         planned = {key: trial for key, trial in every.items() if trial.part in wanted}
-        with ResultFile(out / self.file_name, self.study.name, every) as results:
+        with ResultFile(self.result_file(out), self.study.names, every) as results:
             if results.recovered:
                 progress.note(_recovery(results.damaged, results.recovered))
             done = {key for key, line in results.latest.items() if line.status == "ok"}
@@ -189,7 +194,7 @@ def _line(trial: Trial, study: Study, status: str, seconds: float, **measured: A
         study=study.name,
         part=trial.part,
         scale=trial.scale,
-        hash=config_hash(study.name, trial.part, config),
+        hash=config_hash(study.hash_name, trial.part, config),
         config=dict(trial.config),
         seed=trial.config["seed"],
         status=status,
@@ -236,9 +241,7 @@ def recorded_run(path: Path, registry: Mapping[str, str]) -> Recorded:
     if first is None:
         whole = [damage for damage in damaged if not damage.torn]
         raise not_results(whole[0]) if whole else UsageError(f"{path} has no results yet: run the study first.")
-    if first.study not in registry:
-        raise unknown("study", first.study, registry)
-    run = Run(resolve(registry[first.study]), first.scale, first.overrides)
+    run = Run(named_study(first.study, registry), first.scale, first.overrides)
     with fitting(path):
         planned = run.plan()
     chosen.wanted = planned

@@ -83,6 +83,8 @@ class Study:
         parts: Its kinds of trial.
         claims: Declared before the runs.
         figures: From lines to figures.
+        aliases: Former names, oldest first. The command line and result files may still use them. Trial hashes use the
+            oldest name, so that a renamed study still recognizes its recorded trials.
     """
 
     name: str
@@ -93,6 +95,17 @@ class Study:
     parts: tuple[Part, ...]
     claims: tuple[Claim, ...]
     figures: Callable[[Sequence[TrialRecord]], Sequence[Figure]]
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The current name, then the former ones."""
+        return (self.name, *self.aliases)
+
+    @property
+    def hash_name(self) -> str:
+        """The name that trial hashes contain."""
+        return self.aliases[0] if self.aliases else self.name
 
     def part(self, name: str) -> Part:
         """The part called ``name``.
@@ -116,9 +129,26 @@ def load_study(name: str, registry: Mapping[str, str]) -> Study:
     Raises:
         UsageError: If there is none.
     """
-    if name not in registry and ":" not in name:
-        raise unknown("study", name, registry)
-    return resolve(registry.get(name, name))
+    return resolve(name) if ":" in name else named_study(name, registry)
+
+
+def named_study(name: str, registry: Mapping[str, str]) -> Study:
+    """The registered study of that name or former name.
+
+    Args:
+        name: A key of ``registry``, or an alias of one of its studies.
+        registry: References by name.
+
+    Raises:
+        UsageError: If no registered study has this name.
+    """
+    if name in registry:
+        return resolve(registry[name])
+    for reference in registry.values():
+        study = resolve(reference)
+        if name in study.aliases:
+            return study
+    raise unknown("study", name, registry)
 
 
 def resolve(reference: str) -> Study:

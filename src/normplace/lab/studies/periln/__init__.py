@@ -6,7 +6,8 @@ from normplace.lab.studies.periln.figures import figures
 from normplace.lab.trials.study import Study
 
 STUDY = Study(
-    name="peri-ln",
+    name="periln",
+    aliases=("peri-ln",),
     title="Norms around each sublayer keep variance and gradients even",
     paper="Kim et al., Peri-LN: Revisiting Normalization Layer in the Transformer Architecture, arXiv 2502.02732",
     summary=(
