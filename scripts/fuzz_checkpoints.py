@@ -33,7 +33,7 @@ import torch
 from safetensors import safe_open
 
 from normplace.cli import main as command
-from normplace.lab.train.config import Network, Recipe
+from normplace.lab.train.config import NetworkConfig, TrainConfig
 from normplace.lab.train.language import train_language
 from normplace.models.weights import read_sealed, seal, write_tensors
 
@@ -62,10 +62,10 @@ def train_and_stop(folder: Path) -> None:
 
     torch.set_num_threads(1)
     small = {"context": 8, "batch": 4, "device": "cpu", "evaluate_rows": 8, "peak_tflops": 1.0, "evaluate_every": 12}
-    recipe = Recipe(steps=STEPS, checkpoint_every=EVERY, **small)
+    recipe = TrainConfig(steps=STEPS, checkpoint_every=EVERY, **small)
     with contextlib.suppress(Stopped):
         train_language(
-            Network(dim=16, depth=1, heads=2), recipe, folder / "run", text=[str(folder / "text")], watch=watch
+            NetworkConfig(dim=16, depth=1, heads=2), recipe, folder / "run", text=[str(folder / "text")], watch=watch
         )
 
 

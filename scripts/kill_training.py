@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from normplace.lab.train import checkpoint
-from normplace.lab.train.distributed import World
+from normplace.lab.train.distributed import ProcessGroup
 from normplace.lab.train.log import FILE, read_log
 
 CHECKPOINT_EVERY = 5
@@ -76,7 +76,7 @@ def check_readable(out: Path) -> int:
     newest = checkpoint.newest(out / "checkpoints")
     if newest is None:
         return 0
-    checkpoint.verify(newest, World(0, 1, torch.device("cpu"), joined=False))
+    checkpoint.verify(newest, ProcessGroup(0, 1, torch.device("cpu"), joined=False))
     return checkpoint.read_manifest(newest)["step"]
 
 

@@ -18,7 +18,7 @@ import torch
 
 from normplace._shared.device import pick_device
 from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.train.sequence import SequenceTraining, fit_sequence, likeliest
+from normplace.lab.train.sequence import SequenceTraining, fit_sequence, predict_tokens
 from normplace.models import CausalRN
 from normplace.models.sequence import count_parameters, load_sequence, save_sequence
 
@@ -47,7 +47,7 @@ def main() -> int:
 
     def watch(step: int) -> bool:
         batch = task.draw(CHECKED, generator)
-        scores = task.judge(likeliest(model, batch.inputs), batch)
+        scores = task.judge(predict_tokens(model, batch.inputs), batch)
         character, string = (float(value.mean()) for value in (scores.character, scores.string))
         print(f"step {step}, {time.perf_counter() - begun:.0f} s: characters {character:.3f}, strings {string:.3f}")
         return string == 1

@@ -12,7 +12,7 @@ from tests.models.test_graph_stack import RING, SumConv, features
 from torch.nn.parallel import DistributedDataParallel
 
 from normplace import Scale, UsageError
-from normplace.lab.train.distributed import leave
+from normplace.lab.train.distributed import exit_now
 from normplace.models import Dropout, GraphStack
 from normplace.models.depth import segment_length
 
@@ -211,7 +211,7 @@ def _worker(rank: int, folder: str) -> None:
             torch.save({name: p.grad for name, p in net.module.named_parameters()}, f"{folder}/{memory}.pt")
     dist.barrier()
     dist.destroy_process_group()
-    leave()
+    exit_now()
 
 
 def test_two_processes_give_the_gradients_of_one(tmp_path):

@@ -164,7 +164,7 @@ WORKER = """
 import sys, torch
 from torch.nn.parallel import DistributedDataParallel
 from normplace.models import GENConv
-from normplace.lab.train.distributed import leave
+from normplace.lab.train.distributed import exit_now
 rank, folder = int(sys.argv[1]), sys.argv[2]
 torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
 torch.manual_seed(0)
@@ -174,7 +174,7 @@ net(x, edges).square().sum().backward()
 if rank == 0:
     torch.save({name: p.grad for name, p in net.module.named_parameters()}, f"{folder}/grads.pt")
 torch.distributed.destroy_process_group()
-leave()
+exit_now()
 """
 
 

@@ -221,10 +221,10 @@ def train(arguments: argparse.Namespace) -> int:
     Several processes share the work: torchrun --nproc-per-node 2 -m normplace train
     """
     from normplace.lab.train.command import execute
-    from normplace.lab.train.config import Network, Recipe
+    from normplace.lab.train.config import NetworkConfig, TrainConfig
     from normplace.lab.trials.config import parse_overrides
 
-    return execute(arguments, parse_overrides([Network, Recipe], arguments.set))
+    return execute(arguments, parse_overrides([NetworkConfig, TrainConfig], arguments.set))
 
 
 def doctor(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from normplace.cli import main
 from normplace.errors import UsageError
-from normplace.lab.train.config import Network, Recipe
+from normplace.lab.train.config import NetworkConfig, TrainConfig
 
 OUT_OF_RANGE = [
     *((name, value) for name in ("context", "batch", "accumulate", "steps", "patience") for value in (0, -1)),
@@ -25,10 +25,10 @@ OUT_OF_RANGE = [
 @pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
 def test_a_recipe_out_of_range_is_one_sentence(name, value):
     with pytest.raises(UsageError, match=rf"^{name} must be [^\n]*, got [^\n]*\.$"):
-        Recipe(**{name: value})
+        TrainConfig(**{name: value})
 
 
-@pytest.mark.parametrize("kind", [Network, Recipe])
+@pytest.mark.parametrize("kind", [NetworkConfig, TrainConfig])
 def test_no_field_takes_another_type(kind):
     for field in dataclasses.fields(kind):
         for value in (None, "x" if field.type != "str" else 3, [1], {}, math.nan, 1 if field.type == "bool" else True):
@@ -41,7 +41,7 @@ def test_no_field_takes_another_type(kind):
 @pytest.mark.parametrize(("name", "value"), [("dim", 0), ("depth", -1), ("heads", 0), ("key_value_heads", -1)])
 def test_a_network_out_of_range_is_one_sentence(name, value):
     with pytest.raises(UsageError, match=f"^{name} must be at least"):
-        Network(**{name: value})
+        NetworkConfig(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_a_network_out_of_range_is_one_sentence(name, value):
         (["--set", "weight_decay=-1"], "weight_decay must be at least 0"),
         (["--rate", "inf"], "rate must be above 0, got inf"),
         (["--rate", "nan"], "rate takes a number, got nan"),
-        (["--device", "meta"], "the device 'meta' cannot train"),
+        (["--device", "meta"], "device 'meta' is not supported"),
         (["--device", "cuda:x"], "unknown device 'cuda:x'"),
-        (["--device", "cpu:3"], "the device 'cpu:3' is not there"),
+        (["--device", "cpu:3"], "device 'cpu:3' does not exist"),
         (["--dim", "100000000"], "parameters or more needs at least"),
-        (["--depth", "100000000"], "parameters or more needs at least"),
+        (["--depth", "100000000"], "depth must be at most 100,000"),
         (["--context", "1", "--batch", "1000000000000"], "rows of 1 positions need at least"),
         (["--text", ""], "'' does not name a text"),
         (["--text", "x" * 5000], "cannot be read (File name too long)"),
@@ -73,4 +73,4 @@ def test_bad_options_are_one_sentence(tmp_path, monkeypatch, capsys, words, comp
 
 
 def test_the_largest_seed_trains(tmp_path):
-    assert Recipe(seed=2**62 - 1).seed + 4096 < 2**63
+    assert TrainConfig(seed=2**62 - 1).seed + 4096 < 2**63

@@ -129,6 +129,6 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
 
 def test_without_torchrun_there_is_one_process(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with join("cpu") as world:
-        assert (world.rank, world.size, world.joined, world.first) == (0, 1, False, True)
-        assert world.everyone("word") == ["word"]
+    with join("cpu") as group:
+        assert (group.rank, group.size, group.joined, group.first) == (0, 1, False, True)
+        assert group.all_gather("word") == ["word"]

@@ -10,14 +10,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from normplace.errors import UsageError
-from normplace.lab.train.config import Network, Recipe
+from normplace.lab.train.config import NetworkConfig, TrainConfig
 from normplace.lab.train.corpus import load_corpus
-from normplace.lab.train.data import held_out_rows
-from normplace.lab.train.distributed import World, distribute
+from normplace.lab.train.data import held_out_sequences
+from normplace.lab.train.distributed import ProcessGroup, distribute
 from normplace.lab.train.language import train_language
 from normplace.models.transformer import load
 
-SMALL = Network(dim=16, depth=1, heads=2)
+SMALL = NetworkConfig(dim=16, depth=1, heads=2)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_the_result_is_that_of_the_weights_it_wrote(tmp_path, text):
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
     assert result["text"]["sha256"] == hashlib.sha256((tmp_path / "text.txt").read_bytes()).hexdigest()
     model = load(tmp_path / "run" / "model")
-    rows = held_out_rows(load_corpus([text]).held_out, 8, 8)
+    rows = held_out_sequences(load_corpus([text]).held_out, 8, 8)
     with torch.no_grad():
         nats = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()).item()
     assert result["held_out"] == pytest.approx(nats, abs=1e-5)
@@ -51,9 +51,9 @@ def test_a_diverged_run_has_a_result_and_no_weights(tmp_path, text):
 
 
 def test_learned_positions_are_as_many_as_asked_for(tmp_path, text):
-    asked = Network(dim=16, depth=1, heads=2, positions="learned")
+    asked = NetworkConfig(dim=16, depth=1, heads=2, positions="learned")
     assert asked.config(256, 8).positions.length == 8
-    longer = Network(dim=16, depth=1, heads=2, positions="learned", length=4)
+    longer = NetworkConfig(dim=16, depth=1, heads=2, positions="learned", length=4)
     with pytest.raises(UsageError, match="8 positions are longer than the 4 the network has learned"):
         train_language(longer, recipe(), tmp_path / "run", text=[text])
 
@@ -78,7 +78,7 @@ def test_a_run_without_safetensors_is_refused_before_it_starts(tmp_path, text, m
 )
 def test_a_recipe_that_cannot_be_is_refused(change, complaint):
     with pytest.raises(UsageError, match=complaint):
-        Recipe(**change)
+        TrainConfig(**change)
 
 
 def test_a_compiled_network_computes_the_same(monkeypatch):
@@ -90,7 +90,7 @@ def test_a_compiled_network_computes_the_same(monkeypatch):
 
     monkeypatch.setattr(nn.Module, "compile", compile_simply)
     model, plain = network(), network()
-    assert distribute(model, World(0, 1, torch.device("cpu"), joined=False), "fsdp", compiled=True) is model
+    assert distribute(model, ProcessGroup(0, 1, torch.device("cpu"), joined=False), "fsdp", compiled=True) is model
     assert compiled == [model]
     ids = torch.arange(10).view(2, 5)
     torch.testing.assert_close(model(ids), plain(ids), atol=1e-6, rtol=0)

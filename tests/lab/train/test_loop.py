@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from normplace.errors import UsageError
 from normplace.lab.train import checkpoint
-from normplace.lab.train.data import Windows
-from normplace.lab.train.distributed import World
+from normplace.lab.train.data import TokenWindows
+from normplace.lab.train.distributed import ProcessGroup
 from normplace.lab.train.log import read_log
 from normplace.lab.train.loop import fit
 from normplace.models.transformer import PositionConfig
@@ -22,14 +22,14 @@ def losses(out):
     return {line["step"]: line["loss"] for line in read_log(out) if line["event"] == "step"}
 
 
-def trained(out, placement="peri", world=ALONE, watch=None, **changes):
-    return fit(network(placement), corpus(), recipe(**changes), out, world, watch=watch)
+def trained(out, placement="peri", group=ALONE, watch=None, **changes):
+    return fit(network(placement), corpus(), recipe(**changes), out, group, watch=watch)
 
 
 def test_the_steps_are_adamw_on_the_rows_in_order(tmp_path):
     asked = recipe(weight_decay=0.3, clip=0.5)
     course = fit(network(), corpus(), asked, tmp_path, ALONE)
-    model, rows = network(), Windows(corpus().train, 8, asked.seed)
+    model, rows = network(), TokenWindows(corpus().train, 8, asked.seed)
     first, second = ({p: torch.zeros_like(p) for p in model.parameters()} for _ in range(2))
     expected = []
     for step in range(8):
@@ -193,7 +193,7 @@ def test_other_text_and_shapes_in_the_same_folder_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "world", "changes", "complaint"),
+    ("model", "group", "changes", "complaint"),
     [
         ({"positions": PositionConfig("learned", length=7)}, 1, {}, "8 positions are longer than the 7"),
         ({}, 3, {}, "4 rows cannot be shared by 3 processes in 1 equal parts"),
@@ -201,8 +201,8 @@ def test_other_text_and_shapes_in_the_same_folder_are_refused(tmp_path):
         ({}, 4, {"evaluate_rows": 2}, "cannot be shared by 4 processes: give more text"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_the_first_step(tmp_path, model, world, changes, complaint):
-    processes = World(0, world, torch.device("cpu"), joined=False)
+def test_what_does_not_fit_is_refused_before_the_first_step(tmp_path, model, group, changes, complaint):
+    processes = ProcessGroup(0, group, torch.device("cpu"), joined=False)
     with pytest.raises(UsageError, match=complaint):
         fit(network(**model), corpus(), recipe(**changes), tmp_path / "run", processes)
     assert not (tmp_path / "run").exists()

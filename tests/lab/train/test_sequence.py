@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from normplace import UsageError
 from normplace.lab.tasks.sequences import Batch, FixedCopy
-from normplace.lab.train.sequence import AHEAD, SequenceTraining, bits_per_token, fit_sequence, likeliest
+from normplace.lab.train.sequence import AHEAD, SequenceTraining, bits_per_token, fit_sequence, predict_tokens
 from normplace.models import CausalRN
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -73,7 +73,7 @@ def test_a_look_sees_the_model_in_evaluation_mode_and_can_end_training():
 
     course = fit_sequence(model, FixedCopy(3), SequenceTraining(50, 2, 0.1, every=3), generator(), watch)
     assert looks == course.steps == [3, 6]
-    assert course.trained == 6
+    assert course.steps_taken == 6
     assert model.modes == [True] * 3 + [False] + [True] * 3 + [False]
     assert not model.training
 
@@ -107,7 +107,7 @@ def test_a_small_causalrn_learns_to_copy():
     model = CausalRN(task.vocab_size, 32, 1, context=task.context)
     fit_sequence(model, task, SequenceTraining(150, 32, 1e-2, warm_up=10), generator())
     batch = task.draw(64, generator(1))
-    assert task.judge(likeliest(model, batch.inputs, rows=10), batch).string.mean() > 0.95
+    assert task.judge(predict_tokens(model, batch.inputs, batch_size=10), batch).string.mean() > 0.95
     decoded = model.generate(task.prompts(batch), 5)[:, -5:]
     assert task.judge(decoded, batch).string.mean() > 0.95
 

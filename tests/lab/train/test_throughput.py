@@ -5,7 +5,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from normplace.lab.train.throughput import Meter, flops_per_token, measured_peak
+from normplace.lab.train.throughput import ThroughputMeter, flops_per_token, measured_peak
 from normplace.models.transformer import AttentionConfig, HeadConfig, Transformer, TransformerConfig
 
 SHAPES = {"attention": AttentionConfig(heads=4, key_value_heads=2)}
@@ -34,7 +34,7 @@ def test_a_network_of_another_kind_is_counted_by_its_weights():
 def test_the_meter_goes_by_the_median_step(monkeypatch):
     times = iter([0.0, 1.0, 3.0, 103.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
-    meter = Meter(tokens=100, flops=4.0, peak=1000.0)
+    meter = ThroughputMeter(tokens=100, flops=4.0, peak=1000.0)
     assert meter.tokens_per_second is None
     meter.begin()
     assert [meter.step() for _ in range(3)] == [1.0, 2.0, 100.0]

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from normplace.lab.train.config import Recipe
+from normplace.lab.train.config import TrainConfig
 from normplace.lab.train.corpus import Corpus
-from normplace.lab.train.distributed import World
+from normplace.lab.train.distributed import ProcessGroup
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
 
-ALONE = World(0, 1, torch.device("cpu"), joined=False)
+ALONE = ProcessGroup(0, 1, torch.device("cpu"), joined=False)
 
 
 def corpus(tokens: int = 2000) -> Corpus:
@@ -29,7 +29,7 @@ def network(placement: str = "peri", **changes: Any) -> Transformer:
     return Transformer(config, generator=torch.Generator().manual_seed(0))
 
 
-def recipe(**changes: Any) -> Recipe:
+def recipe(**changes: Any) -> TrainConfig:
     """A few steps of four rows."""
     small = {
         "context": 8,
@@ -40,4 +40,4 @@ def recipe(**changes: Any) -> Recipe:
         "peak_tflops": 1.0,
         "device": "cpu",
     }
-    return Recipe(**{**small, "evaluate_every": 4, "checkpoint_every": 4, **changes})
+    return TrainConfig(**{**small, "evaluate_every": 4, "checkpoint_every": 4, **changes})

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from normplace import fusing, stack
-from normplace.lab.train.distributed import leave
+from normplace.lab.train.distributed import exit_now
 
 
 def parts(model, way):
@@ -53,4 +53,4 @@ def main(rank: int, meeting: str) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), sys.argv[2])
-    leave()
+    exit_now()

@@ -9,9 +9,9 @@ from torch import nn
 
 from normplace._shared.resources import available_memory, in_words
 from normplace.errors import UsageError
-from normplace.lab.train.config import Recipe
+from normplace.lab.train.config import TrainConfig
 from normplace.lab.train.corpus import Corpus
-from normplace.lab.train.distributed import World
+from normplace.lab.train.distributed import ProcessGroup
 from normplace.models.transformer import Transformer, TransformerConfig
 
 WEIGHT_BYTES = 4
@@ -19,15 +19,15 @@ LAYER_BYTES = 20_000
 """What the modules of a layer take beside their weights."""
 
 
-def check_fit(model: nn.Module, corpus: Corpus, recipe: Recipe, world: World) -> None:
+def check_fit(model: nn.Module, corpus: Corpus, recipe: TrainConfig, group: ProcessGroup) -> None:
     """Refuse to train when text, network, recipe and processes do not fit together.
 
     Raises:
         UsageError: If so, by the first thing that does not fit.
     """
-    rows = recipe.accumulate * world.size
+    rows = recipe.accumulate * group.size
     if recipe.batch % rows:
-        shared = f"{world.size} processes" if world.size > 1 else "one process"
+        shared = f"{group.size} processes" if group.size > 1 else "one process"
         raise UsageError(
             f"a batch of {recipe.batch} rows cannot be shared by {shared} in {recipe.accumulate} equal parts each: "
             f"make it a multiple of {rows}, or start another number of processes."
@@ -46,14 +46,14 @@ def check_fit(model: nn.Module, corpus: Corpus, recipe: Recipe, world: World) ->
             )
     held_out = (len(corpus.held_out) - 1) // recipe.context
     judged = min(held_out, recipe.evaluate_rows)
-    if 0 < judged < world.size:
+    if 0 < judged < group.size:
         raise UsageError(
-            f"{judged} rows of held-out text cannot be shared by {world.size} processes: give more text, lower "
+            f"{judged} rows of held-out text cannot be shared by {group.size} processes: give more text, lower "
             "context, or raise evaluate_rows."
         )
 
 
-def check_memory(config: TransformerConfig, recipe: Recipe, world: World) -> None:
+def check_memory(config: TransformerConfig, recipe: TrainConfig, group: ProcessGroup) -> None:
     """Refuse a network or batch that cannot fit into memory, before anything of it is built.
 
     What is counted is a lower bound: two square matrices a layer and the embedding; on a CPU their gradients and two
@@ -66,14 +66,14 @@ def check_memory(config: TransformerConfig, recipe: Recipe, world: World) -> Non
     if left is None:
         return
     weights = config.vocabulary * config.dim + 2 * config.depth * config.dim**2
-    on_cpu = world.device.type == "cpu"
+    on_cpu = group.device.type == "cpu"
     needed = WEIGHT_BYTES * weights * (1 + on_cpu * 3) + LAYER_BYTES * config.depth
     if needed > left:
         raise UsageError(
             f"a network of {weights:,} parameters or more needs at least {in_words(needed)} of memory, of which "
             f"{in_words(left)} are left: lower dim or depth."
         )
-    rows = -(-recipe.batch // (recipe.accumulate * world.size))
+    rows = -(-recipe.batch // (recipe.accumulate * group.size))
     needed = WEIGHT_BYTES * rows * recipe.context * config.vocabulary
     if on_cpu and needed > left:
         raise UsageError(

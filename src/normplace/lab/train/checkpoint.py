@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError
-from normplace.lab.train.distributed import World, inner
+from normplace.lab.train.distributed import ProcessGroup, inner
 from normplace.lab.train.manifest import (
     FORMAT,
     LATEST,
@@ -61,7 +61,12 @@ class Rows:
 
 
 def save(
-    folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, said: dict[str, Any], world: World
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    said: dict[str, Any],
+    group: ProcessGroup,
 ) -> None:
     """Write the checkpoint of a step, with the hash of every file.
 
@@ -71,25 +76,25 @@ def save(
         model: From :func:`normplace.lab.train.distributed.distribute`.
         optimizer: Its optimizer.
         said: What else is to be kept, JSON-ready.
-        world: The processes.
+        group: The processes.
 
     Raises:
         UsageError: If it cannot be written; those before it are as they were.
     """
     whole = folder / folder_name(step)
     part = whole.with_suffix(PART)
-    with _together(world, part, step):
-        if world.first:
+    with _together(group, part, step):
+        if group.first:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
     written: list[tuple[str, dict[str, Any]]] = []
-    with _together(world, part, step):
-        path = part / file_name(world.rank)
-        written.append((path.name, describe_file(path, _write(path, _held(model, optimizer, world), world))))
-    files = dict(one for share in world.everyone(written) for one in share)
-    with _together(world, part, step):
-        if world.first:
-            manifest = {**said, "format": FORMAT, "step": step, "processes": world.size, "files": files}
+    with _together(group, part, step):
+        path = part / file_name(group.rank)
+        written.append((path.name, describe_file(path, _write(path, _held(model, optimizer, group), group))))
+    files = dict(one for share in group.all_gather(written) for one in share)
+    with _together(group, part, step):
+        if group.first:
+            manifest = {**said, "format": FORMAT, "step": step, "processes": group.size, "files": files}
             with (part / MANIFEST).open("w") as file:
                 json.dump(seal(manifest), file)
                 _sync(file)
@@ -97,27 +102,27 @@ def save(
 
 
 @contextmanager
-def _together(world: World, part: Path, step: int) -> Iterator[None]:
+def _together(group: ProcessGroup, part: Path, step: int) -> Iterator[None]:
     """Refuse in every process when one cannot write what the block writes."""
     problem = None
     try:
         yield
     except OSError as error:
         problem = error.strerror or str(error)
-    reason = next((said for said in world.everyone(problem) if said is not None), None)
+    reason = next((said for said in group.all_gather(problem) if said is not None), None)
     if reason is None:
         return
-    if world.first:
+    if group.first:
         shutil.rmtree(part, ignore_errors=True)
     before = newest(part.parent)
     intact = f"{before.name} is intact, so free space and run the same command again" if before else "there is none yet"
     raise UsageError(f"the checkpoint of step {step} cannot be written to {part.parent} ({reason}): {intact}.")
 
 
-def _write(path: Path, held: dict[str, Rows], world: World) -> str:
+def _write(path: Path, held: dict[str, Rows], group: ProcessGroup) -> str:
     """Write what a process holds, and return the SHA-256 of the file."""
     tensors = {key: rows.values for key, rows in held.items()}
-    tensors |= {RANDOM + device: state for device, state in _random_state(world.device).items()}
+    tensors |= {RANDOM + device: state for device, state in _random_state(group.device).items()}
     rows = {key: [rows.first, rows.total] for key, rows in held.items()}
     with path.open("wb") as file:
         sha256 = write_tensors(file, tensors, {"rows": json.dumps(rows)})
@@ -143,33 +148,33 @@ def _publish(folder: Path, part: Path, whole: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def load(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
+def load(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, group: ProcessGroup) -> None:
     """Put back weights, the optimizer's state and the RNG state, once all files have been compared with their hashes.
 
     Args:
         checkpoint: One of :func:`newest`.
         model: As for :func:`save`; of the same names, shapes and dtypes.
         optimizer: Its optimizer, new.
-        world: The processes; as many as wrote the checkpoint, or not.
+        group: The processes; as many as wrote the checkpoint, or not.
 
     Raises:
         UsageError: If the checkpoint is damaged, or of another network; the model is not changed then.
     """
-    verify(checkpoint, world)
-    with world.agreeing():
+    verify(checkpoint, group)
+    with group.agreeing():
         names = [file_name(rank) for rank in range(read_manifest(checkpoint)["processes"])]
         try:
             with ExitStack() as stack:
                 readers = [stack.enter_context(open_tensors(checkpoint / name)) for name in names]
                 pieces = _pieces(readers)
                 _prepare(model, optimizer, set(pieces))
-                held = _held(model, optimizer, world, everywhere=True)
+                held = _held(model, optimizer, group, everywhere=True)
                 _compare(checkpoint, held, pieces)
-                random = _read_random(readers[world.rank]) if world.rank < len(readers) else {}
+                random = _read_random(readers[group.rank]) if group.rank < len(readers) else {}
                 with torch.no_grad():
                     for key, rows in held.items():
                         _fill(key, rows, pieces[key])
-                _restore_random(random, world.device)
+                _restore_random(random, group.device)
         except Damage as damage:
             raise damaged(checkpoint, damage) from damage
 
@@ -237,7 +242,7 @@ def _places(reader: Any) -> dict[str, tuple[int, int]]:
 
 
 def _held(
-    model: nn.Module, optimizer: torch.optim.Optimizer, world: World, everywhere: bool = False
+    model: nn.Module, optimizer: torch.optim.Optimizer, group: ProcessGroup, everywhere: bool = False
 ) -> dict[str, Rows]:
     """The rows of every tensor that this process holds and writes; tensors held everywhere are written by the first."""
     from torch.distributed.tensor import DTensor, Shard
@@ -247,9 +252,9 @@ def _held(
         if isinstance(value, DTensor):
             assert value.placements == (Shard(0),)
             total = value.shape[0]
-            first = min(total, world.rank * -(-total // world.size))
+            first = min(total, group.rank * -(-total // group.size))
             held[key] = Rows(value.to_local().detach(), first, total)
-        elif everywhere or world.first:
+        elif everywhere or group.first:
             held[key] = Rows(value.detach(), 0, value.shape[0] if value.ndim else 1)
     return held
 

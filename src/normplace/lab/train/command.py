@@ -15,9 +15,9 @@ from typing import Any
 
 from normplace.errors import UsageError
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
-from normplace.lab.train.config import Network, Recipe
+from normplace.lab.train.config import NetworkConfig, TrainConfig
 from normplace.lab.train.corpus import BYTES, Corpus
-from normplace.lab.train.distributed import World, leave
+from normplace.lab.train.distributed import ProcessGroup, exit_now
 from normplace.lab.train.language import MODEL, RESULT, train_language
 from normplace.lab.train.log import FILE
 from normplace.lab.train.loop import Step
@@ -79,8 +79,8 @@ def execute(arguments: argparse.Namespace, overrides: Mapping[str, Any]) -> int:
     """
     asked = {name: getattr(arguments, name) for name in (*OPTIONS, "compile", "deterministic")} | dict(overrides)
     try:
-        network, recipe = Network(**_chosen(Network, asked)), Recipe(**_chosen(Recipe, asked))
-        screen = Screen(recipe)
+        network, recipe = NetworkConfig(**_chosen(NetworkConfig, asked)), TrainConfig(**_chosen(TrainConfig, asked))
+        screen = ConsoleLog(recipe)
         result = train_language(
             network,
             recipe,
@@ -99,28 +99,28 @@ def execute(arguments: argparse.Namespace, overrides: Mapping[str, Any]) -> int:
     if os.environ.get("RANK", "0") == "0":
         screen.end(result, arguments.out)
     if "WORLD_SIZE" in os.environ:
-        leave()
+        exit_now()
     return 0
 
 
-class Screen:
+class ConsoleLog:
     """What a person sees of a run, on stderr.
 
     Args:
         recipe: What was asked for.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: TrainConfig) -> None:
         self.steps, self.tokens = recipe.steps, recipe.batch * recipe.context
         self._shown = -EVERY
 
-    def begin(self, model: Transformer, corpus: Corpus, world: World) -> None:
+    def begin(self, model: Transformer, corpus: Corpus, group: ProcessGroup) -> None:
         """Say what is about to be trained."""
         count = sum(parameter.numel() for parameter in model.parameters())
-        processes = f"{world.size} processes" if world.size > 1 else "one process"
+        processes = f"{group.size} processes" if group.size > 1 else "one process"
         self._say(
             f"{count:,} parameters, {model.config.rule.equation()}; {len(corpus.train):,} tokens of {corpus.name}; "
-            f"{processes} on {world.device.type}"
+            f"{processes} on {group.device.type}"
         )
 
     def step(self, step: Step) -> None:
@@ -151,9 +151,9 @@ class Screen:
         print(text, file=sys.stderr, flush=True)
 
 
-def _chosen(kind: type[Network] | type[Recipe], asked: Mapping[str, Any]) -> dict[str, Any]:
+def _chosen(kind: type[NetworkConfig] | type[TrainConfig], asked: Mapping[str, Any]) -> dict[str, Any]:
     return {field.name: asked[field.name] for field in dataclasses.fields(kind) if field.name in asked}
 
 
 def _defaults() -> dict[str, Any]:
-    return {field.name: field.default for kind in (Network, Recipe) for field in dataclasses.fields(kind)}
+    return {field.name: field.default for kind in (NetworkConfig, TrainConfig) for field in dataclasses.fields(kind)}

@@ -17,7 +17,7 @@ SEEDS = 1 << 62
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class NetworkConfig:
     """A decoder in a few words; :class:`normplace.models.transformer.TransformerConfig` knows more.
 
     Args:
@@ -71,7 +71,7 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class TrainConfig:
     """How to train.
 
     Args:

@@ -9,7 +9,7 @@ from torch import Tensor
 from normplace.errors import UsageError
 
 
-class Windows:
+class TokenWindows:
     """Rows of ``context`` tokens and their successors, side by side, in a new order and from a new start every epoch.
 
     Args:
@@ -50,8 +50,8 @@ class Windows:
         return int(self._starts[place])
 
 
-def held_out_rows(tokens: np.ndarray, context: int, rows: int) -> Tensor:
-    """The first rows of the held-out text, side by side, as :class:`Windows` gives them.
+def held_out_sequences(tokens: np.ndarray, context: int, rows: int) -> Tensor:
+    """The first rows of the held-out text, side by side, as :class:`TokenWindows` gives them.
 
     Raises:
         UsageError: If there is not one row.

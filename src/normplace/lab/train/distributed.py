@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from normplace._shared.device import pick_device
 from normplace.errors import UsageError
-from normplace.lab.train.rendezvous import meet
+from normplace.lab.train.rendezvous import rendezvous
 from normplace.residual import Residual
 
 
 @dataclass(frozen=True)
-class World:
+class ProcessGroup:
     """The processes of a run, seen from one of them.
 
     Args:
@@ -51,7 +51,7 @@ class World:
             dist.all_reduce(value)
         return value
 
-    def everyone(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         """What every process has to say, by rank; all wait until all have said it."""
         if not self.joined:
             return [value]
@@ -71,14 +71,14 @@ class World:
             yield
         except UsageError as error:
             problem = error
-        sentence = next((said for said in self.everyone(problem and str(problem)) if said is not None), None)
+        sentence = next((said for said in self.all_gather(problem and str(problem)) if said is not None), None)
         if sentence is not None:
             raise UsageError(sentence) from problem
 
 
 @contextmanager
-def join(device: str = "auto") -> Iterator[World]:
-    """The world while the block runs.
+def join(device: str = "auto") -> Iterator[ProcessGroup]:
+    """The group while the block runs.
 
     Args:
         device: As :func:`normplace._shared.device.pick_device` reads it; of several GPUs each process takes its own.
@@ -88,7 +88,7 @@ def join(device: str = "auto") -> Iterator[World]:
     """
     chosen = pick_device(device)
     if "WORLD_SIZE" not in os.environ:
-        yield World(0, 1, chosen, joined=False)
+        yield ProcessGroup(0, 1, chosen, joined=False)
         return
     if chosen.type == "cuda":
         here, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
@@ -96,15 +96,15 @@ def join(device: str = "auto") -> Iterator[World]:
             raise UsageError(f"{here} processes on this machine need as many GPUs, but it has {devices}: start fewer.")
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(chosen)
-    store, rank, size = meet()
+    store, rank, size = rendezvous()
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", store=store, rank=rank, world_size=size)
     try:
-        yield World(rank, size, chosen, joined=True)
+        yield ProcessGroup(rank, size, chosen, joined=True)
     finally:
         dist.destroy_process_group()
 
 
-def leave() -> NoReturn:
+def exit_now() -> NoReturn:
     """End this process, whose work is done, at once.
 
     torch keeps gloo's threads to the end, also after the group is destroyed. One that is just freeing a tensor while
@@ -115,27 +115,27 @@ def leave() -> NoReturn:
     os._exit(0)
 
 
-def distribute(model: nn.Module, world: World, parallel: str, compiled: bool = False) -> nn.Module:
-    """The model on the world's devices; with ``fsdp`` it is changed in place.
+def distribute(model: nn.Module, group: ProcessGroup, parallel: str, compiled: bool = False) -> nn.Module:
+    """The model on the group's devices; with ``fsdp`` it is changed in place.
 
     Args:
         model: With the same weights in every process.
-        world: The processes.
+        group: The processes.
         parallel: ``fsdp`` or ``ddp``.
         compiled: Whether to compile it: whole, or block by block where blocks are gathered one by one.
     """
-    model.to(world.device)
-    sharded = world.joined and parallel == "fsdp"
+    model.to(group.device)
+    sharded = group.joined and parallel == "fsdp"
     if compiled and not sharded:
         model.compile()
-    if not world.joined:
+    if not group.joined:
         return model
     if not sharded:
         return nn.parallel.DistributedDataParallel(model)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-    mesh = init_device_mesh(world.device.type, (world.size,))
+    mesh = init_device_mesh(group.device.type, (group.size,))
     for block in [module for module in model.modules() if isinstance(module, Residual)]:
         if compiled:
             block.compile()
@@ -174,11 +174,11 @@ def gathered(value: Tensor) -> Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def whole_state(model: nn.Module, world: World) -> dict[str, Tensor]:
+def full_state_dict(model: nn.Module, group: ProcessGroup) -> dict[str, Tensor]:
     """Every weight whole and on the CPU, in the first process; the others help to gather one tensor at a time."""
     whole = {}
     for name, value in inner(model).state_dict().items():
         value = gathered(value.detach())
-        if world.first:
+        if group.first:
             whole[name] = value.cpu()
     return whole

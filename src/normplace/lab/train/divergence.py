@@ -15,7 +15,7 @@ from typing import Any
 REMEMBERED = 64
 
 
-class DivergenceWatch:
+class DivergenceDetector:
     """Looks at every step's loss and gradient.
 
     Args:
@@ -23,7 +23,7 @@ class DivergenceWatch:
         patience: Spikes in a row that make a divergence.
 
     Example:
-        >>> watch = DivergenceWatch(spike=2.0, patience=2)
+        >>> watch = DivergenceDetector(spike=2.0, patience=2)
         >>> [watch.look(loss, 1.0) for loss in (3.0, 2.9, 6.0, 2.8, 6.0)]
         [None, None, None, None, None]
         >>> watch.look(7.0, 1.0)

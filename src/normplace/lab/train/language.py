@@ -15,9 +15,9 @@ from normplace._shared.output import write_atomic
 from normplace._version import __version__
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
 from normplace.lab.train.agreement import check_memory
-from normplace.lab.train.config import Network, Recipe
+from normplace.lab.train.config import NetworkConfig, TrainConfig
 from normplace.lab.train.corpus import BYTES, Corpus, Sources, load_corpus
-from normplace.lab.train.distributed import World, join, whole_state
+from normplace.lab.train.distributed import ProcessGroup, full_state_dict, join
 from normplace.lab.train.log import check_sinks
 from normplace.lab.train.loop import Step, fit
 from normplace.models.transformer import Transformer, save
@@ -28,15 +28,15 @@ RESULT, MODEL = "result.json", "model"
 
 
 def train_language(
-    network: Network | None = None,
-    recipe: Recipe | None = None,
+    network: NetworkConfig | None = None,
+    recipe: TrainConfig | None = None,
     out: str | Path = "runs/train",
     *,
     text: Sources = STANDARD_LIBRARY,
     tokenizer: str = BYTES,
     log: str | Sequence[str] = (),
     watch: Callable[[Step], None] | None = None,
-    begun: Callable[[Transformer, Corpus, World], None] | None = None,
+    begun: Callable[[Transformer, Corpus, ProcessGroup], None] | None = None,
 ) -> dict[str, Any]:
     """Train, judge by held-out text, and write the result; the same call goes on where an earlier one ended.
 
@@ -56,34 +56,34 @@ def train_language(
     Raises:
         UsageError: If what is asked for does not fit together, or the disk is full.
     """
-    network, recipe, out = network or Network(), recipe or Recipe(), Path(out)
+    network, recipe, out = network or NetworkConfig(), recipe or TrainConfig(), Path(out)
     log = [log] if isinstance(log, str) else log
     check_sinks(log)
     safetensors()  # which the weights will be written with: better refused now than in the end
-    with join(recipe.device) as world:
+    with join(recipe.device) as group:
         corpus = load_corpus(text, tokenizer)
         config = network.config(corpus.vocabulary, recipe.context)
-        check_memory(config, recipe, world)
+        check_memory(config, recipe, group)
         model = Transformer(config, generator=torch.Generator().manual_seed(recipe.seed))
-        if begun is not None and world.first:
-            begun(model, corpus, world)
+        if begun is not None and group.first:
+            begun(model, corpus, group)
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        course = fit(model, corpus, recipe, out, world, log=log, watch=watch)
+        course = fit(model, corpus, recipe, out, group, log=log, watch=watch)
         held_out = course.held_out
         result = {
             **dataclasses.asdict(course),
             "bits_per_byte": None if held_out is None else corpus.bits_per_byte(held_out),
             "parameters": parameters,
-            "processes": world.size,
+            "processes": group.size,
             "equation": config.rule.equation(),
             "text": {"sources": corpus.name, "tokenizer": tokenizer, "sha256": corpus.digest},
             "network": dataclasses.asdict(network),
             "recipe": dataclasses.asdict(recipe),
             "versions": {"normplace": __version__, "torch": torch.__version__, "python": platform.python_version()},
-            "device": _name(world.device),
+            "device": _name(group.device),
         }
-        weights = whole_state(model, world) if course.status == "finished" else None
-        if world.first:
+        weights = full_state_dict(model, group) if course.status == "finished" else None
+        if group.first:
             _write(out, result, config, weights)
     return result
 

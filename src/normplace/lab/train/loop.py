@@ -21,15 +21,15 @@ from torch.nn import functional as F
 
 from normplace.lab.train import checkpoint
 from normplace.lab.train.agreement import check_fit, check_same, describe
-from normplace.lab.train.config import FREE, Recipe
+from normplace.lab.train.config import FREE, TrainConfig
 from normplace.lab.train.corpus import Corpus
-from normplace.lab.train.data import Windows, held_out_rows, share
-from normplace.lab.train.distributed import World, distribute, gathered, inner, without_sync
-from normplace.lab.train.divergence import DivergenceWatch
+from normplace.lab.train.data import TokenWindows, held_out_sequences, share
+from normplace.lab.train.distributed import ProcessGroup, distribute, gathered, inner, without_sync
+from normplace.lab.train.divergence import DivergenceDetector
 from normplace.lab.train.log import Log
-from normplace.lab.train.replay import set_rate
-from normplace.lab.train.sequence import half_precision
-from normplace.lab.train.throughput import Meter, flops_per_token, measured_peak
+from normplace.lab.train.replay import set_learning_rate
+from normplace.lab.train.sequence import autocast
+from normplace.lab.train.throughput import ThroughputMeter, flops_per_token, measured_peak
 
 CHECKPOINTS = "checkpoints"
 
@@ -60,7 +60,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainResult:
     """How training went.
 
     Args:
@@ -109,13 +109,13 @@ class Diverged(Exception):
 def fit(
     model: nn.Module,
     corpus: Corpus,
-    recipe: Recipe,
+    recipe: TrainConfig,
     out: Path,
-    world: World,
+    group: ProcessGroup,
     *,
     log: Sequence[str] = (),
     watch: Callable[[Step], None] | None = None,
-) -> Course:
+) -> TrainResult:
     """Train with AdamW on the next token, going on from the newest checkpoint in the folder if there is one.
 
     Args:
@@ -123,24 +123,24 @@ def fit(
         corpus: What to learn from and to judge by.
         recipe: How.
         out: Folder of the log and the checkpoints.
-        world: The processes, from :func:`normplace.lab.train.distributed.join`.
+        group: The processes, from :func:`normplace.lab.train.distributed.join`.
         log: Names of further logs; see :mod:`normplace.lab.train.log`.
         watch: Called in the first process with every step.
 
     Raises:
-        UsageError: If text, network, recipe, world and the checkpoint do not fit together, or the disk is full.
+        UsageError: If text, network, recipe, group and the checkpoint do not fit together, or the disk is full.
     """
-    check_fit(model, corpus, recipe, world)
+    check_fit(model, corpus, recipe, group)
     with ExitStack() as stack:
         stack.enter_context(_deterministic(recipe.deterministic))
-        devices = [world.device.index or 0] if world.device.type == "cuda" else []
+        devices = [group.device.index or 0] if group.device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices))
-        torch.manual_seed(recipe.seed + world.rank)  # for networks that drop out
+        torch.manual_seed(recipe.seed + group.rank)  # for networks that drop out
         record = None
-        if world.first:
+        if group.first:
             record = Log(out, log, dataclasses.asdict(recipe))
             stack.callback(record.close)
-        return _Loop(model, corpus, recipe, out, world, record, watch).run()
+        return _Loop(model, corpus, recipe, out, group, record, watch).run()
 
 
 class _Loop:
@@ -150,36 +150,36 @@ class _Loop:
         self,
         model: nn.Module,
         corpus: Corpus,
-        recipe: Recipe,
+        recipe: TrainConfig,
         out: Path,
-        world: World,
+        group: ProcessGroup,
         record: Log | None,
         watch: Callable[[Step], None] | None,
     ) -> None:
-        self.recipe, self.world, self.record, self.told = recipe, world, record, watch
+        self.recipe, self.group, self.record, self.told = recipe, group, record, watch
         self.folder = out / CHECKPOINTS
         self.identity = {
             "network": describe(model),
             "text": corpus.digest,
             "recipe": {key: value for key, value in dataclasses.asdict(recipe).items() if key not in FREE},
         }
-        self.peak = recipe.peak_tflops * 1e12 or measured_peak(world.device, recipe.precision)
+        self.peak = recipe.peak_tflops * 1e12 or measured_peak(group.device, recipe.precision)
         flops = flops_per_token(model, recipe.context)
-        self.meter = Meter(recipe.batch * recipe.context, flops, self.peak * world.size)
-        self.model = distribute(model, world, recipe.parallel, recipe.compile)
+        self.meter = ThroughputMeter(recipe.batch * recipe.context, flops, self.peak * group.size)
+        self.model = distribute(model, group, recipe.parallel, recipe.compile)
         self.optimizer = torch.optim.AdamW(
             _groups(self.model, recipe.weight_decay),
             lr=recipe.rate,
             betas=(recipe.beta1, recipe.beta2),
-            fused=world.device.type in ("cpu", "cuda"),
+            fused=group.device.type in ("cpu", "cuda"),
         )
-        self.rates, self.rows = recipe.rates(), Windows(corpus.train, recipe.context, recipe.seed)
-        self.exam = held_out_rows(corpus.held_out, recipe.context, recipe.evaluate_rows)
-        self.divergence = DivergenceWatch(recipe.spike, recipe.patience)
+        self.rates, self.rows = recipe.rates(), TokenWindows(corpus.train, recipe.context, recipe.seed)
+        self.exam = held_out_sequences(corpus.held_out, recipe.context, recipe.evaluate_rows)
+        self.divergence = DivergenceDetector(recipe.spike, recipe.patience)
         self.running: _Running | None = None
         self.losses: list[float] = []
 
-    def run(self) -> Course:
+    def run(self) -> TrainResult:
         """Train to the end, or until it diverges."""
         since, recipe = time.perf_counter(), self.recipe
         begun = done = self._resume()
@@ -204,7 +204,7 @@ class _Loop:
             status, reason, held_out = "diverged", str(error), None
             done = self.running.number if self.running else done
         latest = self.losses[-100:]
-        return Course(
+        return TrainResult(
             status=status,
             reason=reason,
             step=done,
@@ -221,14 +221,14 @@ class _Loop:
 
     def _begin(self, done: int) -> _Running:
         """Hand a whole step to the device."""
-        recipe, world = self.recipe, self.world
+        recipe, group = self.recipe, self.group
         rate = self.rates.rate(done)
-        set_rate(self.optimizer, rate)
+        set_learning_rate(self.optimizer, rate)
         self.optimizer.zero_grad(set_to_none=True)
         rows = recipe.batch // recipe.accumulate
         parts = []
         for part in range(recipe.accumulate):
-            mine = self.rows.rows(*share(done * recipe.batch + part * rows, rows, world.rank, world.size))
+            mine = self.rows.rows(*share(done * recipe.batch + part * rows, rows, group.rank, group.size))
             with without_sync(self.model, last=part == recipe.accumulate - 1):
                 parts.append(self._loss(mine) / recipe.accumulate)
                 parts[-1].backward()
@@ -236,17 +236,17 @@ class _Loop:
         loss = torch.stack(parts).sum()
         norm = gathered(nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip))
         self.optimizer.step()
-        numbers = torch.stack([world.total(loss) / world.size, norm.to(loss.dtype)]).to("cpu", non_blocking=True)
+        numbers = torch.stack([group.total(loss) / group.size, norm.to(loss.dtype)]).to("cpu", non_blocking=True)
         arrived = None
-        if world.device.type == "cuda":
+        if group.device.type == "cuda":
             arrived = torch.cuda.Event()
             arrived.record()
         return _Running(done + 1, rate, numbers, arrived)
 
     def _loss(self, rows: Tensor, reduction: str = "mean") -> Tensor:
-        if self.world.device.type == "cuda":
-            rows = rows.pin_memory().to(self.world.device, non_blocking=True)
-        with half_precision(self.recipe.precision, self.world.device):
+        if self.group.device.type == "cuda":
+            rows = rows.pin_memory().to(self.group.device, non_blocking=True)
+        with autocast(self.recipe.precision, self.group.device):
             scores = self.model(rows[:, :-1])
         precise = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return F.cross_entropy(precise.flatten(0, 1), rows[:, 1:].flatten(), reduction=reduction)
@@ -277,7 +277,7 @@ class _Loop:
         held_out = self._evaluate() if look else None
         if held_out is not None:
             self._write("held-out", step.number, held_out=held_out)
-        if self.told is not None and self.world.first:
+        if self.told is not None and self.group.first:
             speed = (self.meter.tokens_per_second, self.meter.utilisation)
             self.told(Step(step.number, loss, gradient, step.rate, seconds, *speed, held_out))
         return held_out
@@ -285,34 +285,34 @@ class _Loop:
     @torch.no_grad()
     def _evaluate(self) -> float:
         """Mean loss on held-out text, each process reading its share of the rows."""
-        world, at_once = self.world, self.recipe.batch // self.recipe.accumulate // self.world.size
-        first, mine = share(0, len(self.exam) // world.size * world.size, world.rank, world.size)
+        group, at_once = self.group, self.recipe.batch // self.recipe.accumulate // self.group.size
+        first, mine = share(0, len(self.exam) // group.size * group.size, group.rank, group.size)
         self.model.eval()
         parts = [self._loss(rows, "sum") for rows in self.exam[first : first + mine].split(at_once)]
         total = torch.stack(parts).sum()
         self.model.train()
-        return float(world.total(total)) / (mine * world.size * self.recipe.context)
+        return float(group.total(total)) / (mine * group.size * self.recipe.context)
 
     def _save(self, done: int) -> None:
         said = {**self.identity, "divergence": self.divergence.state(), "losses": self.losses[-100:]}
-        checkpoint.save(self.folder, done, self.model, self.optimizer, said, self.world)
+        checkpoint.save(self.folder, done, self.model, self.optimizer, said, self.group)
         self._write("checkpoint", done)
         if self.record is not None:
             self.record.sync()
 
     def _resume(self) -> int:
         """Go on from the newest checkpoint; how many steps were taken before it."""
-        with self.world.agreeing():
+        with self.group.agreeing():
             path = checkpoint.newest(self.folder)
             said = {} if path is None else checkpoint.read_manifest(path)
             if path is not None:
                 check_same(path, said, self.identity)
         if path is None:
             return 0
-        checkpoint.load(path, self.model, self.optimizer, self.world)
+        checkpoint.load(path, self.model, self.optimizer, self.group)
         self.divergence.restore(said["divergence"])
         self.losses = said["losses"]
-        self._write("resume", said["step"], processes=self.world.size, before=said["processes"])
+        self._write("resume", said["step"], processes=self.group.size, before=said["processes"])
         return said["step"]
 
     def _write(self, event: str, step: int, **values: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from normplace._shared.fields import quoted
 from normplace.errors import UsageError
-from normplace.lab.train.distributed import World
+from normplace.lab.train.distributed import ProcessGroup
 from normplace.models.weights import HASH, Damage, check_file, read_json, read_sealed
 
 LATEST, MANIFEST = "latest", "manifest.json"
@@ -103,15 +103,15 @@ def _check_fields(checkpoint: Path, manifest: dict[str, Any]) -> None:
         raise Damage(f"{MANIFEST} does not list one file for each of its {quoted(processes)} processes")
 
 
-def verify(checkpoint: Path, world: World) -> None:
+def verify(checkpoint: Path, group: ProcessGroup) -> None:
     """Compare every file with its hash in the manifest; the processes share the files among them.
 
     Raises:
         UsageError: In every process, if a file is damaged.
     """
-    with world.agreeing():
+    with group.agreeing():
         files = read_manifest(checkpoint)["files"]
-        for name in sorted(files)[world.rank :: world.size]:
+        for name in sorted(files)[group.rank :: group.size]:
             try:
                 check_file(checkpoint / name, files[name])
             except Damage as damage:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from normplace.errors import UsageError, unknown
 from normplace.lab.tasks.recommend.bpr import TripleSampler, batch_penalty, bpr_loss
 from normplace.lab.tasks.recommend.interactions import Interactions
-from normplace.lab.train.replay import Replayed, set_rate
+from normplace.lab.train.replay import GraphedStep, set_learning_rate
 
 SCHEDULES = ("constant", "linear")
 
@@ -64,7 +64,7 @@ def fit_bpr(
     rate = torch.tensor(learning_rate, device=sampler.device) if on_gpu else learning_rate
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True, capturable=on_gpu)
     step = _Step(model, represent, optimizer, interactions.num_users, l2)
-    advance = Replayed(step) if cuda_graph else step
+    advance = GraphedStep(step) if cuda_graph else step
     steps = -(-interactions.train.shape[1] // batch_size)
     done = 0
     for epoch in range(1, epochs + 1):
@@ -72,7 +72,7 @@ def fit_bpr(
         step.loss.zero_()
         for triples in sampler.draw(steps * batch_size, generator).split(batch_size, dim=1):
             if schedule == "linear":
-                set_rate(optimizer, learning_rate * (1 - done / (epochs * steps)))
+                set_learning_rate(optimizer, learning_rate * (1 - done / (epochs * steps)))
             advance(triples)
             done += 1
         model.eval()

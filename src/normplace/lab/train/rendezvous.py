@@ -12,7 +12,7 @@ import time
 import uuid
 
 from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
-from torch.distributed.rendezvous import rendezvous
+from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 
 from normplace.errors import UsageError
 
@@ -21,9 +21,9 @@ PATIENCE = 600.0
 PAUSE = 0.02
 
 
-def meet() -> tuple[Store, int, int]:
+def rendezvous() -> tuple[Store, int, int]:
     """A store for this attempt alone, the rank of this process, and the number of processes, as torchrun says."""
-    store, rank, size = next(rendezvous("env://"))
+    store, rank, size = next(torch_rendezvous("env://"))
     return PrefixStore(agree(store, rank, size), store), rank, size
 
 

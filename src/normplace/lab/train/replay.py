@@ -11,7 +11,7 @@ from torch import Tensor
 WARM_UP = 3
 
 
-class Replayed:
+class GraphedStep:
     """A step as a CUDA graph; called as the step itself is, with tensors of the same shapes each time.
 
     Args:
@@ -49,7 +49,7 @@ class Replayed:
         here.wait_stream(beside)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Change the learning rate, in place where it is a tensor that a recorded step reads."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from normplace._shared.fields import check_range, check_types
 from normplace.errors import unknown
 from normplace.lab.tasks.sequences.batch import IGNORE, SequenceTask
-from normplace.lab.train.replay import Replayed, set_rate
+from normplace.lab.train.replay import GraphedStep, set_learning_rate
 
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("float32", "bfloat16")
@@ -73,14 +73,14 @@ class SequenceTraining:
 
 
 @dataclass
-class Course:
+class LossHistory:
     """How training went: the mean loss between two looks at the model, and the step of each look."""
 
     steps: list[int] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)
 
     @property
-    def trained(self) -> int:
+    def steps_taken(self) -> int:
         """Steps that were taken."""
         return self.steps[-1]
 
@@ -91,7 +91,7 @@ def fit_sequence(
     training: SequenceTraining,
     generator: torch.Generator,
     watch: Callable[[int], bool | None] | None = None,
-) -> Course:
+) -> LossHistory:
     """Minimise the cross-entropy of the asked-for tokens with AdamW, and leave the model in evaluation mode.
 
     A step whose gradient is not finite is left out.
@@ -110,14 +110,14 @@ def fit_sequence(
         model.parameters(), lr=rate, weight_decay=training.weight_decay, fused=True, capturable=on_gpu
     )
     step = _Step(model, optimizer, training, device)
-    advance = Replayed(step) if on_gpu and training.cuda_graph else step
-    course, since, rows = Course(), 0, []
+    advance = GraphedStep(step) if on_gpu and training.cuda_graph else step
+    course, since, rows = LossHistory(), 0, []
     model.train()
     for done in range(training.steps):
         if done % AHEAD == 0:
             drawn = task.draw(AHEAD * training.batch_size, generator)
             rows = list(zip(*(part.split(training.batch_size) for part in drawn), strict=True))
-        set_rate(optimizer, training.rate(done))
+        set_learning_rate(optimizer, training.rate(done))
         advance(*rows[done % AHEAD])
         since += 1
         if (done + 1) % training.every == 0 or done + 1 == training.steps:
@@ -145,7 +145,7 @@ class _Step:
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        with half_precision(self.training.precision, self.device):
+        with autocast(self.training.precision, self.device):
             logits = self.model(inputs)
         loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
         loss.backward()
@@ -156,22 +156,22 @@ class _Step:
         self.loss += loss.detach()
 
 
-def half_precision(precision: str, device: torch.device) -> torch.autocast:
+def autocast(precision: str, device: torch.device) -> torch.autocast:
     """The context in which a model runs at that precision."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
 
 
-def likeliest(model: nn.Module, inputs: Tensor, *, precision: str = "float32", rows: int = 64) -> Tensor:
-    """The likeliest token after each position, some rows at a time.
+def predict_tokens(model: nn.Module, inputs: Tensor, *, precision: str = "float32", batch_size: int = 64) -> Tensor:
+    """Return the most likely next token at each position.
 
     Args:
         model: From tokens to logits.
-        inputs: Tokens, (rows, positions).
+        inputs: Tokens, (sequences, positions).
         precision: As in training.
-        rows: How many at a time.
+        batch_size: Sequences per forward pass.
     """
-    with torch.no_grad(), half_precision(precision, inputs.device):
-        return torch.cat([model(part).argmax(-1) for part in inputs.split(rows)])
+    with torch.no_grad(), autocast(precision, inputs.device):
+        return torch.cat([model(part).argmax(-1) for part in inputs.split(batch_size)])
 
 
 def bits_per_token(model: nn.Module, inputs: Tensor, targets: Tensor, *, precision: str = "float32") -> float:
@@ -186,7 +186,7 @@ def bits_per_token(model: nn.Module, inputs: Tensor, targets: Tensor, *, precisi
     total, count = torch.zeros((), device=inputs.device), (targets != IGNORE).sum()
     with torch.no_grad():
         for tokens, wanted in zip(inputs.split(64), targets.split(64), strict=True):
-            with half_precision(precision, inputs.device):
+            with autocast(precision, inputs.device):
                 logits = model(tokens)
             flat = logits.float().flatten(0, 1)
             total += F.cross_entropy(flat, wanted.flatten(), ignore_index=IGNORE, reduction="sum")

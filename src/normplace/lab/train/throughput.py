@@ -56,7 +56,7 @@ def measured_peak(device: torch.device, precision: str) -> float:
     return 2.0 * size**3 / best
 
 
-class Meter:
+class ThroughputMeter:
     """Times steps; what happens between two of them, such as a checkpoint, is left out.
 
     Args:

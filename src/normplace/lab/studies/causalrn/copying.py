@@ -11,7 +11,7 @@ from normplace._shared.device import pick_device
 from normplace.errors import expect_at_least
 from normplace.lab.studies.causalrn.trained import Trained
 from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.train.sequence import fit_sequence, likeliest
+from normplace.lab.train.sequence import fit_sequence, predict_tokens
 from normplace.lab.trials.study import Outcome
 from normplace.models.sequence import SequenceModel, count_parameters
 
@@ -59,7 +59,7 @@ def copy_outcome(trial: Copying, build: Any) -> Outcome:
 
     def judged(generator: torch.Generator) -> dict[str, float]:
         batch = task.draw(EXAM, generator)
-        scores = task.judge(likeliest(model, batch.inputs, precision=trial.precision), batch)
+        scores = task.judge(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
         return {name: float(value.mean()) for name, value in scores._asdict().items()}
 
     def watch(step: int) -> bool:
@@ -69,7 +69,7 @@ def copy_outcome(trial: Copying, build: Any) -> Outcome:
         return trial.stop_when_perfect and now["string"] == 1
 
     course = fit_sequence(model, task, trial.training(every=trial.every), train, watch)
-    metrics = {**judged(exam), "steps": course.trained, "parameters": count_parameters(model)}
+    metrics = {**judged(exam), "steps": course.steps_taken, "parameters": count_parameters(model)}
     if trial.decoded:
         batch = task.draw(trial.decoded, exam)
         decoded = task.judge(model.generate(task.prompts(batch), trial.length + 1)[:, -trial.length - 1 :], batch)

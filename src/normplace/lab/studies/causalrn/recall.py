@@ -12,7 +12,7 @@ from normplace._shared.device import pick_device
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
 from normplace.lab.studies.causalrn.trained import Trained
 from normplace.lab.tasks.sequences import Recall
-from normplace.lab.train.sequence import fit_sequence, likeliest
+from normplace.lab.train.sequence import fit_sequence, predict_tokens
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import count_parameters
 
@@ -70,7 +70,7 @@ def run(trial: RecallTrial) -> Outcome:
     train, exam = (torch.Generator(device).manual_seed(2 * trial.seed + n) for n in range(2))
     course = fit_sequence(model, task, trial.training(), train)
     batch = task.draw(EXAM, exam)
-    scores = task.judge(likeliest(model, batch.inputs, precision=trial.precision), batch)
+    scores = task.judge(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
     metrics = {"accuracy": float(scores.character.mean()), "parameters": count_parameters(model)}
     return Outcome(metrics, series={"step": course.steps, "loss": course.loss})
 

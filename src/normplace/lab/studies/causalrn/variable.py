@@ -14,7 +14,7 @@ from normplace.lab.studies.causalrn.fixed import SEEDS
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
 from normplace.lab.studies.causalrn.trained import Trained
 from normplace.lab.tasks.sequences import StringTask
-from normplace.lab.train.sequence import fit_sequence, likeliest
+from normplace.lab.train.sequence import fit_sequence, predict_tokens
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import count_parameters
 
@@ -93,7 +93,7 @@ def run(trial: VariableTrial) -> Outcome:
     series: dict[str, list[float]] = {"length": [], "string": [], "character": []}
     for length in trial.tested:
         batch = task.exam(trial.exam, length, exam)
-        scores = task.judge(likeliest(model, batch.inputs, precision=trial.precision, rows=16), batch)
+        scores = task.judge(predict_tokens(model, batch.inputs, precision=trial.precision, batch_size=16), batch)
         series["length"].append(length)
         for name, value in scores._asdict().items():
             series[name].append(float(value.mean()))
