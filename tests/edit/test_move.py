@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normplace as npl
-from normplace.edit.parts import LearnedFactor
+from normplace.edit.parts import LearnedScaling
 from normplace.placement import Placement
 
 PLACEMENTS = ("none", "pre", "post", "peri", "output", "pre-post", "lns", "layerscale")
@@ -192,7 +192,7 @@ def test_scales_come_and_go():
         learned = npl.Placement.named(scale).at(1, 1).branch
         placement = Placement.uniform(npl.BlockSpec(input=True, branch=learned), final=True)
         scaled = npl.move(scaled, x, to=placement)
-        parts = [part for part in scaled.modules() if isinstance(part, LearnedFactor)]
+        parts = [part for part in scaled.modules() if isinstance(part, LearnedScaling)]
         assert [tuple(part.weight.shape) for part in parts] == [shape] * 4
         assert all(torch.equal(part.weight, torch.full(shape, learned.init)) for part in parts)
     torch.testing.assert_close(npl.move(scaled, x, to="pre")(x), model(x), rtol=0, atol=0)

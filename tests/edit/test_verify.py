@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 import normplace as npl
 from normplace.analysis.norms.find import Norm
-from normplace.edit import mover as planning
-from normplace.edit.gradients import Backward, check_gradients
+from normplace.edit import move_plan as planning
 from normplace.edit.verify import check_statistics
+from normplace.edit.verify_gradients import Backward, check_gradients
 from normplace.errors import UsageError
 
 WIDTH = 8
@@ -135,7 +135,7 @@ def test_a_shortcut_of_experts_is_refused(identity_experts, to):
 
 
 def test_a_norm_on_a_part_of_the_sum_is_refused(monkeypatch):
-    monkeypatch.setattr(planning.Mover, "verify", lambda *_: None)
+    monkeypatch.setattr(planning.MovePlan, "verify", lambda *_: None)
     model = Stack(Shortcut(), Shortcut())
     with pytest.raises(UsageError, match=r"would not read the whole sum, because .* adds another branch"):
         npl.move(model, rows(2, 5), to="post")
@@ -169,8 +169,8 @@ def test_norms_that_receive_no_gradient_are_refused():
 
 
 def test_a_placed_norm_that_does_not_normalize_is_refused(monkeypatch):
-    monkeypatch.setattr(planning.Mover, "verify", lambda *_: None)
-    monkeypatch.setattr(planning.Maker, "make", lambda *_: (nn.Identity(), ""))
+    monkeypatch.setattr(planning.MovePlan, "verify", lambda *_: None)
+    monkeypatch.setattr(planning.NormFactory, "make", lambda *_: (nn.Identity(), ""))
     with pytest.raises(UsageError, match=r"'layers\.0\.placed\.branch_output' normalizes nothing"):
         npl.move(Stack(Block(), Block()), rows(2, 5), to="peri")
 

@@ -46,7 +46,7 @@ class Changes:
         bare_ends: The last blocks of streams that had no norm at their end, and get none on the way back either.
         warnings: Matrices that a new norm makes scale-invariant and that are too small to train well as they are.
         moves: The arguments of every move since the original model, oldest first; they are repeated when it is loaded.
-        call: The shapes of the inputs of the last move, as :func:`normplace.edit.calls.describe` writes them; None
+        call: The shapes of the inputs of the last move, as :func:`normplace.edit.input_spec.describe` writes them; None
             where they cannot be described.
     """
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from normplace._shared.output import cannot_write
 from normplace.analysis.loading.models import Loaded, from_config, hf_inputs
 from normplace.edit.changes import changes
-from normplace.edit.memory import require_memory
+from normplace.edit.copying import require_memory
 from normplace.edit.move import move
 from normplace.edit.pretrained import from_pretrained, is_moved
 from normplace.errors import UsageError

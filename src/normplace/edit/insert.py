@@ -1,7 +1,7 @@
 """A topology scale beside chosen norms of an existing graph network, which is not rewritten.
 
 The scale lives in hooks of the norms, and in a ``forward`` of the copy's own around that of its class, which finds the
-graph (:mod:`normplace.edit.graph_call` says how) and holds its factor until the call ends. So the copy is of the
+graph (:mod:`normplace.edit.graph_finder` says how) and holds its factor until the call ends. So the copy is of the
 model's own class, takes its arguments, and has its parameters under their own names.
 """
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace.analysis.scale_survival.measure import centres, find_norms, names_of, rows_key
-from normplace.edit.graph_call import GraphCall
+from normplace.edit.graph_finder import GraphFinder
 from normplace.errors import UsageError
 from normplace.models.memory import FactorMemory
 from normplace.models.topology import check_name
@@ -95,7 +95,7 @@ def insert(
             name and module that says yes; by default the outermost of PyTorch's, this library's and PyG's norms.
         gate: None, or ``learned`` or ``mlp`` to train what the scalar becomes, at every norm separately.
         edges: Name of the forward's argument that holds the edges, or ``name.attribute``; needed only where the rules
-            of :mod:`normplace.edit.graph_call` do not find it.
+            of :mod:`normplace.edit.graph_finder` do not find it.
         batch: The same for the argument that says which graph each node is in.
         values: The scalar of every node, for a model that always sees the same graph; then no edges are looked for, and
             the scale's source may be anything.
@@ -127,7 +127,7 @@ def insert(
         raise UsageError(f"values must hold one number for each node, got {tuple(values.shape)}.")
     names = _norms(model, after)
     changed = copy.deepcopy(model)
-    insertion = _Insertion(changed, scale, GraphCall.of(model, edges, batch), values)
+    insertion = _Insertion(changed, scale, GraphFinder.of(model, edges, batch), values)
     for name in names:
         insertion.add(name, changed.get_submodule(name), None if gate is None else _gate(gate, name, changed))
     changed.forward = insertion
@@ -148,7 +148,7 @@ class _Insertion:
     An instance's ``forward`` rather than hooks of the model: it also ends when the model fails, and compiles with it.
     """
 
-    def __init__(self, model: nn.Module, scale: Scale, call: GraphCall, values: Tensor | None) -> None:
+    def __init__(self, model: nn.Module, scale: Scale, call: GraphFinder, values: Tensor | None) -> None:
         self.model, self.inner = model, model.__dict__.get("forward")
         self.__signature__ = inspect.signature(model.forward)
         self.scale, self.call, self.memory = scale, call, FactorMemory()
@@ -159,7 +159,7 @@ class _Insertion:
         self.handles: list[Any] = []
 
     def keep(self, handle: Any) -> None:
-        """Hold a hook's handle: a model read from a file then claims its hooks' numbers, which new ones would take."""
+        """Keep a hook handle, so that a loaded model does not reuse its hook id."""
         self.handles.append(handle)
 
     def add(self, name: str, norm: nn.Module, gate: str | None) -> None:

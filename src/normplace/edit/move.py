@@ -10,14 +10,14 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from normplace.analysis.results import Audit
-from normplace.edit.calls import describe
 from normplace.edit.changes import ATTRIBUTE, Changes, changes, small_matrices
-from normplace.edit.gradients import check_gradients
-from normplace.edit.locate import Located
-from normplace.edit.memory import require_memory
-from normplace.edit.mover import Mover
+from normplace.edit.copying import require_memory
+from normplace.edit.input_spec import describe
+from normplace.edit.model_map import ModelMap
+from normplace.edit.move_plan import MovePlan
 from normplace.edit.pretrained import guard
 from normplace.edit.verify import require_understood, verify_numbers
+from normplace.edit.verify_gradients import check_gradients
 from normplace.errors import UsageError, unknown
 from normplace.placement import BlockSpec, LearnedScale, Placement
 
@@ -78,17 +78,17 @@ def move(
     if not found.blocks:
         raise UsageError(f"{found.model} has no residual add: move places norms around residual branches only.")
     require_understood(located)
-    mover = Mover(changed, found, located, target, scale, qk, norm)
-    mover.move()
+    plan = MovePlan(changed, found, located, target, scale, qk, norm)
+    plan.move()
     after = found
-    if any(change.done != "kept" for change in mover.surgeon.record):
-        mover.surgeon.disable_fast_paths()
-        after = _verified(model, mover, inputs, kwargs)
+    if any(change.done != "kept" for change in plan.editor.record):
+        plan.editor.disable_fast_paths()
+        after = _verified(model, plan, inputs, kwargs)
     step = {"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, "qk": qk, "norm": norm}
     moves = changes(model).moves + (() if after is found else (step,))
-    record = tuple(mover.surgeon.record)
+    record = tuple(plan.editor.record)
     report = Changes(
-        found.placement, after.placement, after.equations, record, mover.bare_ends, small_matrices(found, after),
+        found.placement, after.placement, after.equations, record, plan.bare_ends, small_matrices(found, after),
         moves, describe((inputs, kwargs)),
     )  # fmt: skip
     setattr(changed, ATTRIBUTE, report)
@@ -97,7 +97,7 @@ def move(
     return changed
 
 
-def _copied(model: Model, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Model, Located]:
+def _copied(model: Model, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Model, ModelMap]:
     """A copy of the model, recorded."""
     if all(tensor.device.type == "cpu" for tensor in model.parameters()):
         require_memory(model, "free some, or use a smaller model or dtype", copies=1)
@@ -105,7 +105,7 @@ def _copied(model: Model, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     originals, called = set(model.modules()), []
     watch = register_module_forward_pre_hook(lambda module, _: called.append(module) if module in originals else None)
     try:
-        located = Located(changed, inputs, kwargs)
+        located = ModelMap(changed, inputs, kwargs)
     finally:
         watch.remove()
     if called:
@@ -116,20 +116,20 @@ def _copied(model: Model, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     return changed, located
 
 
-def _verified(model: nn.Module, mover: Mover, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Audit:
+def _verified(model: nn.Module, plan: MovePlan, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Audit:
     """The audit of the moved model, which was compared with what was asked for and with the definition."""
-    surgeon, name = mover.surgeon, type(model).__name__
+    editor, name = plan.editor, type(model).__name__
     try:
-        located = Located(surgeon.model, inputs, kwargs)
+        located = ModelMap(editor.model, inputs, kwargs)
     except UsageError as error:
         said = str(error).removesuffix(": call the model itself first to see where.")
         raise UsageError(f"the code of {name} does not let its norms be moved so: in the copy {said}.") from error
-    mover.verify(located.audit)
-    verify_numbers(located, surgeon.record, surgeon.taken)
-    if not any(parameter.is_meta for parameter in surgeon.model.parameters()):
-        new = [change.name for change in surgeon.record if change.done in ("moved", "added")]
-        placed = {path: surgeon.model.get_submodule(path) for path in new}
-        check_gradients(model, surgeon.model, (inputs, kwargs), placed)
+    plan.verify(located.audit)
+    verify_numbers(located, editor.record, editor.taken)
+    if not any(parameter.is_meta for parameter in editor.model.parameters()):
+        new = [change.name for change in editor.record if change.done in ("moved", "added")]
+        placed = {path: editor.model.get_submodule(path) for path in new}
+        check_gradients(model, editor.model, (inputs, kwargs), placed)
     return located.audit
 
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from normplace.edit.rewrite import PLACED, Rewritten
+from normplace.edit.rewrite import PLACED, RewrittenMethod
 
 Key = int | str | None
 
 
-class Vacant(nn.Module):
+class NormPlaceholder(nn.Module):
     """Where a norm stood: returns what it is given.
 
     Args:
@@ -37,7 +37,7 @@ class Vacant(nn.Module):
         return self.slot if self.block is None else f"{self.slot} of block {self.block}"
 
 
-class LearnedFactor(nn.Module):
+class LearnedScaling(nn.Module):
     """A trained multiplier of what a branch adds: one number per channel (LayerScale), or one in all.
 
     Args:
@@ -79,7 +79,7 @@ class HeadNorm(nn.Module):
         return self.norm(x.unflatten(-1, (-1, self.size))).flatten(-2)
 
 
-class FixedFactor(nn.Module):
+class FixedScaling(nn.Module):
     """A fixed multiplier, which a state dict names, so that weights do not load into a model without it.
 
     Args:
@@ -187,12 +187,12 @@ def take_out(model: nn.Module, path: str) -> bool:
     del placed[name]
     owner = model.get_submodule(owner_path.rpartition(".")[0])
     for method, held in list(vars(owner).items()):
-        if isinstance(held, Rewritten):
+        if isinstance(held, RewrittenMethod):
             sums = {at: tuple(None if key == name else key for key in keys) for at, keys in held.sums.items()}
             sums = {at: keys for at, keys in sums.items() if any(keys)}
             delattr(owner, method)
             if sums:
-                setattr(owner, method, Rewritten(owner, method, sums))
+                setattr(owner, method, RewrittenMethod(owner, method, sums))
     if not len(placed):
         delattr(owner, PLACED)
     return True

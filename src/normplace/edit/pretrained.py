@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from normplace.edit.calls import like
 from normplace.edit.changes import changes
+from normplace.edit.input_spec import like
 from normplace.errors import UsageError
 
 if TYPE_CHECKING:

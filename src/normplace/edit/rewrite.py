@@ -37,7 +37,7 @@ def position_of(code: CodeType, at: int) -> Position | None:
 def method_of(module: nn.Module, code: CodeType) -> str | None:
     """The name of the method of a module that runs this code, be it rewritten already or not."""
     for name, held in vars(module).items():
-        if isinstance(held, Rewritten) and _is_same(held.function.__code__, code):
+        if isinstance(held, RewrittenMethod) and _is_same(held.function.__code__, code):
             return name
     for kind in type(module).__mro__:
         for name, held in vars(kind).items():
@@ -53,7 +53,7 @@ def _is_same(one: CodeType, other: CodeType) -> bool:
     )  # fmt: skip
 
 
-class Rewritten:
+class RewrittenMethod:
     """A method of one module with some of its sums wrapped; set on the instance, it hides that of the class.
 
     Args:
@@ -74,7 +74,7 @@ class Rewritten:
         return self.function(self.module, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Rewritten, (self.module, self.method, self.sums)
+        return RewrittenMethod, (self.module, self.method, self.sums)
 
 
 @lru_cache(maxsize=256)  # the layers of a stack have one and the same

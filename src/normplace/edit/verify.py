@@ -18,7 +18,7 @@ from normplace.analysis.dataflow.operators import ADDS, MOVES
 from normplace.analysis.norms.find import Norm
 from normplace.analysis.residuals.adds import ResidualAdd
 from normplace.edit.changes import Change
-from normplace.edit.locate import Located, label
+from normplace.edit.model_map import ModelMap, label
 from normplace.errors import UsageError
 
 NORMALIZING = ("layer", "rms", "l2")
@@ -26,7 +26,7 @@ NORMALIZING = ("layer", "rms", "l2")
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 2e-2}
 
 
-def verify_numbers(located: Located, record: Sequence[Change], removed: Mapping[str, nn.Module]) -> None:
+def verify_numbers(located: ModelMap, record: Sequence[Change], removed: Mapping[str, nn.Module]) -> None:
     """Compare a moved model with the definition of its placement.
 
     Args:
@@ -71,7 +71,7 @@ def _parents(name: str) -> set[str]:
     return {".".join(parts[:at]) for at in range(1, len(parts) + 1)}
 
 
-def _summing_block(located: Located, norm: Norm, change: Change) -> int:
+def _summing_block(located: ModelMap, norm: Norm, change: Change) -> int:
     """The block whose sum a norm reads."""
     reach = located.assembly.reach
     sums = reach.plain.get(norm.input, 0) & reach.sums
@@ -132,14 +132,14 @@ def _is_affine_in(z: Tensor, y: Tensor, axis: int) -> bool:
     return bool(left <= tolerance * y.abs().max().clamp(min=1e-30))
 
 
-def _operands(located: Located, block: int) -> list[int]:
+def _operands(located: ModelMap, block: int) -> list[int]:
     found = []
     for residual in located.residuals(block):
         found += [residual.skip, residual.output, *located.assembly.summands(residual)]
     return found
 
 
-def check_sum(located: Located, norm: Norm, block: int, tensors: Mapping[int, Tensor]) -> None:
+def check_sum(located: ModelMap, norm: Norm, block: int, tensors: Mapping[int, Tensor]) -> None:
     """The input of a norm on the sum is the skip plus every branch."""
     residuals, graph = located.residuals(block), located.graph
     nodes = [graph.nodes[residual.node] for residual in residuals]
@@ -157,7 +157,7 @@ def check_sum(located: Located, norm: Norm, block: int, tensors: Mapping[int, Te
         raise _not_whole(located, block, "it does not equal the skip plus the branches")
 
 
-def check_nothing_added_behind(located: Located, streams: Sequence[tuple[Norm, int]]) -> None:
+def check_nothing_added_behind(located: ModelMap, streams: Sequence[tuple[Norm, int]]) -> None:
     """Behind a norm on the sum nothing more of the same stream is added, past it, before the next block.
 
     Args:
@@ -186,7 +186,7 @@ def check_nothing_added_behind(located: Located, streams: Sequence[tuple[Norm, i
                 queue += () if at in adds else node.outputs
 
 
-def _streams_upto(located: Located) -> list[int]:
+def _streams_upto(located: ModelMap) -> list[int]:
     """For each block the values of its stream up to it, as a bit set."""
     reach, found = located.assembly.reach, []
     streams: dict[int, int] = {}
@@ -198,7 +198,7 @@ def _streams_upto(located: Located) -> list[int]:
     return found
 
 
-def check_read_through(located: Located, blocks: Iterable[int]) -> None:
+def check_read_through(located: ModelMap, blocks: Iterable[int]) -> None:
     """A branch reads the stream through its input norm alone."""
     graph, assembly = located.graph, located.assembly
     every = {node for norm in located.norms for node in norm.nodes}
@@ -218,7 +218,7 @@ def check_read_through(located: Located, blocks: Iterable[int]) -> None:
                     )
 
 
-def _readers(located: Located, residual: ResidualAdd, region: Set[int], norms: Set[int]) -> Iterator[int]:
+def _readers(located: ModelMap, residual: ResidualAdd, region: Set[int], norms: Set[int]) -> Iterator[int]:
     """The nodes of a branch that read the stream, seen through moves."""
     queue, seen = [residual.fork], set()
     while queue:
@@ -234,14 +234,14 @@ def _readers(located: Located, residual: ResidualAdd, region: Set[int], norms: S
                 yield at
 
 
-def _not_whole(located: Located, block: int, reason: str) -> UsageError:
+def _not_whole(located: ModelMap, block: int, reason: str) -> UsageError:
     return UsageError(
         f"a norm on the sum of block {label(located.blocks[block], block)} would not read the whole sum, because "
         f"{reason}: write the block as one sum, or choose a placement without a norm on the sum."
     )
 
 
-def require_understood(located: Located) -> None:
+def require_understood(located: ModelMap) -> None:
     """Refuse models that cannot be edited safely, with the module's name.
 
     Raises:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from normplace import UsageError
-from normplace.edit.graph_call import GraphCall
+from normplace.edit.graph_finder import GraphFinder
 
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
 PAIRS = EDGES.flip(0)
@@ -39,7 +39,7 @@ class Unnamed(nn.Module):
 
 
 def found(net, *args, names=("", ""), **kwargs):
-    graph = GraphCall.of(net, *names).find(args, kwargs)
+    graph = GraphFinder.of(net, *names).find(args, kwargs)
     return graph.edge_index, graph.num_nodes, graph.batch
 
 

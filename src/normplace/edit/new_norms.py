@@ -14,7 +14,7 @@ from normplace.norms import build_norm
 PROBES = 64
 
 
-class Maker:
+class NormFactory:
     """Makes norms.
 
     Args:

@@ -9,7 +9,7 @@ from functools import cached_property
 from normplace.analysis.results import ResidualBlock
 
 
-class Layers:
+class LayerNumbers:
     """The layers of a model.
 
     Args:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from normplace.analysis.recording.recorder import Recorder
 
 
-class Keeping(Recorder):
+class ValueRecorder(Recorder):
     """Also keeps copies of some values."""
 
     def __init__(self, model: nn.Module, wanted: Set[int]) -> None:
@@ -38,7 +38,7 @@ class Keeping(Recorder):
         self.kept[number] = tensor.clone()
 
 
-class Measuring(Keeping):
+class RmsRecorder(ValueRecorder):
     """Keeps the root mean square of some values only."""
 
     def __init__(self, model: nn.Module, wanted: Set[int]) -> None:

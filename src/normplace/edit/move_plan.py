@@ -11,10 +11,10 @@ from torch import nn
 from normplace.analysis.blocks.naming import BARE
 from normplace.analysis.results import Audit, Site
 from normplace.edit.changes import changes
-from normplace.edit.locate import Hold, Located, is_made, label
-from normplace.edit.parts import FixedFactor, HeadNorm, LearnedFactor
-from normplace.edit.starts import Maker
-from normplace.edit.surgeon import Surgeon
+from normplace.edit.editor import ModelEditor
+from normplace.edit.model_map import ModelMap, TensorRef, is_made, label
+from normplace.edit.new_norms import NormFactory
+from normplace.edit.parts import FixedScaling, HeadNorm, LearnedScaling
 from normplace.edit.target import is_as, is_learned_alike
 from normplace.errors import UsageError
 from normplace.placement import BlockSpec, LearnedScale, Placement, Power, resolved
@@ -24,7 +24,7 @@ SLOTS = ("input", "output", "stream")
 SUCCESSOR = {"input": "stream", "stream": "input"}
 
 
-class Mover:
+class MovePlan:
     """One move.
 
     Args:
@@ -41,16 +41,16 @@ class Mover:
         self,
         model: nn.Module,
         found: Audit,
-        located: Located,
+        located: ModelMap,
         target: Placement | None,
         scale: str | None,
         qk: str | None,
         norm: str | None,
     ) -> None:
         self.found, self.located, self.target, self.scale, self.qk = found, located, target, scale, qk
-        self.surgeon = Surgeon(model, located)
+        self.editor = ModelEditor(model, located)
         self.like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-        self.maker = Maker(norm, self._templates(model), self.like)
+        self.maker = NormFactory(norm, self._templates(model), self.like)
         layouts = [arm.spec for block in found.blocks for arm in block.branches]
         self.bare_share = sum(not layout.slots for layout in layouts) / max(len(layouts), 1)
         self.at: dict[tuple[int | None, str], list[Site]] = {}
@@ -119,13 +119,13 @@ class Mover:
         holds = {(block, arm): self._entries(block, arm) for block, slot in sorted(new) if slot == "input"
                  for arm in range(len(self.located.branches(block)))}  # fmt: skip
         self._take_factors()
-        norms = {key: [(site, self.surgeon.take(site, site.block)) for site in sites] for key, sites in freed.items()}
-        self.located.gone = set(self.surgeon.taken)
+        norms = {key: [(site, self.editor.take(site, site.block)) for site in sites] for key, sites in freed.items()}
+        self.located.gone = set(self.editor.taken)
         reused: set[str] = set()
         for block, slot, wanted in slots:
             kept = self._sites(block, slot) if (block, slot) not in freed else []
             for site in kept:
-                self.surgeon.note("kept", slot, site.name)
+                self.editor.note("kept", slot, site.name)
             paths = [site.name for site in kept]
             if (block, slot) in new:
                 came = norms.get((block, slot)) or norms.get((block, SUCCESSOR.get(slot, "")), [])
@@ -141,10 +141,10 @@ class Mover:
             for site, _ in held:
                 if site.name not in reused:
                     reused.add(site.name)
-                    self.surgeon.note("removed", slot, site.name, note="with its weights")
+                    self.editor.note("removed", slot, site.name, note="with its weights")
 
-    def _entries(self, block: int, arm: int) -> list[Hold]:
-        return [] if self.surgeon.vacancies.get(("input", block)) else self.located.entries(block, arm)
+    def _entries(self, block: int, arm: int) -> list[TensorRef]:
+        return [] if self.editor.placeholders.get(("input", block)) else self.located.entries(block, arm)
 
     def _is_called_again(self, block: int) -> bool:
         """Whether a block is an earlier one once more, the same modules called again."""
@@ -183,13 +183,13 @@ class Mover:
         block: int,
         slot: str,
         came: Sequence[tuple[Site, nn.Module]],
-        holds: dict[tuple[int, int], list[Hold]],
+        holds: dict[tuple[int, int], list[TensorRef]],
         reused: set[str],
     ) -> list[str]:
         """Fill a slot of a block, with norms that stood elsewhere in it where there are any."""
-        surgeon, located, paths = self.surgeon, self.located, []
+        editor, located, paths = self.editor, self.located, []
         owner, values = located.own_path(block), self._values(block, slot)
-        vacant = len(surgeon.vacancies.get((slot, block), ()))
+        vacant = len(editor.placeholders.get((slot, block), ()))
         arms = range(vacant or (1 if slot == "stream" else len(located.branches(block))))
         for arm in arms:
             if slot == "input" and not vacant and holds[block, arm] in [holds[block, other] for other in range(arm)]:
@@ -202,15 +202,15 @@ class Mover:
             else:
                 before, (part, note) = "", self._new(value)
             name = f"{self._branch_name(block, arm)}_{slot}"
-            path = surgeon.fill(slot, block, part)
+            path = editor.fill(slot, block, part)
             if path is None and slot == "input":
-                path = surgeon.before_branch(holds[block, arm], owner, name, part)
+                path = editor.before_branch(holds[block, arm], owner, name, part)
             elif path is None and slot == "output":
-                path = surgeon.behind(located.exit(block, arm, unscaled=True), owner, name, part, first=True)
+                path = editor.behind(located.exit(block, arm, unscaled=True), owner, name, part, first=True)
             elif path is None:
-                path = surgeon.on_sum(located.sum(block), name, part)
+                path = editor.on_sum(located.sum(block), name, part)
             if path is not None:
-                surgeon.note("moved" if before else "added", slot, path, before, note)
+                editor.note("moved" if before else "added", slot, path, before, note)
                 paths.append(path)
         return paths
 
@@ -240,42 +240,42 @@ class Mover:
             if wanted is not None
         ]
         stay = {
-            FixedFactor: all(layout.input_scale == wanted.input_scale for layout, wanted in pairs),
-            LearnedFactor: all(is_learned_alike(layout, wanted) for layout, wanted in pairs),
+            FixedScaling: all(layout.input_scale == wanted.input_scale for layout, wanted in pairs),
+            LearnedScaling: all(is_learned_alike(layout, wanted) for layout, wanted in pairs),
         }
         for kind, stays in stay.items():
-            for path in () if stays else self.surgeon.take_factors(kind):
-                self.surgeon.note("removed", "scale", path)
+            for path in () if stays else self.editor.take_factors(kind):
+                self.editor.note("removed", "scale", path)
                 self.unscaled.add(kind)
 
     def _scale_input(self, block: int, wanted: BlockSpec, names: Sequence[str]) -> None:
         """Put the target's factor behind the input norms of a block."""
-        has = 1.0 if FixedFactor in self.unscaled else self.found.blocks[block].branches[0].spec.input_scale
+        has = 1.0 if FixedScaling in self.unscaled else self.found.blocks[block].branches[0].spec.input_scale
         if wanted.input_scale == 1 or has == wanted.input_scale:
             return
         number, owner = resolved(wanted.input_scale), self.located.own_path(block)
         for name in names:
             if ":" in name:
                 raise UsageError(f"the norm {name!r} is written into code, so nothing can be put behind it.")
-            part = FixedFactor(number)
-            path = self.surgeon.behind(Hold(name, (None,), 0), owner, f"{self._branch_name(block, 0)}_factor", part)
+            part = FixedScaling(number)
+            path = self.editor.behind(TensorRef(name, (None,), 0), owner, f"{self._branch_name(block, 0)}_factor", part)
             if path is None:
                 raise UsageError(f"{name!r} is shared by layers with different factors: give each layer its own.")
-            self.surgeon.note("added", "scale", path, note=f"{number:.4g}")
+            self.editor.note("added", "scale", path, note=f"{number:.4g}")
 
     def _scale_branch(self, block: int, wanted: BlockSpec) -> None:
         """Put the target's learned scale on the branches of a block."""
         for arm, held in enumerate(self.found.blocks[block].branches):
-            scaled = isinstance(held.spec.branch, LearnedScale) and LearnedFactor not in self.unscaled
+            scaled = isinstance(held.spec.branch, LearnedScale) and LearnedScaling not in self.unscaled
             if not isinstance(wanted.branch, LearnedScale) or scaled:
                 continue
-            hold = self.located.exit(block, arm, unscaled=LearnedFactor in self.unscaled)
+            hold = self.located.exit(block, arm, unscaled=LearnedScaling in self.unscaled)
             shape = (hold.width,) if wanted.branch.per_channel else ()
-            part = LearnedFactor(shape, wanted.branch.init, self.like.device, self.like.dtype)
+            part = LearnedScaling(shape, wanted.branch.init, self.like.device, self.like.dtype)
             name = f"{self._branch_name(block, arm)}_scale"
-            path = self.surgeon.behind(hold, self.located.own_path(block), name, part)
+            path = self.editor.behind(hold, self.located.own_path(block), name, part)
             if path is not None:
-                self.surgeon.note("added", "scale", path, note=f"starts at {wanted.branch.init:g}")
+                self.editor.note("added", "scale", path, note=f"starts at {wanted.branch.init:g}")
 
     def _last_blocks(self) -> list[int]:
         return [
@@ -303,18 +303,18 @@ class Mover:
             sites = [self.found.sites[at] for at in self.located.final_norms(block)]
             if self.target is not None and self.target.final:
                 for site in sites:
-                    self.surgeon.note("kept", "final", site.name)
-                vacant = bool(self.surgeon.vacancies.get(("final", block)))
+                    self.editor.note("kept", "final", site.name)
+                vacant = bool(self.editor.placeholders.get(("final", block)))
                 if not sites and (vacant or (block not in self.bare_ends and self.located.has_head(block))):
                     part, note = self._new(self._end(block))
-                    path = self.surgeon.fill("final", block, part) or self.surgeon.final(block, part)
-                    self.surgeon.note("added", "final", path, note=note)
+                    path = self.editor.fill("final", block, part) or self.editor.final(block, part)
+                    self.editor.note("added", "final", path, note=note)
             else:
                 for site in sites:
-                    self.surgeon.take(site, block)
-                    self.surgeon.note("removed", "final", site.name, note="with its weights")
+                    self.editor.take(site, block)
+                    self.editor.note("removed", "final", site.name, note="with its weights")
 
-    def _heads(self) -> list[tuple[str, Hold, int, int]]:
+    def _heads(self) -> list[tuple[str, TensorRef, int, int]]:
         """For all attention without norms on queries and keys: the letter, what makes it, its value, a head's size."""
         arms = [
             (block, arm, held.spec.inner)
@@ -331,14 +331,14 @@ class Mover:
                 found += [(letter, hold, value, size) for letter, (hold, value) in sorted(makers.items(), reverse=True)]
         return found
 
-    def _norm_heads(self, heads: Iterable[tuple[str, Hold, int, int]]) -> None:
-        maker = Maker(self.qk, (), self.like)
+    def _norm_heads(self, heads: Iterable[tuple[str, TensorRef, int, int]]) -> None:
+        maker = NormFactory(self.qk, (), self.like)
         for letter, hold, value, size in heads:
             norm, note = maker.make(size, self.sizes.get(value))
             owner = hold.module.rpartition(".")[0]
-            path = self.surgeon.behind(hold, owner, f"{letter}_norm", HeadNorm(norm, size))
+            path = self.editor.behind(hold, owner, f"{letter}_norm", HeadNorm(norm, size))
             if path is not None:
-                self.surgeon.note("added", f"inner.{letter}", path, note=note)
+                self.editor.note("added", f"inner.{letter}", path, note=note)
 
     def verify(self, after: Audit) -> None:
         """Compare the audit of the moved model with what was asked for.
@@ -347,7 +347,7 @@ class Mover:
             UsageError: If a block is not so.
         """
         used = {site.name for site in after.sites}
-        for change in self.surgeon.record:
+        for change in self.editor.record:
             if change.slot in (*SLOTS, "final") and change.done != "removed" and change.name not in used:
                 raise UsageError(
                     f"after the move {change.name!r} is not called as it should be: the code around it does not let "

@@ -17,15 +17,15 @@ from normplace.analysis.recording.tape import Op
 from normplace.analysis.residuals.adds import ResidualAdd
 from normplace.analysis.results import ResidualBlock
 from normplace.analysis.scale_survival.taps import fresh
-from normplace.edit.keep import Keeping, Measuring
-from normplace.edit.layers import Layers
-from normplace.edit.parts import FixedFactor, Key, LearnedFactor
+from normplace.edit.capture import RmsRecorder, ValueRecorder
+from normplace.edit.layer_numbers import LayerNumbers
+from normplace.edit.parts import FixedScaling, Key, LearnedScaling
 from normplace.edit.rewrite import Position, method_of, position_of
 from normplace.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Hold:
+class TensorRef:
     """Tensors of a module's calls.
 
     Attributes:
@@ -40,7 +40,7 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class Sum:
+class SumRef:
     """One evaluation of a sum in a module's code.
 
     Attributes:
@@ -58,7 +58,7 @@ class Sum:
     turns: int
 
 
-class Located:
+class ModelMap:
     """One recorded pass of a model, asked where its blocks begin and end.
 
     Args:
@@ -74,8 +74,9 @@ class Located:
         self.blocks, self.block_of = self.assembly.blocks()
         self.calls = self.graph.tape.calls
         self.names = [site.name for site in self.audit.sites]
-        self._factors = {path for path, part in model.named_modules() if isinstance(part, FixedFactor | LearnedFactor)}
-        self.layers = Layers(self.blocks)
+        scalings = FixedScaling | LearnedScaling
+        self._factors = {path for path, part in model.named_modules() if isinstance(part, scalings)}
+        self.layers = LayerNumbers(self.blocks)
         self.gone: set[str] = set()  # names of norms that were taken out since
 
     def residuals(self, block: int) -> list[ResidualAdd]:
@@ -115,7 +116,7 @@ class Located:
                     found[at] = earlier
         return found
 
-    def entries(self, block: int, arm: int) -> list[Hold]:
+    def entries(self, block: int, arm: int) -> list[TensorRef]:
         """What reads the stream at the beginning of a branch.
 
         Raises:
@@ -153,7 +154,7 @@ class Located:
                     f"{self.calls[call].path!r} is made in the pass or is not given the stream as an argument: keep it "
                     "in the tree of modules, and pass the stream as an argument."
                 )
-            holds.append(Hold(self.calls[call].path, keys, self._width(self.calls[call].arguments[keys[0]])))
+            holds.append(TensorRef(self.calls[call].path, keys, self._width(self.calls[call].arguments[keys[0]])))
         if not holds:
             raise UsageError(
                 f"a norm cannot be put before the branch of block {self._label(block)}, because no module reads the "
@@ -161,7 +162,7 @@ class Located:
             )
         return list(dict.fromkeys(holds))
 
-    def exit(self, block: int, arm: int, unscaled: bool = False) -> Hold:
+    def exit(self, block: int, arm: int, unscaled: bool = False) -> TensorRef:
         """What returns the value a branch adds.
 
         Args:
@@ -181,7 +182,7 @@ class Located:
                 if at in above or self._width(number) != width or is_made(path):
                     continue
                 if not (unscaled and path in self._factors):
-                    return Hold(path, (key,), width)
+                    return TensorRef(path, (key,), width)
         raise UsageError(
             f"nothing can be put behind the branch of block {self._label(block)}, because no module returns what it "
             "adds: put the branch into a module of its own."
@@ -196,7 +197,7 @@ class Located:
                 found.setdefault(number, []).append((at, key))
         return found
 
-    def sum(self, block: int) -> Sum:
+    def sum(self, block: int) -> SumRef:
         """The sum at the end of a block.
 
         Raises:
@@ -223,7 +224,7 @@ class Located:
         where = op.where[: depth + 1]
         turns = [other for other in self._ops[op.call] if other.where[: depth + 1] == where]
         at = next(turn for turn, other in enumerate(turns) if other is op)
-        return Sum(path, method, position, at, len(turns))
+        return SumRef(path, method, position, at, len(turns))
 
     @cached_property
     def _ops(self) -> dict[int, list[Op]]:
@@ -234,7 +235,7 @@ class Located:
                 found.setdefault(op.call, []).append(op)
         return found
 
-    def returned(self, block: int) -> Hold | None:
+    def returned(self, block: int) -> TensorRef | None:
         """The innermost module that is called once and returns the stream behind a block; None if only the model is."""
         residual = self.residuals(block)[-1]
         values, paths = self._behind(residual.output), Counter(call.path for call in self.calls)
@@ -242,7 +243,7 @@ class Located:
             key = next((key for key, number in self.calls[call].results.items() if number in values), False)
             path = self.calls[call].path
             if key is not False and path != "" and paths[path] == 1 and not is_made(path):
-                return Hold(path, (key,), self._width(residual.output))
+                return TensorRef(path, (key,), self._width(residual.output))
         return None
 
     def has_head(self, block: int) -> bool:
@@ -278,7 +279,7 @@ class Located:
             found[call.path] = max(found.get(call.path, 0), len(call.arguments))
         return found
 
-    def projections(self, block: int, arm: int) -> tuple[dict[str, tuple[Hold, int]], int]:
+    def projections(self, block: int, arm: int) -> tuple[dict[str, tuple[TensorRef, int]], int]:
         """What makes the queries and keys of an attention branch, each with its value, and the size of a head.
 
         Raises:
@@ -287,12 +288,12 @@ class Located:
         residual, value = self.branches(block)[arm]
         cores = self.assembly.cores
         region = cores.between(replace(residual, branch=value), self.assembly.reach)
-        found: dict[str, tuple[Hold, int]] = {}
+        found: dict[str, tuple[TensorRef, int]] = {}
         size = 0
         for (at, read), letter in cores.letters.items():
             if at in region and letter in "qk" and letter not in found:
                 path, result = self._projection(read, block)
-                found[letter] = (Hold(path, (None,), self._width(result)), result)
+                found[letter] = (TensorRef(path, (None,), self._width(result)), result)
                 if letter == "q":  # the keys may stand transposed
                     size = self._width(read)
         if len(found) < 2 or found["q"][0] == found["k"][0]:
@@ -327,13 +328,13 @@ class Located:
 
     def root_mean_squares(self, values: Sequence[int]) -> dict[int, float]:
         """The size of each value, in a second pass; none of a model that has no numbers."""
-        recorder = Measuring(self.model, set(values))
+        recorder = RmsRecorder(self.model, set(values))
         run(self.model, *fresh((self.inputs, self.kwargs)), recorder)
         return recorder.sizes
 
     def values(self, wanted: Set[int]) -> dict[int, Tensor]:
         """Copies of chosen values, in a second pass."""
-        recorder = Keeping(self.model, wanted)
+        recorder = ValueRecorder(self.model, wanted)
         run(self.model, *fresh((self.inputs, self.kwargs)), recorder)
         return recorder.kept
 

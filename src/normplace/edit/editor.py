@@ -8,13 +8,13 @@ from torch import nn
 
 from normplace.analysis.results import Site
 from normplace.edit.changes import Change
-from normplace.edit.locate import Hold, Located, Sum, is_made
-from normplace.edit.parts import Vacant, after, before, put, take_out
-from normplace.edit.rewrite import PLACED, Rewritten
+from normplace.edit.model_map import ModelMap, SumRef, TensorRef, is_made
+from normplace.edit.parts import NormPlaceholder, after, before, put, take_out
+from normplace.edit.rewrite import PLACED, RewrittenMethod
 from normplace.errors import UsageError
 
 
-class Surgeon:
+class ModelEditor:
     """Changes one model.
 
     Args:
@@ -22,15 +22,15 @@ class Surgeon:
         located: Where it can be taken hold of.
     """
 
-    def __init__(self, model: nn.Module, located: Located) -> None:
+    def __init__(self, model: nn.Module, located: ModelMap) -> None:
         self.model, self.located = model, located
         self.record: list[Change] = []
         self.taken: dict[str, nn.Module] = {}
-        self._held: dict[tuple[str, Hold | Sum], nn.Module] = {}
-        self.vacancies: dict[tuple[str, int | None], list[str]] = {}
+        self._held: dict[tuple[str, TensorRef | SumRef], nn.Module] = {}
+        self.placeholders: dict[tuple[str, int | None], list[str]] = {}
         for path, module in model.named_modules():
-            if isinstance(module, Vacant):
-                self.vacancies.setdefault((module.slot, module.block), []).append(path)
+            if isinstance(module, NormPlaceholder):
+                self.placeholders.setdefault((module.slot, module.block), []).append(path)
 
     def take(self, site: Site, block: int | None) -> nn.Module:
         """Take a norm out; what called it then passes on what it is given.
@@ -51,7 +51,7 @@ class Surgeon:
             )
         norm = self.model.get_submodule(site.name)
         if not take_out(self.model, site.name):
-            vacant = Vacant(site.slot, block, getattr(norm, "weight", None))
+            vacant = NormPlaceholder(site.slot, block, getattr(norm, "weight", None))
             self.model.set_submodule(site.name, vacant.train(norm.training))
         self.taken[site.name] = norm
         return norm
@@ -69,13 +69,13 @@ class Surgeon:
 
     def fill(self, slot: str, block: int | None, norm: nn.Module) -> str | None:
         """Put a norm where one of the same slot stood before; None if there is no such place."""
-        paths = self.vacancies.get((slot, block))
+        paths = self.placeholders.get((slot, block))
         if not paths:
             return None
         self.model.set_submodule(paths[0], norm.train(self.model.training))
         return paths.pop(0)
 
-    def before_branch(self, holds: Iterable[Hold], owner: str, name: str, part: nn.Module) -> str | None:
+    def before_branch(self, holds: Iterable[TensorRef], owner: str, name: str, part: nn.Module) -> str | None:
         """Put a part on what the modules at the beginning of a branch read; None if something stands there already."""
         fresh = [hold for hold in holds if ("before", hold) not in self._held]
         if not fresh:
@@ -86,7 +86,7 @@ class Surgeon:
             before(self.model.get_submodule(hold.module), part, hold.keys)
         return path
 
-    def behind(self, hold: Hold, owner: str, name: str, part: nn.Module, first: bool = False) -> str | None:
+    def behind(self, hold: TensorRef, owner: str, name: str, part: nn.Module, first: bool = False) -> str | None:
         """Put a part on what a module returns; None if something of the same kind stands there already."""
         held = self._held.get(("behind", hold))
         if held is not None and type(held) is type(part):
@@ -96,7 +96,7 @@ class Surgeon:
         after(self.model.get_submodule(hold.module), part, hold.keys[0], first)
         return path
 
-    def on_sum(self, place: Sum, name: str, part: nn.Module) -> str | None:
+    def on_sum(self, place: SumRef, name: str, part: nn.Module) -> str | None:
         """Put a part on a sum; None if something stands there already."""
         if ("on", place) in self._held:
             return None
@@ -104,11 +104,11 @@ class Surgeon:
         path = self._put(place.module, name, part)
         owner = self.model.get_submodule(place.module)
         held = vars(owner).get(place.method)
-        sums = dict(held.sums) if isinstance(held, Rewritten) else {}
+        sums = dict(held.sums) if isinstance(held, RewrittenMethod) else {}
         keys = list(sums.get(place.position, (None,) * place.turns))
         keys[place.turn] = path.rpartition(".")[2]
         sums[place.position] = tuple(keys)
-        setattr(owner, place.method, Rewritten(owner, place.method, sums))
+        setattr(owner, place.method, RewrittenMethod(owner, place.method, sums))
         return path
 
     def final(self, block: int, part: nn.Module) -> str:

@@ -22,7 +22,7 @@ EDGE_FEATURES = ("edge_attr", "edge_weight")
 
 
 @dataclass(frozen=True)
-class CalledGraph:
+class InputGraph:
     """The graph of one call.
 
     Args:
@@ -37,7 +37,7 @@ class CalledGraph:
 
 
 @dataclass(frozen=True)
-class GraphCall:
+class GraphFinder:
     """How to find the graph among a call's arguments.
 
     Args:
@@ -51,7 +51,7 @@ class GraphCall:
     batch: str = ""
 
     @classmethod
-    def of(cls, model: nn.Module, edges: str = "", batch: str = "") -> GraphCall:
+    def of(cls, model: nn.Module, edges: str = "", batch: str = "") -> GraphFinder:
         """How to find it in the calls of a model.
 
         Args:
@@ -69,7 +69,7 @@ class GraphCall:
         known = inspect.signature(model.forward).parameters.items()
         return cls(tuple(name for name, parameter in known if parameter.kind in kinds), edges, batch)
 
-    def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CalledGraph:
+    def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InputGraph:
         """The graph of a call with these arguments.
 
         Raises:
@@ -86,7 +86,7 @@ class GraphCall:
                 "with an edge_index, or give the scalars of its nodes with values=."
             )
         batch = self._batch(named, owner)
-        return CalledGraph(edges, _num_nodes(named, owner, batch), batch)
+        return InputGraph(edges, _num_nodes(named, owner, batch), batch)
 
     def _edges(self, named: Mapping[str, Any]) -> tuple[Any, Any]:
         """What holds the edges, if it is an argument with attributes, and the edges."""
