@@ -219,10 +219,9 @@ def block(source: random.Random) -> Any:
     spec: Spec = {
         "input": flag, "output": flag, "stream": flag, "skip_normed": flag, "damped": flag,
         "inner": ([(), ("q", "k"), ("preactivation",)], ["qk", None, (1,), 3]),
-        "skip": ([1.0, 0.0, _number], NUMBERS), "input_scale": ([1.0, _number], NUMBERS),
-        "branch": ([1.0, LearnedScale(), _number], NUMBERS), "init_gain": ([1.0, _number], NUMBERS),
+        "skip_scale": ([1.0, 0.0, LearnedScale(), _number], NUMBERS), "input_scale": ([1.0, _number], NUMBERS),
+        "branch_scale": ([1.0, LearnedScale(), _number], NUMBERS), "init_gain": ([1.0, _number], NUMBERS),
         "input_gain": ([1.0, _number], NUMBERS), "inner_scale": ([(), ("q",)], ["q", 3]),
-        "skip_scale": ([None, LearnedScale()], NUMBERS),
     }  # fmt: skip
     made = npl.BlockSpec(**drawn(source, spec))
     made.equation()

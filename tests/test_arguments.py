@@ -13,7 +13,7 @@ from normplace.models.transformer import TransformerConfig
 from normplace.norms import BatchNorm, DyT, GraphNorm, LayerNorm, MsgNorm, PairNorm, RMSNorm
 from normplace.ops import norm_add_norm, relation_scan, softmax_aggregate
 from normplace.placement import First
-from normplace.placement.spec import LearnedScale, Power
+from normplace.placement.factors import LearnedScale, Power
 
 X = torch.ones(3, 4)
 COMPLEX = torch.ones(4, dtype=torch.complex64)
@@ -64,17 +64,17 @@ def test_width_of_a_norm(norm, dim):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: BlockSpec(branch=math.nan),
-        lambda: BlockSpec(branch=-math.inf),
-        lambda: BlockSpec(branch="2"),  # pyright: ignore[reportArgumentType]
+        lambda: BlockSpec(branch_scale=math.nan),
+        lambda: BlockSpec(branch_scale=-math.inf),
+        lambda: BlockSpec(branch_scale="2"),  # pyright: ignore[reportArgumentType]
         lambda: BlockSpec(inner="qk"),  # pyright: ignore[reportArgumentType]
         lambda: BlockSpec(inner=(1,)),  # pyright: ignore[reportArgumentType]
         lambda: BlockSpec(inner_scale="q"),  # pyright: ignore[reportArgumentType]
-        lambda: BlockSpec(skip=math.nan),
-        lambda: BlockSpec(skip=-1.0),
+        lambda: BlockSpec(skip_scale=math.nan),
+        lambda: BlockSpec(skip_scale=-1.0),
         lambda: BlockSpec(input=True, input_scale=0.0),
         lambda: BlockSpec(init_gain=None),  # pyright: ignore[reportArgumentType]
-        lambda: BlockSpec(skip_scale=0.5),  # pyright: ignore[reportArgumentType]
+        lambda: BlockSpec(skip_scale=None),  # pyright: ignore[reportArgumentType]
         lambda: LearnedScale(init=math.nan),
         lambda: Power("depth", math.nan),
         lambda: Power("depth", 1.0, times=-2),

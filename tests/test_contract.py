@@ -47,7 +47,7 @@ def test_norms_stand_in_the_slots_the_placement_names(case):
     for block in model.blocks:
         held = [slot for slot in ("input", "output", "stream") if getattr(block, f"{slot}_norm") is not None]
         held += [f"inner.{name}" for name in block.branch.norms]
-        assert sorted(held) == sorted(block.block.slots)
+        assert sorted(held) == sorted(block.spec.slots)
 
 
 @every_case
@@ -68,15 +68,15 @@ def formula(norm, value, reference):
 
 
 def by_equation(block: Residual, x):
-    spec, branch = block.block, block.branch
+    spec, branch = block.spec, block.branch
     read = spec.input_scale * formula(block.input_norm, x, x) if spec.input else x
     inside = branch.dense(read)
     for name in spec.inner:
         inside = formula(branch.norms[name], inside, None)
     out = branch.activation(inside)
     out = formula(block.output_norm, out, x) if spec.output else out
-    out = (block.branch_scale if block.branch_scale is not None else spec.branch) * out
-    total = out if spec.skip == 0 else spec.skip * x + out
+    out = (block.branch_scale if block.branch_scale is not None else spec.branch_scale) * out
+    total = out if spec.skip_scale == 0 else spec.skip_scale * x + out
     return formula(block.stream_norm, total, None) if spec.stream else total
 
 

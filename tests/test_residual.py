@@ -32,7 +32,7 @@ class WithInside(Branch):
 def test_a_scale_stands_on_its_side_of_its_norm(placement, slot, where):
     scale = Scale("degree", power=-1, where=where, slot=slot)
     block = Residual(nn.Linear(DIM, DIM), DIM, placement, scale=scale)
-    spec, x, degree = block.block, draw(5, DIM), torch.tensor([1, 2, 3, 4, 100])
+    spec, x, degree = block.spec, draw(5, DIM), torch.tensor([1, 2, 3, 4, 100])
     factor = scale.factor(degree)
     assert torch.equal(factor[:, 0], 1 / degree.float())
     chosen = slot or spec.slots[0]
@@ -45,7 +45,7 @@ def test_a_scale_stands_on_its_side_of_its_norm(placement, slot, where):
 
     out = block.branch(norm("input", x) if spec.input else x)
     out = norm("output", out) if spec.output else out
-    out = (x if spec.skip == 1 else spec.skip * x) + out
+    out = (x if spec.skip_scale == 1 else spec.skip_scale * x) + out
     expected = norm("stream", out) if spec.stream else out
     assert torch.equal(block(x, factor=factor), expected)
     assert "s = degree^-1" in block.equation()

@@ -11,7 +11,16 @@ from torch.nn import functional as F
 
 from normplace.errors import UsageError, unknown
 from normplace.norms import apply_norm, build_norm, norm_context
-from normplace.placement import BLOCK_SLOTS, NETWORK_SLOTS, BlockSpec, LearnedScale, Number, Placement, resolved
+from normplace.placement import (
+    BLOCK_SLOTS,
+    NETWORK_SLOTS,
+    BlockSpec,
+    LearnedScale,
+    Number,
+    Placement,
+    fixed_part,
+    resolved,
+)
 from normplace.placement.scale import Scale
 
 NormLike = str | Callable[[int], nn.Module]
@@ -95,17 +104,17 @@ class Residual(nn.Module):
         if gate is not None and scale is None:
             raise UsageError("a gate maps the factor of a scale, but the block has none: pass scale=Scale(...).")
         rule = Placement.of(placement)
-        self.block: BlockSpec = rule.at(layer, depth, getattr(branch, "kind", None))
+        self.spec: BlockSpec = rule.at(layer, depth, getattr(branch, "kind", None))
         self.dim, self.layer, self.depth = dim, layer, depth
-        self._skip = resolved(self.block.skip)
-        self._input_scale = resolved(self.block.input_scale)
-        self._fixed_scale = 1.0 if isinstance(self.block.branch, LearnedScale) else resolved(self.block.branch)
+        self._skip = fixed_part(self.spec.skip_scale)
+        self._input_scale = resolved(self.spec.input_scale)
+        self._fixed_scale = fixed_part(self.spec.branch_scale)
         self.branch = branch
-        self.input_norm = build_slot_norm(norm, "input", dim) if self.block.input else None
-        self.output_norm = build_slot_norm(norm, "output", dim) if self.block.output else None
-        self.stream_norm = build_slot_norm(norm, "stream", dim) if self.block.stream else None
+        self.input_norm = build_slot_norm(norm, "input", dim) if self.spec.input else None
+        self.output_norm = build_slot_norm(norm, "output", dim) if self.spec.output else None
+        self.stream_norm = build_slot_norm(norm, "stream", dim) if self.spec.stream else None
         self._fill_inner(norm)
-        self.scale, self._scale_slot = _placed_scale(scale, self.block)
+        self.scale, self._scale_slot = _placed_scale(scale, self.spec)
         self.gate = gate
         like = next(branch.parameters(), torch.empty(0))
 
@@ -117,16 +126,16 @@ class Residual(nn.Module):
                 return None
             return parameter(dim) if learned.per_channel else parameter()
 
-        self.branch_scale = multiplier(self.block.branch)
-        self.skip_scale = multiplier(self.block.skip_scale)
-        self.damping = parameter() if self.block.damped else None
-        for name in self.block.inner_scale:
+        self.branch_scale = multiplier(self.spec.branch_scale)
+        self.skip_scale = multiplier(self.spec.skip_scale)
+        self.damping = parameter() if self.spec.damped else None
+        for name in self.spec.inner_scale:
             holder = self._branch_offering("scale_places", name, "learned multiplier")
             holder.scales[name] = parameter(holder.scale_places[name])
         self._start_scales()
 
     def _fill_inner(self, norm: NormChoice) -> None:
-        for name in self.block.inner:
+        for name in self.spec.inner:
             holder = self._branch_offering("places", name, "norm")
             holder.norms[name] = build_slot_norm(norm, f"inner.{name}", holder.places[name])
 
@@ -145,23 +154,24 @@ class Residual(nn.Module):
 
     def _start_scales(self) -> None:
         if self.branch_scale is not None:
-            assert isinstance(self.block.branch, LearnedScale)
-            nn.init.constant_(self.branch_scale, self.block.branch.init)
-        if self.skip_scale is not None and self.block.skip_scale is not None:
-            nn.init.constant_(self.skip_scale, self.block.skip_scale.init)
+            assert isinstance(self.spec.branch_scale, LearnedScale)
+            nn.init.constant_(self.branch_scale, self.spec.branch_scale.init)
+        if self.skip_scale is not None:
+            assert isinstance(self.spec.skip_scale, LearnedScale)
+            nn.init.constant_(self.skip_scale, self.spec.skip_scale.init)
         if self.damping is not None:
             nn.init.zeros_(self.damping)
         if isinstance(self.branch, Branch):
             for scale in self.branch.scales.values():
                 nn.init.ones_(scale)
-        if self.block.input_gain != 1:
+        if self.spec.input_gain != 1:
             if (weight := getattr(self.input_norm, "weight", None)) is None:
                 raise UsageError(
                     f"the placement starts the gain of the input norm, but {type(self.input_norm).__name__} has none: "
                     "choose a norm that learns one, such as 'rms'."
                 )
-            nn.init.constant_(weight, resolved(self.block.input_gain))
-        gain = resolved(self.block.init_gain)
+            nn.init.constant_(weight, resolved(self.spec.input_gain))
+        gain = resolved(self.spec.init_gain)
         if gain != 1:
             rescale = getattr(self.branch, "rescale_init", None)
             if rescale is not None:
@@ -206,7 +216,7 @@ class Residual(nn.Module):
         factor = self._gated(factor)
         normed = self._norm("input", self.input_norm, x, x, factor, batch)
         out = self._added(normed, x, args, kwargs, factor, batch)
-        return self._joined(normed if self.block.skip_normed else x, out, also, factor, batch)
+        return self._joined(normed if self.spec.skip_normed else x, out, also, factor, batch)
 
     def added(
         self, x: Tensor, *args: Any, factor: Tensor | None = None, batch: Tensor | None = None, **kwargs: Any
@@ -236,13 +246,13 @@ class Residual(nn.Module):
     def _joined(
         self, skip: Tensor, out: Tensor, also: Tensor | None, factor: Tensor | None, batch: Tensor | None
     ) -> Tensor:
-        if not self.block.is_plain:
-            skip = self._damped(skip) if self.block.stream else skip
+        if not self.spec.is_plain:
+            skip = self._damped(skip) if self.spec.stream else skip
             skip = skip if self.skip_scale is None else self.skip_scale.to(skip.dtype) * skip
             out = (skip if self._skip == 1 else self._skip * skip) + out
         if also is not None:
             out = also + out
-        out = out if self.block.stream else self._damped(out)
+        out = out if self.spec.stream else self._damped(out)
         return self._norm("stream", self.stream_norm, out, None, factor, batch)
 
     def _damped(self, x: Tensor) -> Tensor:
@@ -299,9 +309,9 @@ class Residual(nn.Module):
     def equation(self) -> str:
         """This block's arithmetic, its scale included."""
         if self.scale is None or self._scale_slot is None:
-            return self.block.equation()
+            return self.spec.equation()
         symbol = self.scale.symbol if self.gate is None else f"g({self.scale.symbol})"
-        return f"{self.block.equation({self._scale_slot: self.scale.where})}, s = {symbol}"
+        return f"{self.spec.equation({self._scale_slot: self.scale.where})}, s = {symbol}"
 
     def extra_repr(self) -> str:
         """The equation, and where in the network it holds."""

@@ -229,7 +229,7 @@ class _Step:
         if normed is None:
             normed = block._norm("input", block.input_norm, x, x, self.factor, self.batch)
         f = block._branched(normed, self.args, self.kwargs)
-        skip = normed if block.block.skip_normed else x
+        skip = normed if block.spec.skip_normed else x
         inner = plan.inner if self._keeps_precision(skip, f, plan, after) else None
         owner = self if plan.slot == "stream" else after
         wide = torch.promote_types(skip.dtype, f.dtype)
@@ -269,7 +269,7 @@ class _Step:
             return False
         block = after.block
         rounds = isinstance(block.branch, Branch) and block.branch.matrices_first
-        return rounds and block._input_scale == 1 and not block.block.skip_normed
+        return rounds and block._input_scale == 1 and not block.spec.skip_normed
 
     @staticmethod
     def _fits(skip: Tensor, f: Tensor, *row_scales: Tensor | None) -> bool:
@@ -311,7 +311,7 @@ def _whole(call: BlockCall) -> str | None:
 
 
 def _add_unfit(block: Residual) -> str | None:
-    if block.block.is_plain:
+    if block.spec.is_plain:
         return "the block has no skip"
     if block.skip_scale is not None:
         return "the skip has a learned scale"

@@ -78,8 +78,8 @@ def test_our_transformer_against_hooks(placement):
         added.append(block.added(given[0], **({} if block.branch.kind != "attention" else {"table": None})))
         if block.branch.kind == "attention":
             read = given[0] if block.input_norm is None else block.input_norm(given[0])
-            q = block.branch.query(block.block.input_scale * read).unflatten(-1, (2, 8)).transpose(1, 2)
-            k = block.branch.key(block.block.input_scale * read)[:, None]
+            q = block.branch.query(block.spec.input_scale * read).unflatten(-1, (2, 8)).transpose(1, 2)
+            k = block.branch.key(block.spec.input_scale * read)[:, None]
             products = (q @ k.mT / math.sqrt(8)).detach()
             scores.append(float(products[:, :, *torch.tril_indices(9, 9)].max()))
 

@@ -224,7 +224,7 @@ def by_hand(model: Network, x: Tensor, target: npl.Placement, scale: float, roun
             value = branch(read * npl.placement.resolved(wanted.input_scale))
             # A new output norm starts with the size of what the branch returned.
             value = through("output", at, value, out) if "output" in wants else value
-            total = total + (scale * value if isinstance(wanted.branch, npl.LearnedScale) else value)
+            total = total + (scale * value if isinstance(wanted.branch_scale, npl.LearnedScale) else value)
         x = through("stream", 0, total, summed) if "stream" in wants else total
         was = after
     if model.final is not None:

@@ -189,8 +189,8 @@ def test_scales_come_and_go():
         factors = {arm.spec.input_scale for block in npl.audit(scaled, x).blocks for arm in block.branches}
         assert factors == {target.segments[0][1].input_scale}
     for scale, shape in (("layerscale", (WIDTH,)), ("rezero", ())):
-        learned = npl.Placement.named(scale).at(1, 1).branch
-        placement = Placement.uniform(npl.BlockSpec(input=True, branch=learned), final=True)
+        learned = npl.Placement.named(scale).at(1, 1).branch_scale
+        placement = Placement.uniform(npl.BlockSpec(input=True, branch_scale=learned), final=True)
         scaled = npl.move(scaled, x, to=placement)
         parts = [part for part in scaled.modules() if isinstance(part, LearnedScaling)]
         assert [tuple(part.weight.shape) for part in parts] == [shape] * 4

@@ -48,26 +48,26 @@ def test_aliases_are_the_same_value(alias, name):
 
 @pytest.mark.parametrize("depth", [1, 4, 6, 24, 32])
 def test_deepnorm_constants_follow_the_depth(depth):
-    for block in Placement.named("deepnorm").blocks(depth):
-        assert block.skip == pytest.approx((2 * depth) ** 0.25)
+    for block in Placement.named("deepnorm").specs(depth):
+        assert block.skip_scale == pytest.approx((2 * depth) ** 0.25)
         assert block.init_gain == pytest.approx((8 * depth) ** -0.25)
 
 
 def test_lns_divides_by_the_root_of_the_layer():
-    scales = [block.input_scale for block in Placement.named("lns").blocks(9)]
+    scales = [block.input_scale for block in Placement.named("lns").specs(9)]
     assert scales == pytest.approx([1 / math.sqrt(layer) for layer in range(1, 10)])
 
 
 @pytest.mark.parametrize(("depth", "posts"), [(1, 0), (3, 0), (4, 1), (7, 1), (12, 3)])
 def test_mix_starts_with_post_for_a_quarter_of_the_layers(depth, posts):
-    blocks = list(Placement.named("mix").blocks(depth))
+    blocks = list(Placement.named("mix").specs(depth))
     assert [block.stream for block in blocks] == [True] * posts + [False] * (depth - posts)
     assert [block.input for block in blocks] == [False] * posts + [True] * (depth - posts)
 
 
 def test_presets_take_their_papers_choices():
     assert Placement.named("mix", fraction=0.5).at(2, 4).stream
-    assert Placement.named("layerscale", init=0.1).at(1, 1).branch == LearnedScale(per_channel=True, init=0.1)
+    assert Placement.named("layerscale", init=0.1).at(1, 1).branch_scale == LearnedScale(per_channel=True, init=0.1)
     with pytest.raises(UsageError, match="did you mean 'fraction'"):
         Placement.named("mix", fractoin=0.5)
     with pytest.raises(UsageError, match="between 0 and 1"):
@@ -83,10 +83,10 @@ def test_ends_of_the_network():
 CONTRADICTIONS = [
     (lambda: BlockSpec(input_scale=0.5), "no input norm"),
     (lambda: BlockSpec(skip_normed=True), "set input=True"),
-    (lambda: BlockSpec(skip=0.0, branch=LearnedScale()), "skip is 0"),
-    (lambda: BlockSpec(skip=0.0, output=True, stream=True), "keep one of them"),
-    (lambda: BlockSpec(skip=0.0, input=True, skip_normed=True), "there is none"),
-    (lambda: BlockSpec(skip=-1.0), "zero or more"),
+    (lambda: BlockSpec(skip_scale=0.0, branch_scale=LearnedScale()), "skip_scale is 0"),
+    (lambda: BlockSpec(skip_scale=0.0, output=True, stream=True), "keep one of them"),
+    (lambda: BlockSpec(skip_scale=0.0, input=True, skip_normed=True), "there is none"),
+    (lambda: BlockSpec(skip_scale=-1.0), "zero or more"),
     (lambda: BlockSpec(init_gain=0.0), "positive"),
     (lambda: BlockSpec(input=True, input_scale=math.inf), "finite"),
     (lambda: Placement.uniform(BlockSpec(stream=True), final=True), "normalize twice"),
@@ -113,7 +113,7 @@ def test_a_contradiction_cannot_be_built(build, reason):
 @pytest.mark.parametrize("depth", [1, 2, 9])
 def test_the_first_layers_can_be_counted(depth):
     rule = Placement(((First(2), BlockSpec()), (0.5, BlockSpec(output=True)), (1.0, BlockSpec(input=True))))
-    slots = [block.slots for block in rule.blocks(depth)]
+    slots = [block.slots for block in rule.specs(depth)]
     assert slots == ([()] * 2 + [("output",)] * (depth // 2 - 2) + [("input",)] * (depth - max(2, depth // 2)))[:depth]
     assert rule.equation().startswith("x + F(x) for 0 < l <= 2; x + N(F(x)) for 2 < l <= 0.5 L")
 
@@ -121,5 +121,5 @@ def test_the_first_layers_can_be_counted(depth):
 def test_inner_places_and_late_skip_show_in_the_equation():
     assert BlockSpec(input=True, inner=("q", "k")).equation() == "x + F[N: q, k](N(x))"
     assert BlockSpec(input=True, skip_normed=True).equation() == "N(x) + F(N(x))"
-    assert BlockSpec(skip=0.5, branch=2.0).equation() == "0.5 x + 2 F(x)"
+    assert BlockSpec(skip_scale=0.5, branch_scale=2.0).equation() == "0.5 x + 2 F(x)"
     assert BlockSpec(input=True, inner=("q",), stream=True).slots == ("input", "inner.q", "stream")

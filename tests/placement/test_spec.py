@@ -21,12 +21,12 @@ def test_a_power_may_be_of_a_logarithm():
 
 
 def test_equations_show_every_field():
-    assert BlockSpec(stream=True, damped=True, skip=2.0).equation() == "N(2 D(x) + F(x))"
+    assert BlockSpec(stream=True, damped=True, skip_scale=2.0).equation() == "N(2 D(x) + F(x))"
     assert BlockSpec(damped=True).equation() == "D(x + F(x))"
     assert BlockSpec(skip_scale=LearnedScale()).equation() == "g x + F(x)"
     assert BlockSpec(inner=("q",), inner_scale=("heads",)).equation() == "x + F[N: q; g: heads](x)"
     assert BlockSpec(input=True, input_gain=0.5).equation() == "x + F(N(x)), gain of N from 0.5"
-    assert BlockSpec(stream=True).equation(also="x0") == "N(x0 + x + F(x))"
+    assert BlockSpec(stream=True).equation(extra_residual="x0") == "N(x0 + x + F(x))"
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,7 @@ def test_equations_show_every_field():
     [
         (lambda: BlockSpec(input_gain=0.5), "set input=True"),
         (lambda: BlockSpec(input=True, input_gain=0.0), "positive"),
-        (lambda: BlockSpec(skip=0.0, damped=True), "there is none"),
-        (lambda: BlockSpec(skip=0.0, skip_scale=LearnedScale()), "there is none"),
+        (lambda: BlockSpec(skip_scale=0.0, damped=True), "there is none"),
     ],
 )
 def test_a_contradiction_cannot_be_built(build, said):
@@ -44,8 +43,10 @@ def test_a_contradiction_cannot_be_built(build, said):
 
 
 def test_without_norms_nothing_of_them_is_left():
-    bare = BlockSpec(input=True, input_gain=0.5, input_scale=0.5, stream=True, branch=LearnedScale()).without_norms()
-    assert bare == BlockSpec(branch=LearnedScale())
+    bare = BlockSpec(
+        input=True, input_gain=0.5, input_scale=0.5, stream=True, branch_scale=LearnedScale()
+    ).without_norms()
+    assert bare == BlockSpec(branch_scale=LearnedScale())
 
 
 def test_damping_shrinks_forward_alone():
@@ -72,7 +73,7 @@ def test_a_learned_skip_starts_where_it_says():
 @pytest.mark.parametrize(
     "block",
     [
-        BlockSpec(skip=2.0),
+        BlockSpec(skip_scale=2.0),
         BlockSpec(damped=True),
         BlockSpec(input=True, skip_normed=True),
         BlockSpec(skip_scale=LearnedScale()),

@@ -69,10 +69,10 @@ def test_what_is_added_can_stand_on_any_base():
 @pytest.mark.parametrize("depth", [1, 6, 32])
 def test_deepnorm_of_pairs_counts_both_depths(depth):
     encoder = Placement.named("deepnorm", part="encoder", decoder=4).at(1, depth)
-    assert encoder.skip == pytest.approx(0.81 * (depth**4 * 4) ** (1 / 16))
+    assert encoder.skip_scale == pytest.approx(0.81 * (depth**4 * 4) ** (1 / 16))
     assert encoder.init_gain == pytest.approx(0.87 * (depth**4 * 4) ** (-1 / 16))
     decoder = Placement.named("deepnorm", part="decoder").at(1, depth)
-    assert decoder.skip == pytest.approx((3 * depth) ** 0.25)
+    assert decoder.skip_scale == pytest.approx((3 * depth) ** 0.25)
     assert decoder.init_gain == pytest.approx((12 * depth) ** -0.25)
     assert Placement.named("sub").at(1, depth).init_gain == pytest.approx(math.sqrt(math.log(2 * depth)))
 
@@ -87,10 +87,10 @@ def test_deepnorm_refuses_half_a_pair():
 
 def test_kinds_must_be_known():
     hybrid = Placement.named("hybrid")
-    with pytest.raises(UsageError, match="hybrid tells attention and mlp branches apart"):
+    with pytest.raises(UsageError, match="hybrid differs between attention and mlp branches"):
         Residual(torch.nn.Linear(4, 4), 4, hybrid)
     with pytest.raises(UsageError, match="did you mean 'attention'"):
-        hybrid.changed(lambda block: block, "atention")
+        hybrid.map_specs(lambda spec: spec, "atention")
     with pytest.raises(UsageError, match="not both or none"):
         Placement(((1.0, BlockSpec()),), kinds=(("mlp", ((1.0, BlockSpec()),)),))
 

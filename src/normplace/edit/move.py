@@ -144,9 +144,9 @@ def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Pl
     if to is None:
         return None
     target = Placement.named(to) if isinstance(to, str) else to
-    for block in target.every_block:
-        fixed = not isinstance(block.branch, LearnedScale) and block.branch != 1
-        if block.skip != 1 or block.skip_scale is not None or block.init_gain != 1 or fixed:
+    for block in target.all_specs:
+        fixed = not isinstance(block.branch_scale, LearnedScale) and block.branch_scale != 1
+        if block.skip_scale != 1 or block.init_gain != 1 or fixed:
             raise UsageError(
                 f"{target.name or 'this placement'} scales the skip, the branch or its weights, which move leaves "
                 "alone: build the network with normplace.Residual."
@@ -167,4 +167,8 @@ def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Pl
 
 
 def _starting_at_one(block: BlockSpec) -> BlockSpec:
-    return replace(block, branch=replace(block.branch, init=1.0)) if isinstance(block.branch, LearnedScale) else block
+    return (
+        replace(block, branch_scale=replace(block.branch_scale, init=1.0))
+        if isinstance(block.branch_scale, LearnedScale)
+        else block
+    )

@@ -76,12 +76,12 @@ class MovePlan:
             return None
         layer, depth = self.located.layers.of(block)
         stream = any(arm.spec.stream for arm in self.found.blocks[block].branches)
-        kept = replace(own, inner=(), stream=stream, branch=1.0)
+        kept = replace(own, inner=(), stream=stream, branch_scale=1.0)
         wanted = kept if self.target is None else self.target.at(layer, depth)
         if self.found.blocks[block].projected and own.skip_normed and wanted.input:
             wanted = replace(wanted, skip_normed=True)  # what a skip projects is no matter of the target
         if self.scale == "layerscale":
-            wanted = replace(wanted, branch=LearnedScale(per_channel=True, init=1.0))
+            wanted = replace(wanted, branch_scale=LearnedScale(per_channel=True, init=1.0))
         if self.scale == "lns":
             if not wanted.input:
                 raise UsageError("the factor of lns stands behind an input norm: choose a placement that has one.")
@@ -266,16 +266,16 @@ class MovePlan:
     def _scale_branch(self, block: int, wanted: BlockSpec) -> None:
         """Put the target's learned scale on the branches of a block."""
         for arm, held in enumerate(self.found.blocks[block].branches):
-            scaled = isinstance(held.spec.branch, LearnedScale) and LearnedScaling not in self.unscaled
-            if not isinstance(wanted.branch, LearnedScale) or scaled:
+            scaled = isinstance(held.spec.branch_scale, LearnedScale) and LearnedScaling not in self.unscaled
+            if not isinstance(wanted.branch_scale, LearnedScale) or scaled:
                 continue
             hold = self.located.exit(block, arm, unscaled=LearnedScaling in self.unscaled)
-            shape = (hold.width,) if wanted.branch.per_channel else ()
-            part = LearnedScaling(shape, wanted.branch.init, self.like.device, self.like.dtype)
+            shape = (hold.width,) if wanted.branch_scale.per_channel else ()
+            part = LearnedScaling(shape, wanted.branch_scale.init, self.like.device, self.like.dtype)
             name = f"{self._branch_name(block, arm)}_scale"
             path = self.editor.behind(hold, self.located.own_path(block), name, part)
             if path is not None:
-                self.editor.note("added", "scale", path, note=f"starts at {wanted.branch.init:g}")
+                self.editor.note("added", "scale", path, note=f"starts at {wanted.branch_scale.init:g}")
 
     def _last_blocks(self) -> list[int]:
         return [

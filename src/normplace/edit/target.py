@@ -19,14 +19,14 @@ def is_as(wanted: BlockSpec, layouts: Sequence[BlockSpec]) -> bool:
             resolved(layout.input_scale), resolved(wanted.input_scale), rel_tol=1e-3
         ):
             return False
-        if isinstance(wanted.branch, LearnedScale) and not is_learned_alike(layout, wanted):
+        if isinstance(wanted.branch_scale, LearnedScale) and not is_learned_alike(layout, wanted):
             return False
     return True
 
 
 def is_learned_alike(one: BlockSpec, other: BlockSpec) -> bool:
     """Whether two blocks have learned scales of the same form, or neither has one."""
-    first, second = one.branch, other.branch
+    first, second = one.branch_scale, other.branch_scale
     if isinstance(first, LearnedScale) and isinstance(second, LearnedScale):
         return first.per_channel == second.per_channel
     return isinstance(first, LearnedScale) == isinstance(second, LearnedScale)

@@ -91,7 +91,7 @@ class Coupling(nn.Module):
     def __init__(self, parts: Sequence[Residual]) -> None:
         super().__init__()
         for part in parts:
-            if part.block.stream or not part.block.keeps_skip:
+            if part.spec.stream or not part.spec.keeps_skip:
                 raise UsageError(
                     "groups of channels are coupled by plain adds, but the placement norms or scales the stream: "
                     "choose one such as 'pre', 'peri' or 'output'."

@@ -27,7 +27,7 @@ NAMED: dict[str, dict[str, Any]] = {
         "order": "conv-activation",
     },
     "plain": {
-        "placement": Placement.uniform(BlockSpec(skip=0.0, inner=("preactivation",)), name="plain"),
+        "placement": Placement.uniform(BlockSpec(skip_scale=0.0, inner=("preactivation",)), name="plain"),
         "order": "conv-activation",
     },
     "dense": {

@@ -1,18 +1,22 @@
-"""Where norms are in a residual network, as a value: blocks, placements, published presets and scales."""
+"""Where norms are in a residual network, as values: block specs, placements, published presets and scales."""
 
-from normplace.placement.placement import NETWORK_SLOTS, STREAMS, First, Placement, known_fields
+from normplace.placement.factors import LearnedScale, Number, Power, fixed_part, resolved
+from normplace.placement.placement import NETWORK_SLOTS, STREAMS, Placement
+from normplace.placement.saved import known_fields
 from normplace.placement.scale import Gate, Scale
-from normplace.placement.spec import BLOCK_SLOTS, BlockSpec, LearnedScale, Number, Power, resolved
+from normplace.placement.segments import First
+from normplace.placement.spec import BLOCK_SLOTS, BlockSpec
 
 __all__ = [
-    # A rule for every depth
+    # All blocks of a network
     "Placement",
     "First",
-    # One block of it
+    # One block
     "BlockSpec",
     "Power",
     "LearnedScale",
     "Number",
+    "fixed_part",
     "resolved",
     # Multipliers that carry information
     "Scale",

@@ -1,26 +1,28 @@
-"""Where norms stand in a residual network, as a value.
+"""A placement as a value: which norms and scales every block of a residual network has.
 
 ::
 
-    x ──┬───────────────────────────(skip)──┐
-        └─ [input] ─ F … [inner] … ─ [output] ─ (branch) ─(+)─ [stream] ── x'
+    x ──┬─────────────────────────(skip scale)──┐
+        └─ [input] ─ F … [inner] … ─ [output] ─ (branch scale) ─(+)─ [stream] ── x'
     embedding ─ [embedding] ─ x0 ………………………… xL ─ [final] ─ head
 
-:class:`BlockSpec` is one block of the drawing; :class:`Placement` is the rule that gives the block at every depth, for
-every kind of branch. Both are frozen, compare by value and refuse to be built where they contradict themselves.
-:mod:`normplace.placement.presets` names the published ones.
+:class:`BlockSpec` describes one block of the drawing. :class:`Placement` gives the spec of every layer and kind of
+branch. Both are frozen and compare by value. Contradictory fields raise a :class:`~normplace.UsageError`.
+:mod:`normplace.placement.presets` names the published placements.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from normplace.errors import UsageError, expect_number, expect_whole, unknown
-from normplace.placement.spec import BlockSpec, LearnedScale, Power, times
+from normplace.errors import UsageError, expect_whole, unknown
+from normplace.placement.equations import Apply, Sum, Symbol, X, branch_term, number_text, with_gain
+from normplace.placement.saved import known_fields, read_segments
+from normplace.placement.segments import First, Segments, check_ends, last_layer
+from normplace.placement.spec import BlockSpec
 
 NETWORK_SLOTS = ("embedding", "final")
 STREAMS = {
@@ -29,39 +31,25 @@ STREAMS = {
     "dual": "x' = N(x + z), r' = r + z, out = x + N(r)",
     "siamese": "x' = N(x + (2l)^(-1/2) z), y' = y + z, out = x + N(y)",
 }
-"""What a stack carries from block to block, and what its equation says beside that of a block, or of its branch z."""
-
-
-@dataclass(frozen=True)
-class First:
-    """A number of layers, where a share would depend on the depth.
-
-    Args:
-        layers: How many of the first layers are meant.
-    """
-
-    layers: int
-
-    def __post_init__(self) -> None:
-        expect_whole(1, **{"the number of layers of First": self.layers})
-
-
-Segments = tuple[tuple[float | First, BlockSpec], ...]
+"""The streams a stack can carry from block to block, and the equation of each; ``z`` is the output of a branch."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The rule that says which block stands at which depth, and whether the network's ends are normalized.
+    """The block spec of every layer, and whether the embedding and the final stream are normalized.
 
     Args:
-        segments: (end, block) pairs, an end being a share of the depth or the :class:`First` few layers; most
-            placements have one, ending at 1. Empty where ``kinds`` say it for each kind of branch.
-        embedding: Norm on the embedding.
-        final: Norm before the head.
-        name: What to call it.
-        kinds: The segments of each kind of branch, in the order in which a layer has them.
-        streams: What the stack carries from block to block: ``one`` stream; ``b2t``, where a layer's input is added
-            once more before its last norm; or two streams, ``dual`` or ``siamese``.
+        segments: (end, spec) pairs; an end is a fraction of the depth or the :class:`First` few layers. Most placements
+            have one segment that ends at 1. Empty if ``kinds`` has segments for each kind of branch.
+        embedding: Whether there is a norm on the embedding.
+        final: Whether there is a norm before the head.
+        name: Name of the placement.
+        kinds: The segments of each kind of branch, in the order of the branches in a layer.
+        streams: What the stack carries from block to block: ``one`` stream; ``b2t``, which adds the input of a layer
+            again before its last norm; or the two streams of ``dual`` or ``siamese``.
+
+    Raises:
+        UsageError: If the arguments contradict each other.
 
     Example:
         >>> Placement.named("peri").equation()
@@ -82,10 +70,10 @@ class Placement:
     def __post_init__(self) -> None:
         if bool(self.segments) == bool(self.kinds):
             raise UsageError("give segments for all branches, or kinds with segments for each kind, not both or none.")
-        for _, segments in self._rules():
-            _check_ends(segments)
+        for _, segments in self._by_kind():
+            check_ends(segments)
         self._check_streams()
-        last = [block for _, block in self._rules()[-1][1]][-1]
+        last = self._by_kind()[-1][1][-1][1]
         if self.final and last.stream and self.streams in ("one", "b2t"):
             raise UsageError(
                 "the last block already normalizes the stream, so a final norm would normalize twice: "
@@ -94,34 +82,36 @@ class Placement:
 
     def _check_streams(self) -> None:
         if self.streams not in STREAMS:
-            raise unknown("rule of streams", self.streams, STREAMS)
-        if self.streams == "b2t" and not all(block.stream for _, block in self._rules()[-1][1]):
+            raise unknown("kind of streams", self.streams, STREAMS)
+        if self.streams == "b2t" and not all(spec.stream for _, spec in self._by_kind()[-1][1]):
             raise UsageError("b2t adds the layer's input before its last norm: set stream=True in the last block.")
         if self.streams in ("dual", "siamese"):
-            if not self.final or not all(block.stream for block in self.every_block):
+            if not self.final or not all(spec.stream for spec in self.all_specs):
                 raise UsageError(
-                    f"{self.streams} norms one stream after every add and the other at the end: set stream=True in "
-                    "every block, and final=True."
+                    f"{self.streams} normalizes one stream after every add and the other at the end: set stream=True "
+                    "in every block, and final=True."
                 )
-            if not all(block.keeps_skip for block in self.every_block):
-                raise UsageError(f"{self.streams} adds the branch to two streams as they are: leave the skip alone.")
-        if self.streams == "siamese" and not all(block.input for block in self.every_block):
-            raise UsageError("siamese norms the sum of both streams before each branch: set input=True in every block.")
+            if not all(spec.keeps_skip for spec in self.all_specs):
+                raise UsageError(f"{self.streams} adds the branch to two unchanged streams: leave the skip alone.")
+        if self.streams == "siamese" and not all(spec.input for spec in self.all_specs):
+            raise UsageError(
+                "siamese normalizes the sum of both streams before each branch: set input=True in every block."
+            )
 
     @property
-    def every_block(self) -> tuple[BlockSpec, ...]:
-        """Every block of the rule, its depth-dependent numbers not worked out."""
-        return tuple(block for _, segments in self._rules() for _, block in segments)
+    def all_specs(self) -> tuple[BlockSpec, ...]:
+        """The spec of every segment, with unresolved powers of the layer and the depth."""
+        return tuple(spec for _, segments in self._by_kind() for _, spec in segments)
 
-    def _rules(self) -> tuple[tuple[str | None, Segments], ...]:
+    def _by_kind(self) -> tuple[tuple[str | None, Segments], ...]:
         return self.kinds or ((None, self.segments),)
 
     @classmethod
     def uniform(
-        cls, block: BlockSpec, *, embedding: bool = False, final: bool = False, name: str | None = None
+        cls, spec: BlockSpec, *, embedding: bool = False, final: bool = False, name: str | None = None
     ) -> Placement:
-        """The same block at every depth."""
-        return cls(((1.0, block),), embedding, final, name)
+        """The same spec for every block."""
+        return cls(((1.0, spec),), embedding, final, name)
 
     @classmethod
     def by_kind(
@@ -133,17 +123,19 @@ class Placement:
         name: str | None = None,
         streams: str = "one",
     ) -> Placement:
-        """One block, or segments, for each kind of branch.
+        """One spec, or segments, for each kind of branch.
 
         Args:
-            kinds: Blocks by kind, in the order in which a layer has them.
-            embedding: As of the class, and so are the rest.
-            final: Norm before the head.
-            name: What to call it.
-            streams: What the stack carries.
+            kinds: Specs by kind, in the order of the branches in a layer.
+            embedding: Whether there is a norm on the embedding.
+            final: Whether there is a norm before the head.
+            name: Name of the placement.
+            streams: What the stack carries from block to block.
         """
-        rules = tuple((kind, ((1.0, rule),) if isinstance(rule, BlockSpec) else rule) for kind, rule in kinds.items())
-        return cls((), embedding, final, name, rules, streams)
+        pairs = tuple(
+            (kind, ((1.0, specs),) if isinstance(specs, BlockSpec) else specs) for kind, specs in kinds.items()
+        )
+        return cls((), embedding, final, name, pairs, streams)
 
     @classmethod
     def named(cls, name: str, **options: Any) -> Placement:
@@ -151,7 +143,7 @@ class Placement:
 
         Args:
             name: A preset or one of its aliases.
-            **options: What that preset lets a caller choose, such as ``fraction`` of ``mix``.
+            **options: Options of the preset, such as ``fraction`` of ``mix``.
 
         Raises:
             UsageError: If there is no such preset or option.
@@ -173,36 +165,35 @@ class Placement:
             raise UsageError(f"placement must be a Placement or the name of a preset, got {placement!r}.")
         return placement
 
-    def changed(self, change: Callable[[BlockSpec], BlockSpec], kind: str | None = None) -> Placement:
-        """The same rule with every block changed, or every block around one kind of branch.
+    def map_specs(self, change: Callable[[BlockSpec], BlockSpec], kind: str | None = None) -> Placement:
+        """The placement with every spec changed, or every spec of one kind of branch.
 
         Args:
-            change: What to do to a block.
+            change: Returns the new spec of a block.
             kind: ``attention`` or ``mlp``, the kinds of a Transformer; None for all.
         """
 
-        def through(segments: Segments) -> Segments:
-            return tuple((end, change(block)) for end, block in segments)
+        def mapped(segments: Segments) -> Segments:
+            return tuple((end, change(spec)) for end, spec in segments)
 
         if kind is None:
-            kinds = tuple((known, through(segments)) for known, segments in self.kinds)
-            return replace(self, segments=through(self.segments), kinds=kinds)
-        rules = dict(self.kinds) or dict.fromkeys(("attention", "mlp"), self.segments)
-        if kind not in rules:
-            raise unknown("kind of branch", kind, rules)
-        return replace(self, segments=(), kinds=tuple({**rules, kind: through(rules[kind])}.items()))
+            kinds = tuple((name, mapped(segments)) for name, segments in self.kinds)
+            return replace(self, segments=mapped(self.segments), kinds=kinds)
+        by_kind = dict(self.kinds) or dict.fromkeys(("attention", "mlp"), self.segments)
+        if kind not in by_kind:
+            raise unknown("kind of branch", kind, by_kind)
+        return replace(self, segments=(), kinds=tuple({**by_kind, kind: mapped(by_kind[kind])}.items()))
 
     def at(self, layer: int, depth: int, kind: str | None = None) -> BlockSpec:
-        """The block of ``layer`` (counted from 1) in a network of ``depth``.
+        """The spec of ``layer`` (counted from 1) in a network of ``depth`` layers.
 
         Args:
-            layer: Which layer; in a Transformer one has an attention branch and an MLP branch.
-            depth: How many there are.
-            kind: Which kind of branch, where the placement tells them apart.
+            layer: Number of the layer; in a Transformer, a layer has an attention branch and an MLP branch.
+            depth: How many layers there are.
+            kind: Kind of branch; required if the placement depends on it.
 
         Raises:
-            UsageError: If the layer is outside the network, the placement does not know the kind, or no block alone
-                can state it.
+            UsageError: If the layer is outside the network, the kind is unknown, or the placement has several streams.
         """
         if self.streams != "one":
             raise UsageError(
@@ -212,42 +203,42 @@ class Placement:
         expect_whole(1, layer=layer, depth=depth)
         if layer > depth:
             raise UsageError(f"layer must lie between 1 and the depth {depth}, got {layer}.")
-        rules = dict(self.kinds)
-        if rules and kind not in rules:
+        by_kind = dict(self.kinds)
+        if by_kind and kind not in by_kind:
             raise UsageError(
-                f"{self.name or 'this placement'} tells {' and '.join(rules)} branches apart, so a branch must say "
-                "which it is: give it the attribute kind, or choose a placement that is the same for all."
+                f"{self.name or 'this placement'} differs between {' and '.join(by_kind)} branches: set the attribute "
+                "kind of the branch, or choose a placement that is the same for all branches."
             )
-        segments = rules[kind] if kind is not None and rules else self.segments
-        block = next(block for end, block in segments if layer <= _layers(end, depth))
-        return block.at(layer, depth)
+        segments = by_kind[kind] if kind is not None and by_kind else self.segments
+        spec = next(spec for end, spec in segments if layer <= last_layer(end, depth))
+        return spec.at(layer, depth)
 
-    def blocks(self, depth: int, kind: str | None = None) -> Iterator[BlockSpec]:
-        """The block of every layer in turn."""
+    def specs(self, depth: int, kind: str | None = None) -> Iterator[BlockSpec]:
+        """The spec of every layer in order."""
         return (self.at(layer, depth, kind) for layer in range(1, depth + 1))
 
-    def of_one_block(self) -> Placement:
-        """The rule for a single block, whose stack sees to the ends and to what is carried between blocks."""
+    def for_single_block(self) -> Placement:
+        """The placement of a block whose stack handles the network's ends and streams."""
         return replace(self, embedding=False, final=False, streams="one")
 
     def equation(self, layer: int | None = None, depth: int | None = None) -> str:
-        """The arithmetic of one block, or of the rule when no layer is given.
+        """The equation of one block, or of all blocks when no layer is given.
 
         Args:
-            layer: Which block, counted from 1.
-            depth: How many there are.
+            layer: Number of the layer, counted from 1.
+            depth: How many layers there are.
         """
         parts = []
-        for kind, segments in self._rules():
+        for kind, segments in self._by_kind():
             if layer is not None and depth is not None:
-                segments = ((1.0, self.of_one_block().at(layer, depth, kind)),)
-            also = "x0" if self.streams == "b2t" and kind == self._rules()[-1][0] else ""
-            said = _equations(segments, self.streams, also)
-            parts.append(said if kind is None else f"{kind}: {said}")
+                segments = ((1.0, self.for_single_block().at(layer, depth, kind)),)
+            extra = "x0" if self.streams == "b2t" and kind == self._by_kind()[-1][0] else None
+            equation = _segments_equation(segments, self.streams, extra)
+            parts.append(equation if kind is None else f"{kind}: {equation}")
         return ", ".join(part for part in ("; ".join(parts), STREAMS[self.streams]) if part)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready form that :meth:`from_dict` reads back."""
+        """A JSON-ready dictionary; :meth:`from_dict` reads it."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -258,68 +249,20 @@ class Placement:
             UsageError: If a key is unknown.
         """
         fields = known_fields(cls, data)
-        fields["segments"] = _segments_from(data["segments"])
-        fields["kinds"] = tuple((kind, _segments_from(segments)) for kind, segments in data.get("kinds", ()))
+        fields["segments"] = read_segments(data["segments"])
+        fields["kinds"] = tuple((kind, read_segments(segments)) for kind, segments in data.get("kinds", ()))
         return cls(**fields)
 
 
-def _layers(end: float | First, depth: int) -> int:
-    return end.layers if isinstance(end, First) else math.floor(end * depth)
-
-
-def _check_ends(segments: Segments) -> None:
-    for segment in segments:
-        if not (isinstance(segment, tuple) and len(segment) == 2 and isinstance(segment[1], BlockSpec)):
-            raise UsageError(f"segments must be pairs of an end and a BlockSpec, got {segment!r}.")
-        if not isinstance(segment[0], First):
-            expect_number("the end of a segment", segment[0], 0, above=True)
-    counts = [end.layers for end, _ in segments if isinstance(end, First)]
-    shares = [end for end, _ in segments if not isinstance(end, First)]
-    rising = all(a < b for ends in (counts, shares) for a, b in zip([0, *ends], ends, strict=False))
-    if not shares or shares[-1] != 1 or not rising or any(isinstance(end, First) for end, _ in segments[len(counts) :]):
-        raise UsageError(f"segments must end at increasing shares of the depth, the last at 1, got {counts + shares}.")
-
-
-def _equations(segments: Segments, streams: str, also: str) -> str:
+def _segments_equation(segments: Segments, streams: str, extra_residual: str | None) -> str:
     parts, start = [], "0"
-    for end, block in segments:
-        if streams in ("dual", "siamese"):  # what the branch gives to both streams
-            said = "z = " + replace(block, stream=False).equation().removeprefix("x + ")
-            said = said.replace("N(x)", "N(x + N(y))") if streams == "siamese" else said
+    for end, spec in segments:
+        if streams in ("dual", "siamese"):
+            read = X if streams == "dual" else Sum((X, Apply("N", Symbol("y"))))
+            equation = with_gain(spec, f"z = {branch_term(spec, stream=read)}")
         else:
-            said = block.equation(also=also)
-        stop = str(end.layers) if isinstance(end, First) else times(float(end), "L")
-        parts.append(said + (f" for {start} < l <= {stop}" if len(segments) > 1 else ""))
+            equation = spec.equation(extra_residual=extra_residual)
+        stop = str(end) if isinstance(end, First) else "L" if end == 1 else f"{number_text(end)} L"
+        parts.append(equation + (f" for {start} < l <= {stop}" if len(segments) > 1 else ""))
         start = stop
     return "; ".join(parts)
-
-
-def known_fields(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping whose keys are fields of a dataclass.
-
-    Raises:
-        UsageError: If one is not.
-    """
-    known = [field.name for field in dataclasses.fields(cls)]
-    for key in data:
-        if key not in known:
-            raise unknown(f"key of {cls.__name__}:", key, known)
-    return dict(data)
-
-
-def _segments_from(data: Any) -> Segments:
-    return tuple(
-        (First(**known_fields(First, end)) if isinstance(end, Mapping) else float(end), _block_from(block))
-        for end, block in data
-    )
-
-
-def _block_from(data: Mapping[str, Any]) -> BlockSpec:
-    fields = known_fields(BlockSpec, data)
-    for name, value in fields.items():
-        if isinstance(value, Mapping):
-            kind = LearnedScale if "per_channel" in value else Power
-            fields[name] = kind(**known_fields(kind, value))
-        elif isinstance(value, list | tuple):
-            fields[name] = tuple(value)
-    return BlockSpec(**fields)

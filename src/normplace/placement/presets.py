@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from normplace.errors import UsageError, unknown
+from normplace.placement.factors import LearnedScale, Power
 from normplace.placement.placement import Placement
-from normplace.placement.spec import BlockSpec, LearnedScale, Power
+from normplace.placement.spec import BlockSpec
 from normplace.placement.transformer_presets import TRANSFORMER_PRESETS
 
 
@@ -24,7 +25,7 @@ def plain(norm: str = "none") -> Placement:
     ``norm`` is ``none``, ``output``, or the name of an inner place the branch offers (``preactivation`` in the MLP).
     """
     inner = () if norm in ("none", "output") else (norm,)
-    return Placement.uniform(BlockSpec(skip=0.0, output=norm == "output", inner=inner))
+    return Placement.uniform(BlockSpec(skip_scale=0.0, output=norm == "output", inner=inner))
 
 
 def none() -> Placement:
@@ -68,13 +69,15 @@ def deepnorm(part: str = "stack", decoder: int | None = None) -> Placement:
         raise UsageError("deepnorm asks for the layers of the decoder beside an encoder: part='encoder', decoder=6.")
     if part == "encoder" and decoder is not None:
         grown = decoder**0.25  # (L^4 M)^(1/16) is (M^(1/4) L)^(1/4)
-        skip, start = 0.81**4 * grown, 0.87**-4 * grown
+        skip, init = 0.81**4 * grown, 0.87**-4 * grown
     elif part in ("stack", "decoder"):
-        skip, start = (2, 8) if part == "stack" else (3, 12)
+        skip, init = (2, 8) if part == "stack" else (3, 12)
     else:
         raise unknown("part of DeepNorm:", part, ("stack", "encoder", "decoder"))
     return Placement.uniform(
-        BlockSpec(stream=True, skip=Power("depth", 1 / 4, times=skip), init_gain=Power("depth", -1 / 4, times=start))
+        BlockSpec(
+            stream=True, skip_scale=Power("depth", 1 / 4, times=skip), init_gain=Power("depth", -1 / 4, times=init)
+        )
     )
 
 
@@ -92,12 +95,12 @@ def mix(fraction: float = 0.25) -> Placement:
 
 def rezero() -> Placement:
     """ReZero (Bachlechner et al. 2020, arXiv 2003.04887): no norm, one learned scalar per branch, from 0."""
-    return Placement.uniform(BlockSpec(branch=LearnedScale(per_channel=False, init=0.0)))
+    return Placement.uniform(BlockSpec(branch_scale=LearnedScale(per_channel=False, init=0.0)))
 
 
 def layerscale(init: float = 1e-4) -> Placement:
     """LayerScale (Touvron et al. 2021, arXiv 2103.17239): pre with a learned factor per channel on the branch."""
-    return Placement.uniform(BlockSpec(input=True, branch=LearnedScale(per_channel=True, init=init)), final=True)
+    return Placement.uniform(BlockSpec(input=True, branch_scale=LearnedScale(per_channel=True, init=init)), final=True)
 
 
 PRESETS: dict[str, Callable[..., Placement]] = {

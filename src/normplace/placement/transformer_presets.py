@@ -11,8 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from normplace.errors import unknown
-from normplace.placement.placement import First, Placement
-from normplace.placement.spec import BlockSpec, LearnedScale, Power
+from normplace.placement.factors import LearnedScale, Power
+from normplace.placement.placement import Placement
+from normplace.placement.segments import First
+from normplace.placement.spec import BlockSpec
 
 PROJECTIONS = {"head": "", "projection": "_full"}
 
@@ -43,7 +45,7 @@ def normformer(scale_skip: bool = False) -> Placement:
     ``scale_skip`` is its option of a learned factor per channel, from 1, on the skip of the MLP.
     """
     attention = BlockSpec(input=True, output=True, inner_scale=("heads",))
-    learned = LearnedScale(per_channel=True, init=1.0) if scale_skip else None
+    learned = LearnedScale(per_channel=True, init=1.0) if scale_skip else 1.0
     mlp = BlockSpec(input=True, inner=("pre_output",), skip_scale=learned)
     return Placement.by_kind({"attention": attention, "mlp": mlp}, final=True)
 
@@ -55,13 +57,13 @@ def qk(base: str | Placement = "pre", over: str = "head") -> Placement:
     ``base="output", over="projection"``.
     """
     places = _places("qk", over)
-    return _based_on(base).changed(lambda block: replace(block, inner=(*block.inner, *places)), "attention")
+    return _based_on(base).map_specs(lambda spec: replace(spec, inner=(*spec.inner, *places)), "attention")
 
 
 def qkv(base: str | Placement = "pre", over: str = "head") -> Placement:
     """QKV-norm (part of HybridNorm, arXiv 2503.04598): norms on queries, keys and values of ``base``."""
     places = _places("qkv", over)
-    return _based_on(base).changed(lambda block: replace(block, inner=(*block.inner, *places)), "attention")
+    return _based_on(base).map_specs(lambda spec: replace(spec, inner=(*spec.inner, *places)), "attention")
 
 
 def hybrid(over: str = "head") -> Placement:
@@ -107,7 +109,7 @@ def keel() -> Placement:
 
     The factor is that of a port, since the paper's own equation was not at hand.
     """
-    return Placement.uniform(BlockSpec(input=True, stream=True, skip=Power("depth", 1, times=2)))
+    return Placement.uniform(BlockSpec(input=True, stream=True, skip_scale=Power("depth", 1, times=2)))
 
 
 def lns_init() -> Placement:
@@ -120,7 +122,7 @@ def gpas(base: str | Placement = "pre") -> Placement:
 
     Every add has its own gate; in the authors' code the two adds of a layer share one.
     """
-    return _based_on(base).changed(lambda block: replace(block, damped=True))
+    return _based_on(base).map_specs(lambda spec: replace(spec, damped=True))
 
 
 def bert_residual() -> Placement:

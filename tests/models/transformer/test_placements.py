@@ -78,12 +78,12 @@ def test_depth_counts_layers_of_two_branches(depth):
     def blocks(name):
         return [block for layer in build(name, depth=depth).layers for block in (layer.attention, layer.mlp)]
 
-    assert [block.block.skip for block in blocks("deepnorm")] == pytest.approx([(2 * depth) ** 0.25] * 2 * depth)
-    assert {block.block.skip for block in blocks("keel")} == {2 * depth}
-    assert [block.block.input_scale for block in blocks("lns")] == pytest.approx(
+    assert [block.spec.skip_scale for block in blocks("deepnorm")] == pytest.approx([(2 * depth) ** 0.25] * 2 * depth)
+    assert {block.spec.skip_scale for block in blocks("keel")} == {2 * depth}
+    assert [block.spec.input_scale for block in blocks("lns")] == pytest.approx(
         [layer**-0.5 for layer in range(1, depth + 1) for _ in range(2)]
     )
-    assert sum(block.block.stream for block in blocks("mix")) == 2 * (depth // 4)
+    assert sum(block.spec.stream for block in blocks("mix")) == 2 * (depth // 4)
 
 
 def test_lns_is_a_constant_and_lns_init_a_start():

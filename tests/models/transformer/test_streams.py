@@ -22,11 +22,11 @@ def test_a_single_block_cannot_carry_two_streams(name):
     [
         ("dual", BlockSpec(), True, "set stream=True in every block"),
         ("dual", BlockSpec(stream=True), False, "and final=True"),
-        ("dual", BlockSpec(stream=True, skip=2.0), True, "leave the skip alone"),
+        ("dual", BlockSpec(stream=True, skip_scale=2.0), True, "leave the skip alone"),
         ("siamese", BlockSpec(stream=True), True, "set input=True"),
         ("b2t", BlockSpec(), False, "set stream=True in the last block"),
         ("b2t", BlockSpec(stream=True), True, "normalize twice"),
-        ("tripple", BlockSpec(), False, "unknown rule of streams"),
+        ("tripple", BlockSpec(), False, "unknown kind of streams"),
     ],
 )
 def test_contradictions_cannot_be_built(streams, block, final, said):

@@ -213,9 +213,9 @@ class Assembly:
             inner=inner,
             output="output" in slots,
             stream="stream" in slots,
-            skip=skip if isinstance(skip, float) and skip > 0 else 1.0,
+            skip_scale=skip if isinstance(skip, float) and skip > 0 else 1.0,
             input_scale=scale if shared_input and scale > 0 else 1.0,
-            branch=branch,
+            branch_scale=branch,
             skip_normed=any(place.skip_normed for _, place in mine) and shared_input,
         )
 
@@ -302,15 +302,15 @@ def _sum(specs: Sequence[BlockSpec], shared: bool) -> str:
     terms = []
     for at, spec in enumerate(specs, 1):
         plain = BlockSpec(
-            input=spec.input, inner=spec.inner, output=spec.output, branch=_fixed(spec.branch), skip=0.0,
+            input=spec.input, inner=spec.inner, output=spec.output, branch_scale=_fixed(spec.branch_scale), skip_scale=0.0,
             input_scale=spec.input_scale,
         ).equation()  # fmt: skip
-        learned = "g " if isinstance(spec.branch, LearnedScale) else ""
+        learned = "g " if isinstance(spec.branch_scale, LearnedScale) else ""
         term = learned + plain.replace("F", f"F{at}", 1)
         terms.append(term if shared or not spec.input else term.replace("N(x)", f"N{at}(x)"))
     skip = _skip(specs[0])
-    if specs[0].skip != 1:
-        skip = f"{specs[0].skip:.4g} {skip}"
+    if specs[0].skip_scale != 1:
+        skip = f"{specs[0].skip_scale:.4g} {skip}"
     total = " + ".join([skip, *terms])
     return f"N({total})" if any(spec.stream for spec in specs) else total
 

@@ -43,7 +43,7 @@ def placement_name(blocks: Sequence[ResidualBlock], normed: bool, twins: Set[int
     if any(spec.inner for spec in specs) and not any(spec.slots != _inner(spec) for spec in specs):
         return None  # norms inside the branches only: no preset says so
     unscaled = [
-        dataclasses.replace(spec, skip=1.0, input_scale=1.0, branch=spec.branch if _is_learned(spec) else 1.0)
+        dataclasses.replace(spec, skip_scale=1.0, input_scale=1.0, branch_scale=spec.branch_scale if _is_learned(spec) else 1.0)
         for spec in specs
     ]
     for candidates in (specs, unscaled):  # a fixed factor of one's own does not change the name
@@ -68,7 +68,7 @@ def _only_convolutions_are_bare(blocks: Sequence[ResidualBlock]) -> bool:
 
 
 def _is_learned(spec: BlockSpec) -> bool:
-    return isinstance(spec.branch, LearnedScale)
+    return isinstance(spec.branch_scale, LearnedScale)
 
 
 def _inner(spec: BlockSpec) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def _is_mix(specs: Sequence[BlockSpec]) -> bool:
 def _alike(one: BlockSpec, other: BlockSpec) -> bool:
     if any(getattr(one, slot) != getattr(other, slot) for slot in SLOTS):
         return False
-    for name in ("skip", "input_scale", "branch"):
+    for name in ("skip_scale", "input_scale", "branch_scale"):
         first, second = getattr(one, name), getattr(other, name)
         if isinstance(first, LearnedScale) or isinstance(second, LearnedScale):
             if type(first) is not type(second) or first.per_channel != second.per_channel:
@@ -102,6 +102,6 @@ def _alike(one: BlockSpec, other: BlockSpec) -> bool:
 
 def same_slots(one: BlockSpec, other: BlockSpec) -> bool:
     """Whether two blocks hold norms in the same places, whatever their scales."""
-    return dataclasses.replace(one, skip=1.0, branch=1.0, input_scale=1.0) == dataclasses.replace(
-        other, skip=1.0, branch=1.0, input_scale=1.0
+    return dataclasses.replace(one, skip_scale=1.0, branch_scale=1.0, input_scale=1.0) == dataclasses.replace(
+        other, skip_scale=1.0, branch_scale=1.0, input_scale=1.0
     )

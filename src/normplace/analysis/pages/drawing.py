@@ -20,7 +20,7 @@ def drawing(block: ResidualBlock) -> str:
     fork = LEFT + STEP if spec.skip_normed else LEFT
     plus = fork + STEP * max(len(chain) for chain in chains) + 40
     end = plus + (STEP + 60 if stream_norm else 60)
-    skip = "projection" if block.projected else "" if spec.skip == 1 else f"x {spec.skip:.3g}"
+    skip = "projection" if block.projected else "" if spec.skip_scale == 1 else f"x {spec.skip_scale:.3g}"
     wires = [f'<path class="wire" d="M8 {TOP} H{end}"/>']
     parts = [_label(8, TOP - 8, "x"), _label(fork + 12, TOP - 8, skip), _label(end + 4, TOP + 5, "x'")]
     if spec.skip_normed:
@@ -49,10 +49,10 @@ def _chain(arm: BranchReport) -> list[tuple[str, bool]]:
     chain = [("norm", True)] if spec.input and not spec.skip_normed else []
     chain.append((arm.kind, False))
     chain += [("norm", True)] if spec.output else []
-    if isinstance(spec.branch, LearnedScale):
+    if isinstance(spec.branch_scale, LearnedScale):
         chain.append(("learned gain", False))
-    elif spec.branch != 1:
-        chain.append((f"x {spec.branch:.3g}", False))
+    elif spec.branch_scale != 1:
+        chain.append((f"x {spec.branch_scale:.3g}", False))
     return chain
 
 

@@ -108,7 +108,7 @@ class SequenceModel(nn.Module):
         start = Start(suited_kind(rule), STD, depth)
         blocks = [self.mixer.branches(dim, positions, start, **factory) for _ in range(depth)]
         self.blocks = nn.ModuleList(
-            Blocks(*(Residual(branch, dim, rule.of_one_block(), chosen, layer, depth) for branch in block))
+            Blocks(*(Residual(branch, dim, rule.for_single_block(), chosen, layer, depth) for branch in block))
             for layer, block in enumerate(blocks, start=1)
         )
         self.streams = build_streams(rule.streams, chosen, dim, sum(map(len, blocks)))

@@ -167,7 +167,7 @@ def _read_hyperclovax(config: Any) -> TransformerConfig:
     rule, factor = Placement.named("peri" if config.use_post_norm else "pre"), config.residual_multiplier
     return _read_rotary(
         config,
-        rule if factor == 1 else rule.changed(lambda block: replace(block, branch=float(factor))),
+        rule if factor == 1 else rule.map_specs(lambda spec: replace(spec, branch_scale=float(factor))),
         _choice(GATED, config.hidden_act),
         attention={"score_scale": config.attention_multiplier},
         head={"scale": config.logits_scaling},
@@ -176,10 +176,10 @@ def _read_hyperclovax(config: Any) -> TransformerConfig:
 
 
 def _write_hyperclovax(config: TransformerConfig) -> dict[str, Any]:
-    block = config.rule.every_block[0]
+    spec = config.rule.all_specs[0]
     return _write_rotary(config) | {
-        "use_post_norm": block.output,
-        "residual_multiplier": block.branch if isinstance(block.branch, float) else 1.0,
+        "use_post_norm": spec.output,
+        "residual_multiplier": spec.branch_scale if isinstance(spec.branch_scale, float) else 1.0,
         "attention_multiplier": config.attention.score_scale,
         "logits_scaling": config.head.scale,
         "embedding_multiplier": config.embedding_scale,
@@ -188,7 +188,7 @@ def _write_hyperclovax(config: TransformerConfig) -> dict[str, Any]:
 
 def _hyperclovax_links(config: TransformerConfig) -> Iterator[Link]:
     outputs = {"attention.output_norm": "post_norm1", "mlp.output_norm": "post_norm2"}
-    return _rotary_links(config, PRE_NORMS | (outputs if config.rule.every_block[0].output else {}))
+    return _rotary_links(config, PRE_NORMS | (outputs if config.rule.all_specs[0].output else {}))
 
 
 def _read_gemma2(config: Any) -> TransformerConfig:

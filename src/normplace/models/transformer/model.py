@@ -113,7 +113,7 @@ class Transformer(nn.Module):
         inside = ALiBi() if config.positions.kind == "alibi" else self.rotary
 
         def residual(branch: nn.Module, layer: int) -> Residual:
-            return Residual(branch, dim, rule.of_one_block(), norm, layer, config.depth)
+            return Residual(branch, dim, rule.for_single_block(), norm, layer, config.depth)
 
         def layer(number: int) -> Layer:
             shape = config.attention

@@ -62,10 +62,10 @@ def suited_kind(placement: Placement) -> str:
     so a small initial matrix only means large relative updates (docs/initialization.md). Also ``xavier`` where the
     placement scales initial weights, as DeepNorm does; ``fixed`` where it scales norms by depth; else ``depth``.
     """
-    blocks = placement.every_block
-    if any(block.output or block.init_gain != 1 for block in blocks):
+    specs = placement.all_specs
+    if any(spec.output or spec.init_gain != 1 for spec in specs):
         return "xavier"
-    if any(block.input_scale != 1 or block.input_gain != 1 for block in blocks):
+    if any(spec.input_scale != 1 or spec.input_gain != 1 for spec in specs):
         return "fixed"
     return "depth"
 
