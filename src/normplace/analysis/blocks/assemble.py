@@ -15,6 +15,7 @@ from normplace.analysis.norms.find import Norm
 from normplace.analysis.residuals.adds import Reachability, ResidualAdd
 from normplace.analysis.results import BranchReport, ResidualBlock, Unknown, in_order
 from normplace.placement import BlockSpec, LearnedScale
+from normplace.placement.equations import Sum, block_term, branch_term, normalized, skip_term
 
 Number = float | LearnedScale
 SCALING = MOVES | {"mul", "div"}
@@ -93,11 +94,7 @@ class Assembly:
             self._arm(at, value, group) for at in group for value in self.summands(self.residuals[at])
         ]  # fmt: skip
         residual, specs = self.residuals[group[0]], [arm.spec for arm in arms]
-        several = len(arms) > 1
-        equation = _sum(specs, self._shares_norm(group, len(arms))) if several else specs[0].equation()
-        if residual.projected:
-            skip = _skip(specs[0])
-            equation = equation.replace(f"{skip} + ", f"P({skip}) + ", 1)
+        equation = _equation(specs, residual.projected, self._shares_norm(group, len(arms)))
         return ResidualBlock(
             equation, tuple(arms), stream, residual.projected, self._custom_backward(group), self._unknown_in(group)
         )  # fmt: skip
@@ -297,27 +294,13 @@ class Assembly:
         return None
 
 
-def _sum(specs: Sequence[BlockSpec], shared: bool) -> str:
-    """The equation of parallel branches."""
-    terms = []
-    for at, spec in enumerate(specs, 1):
-        plain = BlockSpec(
-            input=spec.input, inner=spec.inner, output=spec.output, branch_scale=_fixed(spec.branch_scale), skip_scale=0.0,
-            input_scale=spec.input_scale,
-        ).equation()  # fmt: skip
-        learned = "g " if isinstance(spec.branch_scale, LearnedScale) else ""
-        term = learned + plain.replace("F", f"F{at}", 1)
-        terms.append(term if shared or not spec.input else term.replace("N(x)", f"N{at}(x)"))
-    skip = _skip(specs[0])
-    if specs[0].skip_scale != 1:
-        skip = f"{specs[0].skip_scale:.4g} {skip}"
-    total = " + ".join([skip, *terms])
-    return f"N({total})" if any(spec.stream for spec in specs) else total
-
-
-def _skip(spec: BlockSpec) -> str:
-    return "N(x)" if spec.skip_normed else "x"
-
-
-def _fixed(number: object) -> float:
-    return number if isinstance(number, float) else 1.0
+def _equation(specs: Sequence[BlockSpec], projected: bool, shared_norm: bool) -> str:
+    """The equation of a block; several branches are numbered, and so are their input norms unless they share one."""
+    if len(specs) == 1:
+        return str(block_term(specs[0], projected=projected))
+    branches = [
+        branch_term(spec, branch=f"F{number}", input_norm="N" if shared_norm else f"N{number}")
+        for number, spec in enumerate(specs, 1)
+    ]
+    total = Sum((skip_term(specs[0], projected=projected), *branches))
+    return str(normalized(total) if any(spec.stream for spec in specs) else total)

@@ -43,7 +43,9 @@ def placement_name(blocks: Sequence[ResidualBlock], normed: bool, twins: Set[int
     if any(spec.inner for spec in specs) and not any(spec.slots != _inner(spec) for spec in specs):
         return None  # norms inside the branches only: no preset says so
     unscaled = [
-        dataclasses.replace(spec, skip_scale=1.0, input_scale=1.0, branch_scale=spec.branch_scale if _is_learned(spec) else 1.0)
+        dataclasses.replace(
+            spec, skip_scale=1.0, input_scale=1.0, branch_scale=spec.branch_scale if _is_learned(spec) else 1.0
+        )
         for spec in specs
     ]
     for candidates in (specs, unscaled):  # a fixed factor of one's own does not change the name
