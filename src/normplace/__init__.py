@@ -1,34 +1,29 @@
 """normplace: where should the normalization sit?
 
-Build networks with any placement, find and measure the norms of existing ones, and see the evidence.
+Build networks with any norm placement, find, measure and edit the norms of existing networks, and see the evidence.
+
+Public names load on first use, so that the command line prints its help without importing PyTorch.
 """
 
-from normplace import _startup, edit, models, ntk, ops  # noqa: F401 (_startup first: the others take long)
-from normplace._version import __version__
-from normplace.analysis import SignalsCallback, signals, survival
-from normplace.edit import changes, insert, move
-from normplace.errors import UsageError
-from normplace.norms import (
-    BatchNorm,
-    DyT,
-    GraphNorm,
-    Identity,
-    LayerNorm,
-    MsgNorm,
-    PairNorm,
-    RMSNorm,
-    build_norm,
-)
-from normplace.placement import BlockSpec, First, LearnedScale, Placement, Power
-from normplace.placement.scale import Gate, Scale
-from normplace.residual import Branch, Residual
-from normplace.stack import BlockCall, fusing, fusion, run_blocks
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-# Last, because the function shares its name with its package, and an import inside that package would hide it again.
-from normplace.analysis import audit  # isort: skip
+from normplace import _startup  # noqa: F401 (first: it handles Ctrl-C during the imports that follow)
+from normplace._version import __version__
+
+if TYPE_CHECKING:
+    from normplace import edit, models, ntk, ops
+    from normplace.analysis import SignalsCallback, audit, signals, survival
+    from normplace.edit import changes, insert, move
+    from normplace.errors import UsageError
+    from normplace.norms import BatchNorm, DyT, GraphNorm, Identity, LayerNorm, MsgNorm, PairNorm, RMSNorm, build_norm
+    from normplace.placement import BlockSpec, First, LearnedScale, Placement, Power
+    from normplace.placement.scale import Gate, Scale
+    from normplace.residual import Branch, Residual
+    from normplace.stack import BlockCall, fusing, fusion, run_blocks
 
 __all__ = [
-    # Where norms stand
+    # Placements
     "Placement",
     "BlockSpec",
     "First",
@@ -36,10 +31,10 @@ __all__ = [
     "LearnedScale",
     "Scale",
     "Gate",
-    # The block they stand in
+    # The residual block
     "Residual",
     "Branch",
-    # Blocks one after another
+    # Blocks in sequence
     "run_blocks",
     "BlockCall",
     "fusion",
@@ -56,21 +51,53 @@ __all__ = [
     "build_norm",
     # Networks
     "models",
-    # Where the norms of an existing network stand, what survives them, and what they do at every depth
+    # Analysis of an existing network
     "audit",
     "survival",
     "signals",
     "SignalsCallback",
-    # Numerical kernels
-    "ops",
-    # An existing network, changed
+    # Edits of an existing network
+    "edit",
     "insert",
     "move",
     "changes",
-    "edit",
+    # Numerical kernels
+    "ops",
     # Neural tangent kernels
     "ntk",
-    # The rest
+    # Errors and version
     "UsageError",
     "__version__",
 ]
+
+_SUBMODULES = {"analysis", "edit", "models", "norms", "ntk", "ops", "placement", "residual", "stack"}
+_MODULE_OF = {
+    name: module
+    for module, names in {
+        "analysis": "SignalsCallback audit signals survival",
+        "edit": "changes insert move",
+        "errors": "UsageError",
+        "norms": "BatchNorm DyT GraphNorm Identity LayerNorm MsgNorm PairNorm RMSNorm build_norm",
+        "placement": "BlockSpec First LearnedScale Placement Power",
+        "placement.scale": "Gate Scale",
+        "residual": "Branch Residual",
+        "stack": "BlockCall fusing fusion run_blocks",
+    }.items()
+    for name in names.split()
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562)."""
+    if name in _SUBMODULES:
+        return import_module(f"normplace.{name}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'normplace' has no attribute {name!r}")
+    value = getattr(import_module(f"normplace.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})
