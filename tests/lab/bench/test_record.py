@@ -9,7 +9,7 @@ import pytest
 from normplace.errors import UsageError
 from normplace.lab.bench.chart import figure, render
 from normplace.lab.bench.record import Record, Row, changes
-from normplace.lab.bench.table import as_markdown, as_text, report, table
+from normplace.lab.bench.table import report, table
 from normplace.lab.bench.timing import Spread
 
 
@@ -88,12 +88,6 @@ def test_memory_that_is_unknown_or_nothing_has_no_ratio():
         rows = [row("normplace", 2.0, peak_bytes=peak), row("PyG", 60.0)]
         headings, (peer,) = table(record("cpu", rows=rows), "aggregate")
         assert dict(zip(headings, peer, strict=True))["times less memory"] == ""
-
-
-def test_columns_are_aligned_and_markdown_is_a_table():
-    headings, body = ["a", "b", "c", "n"], [["case", "x", "y", "1.5"], ["", "x", "y", "10"]]
-    assert as_text(headings, body) == "a     b  c    n\ncase  x  y  1.5\n      x  y   10"
-    assert as_markdown(headings, body).splitlines()[1:3] == ["| --- | --- | --- | ---: |", "| case | x | y | 1.5 |"]
 
 
 def test_the_report_says_what_was_left_out():

@@ -6,6 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from normplace._shared.text_table import text_table
 from normplace.analysis.results import Audit, Finding, ResidualBlock, Site, Unknown, in_order, pattern
 
 WIDTH = 110
@@ -16,7 +17,9 @@ def report(audit: Audit) -> str:
     lines = [headline(audit), ""]
     lines += [f"  {equation}   {described}" for equation, described in block_lines(audit.blocks)]
     lines += [""] if audit.blocks else []
-    lines += _table(audit.sites)
+    if audit.sites:
+        headings, *body = table(audit.sites)
+        lines.append(text_table(headings, body))
     lines += _unknown(audit.unknown)
     lines += ["", findings_line(audit.findings)]
     for finding in audit.findings:
@@ -98,14 +101,6 @@ def table(sites: Sequence[Site]) -> list[tuple[str, ...]]:
     lines = [HEADINGS, *rows(sites)]
     telling = [at for at in range(len(HEADINGS)) if any(line[at] != "-" for line in lines[1:])]
     return [tuple(line[at] for at in telling) for line in lines]
-
-
-def _table(sites: Sequence[Site]) -> list[str]:
-    if not sites:
-        return []
-    lines = table(sites)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def _unknown(unknown: Sequence[Unknown]) -> list[str]:

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
+from normplace._shared.text_table import markdown_table
 from normplace.lab.bench import OPS, load_ops
 from normplace.lab.bench.ceilings import UNITS
 from normplace.lab.bench.record import Record
 from normplace.lab.bench.run import plan
-from normplace.lab.bench.table import as_markdown, table
+from normplace.lab.bench.table import TEXT_COLUMNS, table
 from normplace.lab.report.markup import count
 from normplace.lab.trials.environment import describe
 
@@ -82,7 +83,7 @@ def _run(record: Record) -> str:
     ops = dict.fromkeys(row.op for row in record.rows)
     parts = [f"## {_machine(record)}: {', '.join(f'`{op}`' for op in ops)}\n", "\n".join(facts), ""]
     for op in ops:
-        parts += [f"### `{op}`\n", as_markdown(*table(record, op)), ""]
+        parts += [f"### `{op}`\n", markdown_table(*table(record, op), right_from=TEXT_COLUMNS), ""]
     return "\n".join(parts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from normplace._shared.text_table import text_table
 from normplace.lab.bench.ceilings import UNITS
 from normplace.lab.bench.record import Record, Row
 
@@ -106,30 +107,14 @@ def _said_once(body: Iterable[list[str]]) -> list[list[str]]:
     return shown
 
 
-def as_text(headings: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Aligned columns for a terminal."""
-    lines = [headings, *body]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(headings))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if place < TEXT_COLUMNS else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-
-
-def as_markdown(headings: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A table of a document."""
-    rule = ["---" if place < TEXT_COLUMNS else "---:" for place in range(len(headings))]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [headings, rule, *body])
-
-
 def report(record: Record) -> str:
     """The whole run for a terminal."""
     parts = [f"{name}: {_figure(rate / UNITS[name][1])} {UNITS[name][0]}" for name, rate in record.ceilings.items()]
     blocks = ["ceilings of this machine, measured in this run: " + ", ".join(parts)] if parts else []
-    blocks += [f"{op}\n{as_text(*table(record, op))}" for op in dict.fromkeys(row.op for row in record.rows)]
+    blocks += [
+        f"{op}\n{text_table(*table(record, op), right_from=TEXT_COLUMNS)}"
+        for op in dict.fromkeys(row.op for row in record.rows)
+    ]
     if record.device == "cpu" and record.load > BUSY * record.hardware["cores"]:
         blocks.append(
             f"other work kept this machine busy (load {record.load:.1f} on {record.hardware['cores']} cores): "
