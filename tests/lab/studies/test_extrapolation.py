@@ -15,11 +15,11 @@ from normplace import UsageError
 from normplace.lab.report.charts import render_chart
 from normplace.lab.studies.extrapolation import STUDY, kernels, tabular, wide
 from normplace.lab.studies.extrapolation.claims import CLAIMS
-from normplace.lab.studies.extrapolation.claims.published import FACES, PROTEIN
 from normplace.lab.studies.extrapolation.faces import FacesTrial
+from normplace.lab.studies.extrapolation.networks import SequenceRegressor
 from normplace.lab.studies.extrapolation.protein import LEARNERS, ProteinTrial
+from normplace.lab.studies.extrapolation.published import FACES, PROTEIN
 from normplace.lab.studies.extrapolation.sequence import SequenceTrial
-from normplace.lab.studies.extrapolation.sequence_model import SequenceRegressor
 from normplace.lab.studies.extrapolation.toy import ToyTrial
 from normplace.lab.tasks.faces import write_faces
 from normplace.lab.trials.lines import SCALES
@@ -90,12 +90,12 @@ def test_the_transformer_looks_back_only():
     before, after = model(values), model(changed)
     torch.testing.assert_close(before[:, :6], after[:, :6])
     assert not torch.allclose(before[:, 6:], after[:, 6:])
-    with pytest.raises(UsageError, match="3 heads cannot share a width of 16"):
+    with pytest.raises(UsageError, match="16 is not a multiple of the 3 heads"):
         SequenceRegressor(16, 3, 2, True, torch.Generator())
 
 
 def test_attention_equals_its_formula():
-    from normplace.lab.studies.extrapolation.sequence_model import CausalAttention
+    from normplace.lab.studies.extrapolation.networks import CausalAttention
 
     attention = CausalAttention(6, 2, torch.Generator().manual_seed(0)).double()
     x = torch.randn(2, 5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -173,7 +173,7 @@ def test_bins():
     means = tabular.binned_mean(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0.0, 0.5, 1.5]), [0.0, 1.0, 2.0], fewest=2)
     assert means[0] == 2
     assert math.isnan(means[1])
-    assert tabular.centres([0.0, 1.0, 3.0]) == [0.5, 2.0]
+    assert tabular.bin_centers([0.0, 1.0, 3.0]) == [0.5, 2.0]
 
 
 def test_bad_settings():

@@ -1,4 +1,10 @@
-"""One study per paper, and where to find each."""
+"""The studies, one folder per paper, and their committed results.
+
+Every folder has the same layout: ``__init__.py`` defines ``STUDY``; each part (one kind of trial) has a file of its
+name with its configuration, plan and run function, and files of the same name in ``claims/`` and ``figures/``.
+``networks.py`` builds the networks, ``measures.py`` computes numbers that several claims or figures share,
+``published.py`` holds the paper's numbers, and ``results/`` the committed result files.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +13,10 @@ from importlib import resources
 from pathlib import Path
 
 STUDIES = {
-    "causalrn": "normplace.lab.studies.causalrn:STUDY",
-    "deepergcn": "normplace.lab.studies.deepergcn:STUDY",
-    "extrapolation": "normplace.lab.studies.extrapolation:STUDY",
-    "periln": "normplace.lab.studies.periln:STUDY",
-    "postdeg": "normplace.lab.studies.postdeg:STUDY",
+    name: f"normplace.lab.studies.{name}:STUDY"
+    for name in ("causalrn", "deepergcn", "extrapolation", "periln", "postdeg")
 }
+"""References of the studies by name; a study is imported when it is needed."""
 
 
 def committed_results() -> Iterator[Path]:

@@ -1,9 +1,7 @@
-"""Sentences that the notes of several studies' claims share: what was changed after the results were known."""
+"""Sentences that the notes of several studies' claims share."""
 
-GATE = (
-    "The gates were added after the results were known; they can only take a verdict away, for a claim or against it."
-)
+GATE = "The gates were added after the results were known; a gate can only withdraw a verdict."
 SIGN = (
-    "The claim is one of direction: the sign was made a check of its own after the results were known, when only our "
-    "margin, now called size, had been asked for."
+    "The claim is about a direction. The check of the sign was added after the results were known; until then only the "
+    "margin that we chose was tested, which is now the size check."
 )

@@ -1,4 +1,4 @@
-"""Learn ages of four ethnicity codes from frozen descriptors, predict the fifth (the paper's section 4.3, Table 2)."""
+"""Predict age from frozen face descriptors: train on four ethnicity codes, test on the fifth (section 4.3, Table 2)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch.nn import functional as F
 
 from normplace.errors import expect_at_least, unknown
-from normplace.lab.studies.extrapolation.network import NAMES, VARIANTS
+from normplace.lab.studies.extrapolation.networks import NAMES, VARIANTS
 from normplace.lab.studies.extrapolation.tabular import network_predictions
 from normplace.lab.tasks.faces import load_faces, obstacle, split_by_ethnicity
 from normplace.lab.trials.study import Outcome, Part
 
 LEARNING_RATES = {"none": 1e-3, "first": 1e-3, "last": 3e-3, "every": 3e-3}
-"""The paper's Table 3."""
+"""From the paper's Table 3."""
 BINS = 10
 
 
@@ -24,14 +24,14 @@ class FacesTrial:
     """One network on the descriptors.
 
     Args:
-        norm_at: Where its LayerNorm stands.
-        seed: Of the split, the initial weights and the order of batches.
-        learning_rate: Adam's.
-        epochs: How often every face is seen.
-        batch_size: Faces in a step.
-        width: Of both hidden layers.
-        descriptors: The ``.npz`` file; by default one is looked for.
-        device: Where it trains; steps of 128 rows gain nothing from a GPU.
+        norm_at: Which hidden layers have a LayerNorm.
+        seed: Random seed of the split, the initial weights and the batch order.
+        learning_rate: Adam's learning rate.
+        epochs: Number of epochs.
+        batch_size: Faces per step.
+        width: Width of both hidden layers.
+        descriptors: Path of the ``.npz`` file; if empty, the file is searched for.
+        device: Device to train on; batches of 128 faces gain nothing from a GPU.
     """
 
     norm_at: str
@@ -45,19 +45,19 @@ class FacesTrial:
 
     def __post_init__(self) -> None:
         if self.norm_at not in VARIANTS:
-            raise unknown("choice of layers", self.norm_at, VARIANTS)
+            raise unknown("position of the LayerNorm", self.norm_at, VARIANTS)
         expect_at_least(1, self, "epochs", "batch_size", "width")
 
 
 def plan(scale: str) -> Iterator[FacesTrial]:
-    """Every variant at the paper's size; its 250 seeds only at ``full``."""
+    """Every variant at the paper's size; its 250 seeds at ``full`` only."""
     for seed in range({"smoke": 2, "laptop": 5, "full": 250}[scale]):
         for norm_at in VARIANTS:
             yield FacesTrial(norm_at, seed, LEARNING_RATES[norm_at], epochs=1 if scale == "smoke" else 10)
 
 
 def ready(trial: FacesTrial) -> str | None:
-    """Why the trial cannot run here, if so: the descriptors are missing."""
+    """Why the trial cannot run: the descriptors are missing; None if it can."""
     return obstacle(trial.descriptors)
 
 
@@ -75,7 +75,7 @@ def run(trial: FacesTrial) -> Outcome:
         batch_size=trial.batch_size,
         device=trial.device,
     )
-    # The mean cosine to the training faces is the cosine to the mean of their directions, times its length.
+    # The mean cosine to the training faces is the dot product with the mean of their unit vectors.
     direction = F.normalize(split.train.x, dim=1).mean(0)
     similarity = F.normalize(torch.cat([split.inside.x, split.outside.x]), dim=1) @ direction
     error = torch.cat([predictions.inside - split.inside.y, predictions.outside - split.outside.y])[:, 0].abs()
@@ -83,8 +83,8 @@ def run(trial: FacesTrial) -> Outcome:
     return Outcome(
         metrics=predictions.scores(split),
         series={
-            "similarity": [float(similarity[chosen].mean()) for chosen in order.tensor_split(BINS)],
-            "error": [float(error[chosen].mean()) for chosen in order.tensor_split(BINS)],
+            "similarity": [float(similarity[decile].mean()) for decile in order.tensor_split(BINS)],
+            "error": [float(error[decile].mean()) for decile in order.tensor_split(BINS)],
         },
     )
 

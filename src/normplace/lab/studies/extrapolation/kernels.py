@@ -1,4 +1,4 @@
-"""The tangent kernel of random networks on a line, beside that of their infinitely wide limit (Figure 2)."""
+"""The tangent kernel of random networks on a line, and that of their infinite-width limit (Figure 2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normplace.lab.studies.extrapolation.network import NAMES, VARIANTS, build_network
+from normplace.lab.studies.extrapolation.networks import NAMES, VARIANTS, build_network
 from normplace.lab.tasks.toy import growth_exponent
 from normplace.lab.trials.study import Outcome, Part
 from normplace.ntk import FullyConnected, empirical, infinite
@@ -18,12 +18,12 @@ POINTS = 16
 
 @dataclass(frozen=True)
 class KernelTrial:
-    """The kernel of one network at initialisation.
+    """The kernel of one network at initialization.
 
     Args:
         norm_at: Which hidden layers have a LayerNorm.
-        seed: Of the initial weights.
-        width: Of both hidden layers.
+        seed: Random seed of the initial weights.
+        width: Width of both hidden layers.
     """
 
     norm_at: str
@@ -32,19 +32,19 @@ class KernelTrial:
 
 
 def plan(scale: str) -> Iterator[KernelTrial]:
-    """Every variant; the paper's own size at every scale but the smallest."""
+    """Every variant, at the paper's size; fewer seeds at ``smoke``."""
     for seed in range(2 if scale == "smoke" else 5):
         for norm_at in VARIANTS:
             yield KernelTrial(norm_at, seed)
 
 
 def grid() -> torch.Tensor:
-    """The inputs, as a column; zero is not among them."""
+    """The inputs as a column; zero is not included."""
     return torch.linspace(-REACH, REACH, POINTS, dtype=torch.float64)[:, None]
 
 
 def limit(norm_at: str, bias_std: float = 0.1) -> FullyConnected:
-    """The infinitely wide network whose finite versions the trials draw."""
+    """The infinite-width limit of the trials' networks."""
     return FullyConnected(
         depth=2,
         weight_variance=2.0,
@@ -56,7 +56,7 @@ def limit(norm_at: str, bias_std: float = 0.1) -> FullyConnected:
 
 
 def run(trial: KernelTrial) -> Outcome:
-    """Draw a network in NTK parametrization and compute its kernel on the grid."""
+    """Initialize a network in NTK parametrization and compute its kernel on the grid."""
     generator = torch.Generator().manual_seed(trial.seed)
     model = build_network(1, trial.width, trial.norm_at, generator, parametrization="ntk", dtype=torch.float64)
     x = grid()

@@ -1,4 +1,4 @@
-"""Learn proteins of small surface area and predict those of large (the paper's section 4.2, Table 1 and Figure 3)."""
+"""Train on proteins of small surface area and predict large ones (section 4.2, Table 1 and Figure 3)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from normplace.errors import expect_at_least, unknown
-from normplace.lab.studies.extrapolation.network import NAMES, VARIANTS
+from normplace.lab.studies.extrapolation.networks import NAMES, VARIANTS
 from normplace.lab.studies.extrapolation.tabular import (
+    bin_centers,
     binned_mean,
-    centres,
     histogram,
     network_predictions,
     xgboost_obstacle,
@@ -31,16 +31,16 @@ class ProteinTrial:
     """One model of the protein data.
 
     Args:
-        learner: Where the network's LayerNorm stands, or ``xgboost``.
-        seed: Of the split, the initial weights and the order of batches.
-        rows: Training rows used; 0 means all 40,132.
-        epochs: Of the network.
-        batch_size: Rows in a step of the network; 0 means all.
-        learning_rate: Adam's.
-        width: Of both hidden layers.
-        rounds: Trees of XGBoost.
-        table: The data file; by default one is looked for, then downloaded.
-        device: Where the network trains: ``auto``, ``cpu`` or ``cuda``.
+        learner: Which hidden layers of the network have a LayerNorm, or ``xgboost``.
+        seed: Random seed of the split, the initial weights and the batch order.
+        rows: Number of training rows; 0 means all 40,132.
+        epochs: Epochs of the network.
+        batch_size: Rows per step of the network; 0 means all.
+        learning_rate: Adam's learning rate.
+        width: Width of both hidden layers.
+        rounds: Number of trees of XGBoost.
+        table: Path of the data file; if empty, the file is searched for, then downloaded.
+        device: Device of the network: ``auto``, ``cpu`` or ``cuda``.
     """
 
     learner: str
@@ -62,7 +62,7 @@ class ProteinTrial:
 
 
 def plan(scale: str) -> Iterator[ProteinTrial]:
-    """The paper's sizes at ``full``; at ``laptop`` its ten seeds with fewer rows and epochs, which are ours."""
+    """The paper's sizes at ``full``; at ``laptop`` its ten seeds with fewer rows and epochs, our choice."""
     for seed in range(2 if scale == "smoke" else 10):
         for learner in LEARNERS:
             if scale == "smoke":
@@ -74,12 +74,12 @@ def plan(scale: str) -> Iterator[ProteinTrial]:
 
 
 def ready(trial: ProteinTrial) -> str | None:
-    """Why the trial cannot run here, if so: the data or XGBoost are missing."""
+    """Why the trial cannot run: the data or XGBoost is missing; None if it can."""
     return obstacle(trial.table) or (xgboost_obstacle() if trial.learner == "xgboost" else None)
 
 
 def run(trial: ProteinTrial) -> Outcome:
-    """Train, then predict proteins of both sizes."""
+    """Train, then predict small and large proteins."""
     generator = torch.Generator().manual_seed(trial.seed)
     split = split_by_area(load_protein(trial.table), generator, trial.rows)
     if trial.learner == "xgboost":
@@ -101,10 +101,10 @@ def run(trial: ProteinTrial) -> Outcome:
     return Outcome(
         metrics={**predictions.scores(split), "largest_target": float(split.train.y.max())},
         series={
-            "rmsd": centres(PREDICTION_EDGES),
+            "rmsd": bin_centers(PREDICTION_EDGES),
             "share": histogram(predictions.outside, PREDICTION_EDGES),
             "true_share": histogram(split.outside.y, PREDICTION_EDGES),
-            "area": centres(AREA_EDGES),
+            "area": bin_centers(AREA_EDGES),
             "error": binned_mean((predicted - target).abs(), area, AREA_EDGES),
             "prediction": binned_mean(predicted, area, AREA_EDGES),
             "target": binned_mean(target, area, AREA_EDGES),

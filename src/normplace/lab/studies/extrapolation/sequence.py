@@ -1,4 +1,4 @@
-"""Train a small Transformer on short straight lines and let it continue them past every position it has seen."""
+"""Train a small Transformer on short straight lines and continue them beyond the trained positions (Figure 7)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from normplace.errors import expect_at_least, unknown
-from normplace.lab.studies.extrapolation.sequence_model import SequenceRegressor
+from normplace.lab.studies.extrapolation.networks import SequenceRegressor
 from normplace.lab.tasks.lines import GIVEN, TESTED, TRAINED, line_sequences, roll_out
 from normplace.lab.tasks.toy import growth_exponent
 from normplace.lab.train.fit import fit
@@ -18,7 +18,7 @@ from normplace.lab.trials.study import Outcome, Part
 PLACES = ("none", "embedding")
 FAR, FARTHEST = 100.0, 1000.0
 CEILING = 1e30
-"""Predictions are cut here, so that one that overflows still counts as large."""
+"""Predictions are clipped here, so that an overflow counts as large."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class SequenceTrial:
 
     Args:
         norm_at: ``none``, or ``embedding`` for one LayerNorm after the input embedding.
-        seed: Of the lines, the initial weights and the order of the batches.
-        width: Of the stream.
-        heads: Of the attention.
-        layers: Pairs of attention and MLP.
-        sequences: Lines to learn from, and as many to test with up to 64.
-        epochs: How often each is seen.
-        batch_size: Lines in a step.
-        learning_rate: Adam's.
+        seed: Random seed of the lines, the initial weights and the batch order.
+        width: Width of the stream.
+        heads: Number of attention heads.
+        layers: Number of pairs of attention and MLP.
+        sequences: Number of training lines; as many test lines, up to 64.
+        epochs: Number of epochs.
+        batch_size: Lines per step.
+        learning_rate: Adam's learning rate.
     """
 
     norm_at: str
@@ -49,12 +49,12 @@ class SequenceTrial:
 
     def __post_init__(self) -> None:
         if self.norm_at not in PLACES:
-            raise unknown("place of the LayerNorm", self.norm_at, PLACES)
+            raise unknown("position of the LayerNorm", self.norm_at, PLACES)
         expect_at_least(1, self, "width", "heads", "layers", "sequences", "epochs", "batch_size")
 
 
 def plan(scale: str) -> Iterator[SequenceTrial]:
-    """Both networks; the sizes of data and training are ours, the paper's text gives neither."""
+    """Both networks. The sizes of data and training are our choices; the paper gives neither."""
     seeds = 2 if scale == "smoke" else 5
     for seed in range(seeds):
         for norm_at in PLACES:
@@ -67,7 +67,7 @@ def plan(scale: str) -> Iterator[SequenceTrial]:
 
 
 def run(trial: SequenceTrial) -> Outcome:
-    """Train, continue new lines from their first values, and scale lines up to see how the output grows."""
+    """Train, continue new lines from their first values, and measure growth on scaled lines."""
     generator = torch.Generator().manual_seed(trial.seed)
     train = line_sequences(trial.sequences, TRAINED, generator)
     test = line_sequences(min(trial.sequences, 64), TESTED, generator)
@@ -81,13 +81,13 @@ def run(trial: SequenceTrial) -> Outcome:
         batch_size=trial.batch_size,
         generator=generator,
     )
-    own = roll_out(model, test[:, :GIVEN], TESTED).nan_to_num(CEILING).clamp(-CEILING, CEILING)
-    error = (own - test).abs()
+    continuation = roll_out(model, test[:, :GIVEN], TESTED).nan_to_num(CEILING).clamp(-CEILING, CEILING)
+    error = (continuation - test).abs()
     with torch.no_grad():
         guided = model(test[:, :-1])
-        reach = {at: float(model(at * test[:, :TRAINED])[:, -1].abs().max()) for at in (FAR, FARTHEST)}
+        reach = {factor: float(model(factor * test[:, :TRAINED])[:, -1].abs().max()) for factor in (FAR, FARTHEST)}
     largest = float(train.abs().max())
-    beyond = own[:, TRAINED:]
+    beyond = continuation[:, TRAINED:]
     return Outcome(
         metrics={
             "train_mse": loss,
@@ -101,7 +101,7 @@ def run(trial: SequenceTrial) -> Outcome:
         series={
             "position": list(range(GIVEN + 1, TESTED + 1)),
             "error": error[:, GIVEN:].mean(0).tolist(),
-            "largest": own[:, GIVEN:].abs().amax(0).tolist(),
+            "largest": continuation[:, GIVEN:].abs().amax(0).tolist(),
         },
     )
 

@@ -1,4 +1,4 @@
-"""Learn a table of real data and predict inside and outside of it."""
+"""Train on tabular data and predict inside and outside the training distribution."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch import Tensor
 
 from normplace._shared.device import pick_device
 from normplace.errors import UsageError
-from normplace.lab.studies.extrapolation.network import build_network
+from normplace.lab.studies.extrapolation.networks import build_network
 from normplace.lab.tasks.regression import ShiftedRegression, r_squared
 from normplace.lab.train.fit import fit
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a trained model says of both test sets, on the CPU, in the target's own unit, in float64."""
+    """Predictions for both test sets, on the CPU, in the units of the target, in float64."""
 
     inside: Tensor
     outside: Tensor
 
     def scores(self, split: ShiftedRegression) -> dict[str, float]:
-        """R² of both, and the tail of the predictions outside.
+        """R² on both test sets, and the tail of the predictions outside the training distribution.
 
         Args:
-            split: The data the predictions are of, in its own units.
+            split: The data, in original units.
         """
         size = self.outside.abs()
         return {
@@ -51,25 +51,26 @@ def network_predictions(
     batch_size: int = 0,
     device: str = "auto",
 ) -> Predictions:
-    """Train the paper's network on standardised rows and predict.
+    """Train the paper's network on standardized rows and predict.
 
     Args:
         split: The data.
-        norm_at: Where the LayerNorm stands.
-        generator: Source of the initial weights and of the order of batches, on the CPU: both are the same everywhere.
-        width: Of both hidden layers.
-        epochs: How often every row is seen.
-        learning_rate: Adam's.
-        batch_size: Rows in a step; 0 means all.
-        device: Where to train, or ``auto``.
+        norm_at: Which hidden layers have a LayerNorm.
+        generator: Source of the initial weights and the batch order; on the CPU, so that both are the same on any
+            device.
+        width: Width of both hidden layers.
+        epochs: Number of epochs.
+        learning_rate: Adam's learning rate.
+        batch_size: Rows per step; 0 means all.
+        device: Device to train on, or ``auto``.
     """
-    where = pick_device(device)
+    target = pick_device(device)
     scaled, unit = split.standardized()
-    model = build_network(split.train.x.shape[1], width, norm_at, generator).to(where)
+    model = build_network(split.train.x.shape[1], width, norm_at, generator).to(target)
     fit(
         model,
-        scaled.train.x.to(where),
-        scaled.train.y.to(where),
+        scaled.train.x.to(target),
+        scaled.train.y.to(target),
         epochs=epochs,
         learning_rate=learning_rate,
         batch_size=batch_size or None,
@@ -77,7 +78,7 @@ def network_predictions(
     )
     with torch.no_grad():
         inside, outside = (
-            unit.undo(model(part.x.to(where)).cpu().double()) for part in (scaled.inside, scaled.outside)
+            unit.undo(model(part.x.to(target)).cpu().double()) for part in (scaled.inside, scaled.outside)
         )
     return Predictions(inside, outside)
 
@@ -92,21 +93,21 @@ def xgboost_obstacle() -> str | None:
 
 
 def xgboost_predictions(split: ShiftedRegression, seed: int, rounds: int) -> Predictions:
-    """Boosted trees with the package's defaults.
+    """Predict with boosted trees at the package's defaults.
 
     Args:
         split: The data.
-        seed: Of the trees; the defaults use no randomness.
-        rounds: How many trees.
+        seed: Random seed; the defaults use no randomness.
+        rounds: Number of trees.
 
     Raises:
-        UsageError: If xgboost is missing.
+        UsageError: If xgboost is not installed.
     """
     if (reason := xgboost_obstacle()) is not None:
         raise UsageError(reason)
     import xgboost  # pyright: ignore[reportMissingImports]
 
-    # Its own interface: the one in scikit-learn's manner has the same defaults and would need scikit-learn.
+    # The scikit-learn interface has the same defaults, but needs scikit-learn.
     rows = xgboost.DMatrix(split.train.x.numpy(), label=split.train.y[:, 0].numpy())
     trees = xgboost.train({"seed": seed, "nthread": 1}, rows, num_boost_round=rounds)
     inside, outside = (
@@ -117,21 +118,21 @@ def xgboost_predictions(split: ShiftedRegression, seed: int, rounds: int) -> Pre
 
 
 def histogram(values: Tensor, edges: Sequence[float]) -> list[float]:
-    """Share of the values in each bin, the outermost bins holding what lies beyond them."""
+    """Share of the values in each bin; the outermost bins include all values beyond them."""
     bounds = torch.tensor(edges, dtype=values.dtype)
     index = torch.bucketize(values.flatten().contiguous(), bounds[1:-1], right=True)
     return (torch.bincount(index, minlength=len(edges) - 1) / values.numel()).tolist()
 
 
 def binned_mean(values: Tensor, positions: Tensor, edges: Sequence[float], fewest: int = 10) -> list[float]:
-    """Mean value in each bin of positions; not a number where fewer than ``fewest`` values lie."""
+    """Mean value in each bin of positions; NaN for bins with fewer than ``fewest`` values."""
     means = []
     for low, high in pairwise(edges):
-        chosen = values[(positions >= low) & (positions < high)]
-        means.append(float(chosen.mean()) if len(chosen) >= fewest else math.nan)
+        in_bin = values[(positions >= low) & (positions < high)]
+        means.append(float(in_bin.mean()) if len(in_bin) >= fewest else math.nan)
     return means
 
 
-def centres(edges: Sequence[float]) -> list[float]:
-    """The middle of each bin."""
+def bin_centers(edges: Sequence[float]) -> list[float]:
+    """The center of each bin."""
     return [(low + high) / 2 for low, high in pairwise(edges)]

@@ -1,4 +1,4 @@
-"""Train one toy network and see what it says far from its data."""
+"""Train toy networks and evaluate them far from their data (Figure 1)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from normplace.errors import expect_at_least, unknown
-from normplace.lab.studies.extrapolation.network import NORMS, VARIANTS, build_network
+from normplace.lab.studies.extrapolation.networks import NORMS, VARIANTS, build_network
 from normplace.lab.tasks.toy import EDGE, FUNCTIONS, growth_exponent, toy_data
 from normplace.lab.train.fit import fit
 from normplace.lab.trials.study import Outcome, Part
 
 NEAR, FAR, FARTHEST = 10, 100, 1000
+"""Distances at which predictions are measured, in multiples of the edge of the data."""
 
 
 @dataclass(frozen=True)
@@ -21,15 +22,15 @@ class ToyTrial:
     """One network on one data set.
 
     Args:
-        data: Which function it learns.
+        data: Name of the target function.
         norm_at: Which hidden layers have a norm.
-        seed: Of the data, the initial weights, and nothing else: training is deterministic.
-        width: Of both hidden layers.
-        points: Of training data.
-        epochs: Full-batch Adam steps.
-        learning_rate: Adam's.
-        activation: Between the layers.
-        norm: ``layer``, or ``batch``, which predicts with the statistics it gathered in training.
+        seed: Random seed of the data and the initial weights; training is deterministic.
+        width: Width of both hidden layers.
+        points: Number of training points.
+        epochs: Number of full-batch Adam steps.
+        learning_rate: Adam's learning rate.
+        activation: Name of the activation.
+        norm: ``layer``, or ``batch``, which predicts with running statistics.
     """
 
     data: str
@@ -49,7 +50,7 @@ class ToyTrial:
 
 
 def plan(scale: str) -> Iterator[ToyTrial]:
-    """Every data set and variant; the toy part has the paper's own size from ``laptop`` on."""
+    """Every data set and variant, at the paper's size except at ``smoke``."""
     seeds = 2 if scale == "smoke" else 5
     epochs = 60 if scale == "smoke" else 3000
     for seed in range(seeds):
@@ -59,7 +60,7 @@ def plan(scale: str) -> Iterator[ToyTrial]:
 
 
 def run(trial: ToyTrial) -> Outcome:
-    """Train, then predict near the data and along the axis to a thousand times its edge."""
+    """Train, then predict near the data and up to a thousand times its edge."""
     generator = torch.Generator().manual_seed(trial.seed)
     data = toy_data(trial.data, trial.points, generator)
     model = build_network(1, trial.width, trial.norm_at, generator, activation=trial.activation, norm=trial.norm)
@@ -70,7 +71,8 @@ def run(trial: ToyTrial) -> Outcome:
         prediction = model(x[:, None])[:, 0]
         left, right = model(-distance[:, None])[:, 0], model(distance[:, None])[:, 0]
         reach = {
-            at: float(model(torch.tensor([[-at * EDGE], [at * EDGE]])).abs().max()) for at in (NEAR, FAR, FARTHEST)
+            factor: float(model(torch.tensor([[-factor * EDGE], [factor * EDGE]])).abs().max())
+            for factor in (NEAR, FAR, FARTHEST)
         }
     return Outcome(
         metrics={

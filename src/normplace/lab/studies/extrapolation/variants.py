@@ -1,4 +1,4 @@
-"""The toy networks with other activations, and with BatchNorm in LayerNorm's place (the paper's Figures 5 and 6)."""
+"""The toy networks with other activations, and with BatchNorm instead of LayerNorm (Figures 5 and 6)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ONE_NORM = "first"
 
 
 def plan(scale: str) -> Iterator[ToyTrial]:
-    """Each activation with no LN and with one, and ReLU with BatchNorm in every hidden layer.
+    """Each activation without LN and with one, and ReLU with BatchNorm in every hidden layer.
 
-    Where the one LN stands is ours, and so is BatchNorm in every layer, its strongest use; at ``full`` the other places
-    are tried as well.
+    The position of the LN and of BatchNorm (every layer, its strongest use) are our choices; ``full`` has all
+    positions.
     """
     seeds = 1 if scale == "smoke" else 5
     epochs = 30 if scale == "smoke" else 3000
@@ -32,7 +32,7 @@ def plan(scale: str) -> Iterator[ToyTrial]:
 
 
 def label(trial: ToyTrial) -> str:
-    """A few words for one trial."""
+    """Short description for progress output."""
     kind = "BN" if trial.norm == "batch" else "LN"
     return f"{trial.data}, {trial.activation}, {kind} {trial.norm_at}, seed {trial.seed}"
 

@@ -1,4 +1,4 @@
-"""Trained networks beside the kernel's prediction, as the width grows."""
+"""Compare trained networks with the kernel's prediction as the width grows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
 from normplace.lab.studies.extrapolation.kernels import limit
-from normplace.lab.studies.extrapolation.network import NAMES, build_network
+from normplace.lab.studies.extrapolation.networks import NAMES, build_network
 from normplace.lab.tasks.toy import EDGE, toy_data
 from normplace.lab.trials.study import Outcome, Part
 from normplace.ntk import infinite, predict
@@ -22,15 +22,16 @@ POINTS = 20
 
 @dataclass(frozen=True)
 class WideTrial:
-    """One network trained by plain gradient descent, beside what the kernel of its limit predicts for it.
+    """One network trained by gradient descent, compared with the prediction of its infinite-width kernel.
 
     Args:
         norm_at: Which hidden layers have a LayerNorm.
-        width: Of both hidden layers.
-        seed: Of the initial weights; the data is the same for all.
-        steps: Gradient steps, at the inverse of the kernel's largest eigenvalue.
-        bias_std: Of the biases. The published 0.1 puts nearly all kinks of a one-dimensional ReLU network next to zero,
-            so that few units shape the function elsewhere and the limit is approached very slowly; 1 spreads them.
+        width: Width of both hidden layers.
+        seed: Random seed of the initial weights; all trials share the data.
+        steps: Number of gradient steps; the learning rate is the inverse of the kernel's largest eigenvalue.
+        bias_std: Standard deviation of the biases. With the published 0.1, nearly all kinks of a one-dimensional ReLU
+            network are near zero, few units shape the function elsewhere, and the limit is approached very slowly. A
+            value of 1 spreads the kinks.
     """
 
     norm_at: str
@@ -41,7 +42,7 @@ class WideTrial:
 
 
 def plan(scale: str) -> Iterator[WideTrial]:
-    """Every width, with and without a LayerNorm; narrower widths differ less and need more seeds to tell."""
+    """Every width with and without a LayerNorm; the narrower widths of ``laptop`` need more seeds."""
     for seed in range({"smoke": 2, "laptop": 20, "full": 5}[scale]):
         for norm_at in COMPARED:
             for width in WIDTHS[scale]:
@@ -49,7 +50,7 @@ def plan(scale: str) -> Iterator[WideTrial]:
 
 
 def run(trial: WideTrial) -> Outcome:
-    """Train, predict the same network's course from the infinite kernel, and measure how far apart they end."""
+    """Train, predict the trained network from the infinite-width kernel, and measure the distance between the two."""
     device = pick_device("auto")
     data = toy_data("sinusoid", POINTS, torch.Generator().manual_seed(0))
     x, y = data.x.double(), data.y.double()
@@ -66,7 +67,9 @@ def run(trial: WideTrial) -> Outcome:
         with torch.no_grad():
             return model(points.to(device, torch.float32)).double().cpu()
 
-    course = predict(kernel, y, cross, time=trial.steps, learning_rate=rate, f0_train=outputs(x), f0_test=outputs(far))
+    prediction = predict(
+        kernel, y, cross, time=trial.steps, learning_rate=rate, f0_train=outputs(x), f0_test=outputs(far)
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     inputs, targets = x.to(device, torch.float32), y.to(device, torch.float32)
     for _ in range(trial.steps):
@@ -75,11 +78,11 @@ def run(trial: WideTrial) -> Outcome:
         optimizer.step()
     trained = outputs(far)
     return Outcome(
-        metrics={"distance": float((trained - course.mean).square().mean().sqrt() / y.square().mean().sqrt())},
+        metrics={"distance": float((trained - prediction.mean).square().mean().sqrt() / y.square().mean().sqrt())},
         series={
             "x": far[:, 0].tolist(),
             "trained": trained[:, 0].tolist(),
-            "predicted": course.mean[:, 0].tolist(),
+            "predicted": prediction.mean[:, 0].tolist(),
         },
     )
 

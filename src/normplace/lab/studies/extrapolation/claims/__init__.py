@@ -1,4 +1,4 @@
-"""What the paper says, part by part, and the numbers that would show it."""
+"""The study's claims, part by part."""
 
 from normplace.lab.studies.extrapolation.claims import faces, kernels, protein, sequence, toy, variants, wide
 

@@ -1,31 +1,22 @@
-"""What the paper says of other activations and of BatchNorm on the toy data."""
+"""Claims on other activations and on BatchNorm."""
 
 from __future__ import annotations
 
-from functools import partial
-
-from normplace.lab.studies.extrapolation.claims.published import PAPER
+from normplace.lab.studies.extrapolation.published import PAPER
 from normplace.lab.studies.extrapolation.variants import ACTIVATIONS, ONE_NORM, PART
 from normplace.lab.studies.notes import GATE
 from normplace.lab.tasks.toy import FUNCTIONS
 from normplace.lab.trials.claims import Check, Claim
-from normplace.lab.trials.measures import metric
+from normplace.lab.trials.per_seed import Measure, metric
 
 
-def _growth(**chosen: str):
-    return partial(metric, part=PART.name, name="growth", chosen=chosen)
+def _growth(data: str, activation: str, norm: str, norm_at: str) -> Measure:
+    return metric(PART.name, "growth", data=data, activation=activation, norm=norm, norm_at=norm_at)
 
-
-_NOTE = (
-    "The exponent p of |f| ~ |x|^p between 100 and 1000 times the edge of the data: 1 is linear growth, 0 a prediction "
-    "that has stopped growing."
-)
 
 _GROWS = {
     (activation, data): Check(
-        f"growth exponent, {data}, {activation}, no LN",
-        _growth(data=data, activation=activation, norm="layer", norm_at="none"),
-        at_least=0.9,
+        f"growth exponent, {data}, {activation}, no LN", _growth(data, activation, "layer", "none"), at_least=0.9
     )
     for activation in ACTIVATIONS
     for data in FUNCTIONS
@@ -35,19 +26,20 @@ CLAIMS = (
     Claim(
         id="smooth-activations-unbounded",
         paper=f"{PAPER}, Figure 5",
-        statement="With GELU or SiLU and no LayerNorm the prediction grows without bound.",
+        statement="With GELU or SiLU and no LayerNorm, the prediction grows without bound.",
         checks=tuple(_GROWS.values()),
         seeds=5,
-        note=_NOTE,
+        note="The exponent p of |f| ~ |x|^p between 100 and 1000 times the edge of the data: 1 is linear growth, 0 a "
+        "constant prediction.",
     ),
     Claim(
         id="smooth-activations-bounded",
         paper=f"{PAPER}, Theorem C.3 and Figure 5",
-        statement="With GELU or SiLU one LayerNorm keeps the prediction bounded.",
+        statement="With GELU or SiLU and one LayerNorm, the prediction stays bounded.",
         checks=tuple(
             Check(
                 f"growth exponent, {data}, {activation}, LN {ONE_NORM}",
-                _growth(data=data, activation=activation, norm="layer", norm_at=ONE_NORM),
+                _growth(data, activation, "layer", ONE_NORM),
                 at_most=0.05,
                 gates=(_GROWS[activation, data],),
             )
@@ -55,23 +47,20 @@ CLAIMS = (
             for data in FUNCTIONS
         ),
         seeds=5,
-        note=f"The same exponent. The LayerNorm stands in the {ONE_NORM} hidden layer, a choice of ours. "
-        f"Void where the prediction does not grow without a norm. {GATE}",
+        note=f"The same exponent. We chose to place the LayerNorm in the {ONE_NORM} hidden layer. Void if the "
+        f"prediction does not grow without a norm. {GATE}",
     ),
     Claim(
         id="batchnorm-does-not-bound",
         paper=f"{PAPER}, Figure 6",
-        statement="BatchNorm in LayerNorm's place does not keep the prediction bounded.",
+        statement="BatchNorm in place of LayerNorm does not keep the prediction bounded.",
         checks=tuple(
             Check(
-                f"growth exponent, {data}, ReLU, BatchNorm every",
-                _growth(data=data, activation="relu", norm="batch", norm_at="every"),
-                at_least=0.9,
+                f"growth exponent, {data}, ReLU, BatchNorm every", _growth(data, "relu", "batch", "every"), at_least=0.9
             )
             for data in FUNCTIONS
         ),
         seeds=5,
-        note="The same exponent. BatchNorm, with its learned gain and shift, predicts with the statistics it gathered "
-        "in training.",
+        note="The same exponent. BatchNorm has learned gain and shift and predicts with its running statistics.",
     ),
 )

@@ -1,38 +1,35 @@
-"""The kernel over pairs of inputs, of networks and of their limit."""
+"""Heatmaps of the tangent kernel of finite networks and of their infinite-width limit."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 
 from normplace.lab.studies.extrapolation.kernels import PART, POINTS, grid
-from normplace.lab.studies.extrapolation.network import NAMES, VARIANTS
-from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import TrialRecord
+from normplace.lab.studies.extrapolation.networks import NAMES, VARIANTS
+from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
 
 SHOWN = frozenset(round(step * (POINTS - 1) / 7) for step in range(8))
-"""The points that are drawn, both edges among them: a quarter of the cells shows the same shape."""
+"""Grid points that are drawn, both edges included: a quarter of the cells shows the same shape."""
 
 
-def _mean_kernel(lines: Sequence[TrialRecord], series: str) -> list[float]:
-    columns = zip(*(line.series[series] for line in lines), strict=True)
+def _mean_kernel(records: Records, series: str) -> list[float]:
+    columns = zip(*(record.series[series] for record in records), strict=True)
     return [sum(value for value in column if value is not None) / len(column) for column in columns]
 
 
-def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
-    """The mean kernel of each variant beside its limit, each on its own scale of colours."""
+def figures(records: Records) -> list[Figure]:
+    """Draw the mean kernel of each variant next to its limit, each with its own color scale."""
     x = grid()[:, 0].tolist()
     first, second = torch.triu_indices(POINTS, POINTS).tolist()
-    drawn = []
+    drawn: list[Figure] = []
     for norm_at in VARIANTS:
-        chosen = pick(lines, PART.name, norm_at=norm_at)
-        if not chosen:
+        selected = pick(records, PART.name, norm_at=norm_at)
+        if not selected:
             continue
         rows = []
         for kind, series in (("networks", "kernel"), ("infinite width", "infinite")):
-            for i, j, value in zip(first, second, _mean_kernel(chosen, series), strict=True):
+            for i, j, value in zip(first, second, _mean_kernel(selected, series), strict=True):
                 if not {i, j} <= SHOWN:
                     continue
                 rows += [{"network": kind, "x": x[a], "other": x[b], "kernel": value} for a, b in {(i, j), (j, i)}]
@@ -40,8 +37,8 @@ def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
             Figure(
                 title=f"Tangent kernel on [-25, 25]², {NAMES[norm_at]}",
                 caption=(
-                    f"Mean over {len(chosen)} networks of width {chosen[0].config['width']} at initialisation, and the "
-                    "infinitely wide limit, in NTK parametrization."
+                    f"Mean over {len(selected)} networks of width {selected[0].config['width']} at initialization, and "
+                    "the infinite-width limit, in NTK parametrization."
                 ),
                 rows=rows,
                 spec=HEATMAP,

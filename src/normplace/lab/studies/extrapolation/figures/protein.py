@@ -1,36 +1,33 @@
-"""R² beside the paper's, the distribution of predictions outside the data, and what becomes of them with the area."""
+"""R² compared with the paper's, the distribution of predictions, and their dependence on the surface area."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from normplace.lab.report.rows import Group, mean_rows
 from normplace.lab.report.specs import curves
-from normplace.lab.studies.extrapolation.claims.published import PROTEIN
 from normplace.lab.studies.extrapolation.figures.scores import score_figure
 from normplace.lab.studies.extrapolation.protein import PART, TITLES
+from normplace.lab.studies.extrapolation.published import PROTEIN
 from normplace.lab.tasks.protein import LARGEST
-from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import TrialRecord
+from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
 
 TRUTH = "measured RMSD"
 
 
-def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
-    """Four figures, from the lines of successful trials."""
-    chosen = {learner: found for learner in TITLES if (found := pick(lines, PART.name, learner=learner))}
-    if not chosen:
+def figures(records: Records) -> list[Figure]:
+    """Draw the four figures."""
+    by_learner = {learner: selected for learner in TITLES if (selected := pick(records, PART.name, learner=learner))}
+    if not by_learner:
         return []
-    groups: list[Group] = [({"model": TITLES[learner]}, found) for learner, found in chosen.items()]
-    truth: list[Group] = [({"model": TRUTH}, next(iter(chosen.values())))]
+    groups: list[Group] = [({"model": TITLES[learner]}, selected) for learner, selected in by_learner.items()]
+    truth: list[Group] = [({"model": TRUTH}, next(iter(by_learner.values())))]
     order = [*TITLES.values(), TRUTH]
     area = {"field": "area", "title": "surface area, Å²", "scale": {"zero": False}}
     scores = score_figure(
-        "Protein: R² on proteins larger than any seen, and on proteins like those seen",
+        "Protein: R² on proteins larger than those in training, and on proteins like them",
         f"Trained on proteins with a surface area under {LARGEST:,.0f} Å², predicting RMSD.",
         TITLES,
-        chosen,
+        by_learner,
         PROTEIN,
     )
     true_shares = [
@@ -41,8 +38,8 @@ def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
         scores,
         Figure(
             title="Protein: distribution of the predictions for larger proteins",
-            caption="Share of the predictions in bins of 2 Å, the mean over seeds; the outermost bins hold what lies "
-            "beyond them. The vertical axis is a square root, so that tails can be seen.",
+            caption="Share of the predictions in bins of 2 Å, mean over seeds; the outermost bins include all values "
+            "beyond them. The vertical axis has a square-root scale, so that tails are visible.",
             rows=mean_rows(groups, "rmsd", "share", band=False) + true_shares,
             spec=curves(
                 x={"field": "rmsd", "title": "predicted RMSD, Å"},
@@ -54,7 +51,7 @@ def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
         ),
         Figure(
             title="Protein: prediction against surface area",
-            caption="Mean prediction in bins of 2,000 Å² with at least ten test proteins, the mean over seeds with its "
+            caption="Mean prediction in bins of 2,000 Å² with at least ten test proteins, mean over seeds with its "
             "95% interval; training stops at the dashed line.",
             rows=mean_rows(groups, "area", "prediction") + true_means,
             spec=curves(
@@ -81,6 +78,6 @@ def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
                 high="high",
                 rules=(LARGEST,),
             ),
-            alt="Mean absolute error against surface area, a line with its band for each model.",
+            alt="Mean absolute error against surface area, a line with a band for each model.",
         ),
     ]

@@ -1,14 +1,14 @@
-"""R² inside and outside the data, beside the paper's table."""
+"""R² inside and outside the training distribution, compared with the paper's table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from normplace.lab.report.rows import score_rows
 from normplace.lab.report.specs import dots
-from normplace.lab.studies.extrapolation.claims.published import Table
-from normplace.lab.trials.results import TrialRecord
+from normplace.lab.studies.extrapolation.published import Table
+from normplace.lab.trials.per_seed import Records
 from normplace.lab.trials.study import Figure
 
 PANELS = {"ood_r2": "outside the data (OOD)", "id_r2": "inside the data (ID)"}
@@ -16,28 +16,27 @@ HERE, PUBLISHED = "measured here", "published"
 
 
 def score_figure(
-    title: str, caption: str, models: Mapping[str, str], lines: Mapping[str, Sequence[TrialRecord]], table: Table
+    title: str, caption: str, models: Mapping[str, str], records: Mapping[str, Records], table: Table
 ) -> Figure:
-    """Mean R² of each model with its 95% interval, and the paper's numbers as marks of their own.
+    """Draw mean R² of each model with its 95% interval, and the paper's numbers with separate marks.
 
     Args:
-        title: Of the figure.
-        caption: What the data are, before the words on marks and intervals.
-        models: Names for people, by the configuration's own.
-        lines: The lines of each model.
+        title: Title of the figure.
+        caption: Description of the data.
+        models: Display names by the name in the configuration.
+        records: The records of each model.
         table: The paper's numbers.
     """
     rows: list[dict[str, Any]] = []
     for metric, panel in PANELS.items():
         for key, name in models.items():
             columns = {"model": name, "rows": panel, "source": HERE}
-            rows += score_rows([(columns, lines.get(key, ()))], metric)
+            rows += score_rows([(columns, records.get(key, ()))], metric)
             mean, half = table[metric][key]
             rows.append({**columns, "source": PUBLISHED, "value": mean, "low": mean - half, "high": mean + half})
     return Figure(
         title=title,
-        caption=f"{caption} R², the mean over seeds with its 95% interval; the paper's own numbers, marked as "
-        "published, are of its own runs.",
+        caption=f"{caption} R², mean over seeds with its 95% interval; published numbers are those of the paper.",
         rows=rows,
         spec=dots(
             x={"field": "value", "title": "R²"},

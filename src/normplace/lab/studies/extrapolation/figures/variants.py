@@ -1,15 +1,12 @@
-"""The toy networks with other activations, and with BatchNorm."""
+"""Predictions of the toy networks with other activations and with BatchNorm."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from normplace.lab.report.rows import Group
-from normplace.lab.studies.extrapolation.figures.reach import near_and_far
+from normplace.lab.studies.extrapolation.figures.predictions import near_and_far
 from normplace.lab.studies.extrapolation.variants import ONE_NORM, PART
 from normplace.lab.tasks.toy import FUNCTIONS
-from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import TrialRecord
+from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
 
 NETWORKS = {
@@ -21,17 +18,17 @@ NETWORKS = {
 }
 
 
-def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
-    """Predictions near the data and their size far from it, from the lines of successful trials."""
+def figures(records: Records) -> list[Figure]:
+    """Draw predictions near the data and their magnitude far from it."""
     groups: list[Group] = [
-        ({"data": data, "network": name}, chosen)
+        ({"data": data, "network": name}, selected)
         for data in FUNCTIONS
         for name, fields in NETWORKS.items()
-        if (chosen := pick(lines, PART.name, data=data, **fields))
+        if (selected := pick(records, PART.name, data=data, **fields))
     ]
     return near_and_far(
         groups,
         list(NETWORKS),
         prefix="Other activations and BatchNorm: ",
-        note=" BatchNorm predicts with the statistics it gathered in training.",
+        note=" BatchNorm predicts with its running statistics.",
     )

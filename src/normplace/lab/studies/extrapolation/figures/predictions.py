@@ -1,4 +1,4 @@
-"""Predictions of toy networks near their data, and their size far from it."""
+"""Predictions of toy networks near the data, and their magnitude far from it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from normplace.lab.trials.study import Figure
 
 
 def near_and_far(groups: Sequence[Group], networks: Sequence[str], *, prefix: str = "", note: str = "") -> list[Figure]:
-    """Both figures of some networks, a panel for each data set; none without lines.
+    """Draw predictions near the data and magnitudes far from it, one panel per data set; nothing without groups.
 
     Args:
-        groups: Lines by ``data`` and ``network``.
-        networks: Names of the networks, in the order of the legend.
-        prefix: Start of the titles.
-        note: A sentence more under the first figure.
+        groups: Records by ``data`` and ``network``.
+        networks: Names of the networks in legend order.
+        prefix: Prefix of both titles.
+        note: Text appended to the first caption.
     """
     if not groups:
         return []
     panels = {"series": "network", "order": list(networks), "facet": "data", "panels": list(FUNCTIONS)}
     drawn = f"Three panels, one per data set, a line for each network: {'; '.join(networks)}."
     near = Figure(
-        title=f"{prefix}Predictions inside the data and to ten times its range",
+        title=f"{prefix}Predictions within ten times the range of the data",
         caption=(
             "Mean prediction over seeds with its 95% interval, to ten times the range of the data (between the dashed "
             f"lines). The vertical axis is cut at ±20.{note}"
@@ -41,10 +41,10 @@ def near_and_far(groups: Sequence[Group], networks: Sequence[str], *, prefix: st
         alt=f"Predictions against the input. {drawn}",
     )
     far = Figure(
-        title=f"{prefix}Size of the prediction far from the data",
+        title=f"{prefix}Magnitude of the prediction far from the data",
         caption=(
             "Mean over seeds of the larger of |f(x)| and |f(-x)|, on logarithmic axes, from the edge of the data to a "
-            "thousand times farther. Linear growth is a line of slope one, a bounded prediction a level line."
+            "thousand times farther. Linear growth is a line of slope one, a bounded prediction a horizontal line."
         ),
         rows=mean_rows(groups, "distance", "magnitude", band=False),
         spec=curves(
@@ -52,6 +52,6 @@ def near_and_far(groups: Sequence[Group], networks: Sequence[str], *, prefix: st
             y={"field": "magnitude", "title": "|prediction|", "scale": {"type": "log"}},
             **panels,
         ),
-        alt=f"Size of the prediction against the distance from zero, both logarithmic. {drawn}",
+        alt=f"Magnitude of the prediction against the distance from zero, both axes logarithmic. {drawn}",
     )
     return [near, far]
