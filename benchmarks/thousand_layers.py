@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
 from normplace.lab.bench.record import surroundings
-from normplace.lab.tasks.grid_mines import grid_mines
-from normplace.lab.tasks.labelled import load_labelled, obstacle
+from normplace.lab.tasks.graphs.grid_mines import grid_mines
+from normplace.lab.tasks.graphs.labelled import load_labelled, obstacle
 from normplace.models import GENConv, GraphStack
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.lab.tasks.test_molecules import OGB, ogb_graphs
+from tests.lab.tasks.graphs.test_molecules import OGB, ogb_graphs
 from tests.lab.trials.test_runner import Counting
 
 from normplace import UsageError
@@ -19,7 +19,7 @@ from normplace.lab.studies.deepergcn.memory import MemoryTrial
 from normplace.lab.studies.deepergcn.molhiv import PUBLISHED_PARAMETERS, MolhivTrial
 from normplace.lab.studies.deepergcn.network import AGGREGATIONS, conv_factory, learned
 from normplace.lab.studies.deepergcn.node import NodeTrial
-from normplace.lab.tasks.molecules import molecules_from_ogb, write_molecules
+from normplace.lab.tasks.graphs.molecules import molecules_from_ogb, write_molecules
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.lines import SCALES
 from normplace.lab.trials.progress import Progress

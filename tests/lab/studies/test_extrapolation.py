@@ -21,7 +21,7 @@ from normplace.lab.studies.extrapolation.protein import LEARNERS, ProteinTrial
 from normplace.lab.studies.extrapolation.published import FACES, PROTEIN
 from normplace.lab.studies.extrapolation.sequence import SequenceTrial
 from normplace.lab.studies.extrapolation.toy import ToyTrial
-from normplace.lab.tasks.faces import write_faces
+from normplace.lab.tasks.regression.faces import write_faces
 from normplace.lab.trials.lines import SCALES
 from normplace.lab.trials.progress import Progress
 from normplace.lab.trials.runner import Run

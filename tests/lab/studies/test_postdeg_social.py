@@ -16,7 +16,7 @@ from normplace.lab.studies.postdeg.claims.social import CLAIMS
 from normplace.lab.studies.postdeg.figures.social import figures
 from normplace.lab.studies.postdeg.selection import AGGREGATIONS
 from normplace.lab.studies.postdeg.social import PART, SLOTS, SocialTrial, thinned
-from normplace.lab.tasks.labelled import load_labelled
+from normplace.lab.tasks.graphs.labelled import load_labelled
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.config import config_dict
 from normplace.lab.trials.results import TrialRecord

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
-from normplace.lab.tasks import protein
-from normplace.lab.tasks.faces import Faces
+from normplace.lab.tasks.known_table import row_digest
+from normplace.lab.tasks.regression import protein
+from normplace.lab.tasks.regression.faces import Faces
 
 
 def protein_table(rows: int = 400, seed: int = 0) -> np.ndarray:
@@ -24,8 +27,8 @@ def csv(table: np.ndarray, header: str = '"RMSD","F1","F2","F3","F4","F5","F6","
 
 def accept(monkeypatch, table: np.ndarray) -> None:
     """Take ``table`` for UCI's."""
-    monkeypatch.setattr(protein, "ROWS", len(table))
-    monkeypatch.setattr(protein, "SHA256", protein.digest(table))
+    sha256 = row_digest(table, dtype=protein.TABLE.dtype)
+    monkeypatch.setattr(protein, "TABLE", replace(protein.TABLE, rows=len(table), sha256=sha256))
 
 
 def some_faces(n: int = 200, seed: int = 0) -> Faces:

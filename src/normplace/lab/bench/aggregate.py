@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from normplace.lab.bench import peers
 from normplace.lab.bench.case import FORWARD, TRAINING, Case, Floor, Method, Op, Problem
 from normplace.lab.bench.tune import Setting, fastest
-from normplace.lab.tasks.files import find_file
-from normplace.lab.tasks.labelled import TOPIC, load_labelled
+from normplace.lab.tasks.data_files import find_file
+from normplace.lab.tasks.graphs.labelled import TOPIC, load_labelled
 from normplace.models import GENConv
 from normplace.ops import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
 

@@ -18,7 +18,7 @@ import torch
 from normplace._shared.output import write_atomic
 from normplace.errors import UsageError
 from normplace.lab.bench.timing import Spread
-from normplace.lab.tasks.reading import read_file
+from normplace.lab.tasks.data_files import read_file
 from normplace.lab.trials import environment
 
 FORMAT = 1

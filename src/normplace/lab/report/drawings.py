@@ -20,7 +20,7 @@ from typing import Self
 from normplace._shared.output import write_atomic
 from normplace.errors import UsageError
 from normplace.lab.report import drawing
-from normplace.lab.tasks.files import cache_folder
+from normplace.lab.tasks.data_files import cache_folder
 
 KEPT = 2000
 """Drawings kept in the cache folder; the oldest are removed first."""

@@ -8,14 +8,15 @@ import torch
 from tests.lab.tasks.recommend.recommend_cases import clustered
 
 from normplace import UsageError
-from normplace.lab.tasks.recommend import gowalla, gowalla_obstacle, load_gowalla, read_arrays, read_lists
-from normplace.lab.tasks.recommend.sources import digest
+from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.known_table import row_digest
+from normplace.lab.tasks.recommend import gowalla, load_gowalla, read_array_split, read_text_split
 
 
 @pytest.fixture
 def split(monkeypatch):
     made = clustered()
-    monkeypatch.setattr(gowalla, "SHA256", digest(made.train.T.numpy(), made.test.T.numpy()))
+    monkeypatch.setattr(gowalla, "SHA256", row_digest(made.train.T.numpy(), made.test.T.numpy(), dtype="<i8"))
     return made
 
 
@@ -42,7 +43,7 @@ def test_texts_and_arrays_give_the_same_split(split, tmp_path, monkeypatch):
     from_text = load_gowalla(str(tmp_path / "gowalla" / "train.txt"))
     monkeypatch.setenv("NORMPLACE_DATA", str(tmp_path))
     from_folder = load_gowalla()
-    for found in (from_text, from_folder, read_arrays(tmp_path / "gowalla.npz")):
+    for found in (from_text, from_folder, read_array_split(tmp_path / "gowalla.npz")):
         assert (found.num_users, found.num_items) == (split.num_users, split.num_items)
         assert torch.equal(found.train, split.train)
         assert torch.equal(found.test, split.test)
@@ -51,7 +52,7 @@ def test_texts_and_arrays_give_the_same_split(split, tmp_path, monkeypatch):
 def test_a_user_without_items_is_still_a_user(tmp_path):
     (tmp_path / "train.txt").write_text("0 1 2\n1 0\n2\n")
     (tmp_path / "test.txt").write_text("0 0\n3 4 \n")
-    found = read_lists(tmp_path / "train.txt", tmp_path / "test.txt")
+    found = read_text_split(tmp_path / "train.txt", tmp_path / "test.txt")
     assert (found.num_users, found.num_items) == (4, 5)
     assert found.train.tolist() == [[0, 0, 1], [1, 2, 0]]
     assert found.test.tolist() == [[0, 3], [0, 4]]
@@ -76,24 +77,24 @@ def test_the_texts_are_fetched_once(split, tmp_path, monkeypatch):
 def test_a_bad_answer_is_not_kept(split, tmp_path, monkeypatch):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     monkeypatch.setattr(gowalla, "download", lambda url, _: b"0 1\n" if "train" in url else b"0 0\n")
-    with pytest.raises(UsageError, match="is another split than LightGCN's of Gowalla"):
+    with pytest.raises(UsageError, match="is not LightGCN's split of Gowalla"):
         load_gowalla()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_other_files_are_refused(split, tmp_path):
     write_arrays(tmp_path / "fewer.npz", split, test=split.test[:, 1:])
-    assert "another split" in str(gowalla_obstacle(str(tmp_path / "fewer.npz")))
+    assert "is not LightGCN's split" in str(unavailable_reason(load_gowalla, str(tmp_path / "fewer.npz")))
     write_arrays(tmp_path / "lacking.npz", split, num_items=None)
-    with pytest.raises(UsageError, match="lacks num_items: it needs num_users, num_items, train, test"):
-        read_arrays(tmp_path / "lacking.npz")
+    with pytest.raises(UsageError, match=r"has no field .num_items.: it needs num_users, num_items, train, test"):
+        read_array_split(tmp_path / "lacking.npz")
     (tmp_path / "torn.npz").write_bytes(b"PK torn")
-    with pytest.raises(UsageError, match=r"cannot read .*torn\.npz as an \.npz file"):
-        read_arrays(tmp_path / "torn.npz")
+    with pytest.raises(UsageError, match=r"torn\.npz is not an \.npz file"):
+        read_array_split(tmp_path / "torn.npz")
     (tmp_path / "train.txt").write_text("0 one\n")
-    with pytest.raises(UsageError, match="is no list of whole numbers"):
+    with pytest.raises(UsageError, match="is not a list of whole numbers"):
         load_gowalla(str(tmp_path / "train.txt"))
     (tmp_path / "train.txt").write_text("0 1\n")
     with pytest.raises(UsageError, match=r"cannot read .*test\.txt"):
         load_gowalla(str(tmp_path / "train.txt"))
-    assert "NORMPLACE_OFFLINE is set" in str(gowalla_obstacle())
+    assert "NORMPLACE_OFFLINE is set" in str(unavailable_reason(load_gowalla))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import io
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from normplace import UsageError
-from normplace.lab.tasks.recommend import load_movielens, movielens, movielens_obstacle, split_by_user
-from normplace.lab.tasks.recommend.sources import digest
+from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.known_table import row_digest, sorted_rows
+from normplace.lab.tasks.recommend import load_movielens, load_ratings, movielens, split_by_user
 
 
 @pytest.fixture
@@ -22,8 +24,8 @@ def table(monkeypatch):
     made = np.column_stack(
         [7 + chosen // 20, 100 + chosen % 20, random.integers(1, 6, 240), random.integers(1, 10**9, 240)]
     )
-    monkeypatch.setattr(movielens, "ROWS", len(made))
-    monkeypatch.setattr(movielens, "SHA256", digest(made))
+    sha256 = row_digest(made, dtype="<i8")
+    monkeypatch.setattr(movielens, "TABLE", replace(movielens.TABLE, rows=len(made), sha256=sha256))
     return made
 
 
@@ -54,23 +56,23 @@ def test_a_fifth_of_every_user_is_to_be_foreseen(table):
     assert torch.bincount(made.test[0], minlength=len(users)).tolist() == (counts // 5).tolist()
     together = torch.cat([made.train, made.test], 1).T.numpy()
     names = np.column_stack([users[together[:, 0]], np.unique(table[:, 1])[together[:, 1]]])
-    assert digest(names) == digest(table[:, :2])
+    assert np.array_equal(sorted_rows(names), sorted_rows(table[:, :2]))
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "0 rows of 0 columns where MovieLens 100K's u.data has 240 of 4"),
+        (b"", "0 rows of 0 columns, but MovieLens 100K's u.data has 240 of 4"),
         (b"1\t2\t3\t4\n", "1 rows of 4 columns"),
-        (b"1\t2\tx\t4\n", "is no table of whole numbers"),
-        (b"\xff", "is no table of whole numbers"),
+        (b"1\t2\tx\t4\n", "is not a table of numbers"),
+        (b"\xff", "is not a table of numbers"),
     ],
 )
 def test_another_file_is_refused(content, sentence, table, tmp_path):
     (tmp_path / "u.data").write_bytes(content)
     with pytest.raises(UsageError, match=sentence):
         load_movielens(0, str(tmp_path / "u.data"))
-    assert sentence.split()[-1] in str(movielens_obstacle(str(tmp_path / "u.data")))
+    assert sentence.split()[-1] in str(unavailable_reason(load_ratings, str(tmp_path / "u.data")))
 
 
 def test_a_changed_value_is_noticed(table, tmp_path):
@@ -102,6 +104,6 @@ def test_the_archive_is_fetched_once(table, tmp_path, monkeypatch):
 def test_a_bad_answer_is_not_kept(answer, table, tmp_path, monkeypatch):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     monkeypatch.setattr(movielens, "download", lambda *_: answer)
-    with pytest.raises(UsageError, match=r"did not give an archive with ml-100k/u\.data"):
+    with pytest.raises(UsageError, match=r"did not return an archive with ml-100k/u\.data"):
         load_movielens(0)
     assert not (tmp_path / "recommend").exists()

@@ -88,9 +88,9 @@ def test_files(tmp_path):
     graph = load_graph(tmp_path / "good.npz")
     assert (graph.num_nodes, graph.num_edges) == (4, 1)
     np.savez(tmp_path / "bad.npz", nodes=4)
-    with pytest.raises(UsageError, match="has the fields nodes: it needs num_nodes and edges"):
+    with pytest.raises(UsageError, match="has no field 'num_nodes': it needs num_nodes, edges"):
         load_graph(tmp_path / "bad.npz")
-    with pytest.raises(UsageError, match="cannot be read: No such file"):
+    with pytest.raises(UsageError, match=r"cannot read .*: No such file"):
         load_graph(tmp_path / "none.npz")
     (tmp_path / "text.npz").write_text("0 1")
     with pytest.raises(UsageError, match=r"is not an \.npz file"):

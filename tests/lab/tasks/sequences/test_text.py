@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from normplace import UsageError
+from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.sequences import load_text
-from normplace.lab.tasks.sequences.text import obstacle
+from normplace.lab.tasks.sequences.text import find_text
 
 CONTENT = bytes(range(200)) * 3
 
@@ -47,11 +48,11 @@ def test_the_standard_library_is_always_there():
     assert len(text.train) > 4 * len(text.valid) > 10**5
     assert b"import" in bytes(text.valid[:20_000].tolist())
     assert load_text("python", 64).digest == text.digest
-    assert obstacle("python") is None
+    assert unavailable_reason(find_text, "python") is None
 
 
 def test_mistakes_are_named(folder, tmp_path):
-    assert "there is no text 'missing'" in str(obstacle("missing"))
+    assert "there is no text 'missing'" in str(unavailable_reason(find_text, "missing"))
     with pytest.raises(UsageError, match="there is no file"):
         load_text(str(tmp_path / "nothing.txt"), 8)
     with pytest.raises(UsageError, match="shorter part has 60 bytes"):

@@ -12,9 +12,9 @@ import torch
 from normplace._shared.device import pick_device
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, mixer_of
 from normplace.lab.studies.causalrn.trained import Trained
+from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.sequences import load_text
-from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
-from normplace.lab.tasks.sequences.text import obstacle as text_obstacle
+from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, find_text
 from normplace.lab.train.sequence import bits_per_token, fit_sequence
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import SequenceModel, count_parameters, matched_width
@@ -100,5 +100,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"bytes of {trial.text}, {TITLES[trial.network]}, seed {trial.seed}",
-    ready=lambda trial: text_obstacle(trial.text),
+    ready=lambda trial: unavailable_reason(find_text, trial.text),
 )

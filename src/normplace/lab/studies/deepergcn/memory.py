@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from normplace._shared.device import pick_device
 from normplace.errors import UsageError, unknown
 from normplace.lab.studies.deepergcn.network import conv_factory
-from normplace.lab.tasks.grid_mines import grid_mines
+from normplace.lab.tasks.graphs.grid_mines import grid_mines
 from normplace.lab.trials.cost import peak_bytes
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models import GraphStack

@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from normplace._shared.device import pick_device
 from normplace.errors import expect_at_least, unknown
 from normplace.lab.studies.deepergcn.network import AGGREGATIONS, conv_factory, learned
-from normplace.lab.tasks.labelled import roc_auc
-from normplace.lab.tasks.molecules import ATOM_SIZES, BOND_SIZES, Molecules, load_molhiv, obstacle
+from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.graphs.labelled import roc_auc
+from normplace.lab.tasks.graphs.molecules import ATOM_SIZES, BOND_SIZES, Molecules, load_molhiv
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models import Dropout, GraphStack
 from normplace.models.graph_parts import SumOfEmbeddings
@@ -170,5 +171,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"molhiv, {trial.aggregation}, {trial.depth} layers, seed {trial.seed}",
-    ready=lambda trial: obstacle(trial.path),
+    ready=lambda trial: unavailable_reason(load_molhiv, trial.path),
 )

@@ -13,9 +13,9 @@ from normplace._shared.device import pick_device
 from normplace.analysis.smoothing import smoothing
 from normplace.errors import expect_at_least, unknown
 from normplace.lab.studies.deepergcn.network import check_aggregation, conv_factory, learned
-from normplace.lab.tasks import grid_mines
-from normplace.lab.tasks.labelled import LabelledGraph, load_labelled
-from normplace.lab.tasks.labelled import obstacle as labelled_obstacle
+from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.graphs import grid_mines
+from normplace.lab.tasks.graphs.labelled import LabelledGraph, load_labelled
 from normplace.lab.trials.study import Outcome
 from normplace.models import Dropout, GraphStack
 from normplace.models.graph import NAMED
@@ -75,7 +75,7 @@ class NodeTrial:
 
 def ready(trial: NodeTrial) -> str | None:
     """Why the trial cannot run here, if so: its data are missing."""
-    return None if trial.data == grid_mines.NAME else labelled_obstacle(trial.data, trial.path)
+    return None if trial.data == grid_mines.NAME else unavailable_reason(load_labelled, trial.data, trial.path)
 
 
 def label(trial: NodeTrial) -> str:

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from normplace.errors import expect_at_least, unknown
 from normplace.lab.studies.extrapolation.networks import NAMES, VARIANTS
 from normplace.lab.studies.extrapolation.tabular import network_predictions
-from normplace.lab.tasks.faces import load_faces, obstacle, split_by_ethnicity
+from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.regression.faces import load_faces, split_by_ethnicity
 from normplace.lab.trials.study import Outcome, Part
 
 LEARNING_RATES = {"none": 1e-3, "first": 1e-3, "last": 3e-3, "every": 3e-3}
@@ -58,7 +59,7 @@ def plan(scale: str) -> Iterator[FacesTrial]:
 
 def ready(trial: FacesTrial) -> str | None:
     """Why the trial cannot run: the descriptors are missing; None if it can."""
-    return obstacle(trial.descriptors)
+    return unavailable_reason(load_faces, trial.descriptors)
 
 
 def run(trial: FacesTrial) -> Outcome:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from normplace.lab.studies.extrapolation.networks import NAMES, VARIANTS, build_network
-from normplace.lab.tasks.toy import growth_exponent
+from normplace.lab.tasks.regression.toy import growth_exponent
 from normplace.lab.trials.study import Outcome, Part
 from normplace.ntk import FullyConnected, empirical, infinite
 

@@ -17,7 +17,8 @@ from normplace.lab.studies.extrapolation.tabular import (
     xgboost_obstacle,
     xgboost_predictions,
 )
-from normplace.lab.tasks.protein import load_protein, obstacle, split_by_area
+from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.regression.protein import load_protein, split_by_area
 from normplace.lab.trials.study import Outcome, Part
 
 LEARNERS = (*VARIANTS, "xgboost")
@@ -75,7 +76,7 @@ def plan(scale: str) -> Iterator[ProteinTrial]:
 
 def ready(trial: ProteinTrial) -> str | None:
     """Why the trial cannot run: the data or XGBoost is missing; None if it can."""
-    return obstacle(trial.table) or (xgboost_obstacle() if trial.learner == "xgboost" else None)
+    return unavailable_reason(load_protein, trial.table) or (xgboost_obstacle() if trial.learner == "xgboost" else None)
 
 
 def run(trial: ProteinTrial) -> Outcome:

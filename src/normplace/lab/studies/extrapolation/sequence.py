@@ -10,8 +10,8 @@ import torch
 
 from normplace.errors import expect_at_least, unknown
 from normplace.lab.studies.extrapolation.networks import SequenceRegressor
-from normplace.lab.tasks.lines import GIVEN, TESTED, TRAINED, line_sequences, roll_out
-from normplace.lab.tasks.toy import growth_exponent
+from normplace.lab.tasks.regression.toy import growth_exponent
+from normplace.lab.tasks.sequences.straight_lines import GIVEN, TESTED, TRAINED, line_sequences, roll_out
 from normplace.lab.train.fit import fit
 from normplace.lab.trials.study import Outcome, Part
 

@@ -9,7 +9,7 @@ import torch
 
 from normplace.errors import expect_at_least, unknown
 from normplace.lab.studies.extrapolation.networks import NORMS, VARIANTS, build_network
-from normplace.lab.tasks.toy import EDGE, FUNCTIONS, growth_exponent, toy_data
+from normplace.lab.tasks.regression.toy import EDGE, FUNCTIONS, growth_exponent, toy_data
 from normplace.lab.train.fit import fit
 from normplace.lab.trials.study import Outcome, Part
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from normplace.lab.studies.extrapolation.toy import ToyTrial, run
-from normplace.lab.tasks.toy import FUNCTIONS
+from normplace.lab.tasks.regression.toy import FUNCTIONS
 from normplace.lab.trials.study import Part
 
 ACTIVATIONS = ("gelu", "silu")

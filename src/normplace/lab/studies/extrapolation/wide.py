@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from normplace._shared.device import pick_device
 from normplace.lab.studies.extrapolation.kernels import limit
 from normplace.lab.studies.extrapolation.networks import NAMES, build_network
-from normplace.lab.tasks.toy import EDGE, toy_data
+from normplace.lab.tasks.regression.toy import EDGE, toy_data
 from normplace.lab.trials.study import Outcome, Part
 from normplace.ntk import infinite, predict
 

@@ -14,7 +14,8 @@ from statistics import fmean
 from typing import Any
 
 from normplace.lab.studies.periln.training import BYTES, TrainingTrial, build, train_and_measure
-from normplace.lab.tasks.sequences.text import obstacle as text_obstacle
+from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.sequences.text import find_text
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
 from normplace.models.transformer.starts import Start
@@ -120,5 +121,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"{trial.placement}, {trial.start}, rate {trial.learning_rate:g}, seed {trial.seed}",
-    ready=lambda trial: text_obstacle(trial.text),
+    ready=lambda trial: unavailable_reason(find_text, trial.text),
 )

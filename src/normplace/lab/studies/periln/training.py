@@ -15,9 +15,9 @@ from normplace._shared.device import pick_device
 from normplace.analysis.signal_probe.probe import Depth, Probe, Signals
 from normplace.errors import UsageError
 from normplace.lab.studies.periln.growth import linear_advantage, log_ratio
+from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.sequences import load_text
-from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
-from normplace.lab.tasks.sequences.text import obstacle as text_obstacle
+from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, find_text
 from normplace.lab.train.sequence import SequenceTraining, bits_per_token, fit_sequence
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.transformer import AttentionConfig, HeadConfig, Transformer, TransformerConfig
@@ -261,5 +261,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"{trial.size}, {trial.placement}, rate {trial.learning_rate:g}, seed {trial.seed}",
-    ready=lambda trial: text_obstacle(trial.text),
+    ready=lambda trial: unavailable_reason(find_text, trial.text),
 )

@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 from normplace._shared.device import pick_device
 from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.recommend import (
     Interactions,
     RankingScore,
-    gowalla_obstacle,
     load_gowalla,
     load_movielens,
-    movielens_obstacle,
+    load_ratings,
     rank_all,
-    read_arrays,
+    read_array_split,
 )
 from normplace.lab.train.recommend import SCHEDULES, fit_bpr
 from normplace.lab.trials.study import Outcome, Part
@@ -148,7 +148,7 @@ def plan(scale: str) -> Iterator[RecommendTrial]:
 def load(trial: RecommendTrial) -> Interactions:
     """The data of a trial."""
     if trial.dataset == "own":
-        return read_arrays(Path(trial.table))
+        return read_array_split(Path(trial.table))
     return load_gowalla(trial.table) if trial.dataset == "gowalla" else load_movielens(trial.seed, trial.table)
 
 
@@ -158,7 +158,7 @@ def ready(trial: RecommendTrial) -> str | None:
         return "it replays CUDA graphs, and no CUDA device answers here: set cuda_graph=False."
     if trial.dataset == "own":
         return None if Path(trial.table).is_file() else f"there is no file {trial.table!r}: check the path."
-    return (gowalla_obstacle if trial.dataset == "gowalla" else movielens_obstacle)(trial.table)
+    return unavailable_reason(load_gowalla if trial.dataset == "gowalla" else load_ratings, trial.table)
 
 
 def relative(source: str, interactions: Interactions) -> Tensor:

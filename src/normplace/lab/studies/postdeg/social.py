@@ -18,7 +18,8 @@ from normplace._shared.device import pick_device
 from normplace.errors import UsageError, expect_at_least, unknown
 from normplace.lab.studies.postdeg import selection
 from normplace.lab.studies.postdeg.selection import AGGREGATIONS, HEADS, convolution
-from normplace.lab.tasks.labelled import LabelledGraph, load_labelled, obstacle, roc_auc
+from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.graphs.labelled import LabelledGraph, load_labelled, roc_auc
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models import GraphStack, topology
 from normplace.placement.scale import Scale
@@ -93,7 +94,7 @@ def ready(trial: SocialTrial) -> str | None:
         convolution(trial.aggregation)
     except UsageError as error:
         return str(error)
-    return obstacle(trial.graph, trial.path)
+    return unavailable_reason(load_labelled, trial.graph, trial.path)
 
 
 def thinned(edge_index: Tensor, share: float) -> Tensor:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from normplace._shared.device import pick_device
 from normplace.errors import UsageError, unknown
 from normplace.lab.studies.postdeg.selection import convolution
-from normplace.lab.tasks.files import find_file
+from normplace.lab.tasks.data_files import find_file
 from normplace.lab.trials.study import Outcome, Part
 from normplace.placement.scale import Scale
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError
-from normplace.lab.tasks.reading import BROKEN, open_arrays
+from normplace.lab.tasks.data_files import read_arrays
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -253,17 +253,12 @@ def load_graph(path: str | Path) -> Graph:
     Raises:
         UsageError: If there is no such file, it is not of this kind, or a field is missing.
     """
+    arrays = read_arrays(Path(path), ("num_nodes", "edges"), str(path))
     try:
-        with open_arrays(Path(path)) as fields:
-            if not {"num_nodes", "edges"} <= set(fields.files):
-                raise UsageError(f"{path} has the fields {', '.join(fields.files)}: it needs num_nodes and edges.")
-            return Graph.from_edges(fields["edges"], int(fields["num_nodes"]))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except BROKEN as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"{path} is not an .npz file of numbers: {error}.") from error
+        num_nodes = int(arrays["num_nodes"])
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"{path} has a num_nodes that is not a number: {error}.") from error
+    return Graph.from_edges(arrays["edges"], num_nodes)
 
 
 def check_nodes(graph: Graph, nodes: ArrayLike, what: str) -> NDArray[np.int64]:

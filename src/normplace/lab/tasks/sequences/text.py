@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.lab.tasks.files import find_file, settings
-from normplace.lab.tasks.reading import read_file
+from normplace.lab.tasks.data_files import find_file, read_file, search_settings
 from normplace.lab.tasks.sequences.batch import Batch
 
 STANDARD_LIBRARY = "python"
@@ -100,23 +99,14 @@ def load_text(name: str, context: int) -> Text:
     Raises:
         UsageError: If there is no such text, or it is too short.
     """
-    train, valid, digest = _read(name, *settings())
+    train, valid, digest = _read(name, *search_settings())
     return Text(name, torch.from_numpy(train), torch.from_numpy(valid), context, digest)
-
-
-def obstacle(name: str) -> str | None:
-    """Why that text cannot be had here, in a sentence, if so."""
-    try:
-        _located(name)
-    except UsageError as error:
-        return str(error)
-    return None
 
 
 @functools.lru_cache(maxsize=2)
 def _read(name: str, *where: str) -> tuple[np.ndarray, np.ndarray, str]:
     """Both parts of a text and its digest; ``where`` is what decides which file is found."""
-    path = _located(name)
+    path = find_text(name)
     if path is None:
         return _standard_library()
     content = read_file(path)
@@ -124,8 +114,12 @@ def _read(name: str, *where: str) -> tuple[np.ndarray, np.ndarray, str]:
     return _array(content[:cut]), _array(content[cut:]), hashlib.sha256(content).hexdigest()
 
 
-def _located(name: str) -> Path | None:
-    """The file of a text; None for the standard library, which is many."""
+def find_text(name: str) -> Path | None:
+    """The file of a text, or None for the standard library.
+
+    Raises:
+        UsageError: If there is no such text.
+    """
     if name == STANDARD_LIBRARY:
         return None
     as_path = Path(name)

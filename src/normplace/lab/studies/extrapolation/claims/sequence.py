@@ -5,7 +5,7 @@ from __future__ import annotations
 from normplace.lab.studies.extrapolation.published import PAPER
 from normplace.lab.studies.extrapolation.sequence import PART
 from normplace.lab.studies.notes import GATE
-from normplace.lab.tasks.lines import TESTED, TRAINED
+from normplace.lab.tasks.sequences.straight_lines import TESTED, TRAINED
 from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.intervals import OrderStatistics
 from normplace.lab.trials.per_seed import Measure, metric

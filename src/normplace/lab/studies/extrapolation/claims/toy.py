@@ -6,7 +6,7 @@ from normplace.lab.studies.extrapolation.networks import NORMED
 from normplace.lab.studies.extrapolation.published import PAPER
 from normplace.lab.studies.extrapolation.toy import FARTHEST, NEAR, PART
 from normplace.lab.studies.notes import GATE
-from normplace.lab.tasks.toy import FUNCTIONS
+from normplace.lab.tasks.regression.toy import FUNCTIONS
 from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.per_seed import Measure, mean, metric, quotient
 

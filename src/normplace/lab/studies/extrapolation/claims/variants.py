@@ -5,7 +5,7 @@ from __future__ import annotations
 from normplace.lab.studies.extrapolation.published import PAPER
 from normplace.lab.studies.extrapolation.variants import ACTIVATIONS, ONE_NORM, PART
 from normplace.lab.studies.notes import GATE
-from normplace.lab.tasks.toy import FUNCTIONS
+from normplace.lab.tasks.regression.toy import FUNCTIONS
 from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.per_seed import Measure, metric
 

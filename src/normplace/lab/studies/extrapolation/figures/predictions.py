@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from normplace.lab.report.rows import Group, mean_rows, thinned
 from normplace.lab.report.specs import curves
-from normplace.lab.tasks.toy import EDGE, FUNCTIONS
+from normplace.lab.tasks.regression.toy import EDGE, FUNCTIONS
 from normplace.lab.trials.study import Figure
 
 

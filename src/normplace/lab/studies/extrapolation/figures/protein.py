@@ -7,7 +7,7 @@ from normplace.lab.report.specs import curves
 from normplace.lab.studies.extrapolation.figures.scores import score_figure
 from normplace.lab.studies.extrapolation.protein import PART, TITLES
 from normplace.lab.studies.extrapolation.published import PROTEIN
-from normplace.lab.tasks.protein import LARGEST
+from normplace.lab.tasks.regression.protein import LARGEST
 from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from normplace.lab.report.rows import Group, mean_rows
 from normplace.lab.report.specs import curves
 from normplace.lab.studies.extrapolation.sequence import PART
-from normplace.lab.tasks.lines import GIVEN, TRAINED
+from normplace.lab.tasks.sequences.straight_lines import GIVEN, TRAINED
 from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
 

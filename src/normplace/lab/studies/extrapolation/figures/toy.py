@@ -6,7 +6,7 @@ from normplace.lab.report.rows import Group
 from normplace.lab.studies.extrapolation.figures.predictions import near_and_far
 from normplace.lab.studies.extrapolation.networks import NAMES
 from normplace.lab.studies.extrapolation.toy import PART
-from normplace.lab.tasks.toy import FUNCTIONS
+from normplace.lab.tasks.regression.toy import FUNCTIONS
 from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from normplace.lab.report.rows import Group
 from normplace.lab.studies.extrapolation.figures.predictions import near_and_far
 from normplace.lab.studies.extrapolation.variants import ONE_NORM, PART
-from normplace.lab.tasks.toy import FUNCTIONS
+from normplace.lab.tasks.regression.toy import FUNCTIONS
 from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from normplace import UsageError
-from normplace.lab.tasks.lines import SCALE, line_sequences, roll_out
 from normplace.lab.tasks.regression import Regression, ShiftedRegression, Standardizer, hold_out, r_squared
+from normplace.lab.tasks.sequences.straight_lines import SCALE, line_sequences, roll_out
 
 
 def rows(n: int, shift: float) -> Regression:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from normplace import UsageError
-from normplace.lab.tasks.pyg import from_pyg
+from normplace.lab.tasks.graphs.pyg import from_pyg
 
 
 def data(**changes):

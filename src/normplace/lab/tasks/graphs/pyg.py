@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.lab.tasks.labelled import LabelledGraph
+from normplace.lab.tasks.graphs.labelled import LabelledGraph
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 

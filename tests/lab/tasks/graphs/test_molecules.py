@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from normplace import UsageError
-from normplace.lab.tasks import molecules
-from normplace.lab.tasks.molecules import (
+from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.graphs import molecules
+from normplace.lab.tasks.graphs.molecules import (
     ATOM_SIZES,
     BOND_SIZES,
     assemble,
@@ -71,17 +72,17 @@ def test_files_come_back(tmp_path, monkeypatch):
     found = load_molhiv()
     for name in ("x", "edge_index", "bond", "nodes", "edges", "y", "train", "valid", "test"):
         assert torch.equal(getattr(found, name).long(), getattr(some(), name).long()), name
-    assert molecules.obstacle() is None
+    assert unavailable_reason(molecules.load_molhiv) is None
     (tmp_path / "graphs" / "molhiv" / molecules.SPLIT).unlink()
-    with pytest.raises(UsageError, match="put the scaffold split beside"):
+    with pytest.raises(UsageError, match="put the scaffold split into the folder of"):
         load_molhiv()
     (tmp_path / "graphs" / "molhiv" / molecules.SPLIT).write_bytes(b"no archive")
-    with pytest.raises(UsageError, match="it needs the fields train, valid, test"):
+    with pytest.raises(UsageError, match="with the fields train, valid, test"):
         load_molhiv()
 
 
 def test_without_files_the_reason_says_how_to_make_them():
-    assert "write_molecules" in str(molecules.obstacle())
+    assert "write_molecules" in str(unavailable_reason(molecules.load_molhiv))
 
 
 def arrays():

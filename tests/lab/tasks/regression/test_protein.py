@@ -12,7 +12,9 @@ import torch
 from tests.lab.tasks.tables import accept, csv, protein_table
 
 from normplace import UsageError
-from normplace.lab.tasks import protein
+from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.known_table import row_digest, sorted_rows
+from normplace.lab.tasks.regression import protein
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def test_every_faithful_copy_gives_the_same_rows(table, tmp_path):
         "commented.csv.gz": gzip.compress(csv(shuffled, header='# "RMSD"\n')),
         "windows.csv": csv(shuffled).replace(b"\n", b"\r\n"),
     }
-    expected = torch.from_numpy(protein.canonical(table))
+    expected = torch.from_numpy(sorted_rows(table))
     for name, content in copies.items():
         (tmp_path / name).write_bytes(content)
         assert torch.equal(protein.load_protein(str(tmp_path / name)), expected)
@@ -39,10 +41,10 @@ def test_every_faithful_copy_gives_the_same_rows(table, tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "0 rows of 0 columns where UCI's CASP.csv has 400 of 10"),
+        (b"", "0 rows of 0 columns, but UCI's CASP.csv has 400 of 10"),
         (b"1,2\n3,4\n", "2 rows of 2 columns"),
-        (b"1,2\nthree,4\n", "is no table of numbers"),
-        (b"\xff\xfe", "is no table of numbers"),
+        (b"1,2\nthree,4\n", "is not a table of numbers"),
+        (b"\xff\xfe", "is not a table of numbers"),
     ],
 )
 def test_another_file_is_refused(content, sentence, table, tmp_path):
@@ -54,7 +56,7 @@ def test_another_file_is_refused(content, sentence, table, tmp_path):
 def test_a_changed_value_is_noticed(table, tmp_path):
     table[7, 3] += 0.0001
     (tmp_path / "file.csv").write_bytes(csv(table))
-    with pytest.raises(UsageError, match=r"holds other values than UCI's CASP.csv \(checksum differs\)"):
+    with pytest.raises(UsageError, match=r"has other values than UCI's CASP.csv \(checksum differs\)"):
         protein.load_protein(str(tmp_path / "file.csv"))
 
 
@@ -85,7 +87,7 @@ def test_the_archive_is_fetched_once(table, tmp_path, monkeypatch):
 def test_a_bad_answer_is_not_kept(answer, table, tmp_path, monkeypatch):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     monkeypatch.setattr(protein, "download", lambda *_: answer)
-    with pytest.raises(UsageError, match=r"did not give an archive with CASP\.csv in it"):
+    with pytest.raises(UsageError, match=r"did not return an archive with CASP\.csv"):
         protein.load_protein()
     monkeypatch.setattr(protein, "download", lambda *_: zipped("CASP.csv", csv(table[1:])))
     with pytest.raises(UsageError, match="399 rows"):
@@ -103,12 +105,12 @@ def test_an_obstacle_is_found_once(monkeypatch, tmp_path):
 
     monkeypatch.setattr(protein, "download", refuse)
     for _ in range(3):
-        assert "put CASP.csv into the folder NORMPLACE_DATA" in str(protein.obstacle())
+        assert "put CASP.csv into the folder NORMPLACE_DATA" in str(unavailable_reason(protein.load_protein))
     assert len(asked) == 1
 
 
 def test_the_split_is_by_area(table):
-    rows = torch.from_numpy(protein.canonical(table))
+    rows = torch.from_numpy(sorted_rows(table))
     split = protein.split_by_area(rows, torch.Generator().manual_seed(0))
     small = int((rows[:, 1] < protein.LARGEST).sum())
     assert len(split.train.x) == round(0.9 * small)
@@ -116,7 +118,7 @@ def test_the_split_is_by_area(table):
     assert len(split.outside.x) == len(rows) - small
     assert float(split.outside.x[:, 0].min()) >= protein.LARGEST > float(split.train.x[:, 0].max())
     everything = torch.cat([torch.cat([part.y, part.x], 1) for part in (split.train, split.inside, split.outside)])
-    assert protein.digest(everything.numpy()) == protein.SHA256
+    assert row_digest(everything.numpy(), dtype="<f8") == protein.TABLE.sha256
     fewer = protein.split_by_area(rows, torch.Generator().manual_seed(0), rows=50)
     assert torch.equal(fewer.train.x, split.train.x[:50])
     assert torch.equal(fewer.inside.x, split.inside.x)
@@ -126,4 +128,4 @@ def test_the_published_sizes():
     """44,591 of UCI's rows lie under 20,000: the split sizes follow from the rule alone."""
     assert round(0.9 * 44_591) == 40_132
     assert 44_591 - 40_132 == 4_459
-    assert protein.ROWS - 44_591 == 1_139
+    assert protein.TABLE.rows - 44_591 == 1_139

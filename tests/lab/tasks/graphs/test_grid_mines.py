@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normplace import UsageError
-from normplace.lab.tasks.grid_mines import grid_edges, grid_mines
+from normplace.lab.tasks.graphs.grid_mines import grid_edges, grid_mines
 
 
 def made(seed=0, **options):

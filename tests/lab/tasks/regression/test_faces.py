@@ -8,7 +8,14 @@ import torch
 from tests.lab.tasks.tables import some_faces
 
 from normplace import UsageError
-from normplace.lab.tasks.faces import describe_folder, load_faces, obstacle, parse_name, split_by_ethnicity, write_faces
+from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.regression.faces import (
+    describe_folder,
+    load_faces,
+    parse_name,
+    split_by_ethnicity,
+    write_faces,
+)
 
 
 def test_a_file_comes_back_as_it_was_written(tmp_path):
@@ -42,14 +49,16 @@ def test_other_files_are_refused(tmp_path):
     assert "has no field 'ethnicity'" in complaint(features=good["features"], age=good["age"])
     assert "needs features of shape (n, d)" in complaint(**{**good, "age": np.ones(2)})
     assert "are not finite" in complaint(**{**good, "features": np.full((3, 4), np.nan)})
-    assert "is no .npz file" in complaint(**{**good, "age": np.array([None] * 3)})
+    assert "is not an .npz file" in complaint(**{**good, "age": np.array([None] * 3)})
     path.write_bytes(b"text")
-    with pytest.raises(UsageError, match=r"is no \.npz file of descriptors"):
+    with pytest.raises(UsageError, match=r"is not an \.npz file with the fields"):
         load_faces(str(path))
 
 
 def test_without_a_file_the_way_to_one_is_named():
-    assert "make one from the images with normplace.lab.tasks.faces.describe_folder" in str(obstacle())
+    assert "make one from the images with normplace.lab.tasks.regression.faces.describe_folder" in str(
+        unavailable_reason(load_faces)
+    )
 
 
 def test_the_split_is_by_ethnicity():

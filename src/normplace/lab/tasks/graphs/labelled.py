@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,15 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError, unknown
-from normplace.lab.tasks.files import cache_folder, download, find_file, settings, store
-from normplace.lab.tasks.reading import BROKEN, open_arrays, read_file
+from normplace.lab.tasks.data_files import (
+    cache_folder,
+    cached_by_file,
+    download,
+    find_file,
+    read_arrays,
+    read_file,
+    store,
+)
 
 URL = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
 TOPIC = "graphs/labelled"
@@ -140,47 +146,24 @@ def load_labelled(name: str, path: str = "") -> LabelledGraph:
     """
     if name not in SHA256 and not path:
         raise unknown("labelled graph", name, SHA256)
-    found = find_file(path, TOPIC, [f"{name}.npz"])
-    if found is None:
-        found = cache_folder() / TOPIC / f"{name}.npz"
+    file = find_file(path, TOPIC, [f"{name}.npz"])
+    if file is None:
+        file = cache_folder() / TOPIC / f"{name}.npz"
         url = f"{URL}/{name}.npz"
         content = download(url, f"download it elsewhere and put {name}.npz into the folder NORMPLACE_DATA")
         _parse(content, name, url)
-        store(found, content)
-    return _load(found, name, found.stat().st_mtime_ns)
+        store(file, content)
+    return _load(file, name)
 
 
-def obstacle(name: str, path: str = "") -> str | None:
-    """Why :func:`load_labelled` would fail, or None; remembered, so that a dead network is waited for once."""
-    return _obstacle(name, path, settings())
-
-
-@lru_cache
-def _obstacle(name: str, path: str, _settings: tuple[str, ...]) -> str | None:
-    try:
-        load_labelled(name, path)
-    except UsageError as error:
-        return str(error)
-    return None
-
-
-@lru_cache(maxsize=4)
-def _load(path: Path, name: str, _stamp: int) -> LabelledGraph:
-    """The graph of a file, read once per process and version of the file."""
+@cached_by_file(4)
+def _load(path: Path, name: str) -> LabelledGraph:
     return _parse(read_file(path), name, str(path))
 
 
 def _parse(content: bytes, name: str, source: str) -> LabelledGraph:
-    """The graph in the bytes of an ``.npz`` file, checked; ``source`` is what an error calls it."""
-    try:
-        with open_arrays(content) as fields:
-            if missing := [field for field in FIELDS if field not in fields]:
-                raise UsageError(f"{source} has no field {missing[0]!r}: it needs {', '.join(FIELDS)}.")
-            x, y, edges, *masks = (np.asarray(fields[field]) for field in FIELDS)
-    except BROKEN as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"{source} is no .npz file of a labelled graph: it needs {', '.join(FIELDS)}.") from error
+    """The graph in the content of an ``.npz`` file; ``source`` is its name in errors."""
+    x, y, edges, *masks = read_arrays(content, FIELDS, source).values()
     _check_shapes(x, y, masks, source)
     pairs = _undirected(edges, len(y), source)
     x, y = x.astype("<f4"), y.astype("<i8")

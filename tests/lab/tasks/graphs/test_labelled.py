@@ -10,8 +10,9 @@ import torch
 from tests.lab.tasks.tables import labelled_fields
 
 from normplace import UsageError
-from normplace.lab.tasks import labelled
-from normplace.lab.tasks.labelled import accuracy, load_labelled, obstacle, roc_auc
+from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.graphs import labelled
+from normplace.lab.tasks.graphs.labelled import accuracy, load_labelled, roc_auc
 
 
 def packed(**fields: np.ndarray) -> bytes:
@@ -76,13 +77,13 @@ def test_a_known_set_is_fetched_once(known, tmp_path, monkeypatch):
 def test_a_bad_answer_is_not_kept(known, tmp_path, monkeypatch):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     monkeypatch.setattr(labelled, "download", lambda *_: b"<html>busy</html>")
-    with pytest.raises(UsageError, match=r"is no \.npz file of a labelled graph"):
+    with pytest.raises(UsageError, match=r"is not an \.npz file with the fields"):
         load_labelled("known")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_network_the_way_to_the_file_is_named():
-    assert "put tolokers.npz into the folder NORMPLACE_DATA" in str(obstacle("tolokers"))
+    assert "put tolokers.npz into the folder NORMPLACE_DATA" in str(unavailable_reason(load_labelled, "tolokers"))
     with pytest.raises(UsageError, match="did you mean 'tolokers'"):
         load_labelled("toloker")
 
@@ -101,7 +102,7 @@ def test_without_a_network_the_way_to_the_file_is_named():
         ({"val_masks": np.full((2, 60), 2)}, "one flag per split and node"),
         ({"val_masks": np.zeros((2, 60), bool)}, "a split without nodes"),
         ({"val_masks": np.ones((2, 60), bool)}, "a node is on two sides"),
-        ({"node_labels": np.array([None] * 60)}, r"is no \.npz file of a labelled graph"),
+        ({"node_labels": np.array([None] * 60)}, r"is not an \.npz file with the fields"),
     ],
 )
 def test_other_files_are_refused(change, sentence, fields, tmp_path):

@@ -8,9 +8,8 @@ there from the numbers of its graphs, without a loader's worker processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.lab.tasks.files import DATA, find_file, settings, store_arrays
-from normplace.lab.tasks.reading import BROKEN, open_arrays
+from normplace.lab.tasks.data_files import DATA, cached_by_file, find_file, read_arrays, store_arrays
 
 TOPIC = "graphs/molhiv"
 GRAPHS, SPLIT = "molhiv_graphs.npz", "scaffold_split.npz"
@@ -28,6 +26,7 @@ ATOM_SIZES = (119, 4, 12, 12, 10, 6, 6, 2, 2)
 """Categories of each atom feature, as OGB's encoder counts them."""
 BOND_SIZES = (5, 6, 2)
 """Categories of each bond feature."""
+FIELDS = ("node_feat", "edge_index", "edge_feat", "num_nodes", "num_edges", "y")
 SIDES = ("train", "valid", "test")
 
 
@@ -138,45 +137,21 @@ def load_molhiv(path: str = "") -> Molecules:
     Raises:
         UsageError: If a file is missing or holds something else.
     """
-    found = find_file(path, TOPIC, [GRAPHS])
-    if found is None:
+    graphs = find_file(path, TOPIC, [GRAPHS])
+    if graphs is None:
         raise UsageError(
             f"there is no {GRAPHS}: make it with write_molecules(molecules_from_ogb(...), folder) and name the folder "
             f"in {DATA}."
         )
-    split = found.with_name(SPLIT)
+    split = graphs.with_name(SPLIT)
     if not split.is_file():
-        raise UsageError(f"there is no {split}: put the scaffold split beside {found.name}.")
-    return _load(found, split, found.stat().st_mtime_ns, split.stat().st_mtime_ns)
+        raise UsageError(f"there is no {split}: put the scaffold split into the folder of {graphs.name}.")
+    return _load(graphs, split)
 
 
-def obstacle(path: str = "") -> str | None:
-    """Why :func:`load_molhiv` would fail, or None; remembered."""
-    return _obstacle(path, settings())
-
-
-@lru_cache
-def _obstacle(path: str, _settings: tuple[str, ...]) -> str | None:
-    try:
-        load_molhiv(path)
-    except UsageError as error:
-        return str(error)
-    return None
-
-
-@lru_cache(maxsize=1)
-def _load(graphs: Path, split: Path, *_stamps: int) -> Molecules:
-    """The molecules of two files, read once per process and version of the files."""
-    data = _read(graphs, ("node_feat", "edge_index", "edge_feat", "num_nodes", "num_edges", "y"))
-    return assemble(data, _read(split, SIDES), str(graphs))
-
-
-def _read(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
-    try:
-        with open_arrays(path) as opened:
-            return {name: opened[name] for name in names}
-    except BROKEN as error:
-        raise UsageError(f"cannot read {path} ({error}): it needs the fields {', '.join(names)}.") from error
+@cached_by_file(1)
+def _load(graphs: Path, split: Path) -> Molecules:
+    return assemble(read_arrays(graphs, FIELDS, str(graphs)), read_arrays(split, SIDES, str(split)), str(graphs))
 
 
 def assemble(data: Mapping[str, np.ndarray], split: Mapping[str, np.ndarray], source: str) -> Molecules:

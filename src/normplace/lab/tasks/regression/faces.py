@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,8 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.lab.tasks.files import find_file, store_arrays
-from normplace.lab.tasks.reading import BROKEN, open_arrays
-from normplace.lab.tasks.regression import Regression, ShiftedRegression, hold_out
+from normplace.lab.tasks.data_files import cached_by_file, find_file, read_arrays, store_arrays
+from normplace.lab.tasks.regression.shifted import Regression, ShiftedRegression, hold_out
 
 NAMES = ("utkface_descriptors.npz",)
 FIELDS = ("features", "age", "ethnicity")
@@ -48,45 +46,27 @@ class Faces:
     skipped: tuple[str, ...] = ()
 
 
-def load_faces(given: str = "") -> Faces:
+def load_faces(path: str = "") -> Faces:
     """Descriptors from a file.
 
     Args:
-        given: The user's own ``.npz``; by default one is looked for.
+        path: The user's ``.npz`` file; by default the file is searched for.
 
     Raises:
         UsageError: If there is none, or it holds something else.
     """
-    path = find_file(given, "faces", NAMES)
-    if path is None:
+    file = find_file(path, "faces", NAMES)
+    if file is None:
         raise UsageError(
             f"UTKFace may not be redistributed, and no {NAMES[0]} is in the folder NORMPLACE_DATA or the cache: make "
-            "one from the images with normplace.lab.tasks.faces.describe_folder and write_faces."
+            "one from the images with normplace.lab.tasks.regression.faces.describe_folder and write_faces."
         )
-    return _load(path, path.stat().st_mtime_ns)
+    return _load(file)
 
 
-def obstacle(given: str = "") -> str | None:
-    """Why :func:`load_faces` would fail, or None."""
-    try:
-        load_faces(given)
-    except UsageError as error:
-        return str(error)
-    return None
-
-
-@lru_cache(maxsize=2)
-def _load(path: Path, _stamp: int) -> Faces:
-    """The faces of a file, read once per process and version of the file."""
-    try:
-        with open_arrays(path) as fields:
-            if missing := [name for name in FIELDS if name not in fields]:
-                raise UsageError(f"{path} has no field {missing[0]!r}: it needs {', '.join(FIELDS)}.")
-            features, age, ethnicity = (np.asarray(fields[name]) for name in FIELDS)
-    except BROKEN as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"{path} is no .npz file of descriptors: write one with write_faces.") from error
+@cached_by_file(2)
+def _load(path: Path) -> Faces:
+    features, age, ethnicity = read_arrays(path, FIELDS, str(path)).values()
     if features.ndim != 2 or age.shape != ethnicity.shape or age.shape != features.shape[:1]:
         raise UsageError(
             f"{path} needs features of shape (n, d) with n ages and codes, got {features.shape}, {age.shape}."

@@ -4,7 +4,7 @@ Platonov et al. (2023, arXiv 2302.11640) describe the set: a 100 x 100 grid, eac
 fifth of the cells mines, the features a one-hot number of neighbouring mines, replaced for half of the cells by a flag
 that it is unknown, and half, a quarter and a quarter of the cells to learn from, choose by and judge by. This is our
 regeneration from that description, with other mines than the published file, so its scores are near to but not those of
-:func:`normplace.lab.tasks.labelled.load_labelled` ``("minesweeper")``. Five or more neighbouring mines share a
+:func:`normplace.lab.tasks.graphs.labelled.load_labelled` ``("minesweeper")``. Five or more neighbouring mines share a
 feature, as the file's seven features suggest.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.lab.tasks.labelled import LabelledGraph
+from normplace.lab.tasks.graphs.labelled import LabelledGraph
 
 NAME = "grid-mines"
 COUNTS = 6

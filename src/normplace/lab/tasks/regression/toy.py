@@ -12,7 +12,7 @@ import math
 import torch
 
 from normplace.errors import unknown
-from normplace.lab.tasks.regression import Regression
+from normplace.lab.tasks.regression.shifted import Regression
 
 FUNCTIONS = {
     "sinusoid": lambda x: torch.sin(2 * x),

@@ -1,0 +1,1 @@
+"""Graph data sets: node labels, molecules, mines on a grid."""
