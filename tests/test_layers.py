@@ -160,8 +160,6 @@ KNOWN_OFFENDERS = {
     *(f"stack.py: {name}" for name in ("_scale_slot", "_input_scale")),
     "cli/__init__.py: _SubParsersAction",
     "cli/__init__.py: _option_string_actions",
-    "lab/tasks/selection/rewards.py: _curve",
-    "lab/tasks/selection/rewards.py: _take",
 }
 PRIVATE_MODULES = {"_shared", "_startup", "_version"}
 

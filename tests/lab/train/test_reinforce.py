@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("numba", reason="node selection needs numba")
 
-from tests.lab.tasks.selection.test_selection_policy import policy
+from tests.lab.tasks.selection.selection_cases import policy
 
 from normplace import UsageError
 from normplace.lab.tasks.selection import mixed_graphs, ranking

@@ -16,8 +16,8 @@ from torch.nn.utils import clip_grad_norm_
 
 from normplace.errors import UsageError
 from normplace.lab.tasks.selection.graph import Graph
-from normplace.lab.tasks.selection.policy import Policy
 from normplace.lab.tasks.selection.rewards import Selection
+from normplace.models.policy import Policy
 
 ABSENT = -1e9  # the score of a place past the end of a graph: finite, so that gradients are
 

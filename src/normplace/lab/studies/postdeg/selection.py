@@ -172,9 +172,9 @@ def run(trial: SelectionTrial) -> Outcome:
     import numpy as np
 
     from normplace.lab.tasks.selection import mixed_graphs, ranking
-    from normplace.lab.tasks.selection.policy import Policy
     from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
     from normplace.lab.train.reinforce import train_policy
+    from normplace.models.policy import Policy
 
     reward = REWARDS[trial.task]
     known = mixed_graphs(trial.train_graphs, 30, 80, np.random.default_rng([trial.seed, 0]))

@@ -25,7 +25,7 @@ from normplace.placement.scale import Scale
 
 if TYPE_CHECKING:
     from normplace.lab.tasks.selection import Graph
-    from normplace.lab.tasks.selection.policy import Policy
+    from normplace.models.policy import Policy
 
 GRAPHS = (
     "advogato",
@@ -158,7 +158,7 @@ def run(trial: TopologyTrial) -> Outcome:
 
 def build_policy(method: str) -> Policy:
     """The untrained policy of a learned method: three blocks of width 32."""
-    from normplace.lab.tasks.selection.policy import Policy
+    from normplace.models.policy import Policy
 
     scale = Scale("degree", -1.0) if method in ("postdeg", "degree-postdeg") else None
     attention = method in ("ln", "postdeg")

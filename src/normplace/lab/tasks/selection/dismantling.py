@@ -81,7 +81,7 @@ def dismantle(graph: Graph, order: ArrayLike) -> Dismantling:
         [4, 1, 1, 1, 0]
     """
     nodes = check_nodes(graph, order, "the order")
-    return Dismantling(_curve(graph.indptr, graph.indices, nodes), graph.num_nodes)
+    return Dismantling(component_sizes(graph.indptr, graph.indices, nodes), graph.num_nodes)
 
 
 @takes_graph
@@ -142,7 +142,7 @@ def reinsert(graph: Graph, order: ArrayLike, share: float, of: Whole = "componen
     nodes = check_nodes(graph, order, "the order")
     if len(nodes) != graph.num_nodes:
         raise UsageError(f"reinsertion needs an order of all {graph.num_nodes} nodes, not {len(nodes)}.")
-    curve = _curve(graph.indptr, graph.indices, nodes)
+    curve = component_sizes(graph.indptr, graph.indices, nodes)
     limit = _limit(int(curve[0]), graph.num_nodes, share, of)
     removed = int(np.flatnonzero(curve <= limit)[0])
     back = _reinsert(graph.indptr, graph.indices, nodes, removed, limit)
@@ -185,7 +185,8 @@ def _add(indptr, indices, parent, size, node):
 
 
 @compiled
-def _curve(indptr, indices, order):
+def component_sizes(indptr, indices, order):
+    """Size of the largest component after 0, 1, 2, ... removals in ``order``."""
     num_nodes = len(indptr) - 1
     parent = np.arange(num_nodes).astype(np.int32)
     size = np.zeros(num_nodes, np.int32)

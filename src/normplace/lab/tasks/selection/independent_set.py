@@ -26,7 +26,7 @@ def greedy_set(graph: Graph, scores: ArrayLike) -> NDArray[np.int64]:
         [1]
     """
     order = np.argsort(-check_scores(graph, scores), kind="stable")
-    return np.flatnonzero(_take(graph.indptr, graph.indices, order))
+    return np.flatnonzero(take_greedily(graph.indptr, graph.indices, order))
 
 
 @takes_graph
@@ -124,7 +124,8 @@ def exact_set(graph: Graph, seconds: float = 60.0) -> NDArray[np.int64]:
 
 
 @compiled
-def _take(indptr, indices, order):
+def take_greedily(indptr, indices, order):
+    """Which nodes a greedy pass over ``order`` takes: each one without a taken neighbor."""
     taken = np.zeros(len(indptr) - 1, np.bool_)
     blocked = np.zeros(len(indptr) - 1, np.bool_)
     for node in order:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from normplace.errors import UsageError
 from normplace.lab.tasks.selection._compiled import compiled
-from normplace.lab.tasks.selection.dismantling import _curve
+from normplace.lab.tasks.selection.dismantling import component_sizes
 from normplace.lab.tasks.selection.graph import Graph, check_orders
-from normplace.lab.tasks.selection.independent_set import _take
+from normplace.lab.tasks.selection.independent_set import take_greedily
 from normplace.lab.tasks.selection.influence import spreads
 
 
@@ -105,7 +105,7 @@ def _robustness(indptr, indices, orders):
     found = np.empty(len(orders), np.float64)
     for row in range(len(orders)):
         total = 0
-        for largest in _curve(indptr, indices, orders[row])[1:]:
+        for largest in component_sizes(indptr, indices, orders[row])[1:]:
             total += largest
         found[row] = total / num_nodes**2
     return found
@@ -115,5 +115,5 @@ def _robustness(indptr, indices, orders):
 def _taken(indptr, indices, orders):
     found = np.empty(len(orders), np.float64)
     for row in range(len(orders)):
-        found[row] = _take(indptr, indices, orders[row]).sum() / (len(indptr) - 1)
+        found[row] = take_greedily(indptr, indices, orders[row]).sum() / (len(indptr) - 1)
     return found

@@ -7,29 +7,14 @@ import functools
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 pytest.importorskip("numba", reason="node selection needs numba")
 
-from tests.lab.tasks.selection.selection_cases import path, small_graph
+from tests.lab.tasks.selection.selection_cases import NeighborMean, path, policy, small_graph
 
 from normplace import Scale, UsageError
 from normplace.lab.tasks.selection import Graph, adaptive_order, barabasi_albert, mixed_graphs, ranking
-from normplace.lab.tasks.selection.policy import Policy, break_ties
-
-
-class Mean(nn.Linear):
-    """A mean over neighbours, so that these tests need no PyG."""
-
-    def forward(self, x, edge_index):
-        total = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
-        count = torch.zeros(len(x), dtype=x.dtype).index_add(0, edge_index[1], torch.ones_like(x[edge_index[0], 0]))
-        return super().forward(total / count.clamp(min=1)[:, None] + x)
-
-
-def policy(features="degree", **stack) -> Policy:
-    torch.manual_seed(0)
-    return Policy(Mean, 16, 2, features=features, **{"placement": "post", **stack}).double()
+from normplace.models.policy import Policy, break_ties
 
 
 @pytest.mark.parametrize("scale", [None, Scale("degree", -1.0), Scale("pagerank", 0.5)])
@@ -62,7 +47,7 @@ def test_edgeless_and_single_graphs_have_scores():
 
 
 def test_unknown_input():
-    with pytest.raises(UsageError, match="unknown input 'degre': did you mean 'degree'"):
+    with pytest.raises(UsageError, match="unknown features 'degre': did you mean 'degree'"):
         policy("degre")
 
 
@@ -77,7 +62,7 @@ def test_a_network_that_cannot_tell_nodes_apart_orders_them_at_random():
     """From a constant input a mean gives every node the same row; only rounding, which follows degree, differs."""
     graph = barabasi_albert(1500, 3, np.random.default_rng(0))
     torch.manual_seed(0)
-    one = Policy(Mean, 32, 3, features="constant", placement="post")
+    one = Policy(NeighborMean, 32, 3, features="constant", placement="post")
     orders = [ranking(graph, one.score(graph, seed)) for seed in range(20)]
     found = [rank_correlation(order, graph.degrees) for order in orders]
     # Of a random order it has deviation 1/sqrt(1499) = .026, and the mean of twenty .006.
