@@ -320,12 +320,12 @@ def sequence(source: random.Random) -> Any:
 def transformer(source: random.Random) -> Any:
     """One call of the target ``transformer``."""
     spec: Spec = {
-        "vocabulary": ([11], COUNTS), "dim": ([8], COUNTS), "depth": ([2], COUNTS), "placement": (list(PRESETS), WORDS),
+        "vocab_size": ([11], COUNTS), "dim": ([8], COUNTS), "depth": ([2], COUNTS), "placement": (list(PRESETS), WORDS),
         "norm": (["rms", "layer"], WORDS), "eps": ([None, 1e-5], NUMBERS), "causal": ([True, False], []),
         "embedding_scale": ([1.0], NUMBERS), "token_types": ([0, 2], COUNTS), "std": ([0.02], NUMBERS),
-        "start": ([None, "depth", "fixed", "xavier"], WORDS),
+        "init": ([None, "depth", "fixed", "xavier"], WORDS),
     }  # fmt: skip
-    config = TransformerConfig(**({"vocabulary": 11, "dim": 8, "depth": 2} | drawn(source, spec)))
+    config = TransformerConfig(**({"vocab_size": 11, "dim": 8, "depth": 2} | drawn(source, spec)))
     ids = source.choice(
         [torch.tensor([[1, 2, 3]]), torch.tensor([[1, 2, 3]]), torch.tensor([[0, 11]]), odd_tensor(source)]
     )

@@ -47,12 +47,26 @@ def digest(*tensors: Tensor | None) -> str:
     return made.hexdigest()[:16]
 
 
-def with_gradients(model: nn.Module, output: Tensor) -> str:
-    """A hash of an output and of the gradients of every parameter, in the order of their names."""
+def with_gradients(model: nn.Module, output: Tensor, renamed: dict[str, str] | None = None) -> str:
+    """A hash of an output and of the gradients of every parameter, in the order of their names.
+
+    Args:
+        model: The model.
+        output: Its output.
+        renamed: Present prefixes of names, with the earlier ones that give the order.
+    """
+
+    def earlier(name: str) -> str:
+        prefix = next((prefix for prefix in renamed or {} if name.startswith(prefix)), "")
+        return (renamed or {}).get(prefix, "") + name.removeprefix(prefix)
+
     model.zero_grad()
     weights = torch.linspace(-1, 1, output.numel()).view(output.shape).to(output.dtype)
     (output * weights).sum().backward()
-    return digest(output, *(parameter.grad for _, parameter in sorted(model.named_parameters())))
+    return digest(
+        output,
+        *(parameter.grad for _, parameter in sorted(model.named_parameters(), key=lambda pair: earlier(pair[0]))),
+    )
 
 
 def ops(backends: dict[str, tuple[str, ...]]) -> Entries:
@@ -129,7 +143,7 @@ def models() -> Entries:
     for name in ("pre", "post", "peri"):
         torch.manual_seed(0)
         net = CausalRN(11, dim=8, depth=2, context=16, placement=name)
-        yield f"CausalRN {name}", with_gradients(net, net(ids))
+        yield f"CausalRN {name}", with_gradients(net, net(ids), {"layers.": "blocks."})
 
 
 def kernels_of_networks() -> Entries:

@@ -18,11 +18,11 @@ def draw(*shape, seed=0):
 class WithInside(Branch):
     def __init__(self):
         super().__init__()
-        self.places = {"middle": DIM}
+        self.norm_sites = {"middle": DIM}
         self.first, self.second = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM)
 
     def forward(self, x, shift=0.0):
-        return self.second(self.place("middle", self.first(x))) + shift
+        return self.second(self.normalize_at("middle", self.first(x))) + shift
 
 
 @pytest.mark.parametrize("where", ["before", "after"])

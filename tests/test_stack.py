@@ -11,9 +11,9 @@ from tests.models.transformer.reference import build, tokens
 from torch import nn
 
 import normplace as npl
-from normplace import BlockCall, Branch, Residual, Scale, UsageError, fusing, fusion, run_blocks, stack
+from normplace import BlockCall, Branch, Residual, Scale, UsageError, explain_fusion, fusion_mode, run_blocks, stack
 from normplace.models import GraphStack
-from normplace.placement.presets import EVERY
+from normplace.placement.presets import ALL_PRESETS
 
 DIM = 6
 
@@ -42,9 +42,9 @@ def results(model, run):
 
 def compare(model, run, rtol=1e-9, atol=1e-11):
     """The same numbers, fused and not."""
-    with fusing("never"):
+    with fusion_mode("never"):
         expected = results(model, run)
-    with fusing("always"):
+    with fusion_mode("always"):
         found = results(model, run)
     torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
 
@@ -73,7 +73,7 @@ def stream(*shape, dtype=torch.float64):
 
 
 # Of four layers, how many of the eight boundaries are one pass: all, where a norm stands at each and the pass knows it.
-FUSED = dict.fromkeys(EVERY.keys() - {"plain"}, 8) | {
+FUSED = dict.fromkeys(ALL_PRESETS.keys() - {"plain"}, 8) | {
     "none": 0,
     "rezero": 0,
     "gpas": 0,  # damped sums
@@ -108,16 +108,16 @@ def test_every_norm_and_placement_of_the_mlp(case):
 
 def test_peri_is_one_pass_for_each_block_up_to_the_final_norm(passes):
     model = build("peri")
-    with fusing("always"):
+    with fusion_mode("always"):
         model(tokens())
     assert passes == [("rms", "rms")] * 8
 
 
 def test_decoding_with_a_cache(passes):
     model, ids = build("peri").eval(), tokens()
-    with fusing("never"):
+    with fusion_mode("never"):
         expected, alone = model.generate(ids, 5), model(ids)
-    with fusing("always"), torch.no_grad():
+    with fusion_mode("always"), torch.no_grad():
         assert torch.equal(model.generate(ids, 5), expected)
         cache = model.new_cache()
         steps = [model(ids[:, at : at + 1], cache=cache) for at in range(ids.shape[1])]
@@ -193,9 +193,9 @@ def test_autocast_rounds_only_what_matrices_read(placement, count, passes):
     """A stream in float32 stays one, and so does what a skip or the head reads; lns scales what its norms return."""
     model, ids = build(placement, dtype=torch.float32), tokens()
     with torch.autocast("cpu", torch.bfloat16):
-        with fusing("never"):
+        with fusion_mode("never"):
             expected = model.hidden(ids)
-        with fusing("always"):
+        with fusion_mode("always"):
             found = model.hidden(ids)
     assert found.dtype == expected.dtype == torch.float32
     truth = build(placement).hidden(ids)
@@ -236,9 +236,9 @@ def test_hooks_on_every_module_see_every_norm(passes):
     made, names = blocks(), []
     handle = nn.modules.module.register_module_forward_hook(lambda module, *_: names.append(type(module).__name__))
     try:
-        with fusing("always"):
+        with fusion_mode("always"):
             run_blocks(made, stream())
-            assert fusion(made).startswith("not fused here: hooks watch every module")
+            assert explain_fusion(made).startswith("not fused here: hooks watch every module")
     finally:
         handle.remove()
     assert names.count("RMSNorm") == 6 and not passes
@@ -248,7 +248,7 @@ def test_hooks_on_every_module_see_every_norm(passes):
 def test_transforms_and_traces_see_every_norm(passes):
     made, x = blocks(), stream()
     expected = torch.autograd.functional.jacobian(lambda x: run_blocks(made, x), x[0])
-    with fusing("always"):
+    with fusion_mode("always"):
         each = torch.func.vmap(torch.func.jacrev(lambda x: run_blocks(made, x)))(x)
         forward = torch.func.jacfwd(lambda x: run_blocks(made, x))(x[0])
         traced = torch.jit.trace(lambda x: run_blocks(made.requires_grad_(False), x), x, check_trace=False)
@@ -259,9 +259,9 @@ def test_transforms_and_traces_see_every_norm(passes):
 
 def test_an_audit_sees_the_same_network():
     model, ids = build("peri", dtype=torch.float32), tokens()
-    with fusing("never"):
+    with fusion_mode("never"):
         expected = npl.audit(model, ids)
-    with fusing("always"):
+    with fusion_mode("always"):
         found = npl.audit(model, ids)
     assert str(found) == str(expected) and "x + N(F(N(x)))" in str(found)
 
@@ -292,7 +292,7 @@ def test_calls_carry_what_each_branch_asks_for(passes):
             return times * self.linear(x + by)
 
     made = nn.ModuleList(Residual(Shifted(), DIM, "peri", "layer") for _ in range(2)).double()
-    calls = [BlockCall(made[0], (1.0,)), BlockCall(made[1], (2.0,), {"times": 3.0, "also": None})]
+    calls = [BlockCall(made[0], (1.0,)), BlockCall(made[1], (2.0,), {"times": 3.0, "extra_residual": None})]
     final = npl.LayerNorm(DIM).double()
     compare(made, lambda: run_blocks(calls, stream(), final))
     x = made[1](made[0](stream(), 1.0), 2.0, times=3.0)
@@ -302,19 +302,19 @@ def test_calls_carry_what_each_branch_asks_for(passes):
 
 def test_no_blocks_at_all():
     final = npl.LayerNorm(DIM).double()
-    with fusing("always"):
+    with fusion_mode("always"):
         assert run_blocks([], stream()).equal(stream()) and run_blocks([], stream(), final).equal(final(stream()))
 
 
 def test_a_missing_factor_is_said_as_ever():
     made = blocks("post", scale=Scale("degree"))
-    with fusing("always"), pytest.raises(UsageError, match="the block scales by degree"):
+    with fusion_mode("always"), pytest.raises(UsageError, match="the block scales by degree"):
         run_blocks(made, stream())
 
 
 def test_gradients_of_gradients():
     made, x = blocks(count=2), stream().requires_grad_()
-    with fusing("always"):
+    with fusion_mode("always"):
         assert torch.autograd.gradgradcheck(lambda x: run_blocks(made, x), x)
 
 
@@ -322,26 +322,28 @@ def test_gradients_of_gradients():
 def test_compiled_without_a_break(placement, passes):
     made, x = blocks(placement), stream()
     whole = torch.compile(lambda x: run_blocks(made, x), backend="aot_eager", fullgraph=True)
-    with fusing("never"):
+    with fusion_mode("never"):
         expected = results(made, lambda: run_blocks(made, x))
-    with fusing("always"):
+    with fusion_mode("always"):
         torch.testing.assert_close(results(made, lambda: whole(x)), expected, rtol=1e-9, atol=1e-11)
 
 
 def test_modes_end_with_their_context():
-    with pytest.raises(UsageError, match="unknown mode of fusing"), fusing("sometimes"):
+    with pytest.raises(UsageError, match="unknown fusion mode"), fusion_mode("sometimes"):
         pass
     made = blocks()
-    with fusing("always"):
-        with fusing("never"):
-            assert fusion(made).startswith("not fused here: fusing is switched off")
-        assert fusion(made).startswith("fused here: by plain PyTorch as asked, since the kernels need a CUDA GPU")
-    assert fusion(made).startswith("not fused here: the kernels need a CUDA GPU")
+    with fusion_mode("always"):
+        with fusion_mode("never"):
+            assert explain_fusion(made).startswith("not fused here: fusing is switched off")
+        assert explain_fusion(made).startswith(
+            "fused here: by plain PyTorch as asked, since the kernels need a CUDA GPU"
+        )
+    assert explain_fusion(made).startswith("not fused here: the kernels need a CUDA GPU")
 
 
 def test_it_says_what_is_fused_and_why_not():
     def said(made, final=None):
-        return fusion(made, final).splitlines()[1:]
+        return explain_fusion(made, final).splitlines()[1:]
 
     made = blocks(count=5)
     assert said(made, npl.RMSNorm(DIM)) == [
@@ -366,11 +368,14 @@ def test_it_says_what_is_fused_and_why_not():
     assert said(before) == ["blocks 1 to 3: a scale stands before the stream norm"]
     assert said(blocks("gpas")) == ["blocks 1 to 3: the sum is damped"]
     model = build("peri", depth=2)
-    assert model.fusion().splitlines()[1:] == [
+    assert model.explain_fusion().splitlines()[1:] == [
         "blocks 1 to 3: output norm, add, input norm",
         "block 4: output norm, add, final norm",
     ]
-    assert "adds more than the skip" in build("b2t").fusion() and "two streams" in build("siamese").fusion()
+    assert (
+        "adds more than the skip" in build("b2t").explain_fusion()
+        and "two streams" in build("siamese").explain_fusion()
+    )
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -384,7 +389,7 @@ def test_every_placement_on_a_gpu(name, dtype, passes):
     assert not passes
     found = results(model, lambda: model.hidden(ids))
     assert len(passes) == FUSED[name]
-    with fusing("never"):
+    with fusion_mode("never"):
         expected = results(model, lambda: model.hidden(ids))
     for ours, theirs, true in zip(found, expected, truth, strict=True):
         scale = true.abs().max().clamp(min=1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from normplace.placement import BlockSpec, First, LearnedScale, Placement, Power
     from normplace.placement.scale import Gate, Scale
     from normplace.residual import Branch, Residual
-    from normplace.stack import BlockCall, fusing, fusion, run_blocks
+    from normplace.stack import BlockCall, explain_fusion, fusion_mode, run_blocks
 
 __all__ = [
     # Placements
@@ -37,8 +37,8 @@ __all__ = [
     # Blocks in sequence
     "run_blocks",
     "BlockCall",
-    "fusion",
-    "fusing",
+    "explain_fusion",
+    "fusion_mode",
     # Norms
     "LayerNorm",
     "RMSNorm",

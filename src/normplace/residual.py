@@ -37,31 +37,34 @@ def reset_tree(module: nn.Module) -> None:
 
 
 class Branch(nn.Module):
-    """A branch that offers places for norms inside itself.
+    """A branch with sites for norms and learned multipliers inside it.
 
-    A subclass names them, with their widths, in :attr:`places`, and passes the tensor through :meth:`place` where each
-    stands. Places for learned multipliers are named, with their widths, in :attr:`scale_places`, and read by
-    :meth:`inner_scale`. A placement that tells kinds of branches apart asks for :attr:`kind`. One that says of itself
-    :attr:`matrices_first` does nothing with its input before matrix products, which autocast rounds it for, so it may
-    be given it rounded. A branch without these need not derive from this: any module can be one.
+    A subclass lists its norm sites with their widths in :attr:`norm_sites` and passes its tensors through
+    :meth:`normalize_at`. It lists sites of learned multipliers in :attr:`scale_sites` and reads them with
+    :meth:`site_scale`. A branch without sites can be any module.
+
+    Attributes:
+        kind: Kind of branch, for placements that differ between kinds, such as ``attention`` and ``mlp``.
+        accepts_rounded_input: Whether the input is read by matrix products only. Autocast rounds it for those anyway,
+            so a fused boundary may pass it already rounded.
     """
 
     kind: str | None = None
-    matrices_first = False
-    places: Mapping[str, int] = {}
-    scale_places: Mapping[str, int] = {}
+    accepts_rounded_input = False
+    norm_sites: Mapping[str, int] = {}
+    scale_sites: Mapping[str, int] = {}
 
     def __init__(self) -> None:
         super().__init__()
         self.norms = nn.ModuleDict()
         self.scales = nn.ParameterDict()
 
-    def place(self, name: str, x: Tensor) -> Tensor:
-        """``x`` through the norm that stands at ``name``, or unchanged where none does."""
+    def normalize_at(self, name: str, x: Tensor) -> Tensor:
+        """``x`` normalized by the norm at a site, or unchanged if the site is empty."""
         return self.norms[name](x) if name in self.norms else x
 
-    def inner_scale(self, name: str) -> Tensor | None:
-        """The learned multiplier that stands at ``name``, or None where none does."""
+    def site_scale(self, name: str) -> Tensor | None:
+        """The learned multiplier at a site, or None if the site is empty."""
         return self.scales[name] if name in self.scales else None  # noqa: SIM401, a ParameterDict has no typed get
 
 
@@ -130,14 +133,14 @@ class Residual(nn.Module):
         self.skip_scale = multiplier(self.spec.skip_scale)
         self.damping = parameter() if self.spec.damped else None
         for name in self.spec.inner_scale:
-            holder = self._branch_offering("scale_places", name, "learned multiplier")
-            holder.scales[name] = parameter(holder.scale_places[name])
+            holder = self._branch_offering("scale_sites", name, "learned multiplier")
+            holder.scales[name] = parameter(holder.scale_sites[name])
         self._start_scales()
 
     def _fill_inner(self, norm: NormChoice) -> None:
         for name in self.spec.inner:
-            holder = self._branch_offering("places", name, "norm")
-            holder.norms[name] = build_slot_norm(norm, f"inner.{name}", holder.places[name])
+            holder = self._branch_offering("norm_sites", name, "norm")
+            holder.norms[name] = build_slot_norm(norm, f"inner.{name}", holder.norm_sites[name])
 
     def _branch_offering(self, attribute: str, name: str, what: str) -> Branch:
         """The branch, one of whose places must be ``name``."""
@@ -194,7 +197,7 @@ class Residual(nn.Module):
         *args: Any,
         factor: Tensor | None = None,
         batch: Tensor | None = None,
-        also: Tensor | None = None,
+        extra_residual: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
         """The next value of the stream.
@@ -204,7 +207,7 @@ class Residual(nn.Module):
             *args: Passed to the branch.
             factor: What :meth:`Scale.factor` returned, when the block has a scale.
             batch: The graph each row belongs to, for norms that ask.
-            also: What a stack adds beside the skip, such as the input of a whole layer.
+            extra_residual: What a stack adds beside the skip, such as the input of a whole layer.
             **kwargs: Passed to the branch.
 
         Raises:
@@ -216,7 +219,7 @@ class Residual(nn.Module):
         factor = self._gated(factor)
         normed = self._norm("input", self.input_norm, x, x, factor, batch)
         out = self._added(normed, x, args, kwargs, factor, batch)
-        return self._joined(normed if self.spec.skip_normed else x, out, also, factor, batch)
+        return self._joined(normed if self.spec.skip_normed else x, out, extra_residual, factor, batch)
 
     def added(
         self, x: Tensor, *args: Any, factor: Tensor | None = None, batch: Tensor | None = None, **kwargs: Any
@@ -244,14 +247,14 @@ class Residual(nn.Module):
         return self._joined(skip, out, None, None, None)
 
     def _joined(
-        self, skip: Tensor, out: Tensor, also: Tensor | None, factor: Tensor | None, batch: Tensor | None
+        self, skip: Tensor, out: Tensor, extra_residual: Tensor | None, factor: Tensor | None, batch: Tensor | None
     ) -> Tensor:
         if not self.spec.is_plain:
             skip = self._damped(skip) if self.spec.stream else skip
             skip = skip if self.skip_scale is None else self.skip_scale.to(skip.dtype) * skip
             out = (skip if self._skip == 1 else self._skip * skip) + out
-        if also is not None:
-            out = also + out
+        if extra_residual is not None:
+            out = extra_residual + out
         out = out if self.spec.stream else self._damped(out)
         return self._norm("stream", self.stream_norm, out, None, factor, batch)
 

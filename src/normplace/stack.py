@@ -39,7 +39,7 @@ class BlockCall(NamedTuple):
 
 
 @contextlib.contextmanager
-def fusing(mode: str) -> Iterator[None]:
+def fusion_mode(mode: str) -> Iterator[None]:
     """Say where :func:`run_blocks` fuses boundaries, for the whole process, until the context is left.
 
     Checkpointed blocks are run again in the backward pass, which must then lie within the context too.
@@ -53,7 +53,7 @@ def fusing(mode: str) -> Iterator[None]:
     """
     global _mode
     if mode not in MODES:
-        raise unknown("mode of fusing", mode, MODES)
+        raise unknown("fusion mode", mode, MODES)
     before, _mode = _mode, mode
     try:
         yield
@@ -95,7 +95,7 @@ def run_blocks(blocks: Iterable[nn.Module | BlockCall], x: Tensor, final_norm: n
     return final_norm(x) if normed is None else normed
 
 
-def fusion(
+def explain_fusion(
     blocks: Iterable[nn.Module | BlockCall], final_norm: nn.Module | None = None, x: Tensor | None = None
 ) -> str:
     """What :func:`run_blocks` computes in one pass, and why not where it does not.
@@ -106,7 +106,7 @@ def fusion(
         x: A stream like the one they would be run on; by default one where the parameters are, of their dtype.
 
     Example:
-        >>> print(fusion([Residual(nn.Linear(8, 8), 8, "peri", norm="rms") for _ in range(3)]))
+        >>> print(explain_fusion([Residual(nn.Linear(8, 8), 8, "peri", norm="rms") for _ in range(3)]))
         not fused here: the kernels need a CUDA GPU and the rows are on cpu
         blocks 1 to 2: output norm, add, input norm
         block 3: output norm, add
@@ -117,10 +117,10 @@ def fusion(
         x = like.new_empty(max((block.dim for block, _, _ in calls if isinstance(block, Residual)), default=1))
     ends: list[BlockCall | nn.Module | None] = [*calls[1:], final_norm]
     said = [_whole(call) or str(plan_boundary(call.block, end)) for call, end in zip(calls, ends, strict=True)]
-    return "\n".join([fused_here(x.device.type, x.dtype, x.shape[-1]).reason, *_grouped(said)])
+    return "\n".join([fusion_choice(x.device.type, x.dtype, x.shape[-1]).reason, *_grouped(said)])
 
 
-def fused_here(device: str, dtype: torch.dtype, width: int = 1) -> Choice:
+def fusion_choice(device: str, dtype: torch.dtype, width: int = 1) -> Choice:
     """Whether boundaries of such rows are fused, as ``fused`` or ``separate``, and why.
 
     Args:
@@ -211,7 +211,7 @@ class _Step:
 
     def __init__(self, call: BlockCall) -> None:
         assert isinstance(call.block, Residual)
-        kwargs = {name: value for name, value in call.kwargs.items() if name != "also"}
+        kwargs = {name: value for name, value in call.kwargs.items() if name != "extra_residual"}
         self.block, self.args, self.kwargs = call.block, call.args, kwargs
         self.batch = kwargs.pop("batch", None)
         self.factor = call.block._gated(kwargs.pop("factor", None))
@@ -268,7 +268,7 @@ class _Step:
         if plan.slot != "input" or after is None:
             return False
         block = after.block
-        rounds = isinstance(block.branch, Branch) and block.branch.matrices_first
+        rounds = isinstance(block.branch, Branch) and block.branch.accepts_rounded_input
         return rounds and block._input_scale == 1 and not block.spec.skip_normed
 
     @staticmethod
@@ -307,7 +307,7 @@ def _whole(call: BlockCall) -> str | None:
         return f"{type(call.block).__name__} is called as it is"
     if watched(call.block):
         return "the block has hooks"
-    return None if call.kwargs.get("also") is None else "the stack adds more than the skip"
+    return None if call.kwargs.get("extra_residual") is None else "the stack adds more than the skip"
 
 
 def _add_unfit(block: Residual) -> str | None:

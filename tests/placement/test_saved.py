@@ -7,7 +7,7 @@ import json
 import pytest
 
 from normplace import BlockSpec, LearnedScale, Placement, Power, UsageError
-from normplace.placement.presets import EVERY
+from normplace.placement.presets import ALL_PRESETS
 
 LEARNED = {"per_channel": True, "init": 1.0}
 
@@ -28,7 +28,7 @@ def old_dictionary(placement: Placement) -> dict:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_PRESETS)
 def test_dictionaries_of_earlier_field_names_are_read(name):
     placement = Placement.named(name, **({"scale_skip": True} if name == "normformer" else {}))
     assert Placement.from_dict(old_dictionary(placement)) == placement

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normplace.stack import fused_here
+from normplace.stack import fusion_choice
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -44,7 +44,7 @@ def examine() -> Iterator[Finding]:
         reason = f"built for CUDA {built}, but no GPU answers" if built else "this build of torch has no CUDA"
         yield Finding("cuda", False, reason, "training and kernels on a GPU")
     yield _triton()
-    choice = fused_here("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16)
+    choice = fusion_choice("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16)
     yield Finding("boundary", choice.backend == "fused", choice.reason, "norm, add and norm between blocks in one pass")
     yield _package("ray", "ray", "engines", "--engine ray")
     yield _package("dask", "distributed", "engines", "--engine dask")

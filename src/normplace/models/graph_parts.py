@@ -66,7 +66,7 @@ class ConvBranch(Branch):
 
     def __init__(self, conv: nn.Module, dim: int, activation: str, order: str, dropout: float) -> None:
         super().__init__()
-        self.places = {"preactivation": dim} if order == "conv-activation" else {}
+        self.norm_sites = {"preactivation": dim} if order == "conv-activation" else {}
         self.conv, self.order = conv, order
         self.activation = build_activation(activation)
         self.dropout = nn.Dropout(dropout)
@@ -122,8 +122,8 @@ class Concat(nn.Module):
         self.input_norm = build_slot_norm(norm, "input", width) if block.input else None
         self.output_norm = build_slot_norm(norm, "output", growth) if block.output else None
         for name in block.inner:
-            if name not in branch.places:
-                raise unknown("place inside ConvBranch:", name, branch.places)
+            if name not in branch.norm_sites:
+                raise unknown("place inside ConvBranch:", name, branch.norm_sites)
             branch.norms[name] = build_slot_norm(norm, f"inner.{name}", growth)
 
     def forward(

@@ -85,13 +85,13 @@ class DenseBranch(Branch):
 
     def __init__(self, dense: Dense, activation: str) -> None:
         super().__init__()
-        self.places = {"preactivation": dense.out_features}
+        self.norm_sites = {"preactivation": dense.out_features}
         self.dense = dense
         self.activation = build_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
         """``activation(dense(x))`` with the norm between them if there is one."""
-        return self.activation(self.place("preactivation", self.dense(x)))
+        return self.activation(self.normalize_at("preactivation", self.dense(x)))
 
 
 def norm_layers(norm_at: str | Iterable[int], hidden: int) -> frozenset[int]:

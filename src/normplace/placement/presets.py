@@ -119,7 +119,7 @@ PRESETS: dict[str, Callable[..., Placement]] = {
 }
 
 ALIASES = {"sandwich": "peri", "reordered": "output", "res-post": "output"}
-EVERY = {**PRESETS, **TRANSFORMER_PRESETS}
+ALL_PRESETS = {**PRESETS, **TRANSFORMER_PRESETS}
 
 
 def build_preset(name: str, options: Mapping[str, Any]) -> Placement:
@@ -129,9 +129,9 @@ def build_preset(name: str, options: Mapping[str, Any]) -> Placement:
         UsageError: If there is no such preset, or the preset has no such option.
     """
     key = ALIASES.get(name, name)
-    if key not in EVERY:
-        raise unknown("placement", name, [*EVERY, *ALIASES])
-    function = EVERY[key]
+    if key not in ALL_PRESETS:
+        raise unknown("placement", name, [*ALL_PRESETS, *ALIASES])
+    function = ALL_PRESETS[key]
     choices = inspect.signature(function).parameters
     for option in options:
         if option not in choices:

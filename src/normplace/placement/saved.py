@@ -13,6 +13,7 @@ from normplace.placement.spec import BlockSpec
 
 RENAMED_FIELDS = {
     "BlockSpec": {"branch": "branch_scale", "skip": "skip_scale"},
+    "TransformerConfig": {"vocabulary": "vocab_size", "start": "init"},
 }
 """For each class, its fields by their earlier names. Files under those names stay readable."""
 

@@ -99,9 +99,9 @@ def test_the_rounded_scan_is_the_scan_but_for_its_rounding():
         rounded = state.RoundedScan(16, **options).relate(a, b, None)
         assert 1e-3 < ((rounded - wanted).norm() / wanted.norm()) < 0.05
     trial = StateTrial(state="bfloat16", length=3, seed=0, **SMALL)
-    (block, *_) = state.network_for(trial, fixed.FixedCopy(3)).blocks[0]
+    (block, *_) = state.network_for(trial, fixed.FixedCopy(3)).layers[0]
     assert isinstance(block.branch, state.RoundedScan)
-    plain = state.network_for(replace(trial, state="float32"), fixed.FixedCopy(3)).blocks[0][0]
+    plain = state.network_for(replace(trial, state="float32"), fixed.FixedCopy(3)).layers[0][0]
     assert type(plain.branch) is RelationBranch
 
 

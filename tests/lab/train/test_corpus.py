@@ -24,7 +24,7 @@ def test_the_digest_of_one_file_is_that_of_the_file(tmp_path):
         assert corpus.train.tobytes() + corpus.held_out.tobytes() == content
         assert len(corpus.train) == 9 * len(corpus.held_out)
         assert corpus.digest == hashlib.sha256(content).hexdigest()
-        assert (corpus.vocabulary, corpus.bytes_per_token) == (256, 1.0)
+        assert (corpus.vocab_size, corpus.bytes_per_token) == (256, 1.0)
 
 
 def test_a_folder_gives_its_text_files_in_order_each_with_its_held_out_tenth(tmp_path):
@@ -64,7 +64,7 @@ def test_a_tokenizer_of_hugging_face_in_a_file(tmp_path, monkeypatch):
     lines = [part.splitlines(keepends=True) for part in parts]
     pieces = [[token for line in part for token in tokenizer.encode(line).ids] for part in lines]
     assert [corpus.train.tolist(), corpus.held_out.tolist()] == pieces
-    assert corpus.vocabulary == tokenizer.get_vocab_size()
+    assert corpus.vocab_size == tokenizer.get_vocab_size()
     held_out = len(parts[1].encode())
     assert corpus.bits_per_byte(2.0) == pytest.approx(2.0 * len(pieces[1]) / held_out / math.log(2))
 

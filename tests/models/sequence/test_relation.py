@@ -62,8 +62,8 @@ def test_the_branch_is_the_published_equation(norm, activation, post_norm):
 def test_a_network_without_eps_is_the_published_one():
     model = CausalRN(11, 8, 3, context=9, hidden=12, eps=0.0, dtype=torch.float64)
     tokens = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(0))
-    x = model.embed.weight[tokens] + model.places.weight
-    for (block,) in model.blocks:
+    x = model.embed.weight[tokens] + model.position_embedding.weight
+    for (block,) in model.layers:
         part = block.branch
         r = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True, unbiased=False)
         a, b = F.linear(r, part.query.weight, part.query.bias), F.linear(r, part.key.weight)
@@ -74,11 +74,11 @@ def test_a_network_without_eps_is_the_published_one():
 
 def test_initial_weights_are_the_published_ones():
     model = CausalRN(29, 192, 4, context=130, generator=torch.Generator().manual_seed(0))
-    ((block,), *_) = model.blocks
+    ((block,), *_) = model.layers
     part = block.branch
     spread = {
         model.embed.weight: 1.0,
-        model.places.weight: 1.0,
+        model.position_embedding.weight: 1.0,
         part.query.weight: 0.02,
         part.key.weight: 0.02,
         part.output.weight: 0.02 / math.sqrt(4),

@@ -14,7 +14,7 @@ from normplace.models import CausalRN, SequenceModel
 from normplace.models.sequence import Relation, count_parameters
 from normplace.models.sequence.mixers import MIXERS, POSITIONS
 from normplace.placement.presets import PRESETS
-from normplace.stack import fusing
+from normplace.stack import fusion_mode
 
 CASES = [
     *((kind, positions) for kind in MIXERS for positions in POSITIONS),
@@ -71,7 +71,7 @@ def test_every_preset_is_a_placement_of_the_trunk(mixer, placement):
     model, read = build(mixer, placement=placement, depth=3), tokens(length=6)
     rule = Placement.named(placement)
     x = model.embed(read)
-    for layer, block in enumerate(model.blocks, start=1):
+    for layer, block in enumerate(model.layers, start=1):
         for residual in block:
             assert residual.equation() == rule.equation(layer, 3)
             x = residual(x)
@@ -83,9 +83,9 @@ def test_every_preset_is_a_placement_of_the_trunk(mixer, placement):
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_fused_boundaries_change_nothing(mixer, placement):
     model, read = build(mixer, placement=placement), tokens()
-    with fusing("never"):
+    with fusion_mode("never"):
         wanted = model(read)
-    with fusing("always"):
+    with fusion_mode("always"):
         torch.testing.assert_close(model(read), wanted)
         rows, state = model.prefill(read[:, :-1])
         rows = torch.cat([rows, model.step(read[:, -1], state)[:, None]], 1)
@@ -96,7 +96,7 @@ def test_placements_of_two_streams_are_carried():
     model = build("relation", placement="residual-dual")
     read = tokens(length=6)
     x = r = model.embed(read)
-    for (residual,) in model.blocks:
+    for (residual,) in model.layers:
         added = residual.branch(x)
         x, r = F.layer_norm(x + added, (8,)), r + added
     torch.testing.assert_close(model(read), model.head(x + F.layer_norm(r, (8,))))

@@ -10,7 +10,7 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from normplace import fusing, stack
+from normplace import fusion_mode, stack
 from normplace.lab.train.distributed import exit_now
 
 
@@ -42,7 +42,7 @@ def main(rank: int, meeting: str) -> None:
             fully_shard(part, mesh=mesh)
         fully_shard(model, mesh=mesh)
         calls.clear()
-        with fusing("always"):
+        with fusion_mode("always"):
             found = gradients(model, ids)
         for name, grad in found.items():
             torch.testing.assert_close(grad.full_tensor(), expected[name], rtol=1e-9, atol=1e-11, msg=f"{way}: {name}")

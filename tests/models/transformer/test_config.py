@@ -14,10 +14,10 @@ from normplace.models.transformer import (
     PositionConfig,
     TransformerConfig,
 )
-from normplace.placement.presets import EVERY
+from normplace.placement.presets import ALL_PRESETS
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_PRESETS)
 def test_json_round_trip(name):
     config = TransformerConfig(
         100, 32, 3, name, norm="layer", eps=1e-4, attention=AttentionConfig(4, windows=(8, None)), mlp=MLPConfig(5),
@@ -35,13 +35,13 @@ def test_windows_repeat():
 
 
 def test_the_start_suits_the_placement():
-    kinds = {name: TransformerConfig(10, 8, 2, name).starts().kind for name in EVERY}
+    kinds = {name: TransformerConfig(10, 8, 2, name).weight_init().kind for name in ALL_PRESETS}
     assert {name for name, kind in kinds.items() if kind == "xavier"} == {
         "deepnorm", "sub",  # which scale initial weights
         "peri", "output", "normformer",  # which have a norm behind a branch
     }  # fmt: skip
     assert {name for name, kind in kinds.items() if kind == "fixed"} == {"lns", "lns-init"}
-    assert TransformerConfig(10, 8, 2, "lns", start="depth").starts().kind == "depth"
+    assert TransformerConfig(10, 8, 2, "lns", init="depth").weight_init().kind == "depth"
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_the_start_suits_the_placement():
         (lambda: TransformerConfig(10, 8, 2, norm="batch"), "other rows than its own"),
         (lambda: TransformerConfig(10, 8, 2, norm="msg"), "other rows than its own"),
         (lambda: TransformerConfig(10, 8, 2, norm="layr"), "did you mean 'layer'"),
-        (lambda: TransformerConfig(10, 8, 2, start="deep"), "did you mean 'depth'"),
+        (lambda: TransformerConfig(10, 8, 2, init="deep"), "did you mean 'depth'"),
         (lambda: TransformerConfig(10, 8, 2, std=0.0), "must be positive"),
         (lambda: PositionConfig("rotery"), "did you mean 'rotary'"),
         (lambda: PositionConfig("learned"), "need a length"),
         (lambda: PositionConfig("rotary", length=8), "need a length"),
         (lambda: HeadConfig(softcap=-1.0), "must be positive"),
-        (lambda: TransformerConfig.from_dict({"vocabulary": 1, "dim": 1, "depht": 1}), "did you mean 'depth'"),
+        (lambda: TransformerConfig.from_dict({"vocab_size": 1, "dim": 1, "depht": 1}), "did you mean 'depth'"),
         (lambda: TransformerConfig.from_dict({"attention": {"head": 1}}), "did you mean 'heads'"),
     ],
 )

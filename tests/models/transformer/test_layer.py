@@ -12,7 +12,7 @@ import torch
 from tests.models.transformer.reference import build, tokens
 from torch import distributed, nn
 
-from normplace import UsageError, fusing
+from normplace import UsageError, fusion_mode
 
 ROOT = Path(__file__).parents[3]
 
@@ -22,7 +22,7 @@ def test_hooks_see_the_stream_after_each_layer(mode):
     model, ids, seen = build("peri"), tokens(), []
     for layer in model.layers:
         layer.register_forward_hook(lambda module, args, out: seen.append(out))
-    with fusing(mode), torch.no_grad():
+    with fusion_mode(mode), torch.no_grad():
         model(ids)
     x = model.embed(ids)
     for layer, found in zip(model.layers, seen, strict=True):
@@ -46,7 +46,7 @@ def test_a_wrapped_layer_is_called(mode):
     model, ids = build("pre"), tokens()
     layer = model.layers[1]
     model.layers[1] = Doubled(layer)
-    with fusing(mode), torch.no_grad():
+    with fusion_mode(mode), torch.no_grad():
         found = model.hidden(ids)
         x = model.layers[0](model.embed(ids))
         for other in model.layers[1:]:

@@ -10,7 +10,7 @@ from tests.models.transformer.reference import DEPTH, EQUATIONS, build, gpas_dee
 
 from normplace import Placement, UsageError
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
-from normplace.placement.presets import EVERY
+from normplace.placement.presets import ALL_PRESETS
 
 OLMO2 = Placement.named("qk", base="output", over="projection")
 VARIANTS = {
@@ -43,7 +43,7 @@ def test_it_equals_its_published_equation(case, norm):
 
 
 def test_every_preset_has_an_equation_here():
-    assert EQUATIONS.keys() == EVERY.keys() - {"plain"}
+    assert EQUATIONS.keys() == ALL_PRESETS.keys() - {"plain"}
 
 
 @pytest.mark.parametrize("name", EQUATIONS)
@@ -101,7 +101,7 @@ def test_initial_gains_scale_values_outputs_and_mlp(name, gain):
     config = TransformerConfig(11, 64, 4, name, attention=AttentionConfig(heads=2))
     scaled = Transformer(config, generator=torch.Generator().manual_seed(0)).layers[2]
     plain = Transformer(
-        TransformerConfig(11, 64, 4, "pre", attention=AttentionConfig(heads=2), start="xavier"),
+        TransformerConfig(11, 64, 4, "pre", attention=AttentionConfig(heads=2), init="xavier"),
         generator=torch.Generator().manual_seed(0),
     ).layers[2]
     for kind, parts in (("attention", ("query", "key", "value", "output")), ("mlp", ("gate", "up", "down"))):

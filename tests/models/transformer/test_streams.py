@@ -36,6 +36,6 @@ def test_contradictions_cannot_be_built(streams, block, final, said):
 
 def test_a_stack_can_add_to_the_skip():
     block = Residual(nn.Linear(4, 4), 4, "post")
-    x, also = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(block(x, also=also), block.stream_norm(also + x + block.branch(x)))
-    torch.testing.assert_close(block.joined(x, also), block.stream_norm(x + also))
+    x, extra = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(block(x, extra_residual=extra), block.stream_norm(extra + x + block.branch(x)))
+    torch.testing.assert_close(block.joined(x, extra), block.stream_norm(x + extra))

@@ -39,9 +39,9 @@ def check_fit(model: nn.Module, corpus: Corpus, recipe: TrainConfig, group: Proc
                 f"rows of {recipe.context} positions are longer than the {limit} the network has learned: lower "
                 "context, or raise length."
             )
-        if corpus.vocabulary > model.config.vocabulary:
+        if corpus.vocab_size > model.config.vocab_size:
             raise UsageError(
-                f"the text has {corpus.vocabulary} different tokens, but the network knows {model.config.vocabulary}: "
+                f"the text has {corpus.vocab_size} different tokens, but the network knows {model.config.vocab_size}: "
                 "build it with more."
             )
     held_out = (len(corpus.held_out) - 1) // recipe.context
@@ -65,7 +65,7 @@ def check_memory(config: TransformerConfig, recipe: TrainConfig, group: ProcessG
     left = available_memory()
     if left is None:
         return
-    weights = config.vocabulary * config.dim + 2 * config.depth * config.dim**2
+    weights = config.vocab_size * config.dim + 2 * config.depth * config.dim**2
     on_cpu = group.device.type == "cpu"
     needed = WEIGHT_BYTES * weights * (1 + on_cpu * 3) + LAYER_BYTES * config.depth
     if needed > left:
@@ -74,7 +74,7 @@ def check_memory(config: TransformerConfig, recipe: TrainConfig, group: ProcessG
             f"{in_words(left)} are left: lower dim or depth."
         )
     rows = -(-recipe.batch // (recipe.accumulate * group.size))
-    needed = WEIGHT_BYTES * rows * recipe.context * config.vocabulary
+    needed = WEIGHT_BYTES * rows * recipe.context * config.vocab_size
     if on_cpu and needed > left:
         raise UsageError(
             f"{rows:,} rows of {recipe.context:,} positions need at least {in_words(needed)} of memory at once, of "

@@ -50,16 +50,16 @@ class NetworkConfig:
         check_range(self, "dim", "depth", "heads", least=1)
         check_range(self, "key_value_heads", "length", least=0)
 
-    def config(self, vocabulary: int, context: int) -> TransformerConfig:
+    def config(self, vocab_size: int, context: int) -> TransformerConfig:
         """The whole configuration.
 
         Args:
-            vocabulary: How many tokens there are.
+            vocab_size: How many tokens there are.
             context: Positions of a row.
         """
         learned = (self.length or context) if self.positions == "learned" else None
         return TransformerConfig(
-            vocabulary,
+            vocab_size,
             self.dim,
             self.depth,
             self.placement,

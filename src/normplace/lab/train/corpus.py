@@ -47,7 +47,7 @@ class Corpus:
         name: The sources.
         train: Tokens to learn from.
         held_out: Tokens to judge by.
-        vocabulary: How many different tokens there may be.
+        vocab_size: How many different tokens there may be.
         bytes_per_token: Of the held-out part, which turns nats per token into bits per byte.
         digest: SHA-256 of all tokens: where they are the bytes of one file, of that file.
     """
@@ -55,7 +55,7 @@ class Corpus:
     name: str
     train: np.ndarray
     held_out: np.ndarray
-    vocabulary: int
+    vocab_size: int
     bytes_per_token: float
     digest: str
 
@@ -83,12 +83,12 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
             held_out += last
     if not train or not held_out:
         raise UsageError(f"there is no text in {' '.join(sources)}: name files that hold some.")
-    encode, vocabulary = _tokenizer(tokenizer)
+    encode, vocab_size = _tokenizer(tokenizer)
     parts = encode(bytes(train)), encode(bytes(held_out))
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.tobytes())
-    return Corpus(" ".join(sources), *parts, vocabulary, len(held_out) / len(parts[1]), digest.hexdigest())
+    return Corpus(" ".join(sources), *parts, vocab_size, len(held_out) / len(parts[1]), digest.hexdigest())
 
 
 def _named(sources: Sources) -> list[str]:

@@ -62,7 +62,7 @@ def train_language(
     safetensors()  # which the weights will be written with: better refused now than in the end
     with join(recipe.device) as group:
         corpus = load_corpus(text, tokenizer)
-        config = network.config(corpus.vocabulary, recipe.context)
+        config = network.config(corpus.vocab_size, recipe.context)
         check_memory(config, recipe, group)
         model = Transformer(config, generator=torch.Generator().manual_seed(recipe.seed))
         if begun is not None and group.first:

@@ -32,7 +32,7 @@ def flops_per_token(model: nn.Module, context: int) -> float:
         return 6.0 * weights
     config = model.config
     if config.head.tied:
-        weights += config.vocabulary * config.dim
+        weights += config.vocab_size * config.dim
     windows = (config.attention.window(layer) or context for layer in range(1, config.depth + 1))
     reach = sum(min(context, window) for window in windows)
     return 6.0 * weights + 12.0 * config.attention.heads * config.head_dim * reach

@@ -13,7 +13,7 @@ from normplace._shared.fields import check_type, check_types
 from normplace._shared.output import write_atomic
 from normplace.errors import UsageError
 from normplace.models.sequence.mixers import build_mixer
-from normplace.models.sequence.model import SequenceModel
+from normplace.models.sequence.model import SequenceModel, with_present_names
 from normplace.models.weights import Damage, check_tensors, content_hash, first_line, open_tensors, packed, safetensors
 
 SETTINGS = {
@@ -72,6 +72,7 @@ def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> Seque
             )
         if content_hash(tensors, metadata[KEY]) != metadata[HASH_KEY]:
             raise Damage("it does not match its SHA-256")
+        tensors = with_present_names(tensors)
         check_tensors(tensors, _build(path, metadata[KEY], len(tensors)).state_dict())
     except Damage as damage:
         raise UsageError(f"{path} is damaged ({damage}): save the model again, or take a backup.") from damage

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace.errors import UsageError
-from normplace.models.transformer.starts import Projection, Start
+from normplace.models.transformer.init import Projection, WeightInit
 from normplace.residual import Branch
 
 CHUNK = 64
@@ -85,7 +85,7 @@ class LinearAttention(Branch):
         dim: Width of the stream.
         heads: How many share it.
         bias: Whether the projections have one.
-        start: Where the weights start.
+        init: Where the weights init.
         generator: Source of the initial values.
         device: Where the parameters live.
         dtype: Their dtype.
@@ -100,7 +100,7 @@ class LinearAttention(Branch):
         heads: int = 1,
         *,
         bias: bool = False,
-        start: Start | None = None,
+        init: WeightInit | None = None,
         generator: torch.Generator | None = None,
         device: Any = None,
         dtype: Any = None,
@@ -109,11 +109,11 @@ class LinearAttention(Branch):
         if min(dim, heads) < 1 or dim % heads:
             raise UsageError(f"{heads} heads cannot share a width of {dim}: choose a divisor of it.")
         self.heads = heads
-        self.places = {"pre_output": dim}
-        start = Start() if start is None else start
+        self.norm_sites = {"pre_output": dim}
+        init = WeightInit() if init is None else init
 
         def projection(last: bool = False) -> Projection:
-            return Projection(dim, dim, bias, start.of(dim, dim, last), generator, device, dtype)
+            return Projection(dim, dim, bias, init.of(dim, dim, last), generator, device, dtype)
 
         self.query, self.key, self.value = projection(), projection(), projection()
         self.output = projection(last=True)
@@ -130,7 +130,7 @@ class LinearAttention(Branch):
         with torch.autocast(x.device.type, enabled=False):
             out = self._read(q, k, v, self._log_decay(x), mask, cache)
         out = out.transpose(1, 2).flatten(2).to(x.dtype)
-        return self.output(self.place("pre_output", out))
+        return self.output(self.normalize_at("pre_output", out))
 
     def _heads(self, projected: Tensor) -> Tensor:
         """(batch, heads, length, features), in at least float32."""
@@ -160,7 +160,7 @@ class GatedLinear(LinearAttention):
         dim: Width of the stream.
         heads: How many share it.
         bias: Whether the projections have one.
-        start: Where the weights start.
+        init: Where the weights init.
         generator: Source of the initial values.
         device: Where the parameters live.
         dtype: Their dtype.
@@ -174,13 +174,13 @@ class GatedLinear(LinearAttention):
         heads: int = 1,
         *,
         bias: bool = False,
-        start: Start | None = None,
+        init: WeightInit | None = None,
         generator: torch.Generator | None = None,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__(dim, heads, bias=bias, start=start, generator=generator, device=device, dtype=dtype)
-        std = (Start() if start is None else start).of(dim, heads)
+        super().__init__(dim, heads, bias=bias, init=init, generator=generator, device=device, dtype=dtype)
+        std = (WeightInit() if init is None else init).of(dim, heads)
         self.gate = Projection(dim, heads, True, std, generator, device, dtype)
 
     def _log_decay(self, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import nn
 from normplace.errors import UsageError, unknown
 from normplace.models.sequence.linear import GatedLinear, LinearAttention, LinearCache
 from normplace.models.sequence.relation import RelationBranch, RelationCache
-from normplace.models.transformer import ALiBi, Attention, FeedForward, LayerCache, Rotary, Start
+from normplace.models.transformer import ALiBi, Attention, FeedForward, LayerCache, Rotary, WeightInit
 
 POSITIONS = ("learned", "sinusoidal", "none")
 """Positions that any mixer can be told: they are added to the embedding, or left out."""
@@ -28,13 +28,13 @@ class Mixer(Protocol):
         """The kinds of position that the mixer can use."""
         ...
 
-    def branches(self, dim: int, positions: str, start: Start, **factory: Any) -> list[nn.Module]:
+    def branches(self, dim: int, positions: str, init: WeightInit, **factory: Any) -> list[nn.Module]:
         """The branches of one block, in the order in which they are added to the stream; the first one mixes.
 
         Args:
             dim: Width of the stream.
             positions: One of those the mixer can use.
-            start: The initial weights; its depth is the number of blocks.
+            init: The initial weights; its depth is the number of blocks.
             **factory: Generator, device and dtype of the parameters.
         """
         ...
@@ -76,10 +76,10 @@ class Relation:
         """Those that are added to the embedding."""
         return POSITIONS
 
-    def branches(self, dim: int, positions: str, start: Start, **factory: Any) -> list[nn.Module]:
+    def branches(self, dim: int, positions: str, init: WeightInit, **factory: Any) -> list[nn.Module]:
         """One branch; ``depth`` starts its last weights smaller by sqrt(depth), as published."""
         hidden = dim if self.hidden is None else self.hidden
-        last_std = start.std / math.sqrt(start.depth) if start.kind == "depth" else start.of(hidden, dim)
+        last_std = init.std / math.sqrt(init.depth) if init.kind == "depth" else init.of(hidden, dim)
         return [
             self.branch(
                 dim,
@@ -90,7 +90,7 @@ class Relation:
                 post_norm=self.post_norm,
                 eps=self.eps,
                 form=self.form,
-                std=start.of(dim, hidden),
+                std=init.of(dim, hidden),
                 last_std=last_std,
                 **factory,
             )
@@ -123,12 +123,12 @@ class SelfAttention:
         """Those added to the embedding, and those attention knows."""
         return (*POSITIONS, "rotary", "alibi")
 
-    def branches(self, dim: int, positions: str, start: Start, **factory: Any) -> list[nn.Module]:
+    def branches(self, dim: int, positions: str, init: WeightInit, **factory: Any) -> list[nn.Module]:
         """Attention and the MLP; ``depth`` starts their last weights smaller by sqrt(2 depth), as GPT-2 does."""
         where = {"rotary": Rotary(), "alibi": ALiBi()}.get(positions)
         return [
-            Attention(dim, self.heads, positions=where, start=start, **factory),
-            FeedForward(dim, self.hidden, kind=self.mlp, bias=True, start=start, **factory),
+            Attention(dim, self.heads, positions=where, init=init, **factory),
+            FeedForward(dim, self.hidden, kind=self.mlp, bias=True, init=init, **factory),
         ]
 
     def cache(self) -> LayerCache:
@@ -157,11 +157,11 @@ class LinearMixer:
         """Those that are added to the embedding."""
         return POSITIONS
 
-    def branches(self, dim: int, positions: str, start: Start, **factory: Any) -> list[nn.Module]:
+    def branches(self, dim: int, positions: str, init: WeightInit, **factory: Any) -> list[nn.Module]:
         """Linear attention and the MLP."""
         return [
-            self.branch(dim, self.heads, start=start, **factory),
-            FeedForward(dim, self.hidden, kind=self.mlp, bias=True, start=start, **factory),
+            self.branch(dim, self.heads, init=init, **factory),
+            FeedForward(dim, self.hidden, kind=self.mlp, bias=True, init=init, **factory),
         ]
 
     def cache(self) -> LinearCache:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,8 +14,8 @@ from normplace.errors import UsageError, expect_layers, expect_whole, unknown
 from normplace.models.positions import sinusoids
 from normplace.models.sequence.mixers import Mixer, Relation, build_mixer
 from normplace.models.transformer.generate import check_draws, draw, extend
-from normplace.models.transformer.layer import Blocks
-from normplace.models.transformer.starts import Embedding, Projection, Start, suited_kind
+from normplace.models.transformer.init import Embedding, Projection, WeightInit, suited_init
+from normplace.models.transformer.layer import SequentialLayer
 from normplace.models.transformer.streams import build_streams
 from normplace.norms import LayerNorm
 from normplace.placement import Placement
@@ -23,6 +24,24 @@ from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
 STD = 0.02
 """Standard deviation of initial weights, as published for CausalRN."""
 WHOLE = (torch.long, torch.int, torch.short, torch.uint8)
+RENAMED_PARAMETERS = {"places.": "position_embedding.", "blocks.": "layers."}
+"""Prefixes of parameters by their earlier names. Files under those names stay readable."""
+
+
+def with_present_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of a model file under the present names of its parameters."""
+    renamed = dict(tensors)
+    for name in tensors:
+        for old, new in RENAMED_PARAMETERS.items():
+            if name.startswith(old):
+                renamed[new + name.removeprefix(old)] = renamed.pop(name)
+    return renamed
+
+
+def _rename_parameters(_module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    for name in [name for name in state if name.startswith(prefix)]:
+        (present,) = with_present_names({name.removeprefix(prefix): state[name]})
+        state[prefix + present] = state.pop(name)
 
 
 @dataclasses.dataclass
@@ -103,18 +122,20 @@ class SequenceModel(nn.Module):
         chosen: Any = functools.partial(LayerNorm, eps=eps, elementwise_affine=False) if norm is None else norm
         factory = {"generator": generator, "device": device, "dtype": dtype}
         self.embed = Embedding(vocab_size, dim, 1.0, **factory)
-        self.places = None if context is None else Embedding(context, dim, 1.0, **factory)
+        self.position_embedding = None if context is None else Embedding(context, dim, 1.0, **factory)
         self.embedding_norm = build_slot_norm(chosen, "embedding", dim) if rule.embedding else None
-        start = Start(suited_kind(rule), STD, depth)
-        blocks = [self.mixer.branches(dim, positions, start, **factory) for _ in range(depth)]
-        self.blocks = nn.ModuleList(
-            Blocks(*(Residual(branch, dim, rule.for_single_block(), chosen, layer, depth) for branch in block))
-            for layer, block in enumerate(blocks, start=1)
+        init = WeightInit(suited_init(rule), STD, depth)
+        branches = [self.mixer.branches(dim, positions, init, **factory) for _ in range(depth)]
+        spec = rule.for_single_block()
+        self.layers = nn.ModuleList(
+            SequentialLayer(*(Residual(branch, dim, spec, chosen, number, depth) for branch in layer))
+            for number, layer in enumerate(branches, start=1)
         )
-        self.streams = build_streams(rule.streams, chosen, dim, sum(map(len, blocks)))
+        self.streams = build_streams(rule.streams, chosen, dim, sum(map(len, branches)))
         self.final_norm = build_slot_norm(chosen, "final", dim) if rule.final else None
         self.head = Projection(dim, vocab_size, False, STD, **factory)
         self.to(device=device, dtype=dtype)  # the norms' factories know neither
+        self.register_load_state_dict_pre_hook(_rename_parameters)
 
     def reset_parameters(self) -> None:
         """Start every parameter anew."""
@@ -136,7 +157,7 @@ class SequenceModel(nn.Module):
                 f"mask must say of each of the {tuple(tokens.shape)} tokens whether it is real, as booleans of that "
                 f"shape, got {mask.dtype} of shape {tuple(mask.shape)}."
             )
-        return self._run(tokens, 0, [{"mask": mask}] * len(self.blocks))
+        return self._run(tokens, 0, [{"mask": mask}] * len(self.layers))
 
     def prefill(self, tokens: Tensor) -> tuple[Tensor, SequenceState]:
         """Logits as in :meth:`forward`, and what :meth:`step` needs to go on from there; without gradients.
@@ -193,7 +214,7 @@ class SequenceModel(nn.Module):
         return extend(tokens, new, lambda read: choose(self._continue(read, state)[:, -1]), stop)
 
     def _start(self) -> SequenceState:
-        return SequenceState(0, [self.mixer.cache() for _ in self.blocks])
+        return SequenceState(0, [self.mixer.cache() for _ in self.layers])
 
     def _continue(self, tokens: Tensor, state: SequenceState) -> Tensor:
         with torch.no_grad():
@@ -206,12 +227,12 @@ class SequenceModel(nn.Module):
         self._check(tokens, before)
         x = self.embed(tokens.long())
         length = tokens.shape[1]
-        if self.places is not None:
-            x = x + self.places.weight[before : before + length].to(x.dtype)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding.weight[before : before + length].to(x.dtype)
         elif self.positions == "sinusoidal":
             x = x + sinusoids(length, self.dim, x, before)
         x = x if self.embedding_norm is None else self.embedding_norm(x)
-        return self.head(self.streams.through(x, list(zip(self.blocks, options, strict=True)), self.final_norm))
+        return self.head(self.streams.through(x, list(zip(self.layers, options, strict=True)), self.final_norm))
 
     def _check(self, tokens: Tensor, before: int) -> None:
         if not isinstance(tokens, Tensor):

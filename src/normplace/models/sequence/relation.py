@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError, unknown
-from normplace.models.transformer.starts import Projection
+from normplace.models.transformer.init import Projection
 from normplace.ops.relation import (
     PairState,
     ScanState,
@@ -107,7 +107,7 @@ class RelationBranch(Branch):
                 f"{activation!r} does not give: use norm='separate' or 'none' with 'exp', or form='pairwise'."
             )
         self.form = "scan" if factorises and form != "pairwise" else "pairwise"
-        self.places = {"pre_output": width}
+        self.norm_sites = {"pre_output": width}
         self.options: dict[str, Any] = {"norm": norm, "post_norm": post_norm, "eps": eps, "heads": heads}
         if self.form == "pairwise":
             self.options["activation"] = activation
@@ -130,7 +130,7 @@ class RelationBranch(Branch):
         """
         a, b = self.query(x), self.key(x)
         y = self.relate(a, b, mask) if cache is None else self._remember(a, b, cache)
-        return self.output(self.place("pre_output", y))
+        return self.output(self.normalize_at("pre_output", y))
 
     def relate(self, a: Tensor, b: Tensor, mask: Tensor | None) -> Tensor:
         """Every pair added, normalized, activated and averaged, batch × length × channels."""

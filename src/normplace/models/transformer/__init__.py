@@ -12,9 +12,9 @@ from normplace.models.transformer.config import (
 from normplace.models.transformer.feedforward import FeedForward
 from normplace.models.transformer.files import load, save
 from normplace.models.transformer.huggingface import from_huggingface, to_huggingface
+from normplace.models.transformer.init import WeightInit
 from normplace.models.transformer.model import Transformer
 from normplace.models.transformer.positions import ALiBi, Rotary
-from normplace.models.transformer.starts import Start
 
 __all__ = [
     "ALiBi",
@@ -27,9 +27,9 @@ __all__ = [
     "MLPConfig",
     "PositionConfig",
     "Rotary",
-    "Start",
     "Transformer",
     "TransformerConfig",
+    "WeightInit",
     "from_huggingface",
     "load",
     "save",

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from normplace.errors import UsageError
 from normplace.models.transformer.cache import LayerCache
+from normplace.models.transformer.init import Projection, WeightInit
 from normplace.models.transformer.positions import ALiBi, Rotary, Table, rotate
-from normplace.models.transformer.starts import Projection, Start
 from normplace.residual import Branch
 
 
@@ -40,7 +40,7 @@ class Attention(Branch):
         window: How many tokens, itself included, one reads at most on each side; None for all.
         score_scale: Multiplier of the scores; by default 1 / sqrt(head_dim).
         softcap: Bound of the scores, ``c tanh(score / c)``, as in Gemma 2.
-        start: Where the weights start.
+        init: Where the weights init.
         generator: Source of the initial values.
         device: Where the parameters live.
         dtype: Their dtype.
@@ -56,7 +56,7 @@ class Attention(Branch):
     """
 
     kind = "attention"
-    matrices_first = True
+    accepts_rounded_input = True
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Attention(Branch):
         window: int | None = None,
         score_scale: float | None = None,
         softcap: float | None = None,
-        start: Start | None = None,
+        init: WeightInit | None = None,
         generator: torch.Generator | None = None,
         device: Any = None,
         dtype: Any = None,
@@ -87,16 +87,16 @@ class Attention(Branch):
         self.heads, self.key_value_heads, self.head_dim = heads, groups, width
         self.causal, self.positions, self.window, self.softcap = causal, positions, window, softcap
         self.score_scale = 1 / math.sqrt(width) if score_scale is None else score_scale
-        self.places = {
+        self.norm_sites = {
             **dict.fromkeys(("q", "k", "v"), width),
             "q_full": heads * width, "k_full": groups * width, "v_full": groups * width,
             "pre_output": heads * width,
         }  # fmt: skip
-        self.scale_places = {"heads": heads}
-        start = Start() if start is None else start
+        self.scale_sites = {"heads": heads}
+        init = WeightInit() if init is None else init
 
         def projection(reads: int, writes: int, last: bool = False) -> Projection:
-            return Projection(reads, writes, bias, start.of(reads, writes, last), generator, device, dtype)
+            return Projection(reads, writes, bias, init.of(reads, writes, last), generator, device, dtype)
 
         self.query = projection(dim, heads * width)
         self.key = projection(dim, groups * width)
@@ -132,15 +132,15 @@ class Attention(Branch):
         if cache is not None:
             k, v = cache.append(k, v)
         out = self._attend(q, k, v, mask, before)
-        if (scale := self.inner_scale("heads")) is not None:
+        if (scale := self.site_scale("heads")) is not None:
             out = out * scale.to(out.dtype)[:, None, None]
         out = out.transpose(1, 2).flatten(2)
-        return self.output(self.place("pre_output", out))
+        return self.output(self.normalize_at("pre_output", out))
 
     def _heads(self, name: str, projected: Tensor, heads: int) -> Tensor:
         """A projection as batch × heads × length × features, with the norms that stand on it."""
-        split = self.place(f"{name}_full", projected).unflatten(-1, (heads, self.head_dim))
-        return self.place(name, split).transpose(1, 2)
+        split = self.normalize_at(f"{name}_full", projected).unflatten(-1, (heads, self.head_dim))
+        return self.normalize_at(name, split).transpose(1, 2)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, before: int) -> Tensor:
         plain = mask is None and self.window is None and not isinstance(self.positions, ALiBi) and self.softcap is None

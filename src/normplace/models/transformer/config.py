@@ -9,7 +9,7 @@ from typing import Any
 
 from normplace._shared.fields import check_types
 from normplace.errors import UsageError, expect_layers, expect_whole, unknown
-from normplace.models.transformer.starts import Start, suited_kind
+from normplace.models.transformer.init import WeightInit, suited_init
 from normplace.norms import NORMS
 from normplace.placement import Placement, known_fields
 
@@ -26,7 +26,7 @@ class AttentionConfig:
         key_value_heads: How many keys and values have; None for as many.
         head_dim: Width of a head; None for ``dim / heads``.
         bias: Whether the projections have one.
-        windows: How far the layers read, in turn and again from the start: ``(4096, None)`` for every other layer.
+        windows: How far the layers read, in turn and again from the init: ``(4096, None)`` for every other layer.
         score_scale: Multiplier of the scores; None for 1 / sqrt(head_dim).
         softcap: Bound of the scores; None for none.
     """
@@ -121,7 +121,7 @@ class TransformerConfig:
     """A Transformer of ``depth`` layers, each an attention branch and an MLP branch.
 
     Args:
-        vocabulary: How many tokens there are.
+        vocab_size: How many tokens there are.
         dim: Width of the stream.
         depth: How many layers; what the equations of placements call L.
         placement: Where norms stand: a :class:`normplace.Placement` or the name of a preset.
@@ -134,8 +134,8 @@ class TransformerConfig:
         head: What turns the stream into scores.
         embedding_scale: Multiplier of the embedding.
         token_types: How many types a token may be marked with, as BERT's two segments; 0 for no such marks.
-        start: ``depth``, ``fixed`` or ``xavier``, as in :class:`Start`; None for what suits the placement, see
-            :func:`normplace.models.transformer.starts.suited_kind`.
+        init: ``depth``, ``fixed`` or ``xavier``, as in :class:`WeightInit`; None for what suits the placement, see
+            :func:`normplace.models.transformer.init.suited_init`.
         std: Standard deviation of the initial weights.
 
     Raises:
@@ -147,7 +147,7 @@ class TransformerConfig:
         True
     """
 
-    vocabulary: int
+    vocab_size: int
     dim: int
     depth: int
     placement: str | Placement = "pre"
@@ -160,12 +160,12 @@ class TransformerConfig:
     head: HeadConfig = field(default_factory=HeadConfig)
     embedding_scale: float = 1.0
     token_types: int = 0
-    start: str | None = None
+    init: str | None = None
     std: float = 0.02
 
     def __post_init__(self) -> None:
         check_types(self)
-        expect_whole(1, vocabulary=self.vocabulary, dim=self.dim)
+        expect_whole(1, vocab_size=self.vocab_size, dim=self.dim)
         expect_layers(depth=self.depth)
         if self.token_types < 0:
             raise UsageError(f"token_types must be at least 0, got {self.token_types}.")
@@ -178,7 +178,7 @@ class TransformerConfig:
             )
         if isinstance(self.placement, str):
             object.__setattr__(self, "placement", Placement.named(self.placement))
-        self.starts()  # refuses what is unknown
+        self.weight_init()  # refuses what is unknown
 
     @property
     def rule(self) -> Placement:
@@ -191,9 +191,9 @@ class TransformerConfig:
         """Width of a head of attention."""
         return self.attention.head_dim or self.dim // self.attention.heads
 
-    def starts(self) -> Start:
-        """Where the weights start."""
-        return Start(suited_kind(self.rule) if self.start is None else self.start, self.std, self.depth)
+    def weight_init(self) -> WeightInit:
+        """The initial weights."""
+        return WeightInit(suited_init(self.rule) if self.init is None else self.init, self.std, self.depth)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form that :meth:`from_dict` reads back."""

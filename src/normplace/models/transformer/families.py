@@ -124,7 +124,7 @@ def _read_rotary(config: Any, placement: Placement, kind: str, **parts: Any) -> 
 
 def _write_rotary(config: TransformerConfig) -> dict[str, Any]:
     return {
-        "vocab_size": config.vocabulary,
+        "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.attention.heads,
@@ -266,7 +266,7 @@ def _read_gpt2(config: Any) -> TransformerConfig:
 
 def _write_gpt2(config: TransformerConfig) -> dict[str, Any]:
     return {
-        "vocab_size": config.vocabulary,
+        "vocab_size": config.vocab_size,
         "n_embd": config.dim,
         "n_layer": config.depth,
         "n_head": config.attention.heads,
@@ -325,7 +325,7 @@ def _read_bert(config: Any) -> TransformerConfig:
 
 def _write_bert(config: TransformerConfig) -> dict[str, Any]:
     return {
-        "vocab_size": config.vocabulary,
+        "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.attention.heads,

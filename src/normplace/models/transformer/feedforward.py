@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normplace.errors import UsageError, unknown
 from normplace.models.activations import build_activation
-from normplace.models.transformer.starts import Projection, Start
+from normplace.models.transformer.init import Projection, WeightInit
 from normplace.residual import Branch
 
 KINDS: dict[str, tuple[str, bool]] = {
@@ -34,7 +34,7 @@ class FeedForward(Branch):
             rounded up to a multiple of 8, which GPUs are fast with.
         kind: A key of :data:`KINDS`.
         bias: Whether the projections have one.
-        start: Where the weights start.
+        init: Where the weights init.
         generator: Source of the initial values.
         device: Where the parameters live.
         dtype: Their dtype.
@@ -44,7 +44,7 @@ class FeedForward(Branch):
     """
 
     kind = "mlp"
-    matrices_first = True
+    accepts_rounded_input = True
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class FeedForward(Branch):
         *,
         kind: str = "swiglu",
         bias: bool = False,
-        start: Start | None = None,
+        init: WeightInit | None = None,
         generator: torch.Generator | None = None,
         device: Any = None,
         dtype: Any = None,
@@ -65,11 +65,11 @@ class FeedForward(Branch):
         width = (8 * math.ceil(dim / 3) if gated else 4 * dim) if hidden is None else hidden
         if min(dim, width) < 1:
             raise UsageError(f"the widths of an MLP must be at least 1, got {dim} and {width}.")
-        self.places = {"pre_output": width}
-        start = Start() if start is None else start
+        self.norm_sites = {"pre_output": width}
+        init = WeightInit() if init is None else init
 
         def projection(reads: int, writes: int, last: bool = False) -> Projection:
-            return Projection(reads, writes, bias, start.of(reads, writes, last), generator, device, dtype)
+            return Projection(reads, writes, bias, init.of(reads, writes, last), generator, device, dtype)
 
         self.gate = projection(dim, width) if gated else None
         self.up = projection(dim, width)
@@ -79,4 +79,4 @@ class FeedForward(Branch):
     def forward(self, x: Tensor) -> Tensor:
         """The same for each token by itself."""
         hidden = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
-        return self.down(self.place("pre_output", hidden))
+        return self.down(self.normalize_at("pre_output", hidden))

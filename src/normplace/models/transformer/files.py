@@ -154,7 +154,7 @@ def _build(folder: Path, config: TransformerConfig) -> Transformer:
 def _compare(folder: Path, saved: TransformerConfig, own: TransformerConfig) -> None:
     """Refuse weights of another network by the first thing in which it differs."""
     for name, theirs, ours in _differences(saved, own):
-        if name in ("start", "std"):  # which leave no trace in trained weights
+        if name in ("init", "std"):  # which leave no trace in trained weights
             continue
         if name == "placement":
             theirs, ours = (f"{rule.name or 'its own'}, {rule.equation()}" for rule in (theirs, ours))

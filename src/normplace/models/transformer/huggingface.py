@@ -137,6 +137,6 @@ def spelled_out(config: TransformerConfig) -> TransformerConfig:
         attention=attention,
         mlp=replace(config.mlp, hidden=layer.mlp.branch.up.out_features),
         positions=config.positions if model.rotary else replace(config.positions, theta=10000.0),
-        start=None,
+        init=None,
         std=0.02,
     )

@@ -33,7 +33,7 @@ class Layer(nn.Module):
         return [BlockCall(self.attention, kwargs=read), BlockCall(self.mlp)]
 
 
-class Blocks(nn.Sequential):
+class SequentialLayer(nn.Sequential):
     """One layer of any blocks in turn, the first of which mixes tokens."""
 
     def forward(self, input: Tensor, **read: object) -> Tensor:
@@ -53,6 +53,6 @@ def calls_of(layer: nn.Module, **read: object) -> list[BlockCall]:
         layer: What stands in the stack.
         **read: What attention is given.
     """
-    if (type(layer) is Layer or type(layer) is Blocks) and not watched(layer) and not watched_everywhere():
+    if (type(layer) is Layer or type(layer) is SequentialLayer) and not watched(layer) and not watched_everywhere():
         return layer.calls(**read)
     return [BlockCall(layer, kwargs=read)]

@@ -15,9 +15,9 @@ from normplace.models.transformer.cache import Cache
 from normplace.models.transformer.config import TransformerConfig
 from normplace.models.transformer.feedforward import FeedForward
 from normplace.models.transformer.generate import generate
+from normplace.models.transformer.init import Embedding, Projection
 from normplace.models.transformer.layer import Layer
 from normplace.models.transformer.positions import ALiBi, Rotary
-from normplace.models.transformer.starts import Embedding, Projection
 from normplace.models.transformer.streams import build_streams
 from normplace.norms import build_norm
 from normplace.residual import Residual, build_slot_norm, reset_tree
@@ -36,17 +36,17 @@ class Head(nn.Module):
 
     def __init__(self, config: TransformerConfig, norm: Any, **factory: Any) -> None:
         super().__init__()
-        head, dim, start = config.head, config.dim, config.starts()
+        head, dim, init = config.head, config.dim, config.weight_init()
         self.scale, self.softcap = head.scale, head.softcap
         self.transform = self.transform_norm = self.projection = self.bias = None
         if head.transform:
-            self.transform = Projection(dim, dim, True, start.of(dim, dim), **factory)
+            self.transform = Projection(dim, dim, True, init.of(dim, dim), **factory)
             self.transform_norm = build_slot_norm(norm, "final", dim)
         if not head.tied:
-            self.projection = Projection(dim, config.vocabulary, False, start.of(dim, config.vocabulary), **factory)
+            self.projection = Projection(dim, config.vocab_size, False, init.of(dim, config.vocab_size), **factory)
         if head.bias:
             where = {key: factory[key] for key in ("device", "dtype")}
-            self.bias = nn.Parameter(torch.zeros(config.vocabulary, **where))
+            self.bias = nn.Parameter(torch.zeros(config.vocab_size, **where))
 
     def reset_parameters(self) -> None:
         """Start every parameter anew."""
@@ -101,13 +101,13 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        rule, dim, start = config.rule, config.dim, config.starts()
+        rule, dim, init = config.rule, config.dim, config.weight_init()
         norm = partial(build_norm, config.norm, **({} if config.eps is None else {"eps": config.eps}))
         factory = {"generator": generator, "device": device, "dtype": dtype}
-        self.embed = Embedding(config.vocabulary, dim, start.std, **factory)
+        self.embed = Embedding(config.vocab_size, dim, init.std, **factory)
         learned = config.positions.length
-        self.positions = None if learned is None else Embedding(learned, dim, start.std, **factory)
-        self.types = Embedding(config.token_types, dim, start.std, **factory) if config.token_types else None
+        self.positions = None if learned is None else Embedding(learned, dim, init.std, **factory)
+        self.types = Embedding(config.token_types, dim, init.std, **factory) if config.token_types else None
         self.embedding_norm = build_slot_norm(norm, "embedding", dim) if rule.embedding else None
         self.rotary = Rotary(config.positions.theta) if config.positions.kind == "rotary" else None
         inside = ALiBi() if config.positions.kind == "alibi" else self.rotary
@@ -128,12 +128,10 @@ class Transformer(nn.Module):
                 window=shape.window(number),
                 score_scale=shape.score_scale,
                 softcap=shape.softcap,
-                start=start,
+                init=init,
                 **factory,
             )
-            mlp = FeedForward(
-                dim, config.mlp.hidden, kind=config.mlp.kind, bias=config.mlp.bias, start=start, **factory
-            )
+            mlp = FeedForward(dim, config.mlp.hidden, kind=config.mlp.kind, bias=config.mlp.bias, init=init, **factory)
             return Layer(residual(attention, number), residual(mlp, number))
 
         self.layers = nn.ModuleList(layer(number) for number in range(1, config.depth + 1))
@@ -150,7 +148,7 @@ class Transformer(nn.Module):
     def forward(
         self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """Scores of the next token after each token, or of the token itself in an encoder: batch × length × vocabulary.
+        """Scores of the next token after each token, or of the token itself in an encoder: batch × length × vocab_size.
 
         Args:
             ids: Tokens, batch × length.
@@ -180,9 +178,9 @@ class Transformer(nn.Module):
         ]
         return self.streams.through(x, layers, self.final_norm)
 
-    def fusion(self) -> str:
+    def explain_fusion(self) -> str:
         """Which boundaries between blocks are computed in one pass here, and why not where they are not."""
-        return self.streams.fusion([(layer, {}) for layer in self.layers], self.final_norm)
+        return self.streams.explain_fusion([(layer, {}) for layer in self.layers], self.final_norm)
 
     def _embedded(self, ids: Tensor, types: Tensor | None, before: int) -> Tensor:
         x = self.embed(ids)

@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from normplace.errors import UsageError
-from normplace.models.transformer.layer import Blocks, Layer, calls_of
+from normplace.models.transformer.layer import Layer, SequentialLayer, calls_of
 from normplace.placement import STREAMS
 from normplace.residual import NormLike, Residual, build_slot_norm
-from normplace.stack import BlockCall, fusion, run_blocks
+from normplace.stack import BlockCall, explain_fusion, run_blocks
 
 LayerCall = tuple[nn.Module, Mapping[str, Any]]
 """A layer, and what its attention is given."""
@@ -38,9 +38,9 @@ class OneStream(nn.Module):
         """
         return run_blocks(self.calls(layers), x, final_norm)
 
-    def fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
+    def explain_fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
         """What is computed in one pass, and why not where it is not, as :func:`normplace.fusion` says it."""
-        return fusion(self.calls(layers), final_norm)
+        return explain_fusion(self.calls(layers), final_norm)
 
 
 class BottomToTop(OneStream):
@@ -50,14 +50,16 @@ class BottomToTop(OneStream):
         """What the head reads, as in :class:`OneStream`."""
         for layer, read in layers:
             *first, last = blocks_of(layer, read)
-            x = run_blocks([*first, last._replace(kwargs={**last.kwargs, "also": x})], x)
+            x = run_blocks([*first, last._replace(kwargs={**last.kwargs, "extra_residual": x})], x)
         return x if final_norm is None else final_norm(x)
 
-    def fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
+    def explain_fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
         """That of the blocks; the last of each layer adds more than its skip."""
         calls = [blocks_of(layer, read) for layer, read in layers]
-        also = {"also": True}
-        return fusion([call for *first, last in calls for call in (*first, last._replace(kwargs=also))], final_norm)
+        extra = {"extra_residual": True}
+        return explain_fusion(
+            [call for *first, last in calls for call in (*first, last._replace(kwargs=extra))], final_norm
+        )
 
 
 class DualStream(OneStream):
@@ -85,7 +87,7 @@ class DualStream(OneStream):
         out = block.added(x, **call.kwargs)
         return block.joined(x, out), r + out
 
-    def fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
+    def explain_fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
         """Nothing: what the branch adds goes to two streams."""
         return "not fused: what the branches add goes to two streams"
 
@@ -119,7 +121,7 @@ def blocks_of(layer: nn.Module, read: Mapping[str, Any]) -> list[BlockCall]:
     Raises:
         UsageError: If something else was put in its place.
     """
-    if not isinstance(layer, Layer | Blocks):
+    if not isinstance(layer, Layer | SequentialLayer):
         raise UsageError(
             f"the placement carries more than one stream through a layer, so {type(layer).__name__} cannot stand in "
             "its place: wrap its blocks, or the branches in them."

@@ -18,7 +18,7 @@ from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.sequences.text import find_text
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
-from normplace.models.transformer.starts import Start
+from normplace.models.transformer.init import WeightInit
 
 PLACEMENTS = ("pre", "peri")
 STARTS = ("depth", "fixed", "xavier")
@@ -33,7 +33,7 @@ class InitializationTrial(TrainingTrial):
     """One Transformer as ``normplace train`` builds it, trained from one kind of initial weights.
 
     Args:
-        start: ``depth``, ``fixed`` or ``xavier``; see :class:`normplace.models.transformer.starts.Start`.
+        start: ``depth``, ``fixed`` or ``xavier``; see :class:`normplace.models.transformer.init.WeightInit`.
 
     Raises:
         UsageError: If the placement or the kind of initial weights is unknown, or the steps are not a multiple of 8.
@@ -43,7 +43,7 @@ class InitializationTrial(TrainingTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Start(self.start)
+        WeightInit(self.start)
 
 
 def plan(scale: str) -> Iterator[InitializationTrial]:
@@ -87,7 +87,7 @@ def config_of(trial: InitializationTrial) -> TransformerConfig:
         placement=trial.placement,
         norm=trial.norm,
         attention=AttentionConfig(heads=trial.heads),
-        start=trial.start,
+        init=trial.start,
     )
 
 

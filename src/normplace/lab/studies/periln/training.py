@@ -138,7 +138,7 @@ def config_of(trial: TrainingTrial) -> TransformerConfig:
         norm=trial.norm,
         attention=AttentionConfig(heads=trial.heads),
         head=HeadConfig(tied=False),
-        start="xavier",
+        init="xavier",
         std=1.0,
     )
 

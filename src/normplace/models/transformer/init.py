@@ -1,4 +1,4 @@
-"""Where the weights of a Transformer start."""
+"""Initial weights of Transformers, and the layers that draw them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ KINDS = ("depth", "fixed", "xavier")
 
 
 @dataclass(frozen=True)
-class Start:
+class WeightInit:
     """The standard deviation of every initial weight.
 
     Args:
         kind: ``depth`` divides ``std`` by sqrt(2 depth) for the last matrix of each branch, as GPT-2 does, so that the
-            stream grows no further however many branches there are; ``fixed`` leaves it; ``xavier`` is
-            sqrt(2 / (fan-in + fan-out)) for every matrix (Glorot and Bengio 2010), which DeepNorm's and sub-LN's
-            factors are meant for.
-        std: Standard deviation of matrices and embeddings; under ``xavier`` of embeddings only.
-        depth: How many layers of two branches there are.
+            variance of the stream does not grow with the depth; ``fixed`` uses ``std`` for every matrix; ``xavier`` is
+            sqrt(2 / (fan-in + fan-out)) for every matrix (Glorot and Bengio 2010), which the factors of DeepNorm and
+            sub-LN assume.
+        std: Standard deviation of matrices and embeddings; with ``xavier`` of embeddings only.
+        depth: Number of layers, of two branches each.
 
     Example:
-        >>> Start("depth", std=0.02, depth=2).of(64, 64, last=True)
+        >>> WeightInit("depth", std=0.02, depth=2).of(64, 64, last=True)
         0.01
     """
 
@@ -38,7 +38,7 @@ class Start:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise unknown("start of the weights", self.kind, KINDS)
+            raise unknown("kind of initial weights", self.kind, KINDS)
         if not self.std > 0:
             raise UsageError(f"the standard deviation of the initial weights must be positive, got {self.std}.")
 
@@ -46,21 +46,21 @@ class Start:
         """The standard deviation of a matrix.
 
         Args:
-            fan_in: Width it reads.
-            fan_out: Width it writes.
-            last: Whether it is the last of its branch.
+            fan_in: Input width.
+            fan_out: Output width.
+            last: Whether it is the last matrix of its branch.
         """
         if self.kind == "xavier":
             return math.sqrt(2 / (fan_in + fan_out))
         return self.std / math.sqrt(2 * self.depth) if last and self.kind == "depth" else self.std
 
 
-def suited_kind(placement: Placement) -> str:
-    """The kind of initial weights that suits a placement.
+def suited_init(placement: Placement) -> str:
+    """The default kind of initial weights for a placement.
 
-    ``xavier`` where a norm follows the branch: the network is then invariant to the scale of the branch's last matrix,
-    so a small initial matrix only means large relative updates (docs/initialization.md). Also ``xavier`` where the
-    placement scales initial weights, as DeepNorm does; ``fixed`` where it scales norms by depth; else ``depth``.
+    ``xavier`` if a norm follows the branch: the network is then invariant to the scale of the branch's last matrix, so
+    a small initial matrix only causes large relative updates (docs/initialization.md). Also ``xavier`` if the placement
+    scales initial weights, as DeepNorm does; ``fixed`` if it scales norms by depth; otherwise ``depth``.
     """
     specs = placement.all_specs
     if any(spec.output or spec.init_gain != 1 for spec in specs):
@@ -71,16 +71,16 @@ def suited_kind(placement: Placement) -> str:
 
 
 class Projection(nn.Linear):
-    """A linear map that remembers the standard deviation it starts with; its bias starts at zero.
+    """A linear map with normally distributed initial weights and a zero initial bias.
 
     Args:
-        in_features: Width read.
-        out_features: Width written.
-        bias: Whether there is one.
+        in_features: Input width.
+        out_features: Output width.
+        bias: Whether to add a bias.
         std: Standard deviation of the initial weights.
-        generator: Source of the initial values.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        generator: Random generator of the initial values.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
     """
 
     def __init__(
@@ -98,24 +98,25 @@ class Projection(nn.Linear):
         self._generator = None
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Draw new initial weights."""
         nn.init.normal_(self.weight, std=self.std, generator=self._generator)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
 
 class Embedding(nn.Embedding):
-    """A table of rows that remembers the standard deviation it starts with.
+    """An embedding table with normally distributed initial values.
 
-    Numbers of rows it does not have are refused on a CPU; a GPU would have to be waited for, and stops by itself.
+    On a CPU, an index outside the table raises a :class:`~normplace.UsageError`. A GPU raises its own assertion: the
+    check would have to wait for the device.
 
     Args:
-        rows: How many.
-        dim: Their width.
+        rows: Number of entries.
+        dim: Width of an entry.
         std: Standard deviation of the initial values.
-        generator: Their source.
-        device: Where the table lives.
-        dtype: Its dtype.
+        generator: Random generator of the initial values.
+        device: Device of the table.
+        dtype: Dtype of the table.
     """
 
     def __init__(
@@ -132,15 +133,15 @@ class Embedding(nn.Embedding):
         self._generator = None
 
     def reset_parameters(self) -> None:
-        """Draw the table anew."""
+        """Draw new initial values."""
         nn.init.normal_(self.weight, std=self.std, generator=self._generator)
 
     def forward(self, input: Tensor) -> Tensor:
-        """The rows of these numbers."""
+        """The entries at these indices."""
         try:
             return super().forward(input)
-        except IndexError as problem:
+        except IndexError as error:
             raise UsageError(
-                f"tokens and types are numbers from 0 to {self.num_embeddings - 1} here, got {int(input.min())} to "
-                f"{int(input.max())}: was the model made for another vocabulary?"
-            ) from problem
+                f"indices must be from 0 to {self.num_embeddings - 1}, got {int(input.min())} to {int(input.max())}: "
+                "was the model built for another vocabulary?"
+            ) from error

@@ -1,4 +1,4 @@
-"""Where weights start."""
+"""Where weights init."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 
 from normplace.errors import UsageError
 from normplace.models.sequence import SequenceModel
-from normplace.models.transformer import AttentionConfig, Start, Transformer, TransformerConfig
-from normplace.models.transformer.starts import Embedding
+from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig, WeightInit
+from normplace.models.transformer.init import Embedding
 
 
 def test_depth_divides_what_is_written_to_the_stream():
-    start = Start("depth", std=0.1, depth=8)
-    assert start.of(64, 64) == 0.1
-    assert start.of(64, 64, last=True) == pytest.approx(0.1 / 4)
-    assert Start("fixed", std=0.1, depth=8).of(64, 64, last=True) == 0.1
-    assert Start("xavier").of(30, 20, last=True) == pytest.approx(math.sqrt(2 / 50))
+    init = WeightInit("depth", std=0.1, depth=8)
+    assert init.of(64, 64) == 0.1
+    assert init.of(64, 64, last=True) == pytest.approx(0.1 / 4)
+    assert WeightInit("fixed", std=0.1, depth=8).of(64, 64, last=True) == 0.1
+    assert WeightInit("xavier").of(30, 20, last=True) == pytest.approx(math.sqrt(2 / 50))
 
 
 def test_networks_start_so():
@@ -40,7 +40,7 @@ def test_a_generator_decides_all():
 @pytest.mark.parametrize("number", [-1, 7])
 def test_a_number_that_the_table_does_not_have(number):
     table = Embedding(7, 3)
-    with pytest.raises(UsageError, match=rf"from 0 to 6 here, got {min(number, 2)} to {max(number, 2)}"):
+    with pytest.raises(UsageError, match=rf"from 0 to 6, got {min(number, 2)} to {max(number, 2)}"):
         table(torch.tensor([[2, number]]))
     assert torch.equal(table(torch.tensor([[2, 6]])), table.weight[[2, 6]][None])
 
@@ -58,7 +58,7 @@ def test_sequence_models_follow_the_same_rule(mixer):
     def last(placement: str) -> float:
         generator = torch.Generator().manual_seed(0)
         model = SequenceModel(29, 64, 4, mixer=mixer, positions="none", placement=placement, generator=generator)
-        return float(model.blocks[0][0].branch.output.weight.detach().std())
+        return float(model.layers[0][0].branch.output.weight.detach().std())
 
     assert last("peri") == pytest.approx(math.sqrt(2 / 128), rel=0.06)
     assert last("pre") == pytest.approx(0.02 / math.sqrt(4 if mixer == "relation" else 8), rel=0.06)
