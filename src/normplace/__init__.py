@@ -81,7 +81,7 @@ _MODULE_OF = {
         "placement": "BlockSpec First LearnedScale Placement Power",
         "placement.scale": "Gate Scale",
         "residual": "Branch Residual",
-        "stack": "BlockCall fusing fusion run_blocks",
+        "stack": "BlockCall explain_fusion fusion_mode run_blocks",
     }.items()
     for name in names.split()
 }
