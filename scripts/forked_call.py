@@ -64,7 +64,7 @@ def preload() -> None:
 
 def no_further_processes() -> None:
     """Run trials in the process of the call, and leave charts empty: the processes that do it take long to start."""
-    from normplace.lab.report.drawings import Drawings
+    from normplace.lab.report.chart_renderer import ChartRenderer
     from normplace.lab.trials.engines import LocalEngine
 
     def run(self: LocalEngine, function: Callable, items: Sequence, started: Callable[[int], None]) -> Iterator:
@@ -73,7 +73,7 @@ def no_further_processes() -> None:
             yield index, function(item)
 
     LocalEngine.run = run
-    Drawings._ask = lambda self, request: "<svg></svg>"
+    ChartRenderer.render_uncached = lambda self, request: "<svg></svg>"
 
 
 def call(

@@ -96,7 +96,7 @@ def report(arguments: argparse.Namespace) -> int:
 
     Takes result files or folders of them; without any, the results that come with the package.
     """
-    _need("lab", "rich", "scipy")
+    _need("lab", "jinja2", "rich", "scipy")
     from normplace._shared.output import check_writable
     from normplace.lab.report import Section, write_report
     from normplace.lab.trials.runner import recorded_run

@@ -15,8 +15,8 @@ import pytest
 from normplace.errors import UsageError
 from normplace.lab.report import Section, curves, render_chart, write_report
 from normplace.lab.report.charts import INK, PALETTE
-from normplace.lab.report.markup import Html, cite, duration, number, tag
-from normplace.lab.report.section import MOST_ROWS
+from normplace.lab.report.figure import MOST_ROWS
+from normplace.lab.report.text import cite, duration, number
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.study import Figure
 
@@ -75,7 +75,7 @@ def test_hostile_strings_are_shown_as_text(page, hostile):
 def test_every_claim_check_and_verdict_is_shown(page, sections):
     for section in sections:
         for claim in section.study.claims:
-            judged = judge(claim, section.lines)
+            judged = judge(claim, section.records)
             assert " ".join(claim.statement.split()) in page.text
             assert judged.verdict.value in page.text
             for measured in judged.measurements:
@@ -112,7 +112,7 @@ def test_a_check_tells_when_nothing_or_one_seed_was_measured(page):
 
 def test_a_number_that_was_not_finite_is_told(sections, tmp_path):
     section = sections[0]
-    lines = [dataclasses.replace(line, metrics={"far": None}) for line in section.lines]
+    lines = [dataclasses.replace(line, metrics={"far": None}) for line in section.records]
     claims = section.study.claims[:1]
     study = dataclasses.replace(section.study, claims=claims, figures=lambda lines: [])
     write_report([Section(study, lines, "r.jsonl")], tmp_path / "r.html")
@@ -136,7 +136,7 @@ def test_counts_failures_and_versions_are_shown(page):
 
 
 def test_the_numbers_behind_a_figure_are_shown(page, sections):
-    figure = sections[0].study.figures(sections[0].done)[0]
+    figure = sections[0].study.figures(sections[0].successful)[0]
     assert f"Numbers: {len(figure.rows)} rows" in page.text
     cells = set(page.texts)
     assert all(number(row["mean"]) in cells for row in figure.rows)
@@ -184,7 +184,7 @@ def test_a_long_table_is_thinned_and_the_page_stays_small(sections, tmp_path):
     figures = [Figure("Long", "Caption", rows, spec, "A long one"), Figure("Whole", "Caption", rows[::2], spec, "Alt")]
     study = dataclasses.replace(sections[0].study, figures=lambda lines: figures)
     path = tmp_path / "report.html"
-    write_report([Section(study, sections[0].lines, "long.jsonl")], path)
+    write_report([Section(study, sections[0].records, "long.jsonl")], path)
     page = Page(path.read_text())
     assert f"One row in 2 of {2 * MOST_ROWS}; the lines in long.jsonl have them all." in page.text
     assert len(page.all("tr")) < 2 * MOST_ROWS + 50
@@ -192,16 +192,16 @@ def test_a_long_table_is_thinned_and_the_page_stays_small(sections, tmp_path):
 
 
 def test_two_machines_and_two_versions_are_both_listed(sections, tmp_path):
-    first, second, *rest = sections[0].lines
+    first, second, *rest = sections[0].records
     other = dataclasses.replace(second, hardware={"cpu": "Other", "cores": 8, "memory_gb": 32}, versions={"torch": "9"})
-    write_report([dataclasses.replace(sections[0], lines=[first, other, *rest])], tmp_path / "r.html")
+    write_report([dataclasses.replace(sections[0], records=[first, other, *rest])], tmp_path / "r.html")
     text = Page((tmp_path / "r.html").read_text()).text
     assert "8 cores of Other, 32 GB" in text and "torch 9" in text and "torch 2.13.0" in text
 
 
 @pytest.mark.parametrize("lines", [False, True], ids=["no section", "a section without lines"])
 def test_nothing_to_report_is_said(sections, tmp_path, lines):
-    empty = [dataclasses.replace(sections[0], lines=[])] if lines else []
+    empty = [dataclasses.replace(sections[0], records=[])] if lines else []
     write_report(empty, tmp_path / "r.html")
     assert ("no results yet" if lines else "no results to report") in Page((tmp_path / "r.html").read_text()).text
 
@@ -230,7 +230,7 @@ def test_an_unwritable_path_is_a_usage_error(tmp_path, place):
 
 def test_a_missing_renderer_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(UsageError, match=re.escape("charts need pip install 'normplace[charts]'")):
+    with pytest.raises(UsageError, match=re.escape("charts need vl-convert: pip install 'normplace[charts]'")):
         render_chart({"mark": "bar"}, [], alt="", prefix="a")
 
 
@@ -281,11 +281,6 @@ def test_a_phone_gets_the_panels_one_below_the_other():
         sizes.append([float(part) for part in svg.split('viewBox="')[1].split('"')[0].split()[2:]])
     (wide, low), (narrow_width, high) = sizes
     assert narrow_width < 358 < wide and low < high
-
-
-def test_markup_escapes_all_but_markup():
-    assert tag("p", "a < b", Html("<br>"), class_='"') == '<p class="&quot;">a &lt; b<br></p>'
-    assert tag("p", hidden=True, open=False, id=None, aria_label="x") == '<p hidden aria-label="x"></p>'
 
 
 def test_citations_link_to_arxiv():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from normplace.lab.report import Section
 from normplace.lab.report.notes import SHORTEST, fold
-from normplace.lab.report.page import render_page
+from normplace.lab.report.page import render_report
 
 LONG = "The thresholds are ours and were set before any run, after pilots of one seed that chose the learning rate."
 ALSO = "One run of the laptop scale then took too long, so that its strings went from twelve characters to ten of them."
@@ -69,7 +69,7 @@ def test_the_page_tells_a_shared_note_once_for_each_study_and_links_to_it(sectio
     study = sections[0].study
     claims = tuple(dataclasses.replace(claim, note=f"{passage} Of {claim.id}.") for claim in study.claims)
     section = Section(dataclasses.replace(study, claims=claims, figures=lambda lines: []), [], "r.jsonl")
-    page = render_page([section, section])
+    page = render_report([section, section])
     assert page.count("<script") == 1 and page.count("&lt;script&gt;alert(1)&lt;/script&gt; &amp; “co”") == 2
     for anchor in ("study-1", "study-2"):
         (note,) = re.findall(rf'<li id="{anchor}-note-1">(.*?)</li>', page)
@@ -82,6 +82,6 @@ def test_the_page_tells_a_shared_note_once_for_each_study_and_links_to_it(sectio
 
 def test_a_study_without_a_shared_note_has_no_list_of_them(sections):
     study = dataclasses.replace(sections[0].study, claims=sections[0].study.claims[:3])
-    page = render_page([Section(study, [], "r.jsonl")])
+    page = render_report([Section(study, [], "r.jsonl")])
     assert "shared-notes" not in page.split("</style>")[1]
     assert all(claim.note in page for claim in study.claims)

@@ -1,53 +1,90 @@
-"""One residual block as an inline SVG: the stream above, its branches below, norms in colour."""
+"""Layout of the diagram of one residual block: the stream above, its branches below, norms in colour."""
 
 from __future__ import annotations
 
-from html import escape
+from typing import NamedTuple
 
 from normplace.analysis.results import BranchReport, ResidualBlock
 from normplace.placement import LearnedScale
 
-STEP, BOX, HEIGHT = 112, 92, 30
-TOP, ROW, LEFT = 30, 62, 60
-CHIP = 18
+BOX_WIDTH, BOX_HEIGHT, BOX_STEP = 92, 30, 112
+STREAM_Y, BRANCH_STEP, LEFT = 30, 62, 60
+CHIP_HEIGHT = 18
+LONGEST_CHIP = 14
+"""Characters shown of the names of inner norms."""
 
 
-def drawing(block: ResidualBlock) -> str:
-    """The block as an SVG element."""
-    spec = block.branches[0].spec
-    stream_norm = any(arm.spec.stream for arm in block.branches)
-    chains = [_chain(arm) for arm in block.branches]
-    fork = LEFT + STEP if spec.skip_normed else LEFT
-    plus = fork + STEP * max(len(chain) for chain in chains) + 40
-    end = plus + (STEP + 60 if stream_norm else 60)
-    skip = "projection" if block.projected else "" if spec.skip_scale == 1 else f"x {spec.skip_scale:.3g}"
-    wires = [f'<path class="wire" d="M8 {TOP} H{end}"/>']
-    parts = [_label(8, TOP - 8, "x"), _label(fork + 12, TOP - 8, skip), _label(end + 4, TOP + 5, "x'")]
-    if spec.skip_normed:
-        parts.append(_box(LEFT - 30, TOP, "norm", True))
-    for at, (arm, chain) in enumerate(zip(block.branches, chains, strict=True)):
-        y = TOP + ROW * (at + 1)
-        wires.append(f'<path class="wire" d="M{fork} {TOP} V{y} H{plus} V{TOP + 9}"/>')
-        for place, (name, normed) in enumerate(chain):
-            x = fork + 24 + STEP * place
-            parts.append(_box(x, y, name, normed))
-            if arm.spec.inner and name == arm.kind:
-                parts.append(_chip(x, y, ", ".join(arm.spec.inner)))
-    parts.append(f'<circle class="box filled" cx="{plus}" cy="{TOP}" r="9"/>')
-    parts.append(f'<path class="wire" d="M{plus - 5} {TOP} h10 M{plus} {TOP - 5} v10"/>')
-    if stream_norm:
-        parts.append(_box(plus + 30, TOP, "norm", True))
-    height = TOP + ROW * len(chains) + HEIGHT + CHIP
-    title = f"<title>{escape(block.equation)}</title>"
-    drawn = "".join([*wires, *parts])
-    return f'<svg viewBox="0 0 {end + 30} {height}" width="{end + 30}" role="img">{title}{drawn}</svg>'
+class Label(NamedTuple):
+    """Text at the left end of which is (x, y)."""
+
+    x: float
+    y: float
+    text: str
 
 
-def _chain(arm: BranchReport) -> list[tuple[str, bool]]:
+class Box(NamedTuple):
+    """A rectangle with centred text.
+
+    Args:
+        x: Left edge.
+        y: Upper edge.
+        width: In pixels.
+        height: In pixels.
+        text: Shown in the box.
+        is_norm: Whether it is a norm.
+        small: Whether the text is small.
+        title: Tooltip.
+    """
+
+    x: float
+    y: float
+    width: float
+    height: float
+    text: str
+    is_norm: bool
+    small: bool = False
+    title: str = ""
+
+
+class BlockDiagram:
+    """Coordinates of the diagram of a residual block; the template ``audit.html`` draws it as SVG.
+
+    Args:
+        block: The block.
+    """
+
+    def __init__(self, block: ResidualBlock) -> None:
+        spec = block.branches[0].spec
+        has_stream_norm = any(branch.spec.stream for branch in block.branches)
+        chains = [_chain(branch) for branch in block.branches]
+        fork_x = LEFT + BOX_STEP if spec.skip_normed else LEFT
+        self.stream_y = STREAM_Y
+        self.add_x = fork_x + BOX_STEP * max(map(len, chains)) + 40
+        end_x = self.add_x + (BOX_STEP + 60 if has_stream_norm else 60)
+        self.title = block.equation
+        self.width, self.height = end_x + 30, STREAM_Y + BRANCH_STEP * len(chains) + BOX_HEIGHT + CHIP_HEIGHT
+        self.wires = [f"M8 {STREAM_Y} H{end_x}"]
+        self.labels = [Label(8, STREAM_Y - 8, "x"), Label(end_x + 4, STREAM_Y + 5, "x'")]
+        if skip := "projection" if block.projected else "" if spec.skip_scale == 1 else f"x {spec.skip_scale:.3g}":
+            self.labels.append(Label(fork_x + 12, STREAM_Y - 8, skip))
+        self.boxes = [_box(LEFT - 30, STREAM_Y, "norm", True)] if spec.skip_normed else []
+        for index, (branch, chain) in enumerate(zip(block.branches, chains, strict=True), start=1):
+            y = STREAM_Y + BRANCH_STEP * index
+            self.wires.append(f"M{fork_x} {STREAM_Y} V{y} H{self.add_x} V{STREAM_Y + 9}")
+            for column, (name, is_norm) in enumerate(chain):
+                x = fork_x + 24 + BOX_STEP * column
+                self.boxes.append(_box(x, y, name, is_norm))
+                if branch.spec.inner and name == branch.kind:
+                    self.boxes.append(_chip(x, y, ", ".join(branch.spec.inner)))
+        if has_stream_norm:
+            self.boxes.append(_box(self.add_x + 30, STREAM_Y, "norm", True))
+
+
+def _chain(branch: BranchReport) -> list[tuple[str, bool]]:
     """The boxes of a branch from left to right, and whether each is a norm."""
-    spec = arm.spec
+    spec = branch.spec
     chain = [("norm", True)] if spec.input and not spec.skip_normed else []
-    chain.append((arm.kind, False))
+    chain.append((branch.kind, False))
     chain += [("norm", True)] if spec.output else []
     if isinstance(spec.branch_scale, LearnedScale):
         chain.append(("learned gain", False))
@@ -56,25 +93,12 @@ def _chain(arm: BranchReport) -> list[tuple[str, bool]]:
     return chain
 
 
-def _label(x: float, y: float, text: str) -> str:
-    return f'<text x="{x}" y="{y}">{escape(text)}</text>' if text else ""
+def _box(x: float, y: float, text: str, is_norm: bool) -> Box:
+    return Box(x, y - BOX_HEIGHT / 2, BOX_WIDTH, BOX_HEIGHT, text, is_norm)
 
 
-def _box(x: float, y: float, text: str, normed: bool) -> str:
-    place = f'x="{x}" y="{y - HEIGHT / 2}" width="{BOX}" height="{HEIGHT}" rx="5"'
-    colour = f'<rect class="norm" {place}/>' if normed else ""
-    label = f'<text x="{x + BOX / 2}" y="{y + 4}" text-anchor="middle">{escape(text)}</text>'
-    return f'<rect class="box filled" {place}/>{colour}{label}'
-
-
-def _chip(x: float, y: float, names: str) -> str:
-    """Norms inside a branch, hung below its box."""
-    place = f'x="{x + 6}" y="{y + HEIGHT / 2 - 3}" width="{BOX - 12}" height="{CHIP}" rx="4"'
-    shown = names if len(names) <= 14 else f"{names[:13]}…"
-    label = (
-        f'<text class="small" x="{x + BOX / 2}" y="{y + HEIGHT / 2 + 10}" text-anchor="middle">{escape(shown)}</text>'
-    )
-    return (
-        f"<g><title>norms inside: {escape(names)}</title>"
-        f'<rect class="box filled" {place}/><rect class="norm" {place}/>{label}</g>'
-    )
+def _chip(x: float, y: float, names: str) -> Box:
+    """Norms inside a branch, at the lower edge of its box."""
+    text = names if len(names) <= LONGEST_CHIP else f"{names[: LONGEST_CHIP - 1]}…"
+    title = f"norms inside: {names}"
+    return Box(x + 6, y + BOX_HEIGHT / 2 - 3, BOX_WIDTH - 12, CHIP_HEIGHT, text, True, small=True, title=title)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from normplace.lab.bench import load_ops
 from normplace.lab.bench.record import Record
 from normplace.lab.bench.timing import Spread
-from normplace.lab.report.markup import Html, tag
-from normplace.lab.report.page import document
-from normplace.lab.report.section import figure_section, when
+from normplace.lab.report.chart_renderer import ChartRenderer
+from normplace.lab.report.figure import FigureView
+from normplace.lab.report.page import render_page
 from normplace.lab.report.specs import dots
 from normplace.lab.trials.environment import describe
 from normplace.lab.trials.study import Figure
@@ -63,30 +63,17 @@ def render(record: Record) -> str:
     Args:
         record: The run.
     """
-    facts = {
-        "Hardware": describe(dict(record.hardware)),
-        "Versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
-        "Date": when(record.date),
-        "Command": tag("code", record.command),
-    }
-    listed = tag(
-        "dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in facts.items()), class_="facts"
-    )
-    ops = dict.fromkeys(row.op for row in record.rows)
-    sections = [_section(record, op.name, op.summary, f"op-{n}") for n, op in enumerate(load_ops(ops), start=1)]
-    left = [*record.refused, *record.notes]
-    notes = [tag("h2", "Left out"), tag("ul", *(tag("li", note) for note in left))] if left else []
-    head = tag("header", tag("p", "normplace bench", class_="eyebrow"), tag("h1", "Speed beside named peers"), listed)
-    return document("normplace bench", head, tag("main", *sections, *notes))
-
-
-def _section(record: Record, op: str, summary: str, anchor: str) -> Html:
-    drawn = figure(record, op)
-    return tag(
-        "section",
-        tag("h2", op, id=f"{anchor}-title"),
-        tag("p", summary, class_="summary"),
-        figure_section(drawn, f"{anchor}-figure", "the record"),
-        class_="study",
-        aria_labelledby=f"{anchor}-title",
-    )
+    ops = load_ops(dict.fromkeys(row.op for row in record.rows))
+    with ChartRenderer() as renderer:
+        figures = [
+            FigureView(figure(record, op.name), f"op-{n}-figure", "the record", renderer)
+            for n, op in enumerate(ops, start=1)
+        ]
+        return render_page(
+            "bench.html",
+            command="normplace bench",
+            record=record,
+            hardware=describe(dict(record.hardware)),
+            ops=list(zip(ops, figures, strict=True)),
+            left_out=[*record.refused, *record.notes],
+        )

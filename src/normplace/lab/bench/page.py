@@ -12,7 +12,7 @@ from normplace.lab.bench.ceilings import UNITS
 from normplace.lab.bench.record import Record
 from normplace.lab.bench.run import plan
 from normplace.lab.bench.table import TEXT_COLUMNS, table
-from normplace.lab.report.markup import count
+from normplace.lab.report.text import count
 from normplace.lab.trials.environment import describe
 
 HOW = """\

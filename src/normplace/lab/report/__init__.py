@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page with the claims first, then the figures and the numbers behind them."""
+"""The report: one self-contained HTML page with the claims, the figures and the numbers behind them."""
 
 from __future__ import annotations
 

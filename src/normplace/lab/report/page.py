@@ -1,135 +1,123 @@
-"""The page: what the parts stand in, and how it reaches the disk."""
+"""Pages of the lab: the report of result files, and the layout that it shares with the page of a benchmark."""
 
 from __future__ import annotations
 
-import base64
+import math
+from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+from markupsafe import Markup
+
+from normplace._shared import html_page
 from normplace._shared.output import write_atomic
-from normplace._shared.page_policy import content_policy
-from normplace.lab.report.claimtable import claim_table, judgements, totals
-from normplace.lab.report.drawings import Drawings
-from normplace.lab.report.markup import Html, count, join, tag
-from normplace.lab.report.section import Section, chart_requests, study_section, when
-from normplace.lab.trials.claims import Judgement
+from normplace.lab.report import claim_table, text
+from normplace.lab.report.chart_renderer import ChartRenderer
+from normplace.lab.report.figure import FigureView
+from normplace.lab.report.notes import fold
+from normplace.lab.report.section import Section
+from normplace.lab.trials.claims import Judgement, Verdict, judge
 from normplace.lab.trials.results import fitting
 from normplace.lab.trials.study import Figure
+from normplace.lab.trials.verdicts import counts_text, multiplicity
 
-_ICON = (
-    "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'>"
-    "<rect width='16' height='16' rx='3' fill='#2f7fc1'/>"
-    "<path d='M2 8h3m6 0h3M5 5h6v6H5z' fill='none' stroke='#fff' stroke-width='1.6'/></svg>"
-)
+_PACKAGE = "normplace.lab.report"
+
+
+class StudyView:
+    """What the templates show of one study.
+
+    Args:
+        section: Its results.
+        anchor: Its id in the page.
+        renderer: Renders the charts.
+    """
+
+    def __init__(self, section: Section, anchor: str, renderer: ChartRenderer) -> None:
+        self.section, self.anchor = section, anchor
+        records = section.successful
+        with fitting(section.source):
+            self.judgements = [judge(claim, records) for claim in section.study.claims]
+            figures: Sequence[Figure] = section.study.figures(records) if records else ()
+        self.shared_notes, notes = fold([claim.note for claim in section.study.claims])
+        self.claims = list(zip(self.judgements, notes, strict=True))
+        self.figures = [
+            FigureView(figure, f"{anchor}-figure-{n}", section.source, renderer)
+            for n, figure in enumerate(figures, start=1)
+        ]
 
 
 def write_report(sections: Sequence[Section], path: Path) -> None:
-    """Write the report; a reader of ``path`` sees the old page or the new one, never a part.
+    """Write the report atomically: a reader of ``path`` sees the old page or the new one.
 
     Args:
         sections: The studies, in the order of the page.
-        path: The HTML file; its folder is made when missing.
+        path: The HTML file; its folder is created if missing.
 
     Raises:
-        UsageError: If it cannot be written, or a chart cannot be drawn.
+        UsageError: If it cannot be written, or a chart cannot be rendered.
     """
-    write_atomic(path, render_page(sections))
+    write_atomic(path, render_report(sections))
 
 
-def render_page(sections: Sequence[Section]) -> str:
-    """The report as text.
+def render_report(sections: Sequence[Section]) -> str:
+    """Render the report.
 
     Args:
         sections: The studies, in the order of the page.
+
+    Raises:
+        UsageError: If a chart cannot be rendered.
     """
-    judged: list[list[Judgement]] = []
-    for section in sections:
-        with fitting(section.source):
-            judged.append(judgements(section))
-    claims = tag(
-        "section",
-        tag("h2", "Claims", id="claims-title"),
-        claim_table(sections, judged) if sections else tag("p", "There are no results to report."),
-        id="claims",
-        aria_labelledby="claims-title",
-    )
-    with Drawings() as drawings:
-        figures: list[Sequence[Figure]] = []
-        for section in sections:
-            with fitting(section.source):
-                figures.append(section.study.figures(section.done) if section.done else ())
-            for figure in figures[-1]:
-                drawings.start(chart_requests(figure))
-        studies = [
-            study_section(section, f"study-{n}", shown, drawings)
-            for n, (section, shown) in enumerate(zip(sections, figures, strict=True), start=1)
-        ]
-    return document(
-        "normplace report",
-        tag("a", "Skip to the claims", href="#claims", class_="skip"),
-        _header(sections, judged),
-        tag("main", claims, *studies),
-    )
+    with ChartRenderer() as renderer:
+        studies = [StudyView(section, f"study-{n}", renderer) for n, section in enumerate(sections, start=1)]
+        judgements: list[Judgement] = [judgement for study in studies for judgement in study.judgements]
+        verdicts = Counter(judgement.verdict for judgement in judgements)
+        return render_page(
+            "report.html",
+            command="normplace report",
+            studies=studies,
+            judgements=judgements,
+            totals={verdict: verdicts[verdict] for verdict in Verdict if verdicts[verdict]},
+            trials=sum(len(section.records) for section in sections),
+            newest=max((section.newest for section in sections), default=""),
+        )
 
 
-def document(command: str, *children: Html) -> str:
-    """A whole page as text, with the style and the script that all pages share.
+def render_page(template: str, *, command: str, **values: Any) -> str:
+    """Render a template that extends ``layout.html``.
 
     Args:
-        command: What makes it, which is its title.
-        *children: What stands on it.
+        template: Its file name.
+        command: The command that makes the page, which is its title.
+        **values: Variables of the template.
     """
+    environment = html_page.environment(_PACKAGE)
+    environment.filters.update(
+        count=text.count,
+        cite=text.cite,
+        number=text.number,
+        when=text.when,
+        counts_text=counts_text,
+        outcome=claim_table.outcome,
+        remark=claim_table.remark,
+        verdict_look=claim_table.verdict_look,
+    )
+    environment.tests["finite"] = math.isfinite
+    environment.globals["multiplicity"] = multiplicity
     script = _resource("script.js")
-    body = tag(
-        "body",
-        *children,
-        tag("footer", tag("p", "Made by ", tag("code", command), ". The page needs no network.")),
-        tag("div", id="tip", aria_hidden="true", hidden=True),
-        tag("script", Html(script)),
+    return html_page.render(
+        _PACKAGE,
+        template,
+        command=command,
+        policy=html_page.content_policy(script),
+        style=Markup(_resource("style.css")),
+        script=Markup(script),
+        **values,
     )
-    return "<!doctype html>\n" + tag("html", _head(command, script), "\n", body, lang="en") + "\n"
-
-
-def _head(title: str, script: str) -> Html:
-    icon = "data:image/svg+xml;base64," + base64.b64encode(_ICON.encode()).decode()
-    return tag(
-        "head",
-        Html('<meta charset="utf-8">'),
-        _void("meta", http_equiv="Content-Security-Policy", content=content_policy(script)),
-        _void("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        _void("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        _void("link", rel="icon", href=icon),
-        tag("style", Html(_resource("style.css"))),
-    )
-
-
-def _header(sections: Sequence[Section], judged: Sequence[Sequence[Judgement]]) -> Html:
-    lines = [line for section in sections for line in section.lines]
-    n = sum(len(found) for found in judged)
-    newest = max((line.finished for line in lines), default="")
-    lead = (
-        f"{count(n, 'claim')} about where normalization sits in a network, of papers and our own, set against "
-        f"what was measured here in {count(len(lines), 'trial')}. Each claim, its measure and its threshold were "
-        "declared before the runs; the claim's note states where pilots shaped them and what was changed after the "
-        "results were known. The verdicts are computed from the result lines: a check passes when its 95% confidence "
-        "interval clears the threshold, and is void unless its gates, such as a baseline that learned its task, hold."
-    )
-    dated = [" Newest result: ", when(newest), "."] if newest else []
-    return tag(
-        "header",
-        tag("p", "normplace report", class_="eyebrow"),
-        tag("h1", "Where should the normalization sit?"),
-        tag("p", join([lead, *dated]), class_="lead"),
-        totals(judged) if n else "",
-    )
-
-
-def _void(name: str, /, **attributes: str) -> Html:
-    """An element that has no end."""
-    return Html(tag(name, **attributes).removesuffix(f"</{name}>"))
 
 
 def _resource(name: str) -> str:
-    return files("normplace.lab.report").joinpath(name).read_text(encoding="utf-8")
+    return files(_PACKAGE).joinpath("templates", name).read_text(encoding="utf-8")

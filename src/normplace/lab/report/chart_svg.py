@@ -1,11 +1,11 @@
-"""Draw one Vega-Lite chart as SVG that belongs to the page around it.
+"""Render one Vega-Lite chart as SVG that uses the text colour and font of the page around it.
 
-The chart takes the page's text colour and font, so one drawing serves light, dark and print; it needs no script to be
-seen. The shared theme draws text and lines in sentinel colours, which become ``currentColor`` in the SVG. To
-assistive technology a chart is one image with a description; the numbers are in a table next to it.
+One SVG serves light pages, dark pages and print, and needs no script. The theme draws text and lines in sentinel
+colours, which become ``currentColor`` in the SVG. For assistive technology a chart is one image with a text
+alternative; the page has its numbers in a table.
 
-This file also runs as a script, which reads a request per line and writes an answer per line. It imports nothing of the
-package, so that a worker process starts without PyTorch.
+This file also runs as a script that reads one request per line and writes one answer per line. It imports nothing of
+the package, so a worker process starts without PyTorch.
 """
 
 from __future__ import annotations
@@ -20,53 +20,53 @@ from xml.etree import ElementTree
 VEGA_LITE = "5.21"
 
 INK = "#010203"
-"""The page's text colour, for use in specifications."""
+"""Sentinel for the page's text colour, for use in specifications."""
 MUTED = "#010204"
-"""The same, for what should stand back, such as axis labels."""
+"""The same, less prominent, such as for axis labels."""
 GRID = "#010205"
-"""The same, for what should hardly be seen."""
+"""The same, barely visible, for grid lines."""
 PREFIX, ALT = "\ue000", "\ue001"
-"""Placeholders in a drawing for the start of its ids and for its description."""
+"""Placeholders in an SVG for the prefix of its ids and for its text alternative."""
 
-_APART = 7  # pixels between the points of a line that a pointer can tell apart, and that are worth their bytes
+_POINT_SPACING = 7  # least distance in pixels of two points of a line that a pointer can distinguish
 _OPACITY = {INK: None, MUTED: "0.72", GRID: "0.14", "black": None, "#000": None, "#000000": None}
 _TIPPED = ("mark-symbol", "mark-rect", "mark-arc", "mark-shape", "mark-rule", "mark-text")
 _LONG_NUMBER = re.compile(r"-?\d*\.\d{3,}(?:e-?\d+)?")
-_PLACED = re.compile(r"translate\(([^,]+),([^)]+)\)")
+_POSITION = re.compile(r"translate\(([^,]+),([^)]+)\)")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
 
-def draw(request: str) -> str:
-    """The drawing as an ``<svg>`` element, with :data:`PREFIX` and :data:`ALT` in it.
+def render_svg(request: str) -> str:
+    """Render a chart as an ``<svg>`` element that contains :data:`PREFIX` and :data:`ALT`.
 
     Args:
         request: A Vega-Lite specification with its data and its configuration, as JSON.
 
     Raises:
-        ValueError: If the specification cannot be drawn.
+        ValueError: If the specification cannot be rendered.
     """
     import vl_convert
 
     chart: dict[str, Any] = json.loads(request)
-    # An empty list of allowed addresses keeps a specification from reading anything but its rows.
+    # Without allowed addresses a specification can read its rows only.
     return _adopt(
         vl_convert.vegalite_to_svg(chart["spec"], vl_version=VEGA_LITE, config=chart["config"], allowed_base_urls=[])
     )
 
 
 def serve() -> None:
-    """Answer requests on standard input, one JSON text a line, until it ends."""
+    """Answer the requests on standard input, one line of JSON each, until it ends."""
     for request in sys.stdin:
         try:
-            answer = {"svg": draw(request)}
+            answer = {"svg": render_svg(request)}
         except ValueError as error:
             answer = {"error": str(error)}
         print(json.dumps(answer), flush=True)
 
 
-def _adopt(drawn: str) -> str:
-    """Vega's drawing as a part of the page: its colours, its font, its width, ids of its own, and little else."""
-    root = ElementTree.fromstring(drawn)
+def _adopt(svg: str) -> str:
+    """Make Vega's SVG a part of the page: its colours, font and width, unique ids, and few other attributes."""
+    root = ElementTree.fromstring(svg)
     width = root.attrib["width"]
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
@@ -86,7 +86,7 @@ def _adopt(drawn: str) -> str:
 
 
 def _prune(parent: ElementTree.Element) -> None:
-    """Drop what draws nothing; vega adds a background and a foreground to every group."""
+    """Remove invisible elements; Vega adds a background and a foreground to every group."""
     for child in list(parent):
         empty = child.get("display") == "none" or child.get("d") == ""
         unpainted = child.get("class") == "background" and "stroke" not in child.attrib and "fill" not in child.attrib
@@ -97,7 +97,7 @@ def _prune(parent: ElementTree.Element) -> None:
 
 
 def _keep_tips(group: ElementTree.Element) -> None:
-    """Keep the text that vega writes for each datum of a mark, except on lines: theirs is of their first point only."""
+    """Keep the text that Vega writes for each datum of a mark, except for lines, where it describes the first point."""
     kinds = group.get("class", "").split()
     tipped = "role-mark" in kinds and any(kind in _TIPPED for kind in kinds)
     group.attrib.pop("class", None)
@@ -105,27 +105,27 @@ def _keep_tips(group: ElementTree.Element) -> None:
         return
     group.set("class", "tips")
     if "mark-rect" in kinds:
-        group.set("shape-rendering", "crispEdges")  # else the page shines through between the cells of a heatmap
+        group.set("shape-rendering", "crispEdges")  # without gaps between the cells of a heatmap
     last: dict[str, tuple[float, float]] = {}
     for mark in list(group):
         label = mark.get("aria-label")
         if label is None:
             continue
-        place = _PLACED.fullmatch(mark.get("transform", ""))
-        if mark.get("opacity") == "0" and place:
+        position = _POSITION.fullmatch(mark.get("transform", ""))
+        if mark.get("opacity") == "0" and position:
             colour = mark.get("fill") or mark.get("stroke") or INK
-            spot = float(place[1]), float(place[2])
-            if colour in last and math.dist(spot, last[colour]) < _APART:
+            point = float(position[1]), float(position[2])
+            if colour in last and math.dist(point, last[colour]) < _POINT_SPACING:
                 group.remove(mark)
                 continue
-            last[colour] = spot
+            last[colour] = point
             mark.tag = "circle"
-            mark.attrib = {"cx": place[1], "cy": place[2], "r": "4", "fill": colour, "class": "unseen"}
+            mark.attrib = {"cx": position[1], "cy": position[2], "r": "4", "fill": colour, "class": "unseen"}
         mark.set("data-tip", label)
 
 
 def _clean(element: ElementTree.Element, ids: dict[str, str]) -> None:
-    """Drop attributes that the page does not need, and number ids anew: vega's depend on what it drew before."""
+    """Remove attributes that the page does not need, and renumber ids: Vega's depend on earlier charts."""
     for key, value in list(element.attrib.items()):
         name = key.rpartition("}")[2]
         del element.attrib[key]

@@ -1,4 +1,4 @@
-"""Many charts at once: drawn by several processes, and kept in the user's cache folder for the next report."""
+"""Render charts in several processes, and cache them in the user's cache folder for the next report."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from typing import Self
 
 from normplace._shared.output import write_atomic
 from normplace.errors import UsageError
-from normplace.lab.report import drawing
+from normplace.lab.report import chart_svg
 from normplace.lab.tasks.data_files import cache_folder
 
-KEPT = 2000
-"""Drawings kept in the cache folder; the oldest are removed first."""
+CACHED_CHARTS = 2000
+"""Charts in the cache folder; the oldest are removed first."""
 
 
-class Drawings:
-    """Drawings of charts by their request; those that are not in the cache are drawn in the background.
+class ChartRenderer:
+    """Renders charts in the background, unless they are in the cache.
 
     Args:
-        folder: Where drawings are kept; a folder of the user's cache if None.
-        workers: Processes that draw; as many as there are processors, and at most 8, if None.
+        folder: The cache folder; None uses a folder in the user's cache.
+        workers: Number of processes; None uses one per core, at most 8.
     """
 
     def __init__(self, folder: Path | None = None, workers: int | None = None) -> None:
         self._folder = folder or cache_folder() / "charts"
         self._processes: list[subprocess.Popen[str]] = []
-        self._own = threading.local()
+        self._thread = threading.local()
         self._pool = ThreadPoolExecutor(workers or min(8, len(os.sched_getaffinity(0))))
-        self._drawings: dict[str, Future[str]] = {}
-        # A drawing depends on its request, on the code that makes it, and on the version of vl-convert.
-        self._code = Path(drawing.__file__).read_bytes() + _renderer().encode()
+        self._charts: dict[str, Future[str]] = {}
+        # A chart depends on its request, on the code that renders it, and on the version of vl-convert.
+        self._code = Path(chart_svg.__file__).read_bytes() + _vl_convert_version().encode()
 
     def start(self, requests: Iterable[str]) -> None:
-        """Draw these charts in the background."""
+        """Render these charts in the background."""
         for request in requests:
-            if request not in self._drawings:
-                self._drawings[request] = self._pool.submit(self._draw, request)
+            if request not in self._charts:
+                self._charts[request] = self._pool.submit(self._render, request)
 
     def __call__(self, request: str) -> str:
-        """The drawing that a request asks for.
+        """Return the SVG of a request.
 
         Raises:
-            ValueError: If it cannot be drawn.
+            ValueError: If it cannot be rendered.
             ModuleNotFoundError: If vl-convert is not installed.
         """
         self.start([request])
-        return self._drawings[request].result()
+        return self._charts[request].result()
 
     def __enter__(self) -> Self:
         return self
@@ -65,28 +65,28 @@ class Drawings:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
         for process in self._processes:
-            process.communicate()  # the end of its input ends it
+            process.communicate()  # closes its input, at which it exits
         self._remove_oldest()
 
-    def _draw(self, request: str) -> str:
+    def _render(self, request: str) -> str:
         path = self._folder / hashlib.sha256(self._code + request.encode()).hexdigest()
         try:
             return zlib.decompress(path.read_bytes()).decode()
-        except (OSError, zlib.error, UnicodeDecodeError):  # not there, or damaged: draw it
-            drawn = self._ask(request)
-        with contextlib.suppress(UsageError):  # without a cache the next report takes longer, no more
-            write_atomic(path, zlib.compress(drawn.encode(), 1))
-        return drawn
+        except (OSError, zlib.error, UnicodeDecodeError):  # missing or damaged
+            svg = self.render_uncached(request)
+        with contextlib.suppress(UsageError):  # without a cache the next report only takes longer
+            write_atomic(path, zlib.compress(svg.encode(), 1))
+        return svg
 
-    def _ask(self, request: str) -> str:
-        """Send the request to this thread's process and wait for its answer."""
+    def render_uncached(self, request: str) -> str:
+        """Render a chart in the process of this thread, without the cache."""
         if importlib.util.find_spec("vl_convert") is None:
             raise ModuleNotFoundError("No module named 'vl_convert'")
-        if not hasattr(self._own, "process"):
-            command = [sys.executable, "-P", drawing.__file__]
-            self._own.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            self._processes.append(self._own.process)
-        process: subprocess.Popen[str] = self._own.process
+        if not hasattr(self._thread, "process"):
+            command = [sys.executable, "-P", chart_svg.__file__]
+            self._thread.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self._processes.append(self._thread.process)
+        process: subprocess.Popen[str] = self._thread.process
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -94,8 +94,8 @@ class Drawings:
             process.stdin.flush()
             answer = json.loads(process.stdout.readline())
         except (OSError, ValueError):
-            del self._own.process
-            raise UsageError("the process that draws charts ended early: run the command again.") from None
+            del self._thread.process
+            raise UsageError("the process that renders charts exited early: run the command again.") from None
         if "error" in answer:
             raise ValueError(answer["error"])
         return answer["svg"]
@@ -103,12 +103,12 @@ class Drawings:
     def _remove_oldest(self) -> None:
         with contextlib.suppress(OSError):  # another process may remove the same files
             files = list(self._folder.iterdir())
-            if len(files) > KEPT:
-                for path in sorted(files, key=lambda path: path.stat().st_mtime)[: len(files) - KEPT]:
+            if len(files) > CACHED_CHARTS:
+                for path in sorted(files, key=lambda path: path.stat().st_mtime)[: len(files) - CACHED_CHARTS]:
                     path.unlink(missing_ok=True)
 
 
-def _renderer() -> str:
+def _vl_convert_version() -> str:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("vl-convert-python")
     return "unknown"
