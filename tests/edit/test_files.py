@@ -31,7 +31,7 @@ def test_from_a_factory(capsys, tmp_path):
     assert "post -> peri" in printed
     said = json.loads((tmp_path / "moved" / "placement.json").read_text())
     assert (said["model"], said["placement"]) == ("TransformerEncoderLayer", "peri")
-    assert [site["done"] for site in said["changes"]["sites"]].count("added") == 2
+    assert [site["action"] for site in said["changes"]["sites"]].count("added") == 2
     model, x = factory()
     moved = npl.move(model, x, to="peri").eval()
     for parameter in model.parameters():  # another start: the weights come from the file
@@ -82,7 +82,7 @@ def test_files_that_do_not_fit(tmp_path):
         npl.edit.load(tmp_path, model, x)
     npl.edit.save(npl.move(model, x, to="pre"), tmp_path, {"to": "pre"})
     wider = nn.TransformerEncoderLayer(8, 2, 32, batch_first=True)
-    with pytest.raises(npl.UsageError, match="are not of this TransformerEncoderLayer"):
+    with pytest.raises(npl.UsageError, match="do not fit this TransformerEncoderLayer"):
         npl.edit.load(tmp_path, wider, x)
     with pytest.raises(npl.UsageError, match="was moved already"):
         npl.edit.load(tmp_path, npl.move(model, x, to="pre"), x)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normplace as npl
-from normplace.edit.parts import LearnedScaling
+from normplace.edit.modules import LearnedScaling
 from normplace.placement import Placement
 
 PLACEMENTS = ("none", "pre", "post", "peri", "output", "pre-post", "lns", "layerscale")
@@ -115,7 +115,7 @@ def test_norms_move_with_their_weights():
     assert [site.name for site in report.where("removed")] == ["model.norm"]
     assert "pre -> post" in str(report)
     assert "moved       2 x stream   model.layers.*.placed.mlp_stream" in str(report)
-    assert report.to_dict()["sites"][0]["done"] == "moved"
+    assert report.to_dict()["sites"][0]["action"] == "moved"
 
 
 @pytest.mark.parametrize("name", ["llama", "written"])
@@ -318,7 +318,7 @@ def test_new_norms_are_in_the_mode_of_the_model():
         for kind in (None, "batch"):
             moved = npl.move(Batched().train(training), x, to="peri", norm=kind)
             assert {module.training for module in moved.modules()} == {training}
-            assert "running statistics are to be trained" in str(npl.edit.changes(moved))
+            assert "running statistics must be trained" in str(npl.edit.changes(moved))
 
 
 def test_timm():
@@ -387,9 +387,9 @@ class Fused(nn.Module):
         (Block(), 3, {"to": "deepnorm"}, "deepnorm scales the skip, the branch or its weights"),
         (Block(), 3, {"to": "none", "scale": "lns"}, "stands behind an input norm"),
         (nn.Linear(WIDTH, 2), 3, {"to": "pre"}, "Linear has no residual add: "),
-        (Functional(), 2, {"to": "post"}, "':layer' is written into the code of 'the model'"),
+        (Functional(), 2, {"to": "post"}, "':layer' is part of the code of 'the model'"),
         (Fused(), 2, {"to": "post"}, "part of a fused operator"),
-        (Captured(), 2, {"to": "peri"}, "a copy of Captured does not call its own modules"),
+        (Captured(), 2, {"to": "peri"}, "a copy of Captured calls modules of the original"),
         (Maps(), 4, {"to": "peri"}, "maps of more than one dimension"),
         (Fused(), 2, {"to": "peri"}, "no module returns what it adds"),
         (Fused(), 2, {"qk": "rms"}, "the model has no attention"),
@@ -416,7 +416,7 @@ def test_a_network_without_norms_needs_their_kind():
             return self.head(x + self.down(self.up(x).relu()))
 
     model, x = Bare(), torch.randn(5, 8)
-    with pytest.raises(npl.UsageError, match='say it, as in norm="rms"'):
+    with pytest.raises(npl.UsageError, match='choose a kind, as in norm="rms"'):
         npl.move(model, x, to="pre")
     moved = npl.move(model, x, to="pre", norm="rms")
     normed, gain = F.rms_norm(x, (8,), eps=1e-6), x.square().mean().sqrt()

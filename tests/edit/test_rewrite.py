@@ -149,7 +149,7 @@ def test_a_decorated_method():
 
     x, model = torch.randn(5, 8), Decorated()
     torch.testing.assert_close(npl.move(model, x, to="post")(x), expected(model, x, model.up))
-    with pytest.raises(npl.UsageError, match="take the decorator off"):
+    with pytest.raises(npl.UsageError, match="remove the decorator"):
         npl.move(Hidden(), x, to="post")
     npl.move(Hidden(), x, to="peri")  # which needs no sum
 

@@ -14,7 +14,7 @@ import normplace as npl
 from normplace.analysis.norms.find import Norm
 from normplace.edit import move_plan as planning
 from normplace.edit.verify import check_statistics
-from normplace.edit.verify_gradients import Backward, check_gradients
+from normplace.edit.verify_gradients import BackwardPass, check_gradients
 from normplace.errors import UsageError
 
 WIDTH = 8
@@ -170,7 +170,7 @@ def test_norms_that_receive_no_gradient_are_refused():
 
 def test_a_placed_norm_that_does_not_normalize_is_refused(monkeypatch):
     monkeypatch.setattr(planning.MovePlan, "verify", lambda *_: None)
-    monkeypatch.setattr(planning.NormFactory, "make", lambda *_: (nn.Identity(), ""))
+    monkeypatch.setattr(planning.NormFactory, "build", lambda *_: (nn.Identity(), ""))
     with pytest.raises(UsageError, match=r"'layers\.0\.placed\.branch_output' normalizes nothing"):
         npl.move(Stack(Block(), Block()), rows(2, 5), to="peri")
 
@@ -249,8 +249,8 @@ def test_a_wrong_backward_pass_differs_from_a_finite_difference():
     with pytest.raises(UsageError, match="differs from a finite difference, because of the backward pass of Doubled"):
         check_gradients(model, model, ((rows(2, 5),), {}), {"norm": model.norm})
     right = Stack(Block())
-    backward = Backward(right, ((rows(2, 5),), {}), {"norm": right.norm})
-    assert backward.agrees()
+    backward = BackwardPass(right, ((rows(2, 5),), {}), {"norm": right.norm})
+    assert backward.matches_finite_difference()
     assert backward.missing == set()
     assert all(parameter.grad is None for parameter in right.parameters())
 

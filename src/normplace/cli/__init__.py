@@ -182,7 +182,8 @@ def move(arguments: argparse.Namespace) -> int:
     from normplace.analysis.loading.models import from_factory
     from normplace.edit import changes
     from normplace.edit import move as moved
-    from normplace.edit.files import from_folder, save
+    from normplace.edit.files import save
+    from normplace.edit.pretrained import from_folder
 
     if (arguments.factory is None) == (arguments.hf is None):
         raise UsageError("give either package.module:factory or --hf with a folder or a configuration.")

@@ -1,4 +1,4 @@
-"""What a move changed, as frozen values."""
+"""The record of an edit: what it did to each norm and scale, and what it left alone."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from torch import nn
 from normplace.analysis.results import Audit, pattern
 
 ATTRIBUTE = "normplace_changes"
-DONE = ("kept", "moved", "added", "removed")
+"""The attribute of an edited model that holds its record."""
+ACTIONS = ("kept", "moved", "added", "removed")
 
 
 @dataclass(frozen=True)
 class Change:
-    """What became of one norm or scale.
+    """What happened to one norm or scale.
 
     Attributes:
-        done: ``kept``, ``moved`` with its weights, ``added`` or ``removed`` with its weights.
-        slot: The slot it has now, or had where it was removed; ``scale`` for a factor that is no norm.
-        name: Its module now, or before where it was removed.
-        before: Its module before, where it was moved.
-        note: How it starts, or what to know of it.
+        action: ``kept``, ``moved`` with its weights, ``added``, or ``removed`` with its weights.
+        slot: The slot it is in, or was in if it was removed; ``scale`` for a scaling module.
+        name: Its module now, or before if it was removed.
+        before: Its module before, if it was moved.
+        note: Its initial value, or a remark.
     """
 
-    done: str
+    action: str
     slot: str
     name: str
     before: str = ""
@@ -36,75 +37,80 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """All that a move did; ``str`` of it is for people.
+    """The record of a move; ``str()`` gives a readable summary.
 
     Attributes:
-        before: The placement the model had, None where there is no name for it.
-        after: The placement it has.
-        equations: One equation per distinct block it has now.
-        sites: What became of each norm and scale, in the order of the blocks.
-        bare_ends: The last blocks of streams that had no norm at their end, and get none on the way back either.
-        warnings: Matrices that a new norm makes scale-invariant and that are too small to train well as they are.
-        moves: The arguments of every move since the original model, oldest first; they are repeated when it is loaded.
-        call: The shapes of the inputs of the last move, as :func:`normplace.edit.input_spec.describe` writes them; None
-            where they cannot be described.
+        before: The placement before the move; None if it has no name.
+        after: The placement after the move; None if it has no name.
+        equations: One equation per distinct block of the moved model.
+        sites: What happened to each norm and scale, in the order of the blocks.
+        ends_without_norm: The last blocks of streams that ended without a norm; a move back adds none either.
+        warnings: Weight matrices that a new norm makes scale-invariant and that are too small to train well.
+        refused: What the move left alone, with the reason.
+        moves: The arguments of every move since the original model, oldest first; loading repeats them.
+        call: The input shapes of the last move, see :func:`normplace.edit.input_spec.describe_inputs`; None if they
+            cannot be described.
     """
 
     before: str | None
     after: str | None
     equations: tuple[str, ...]
     sites: tuple[Change, ...]
-    bare_ends: tuple[int, ...] = ()
+    ends_without_norm: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     moves: tuple[dict[str, Any], ...] = ()
     call: dict[str, Any] | None = None
 
-    def where(self, done: str) -> tuple[Change, ...]:
-        """The norms that were kept, moved, added or removed."""
-        return tuple(site for site in self.sites if site.done == done)
+    def where(self, action: str) -> tuple[Change, ...]:
+        """The norms and scales that were kept, moved, added or removed."""
+        return tuple(site for site in self.sites if site.action == action)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing changed."""
-        return all(site.done == "kept" for site in self.sites)
+        return all(site.action == "kept" for site in self.sites)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready form."""
+        """The record as JSON-ready values."""
         return asdict(self)
 
     def to_json(self) -> str:
-        """The same as text."""
+        """The record as JSON text."""
         return json.dumps(self.to_dict(), indent=1)
 
     def __str__(self) -> str:
         if self.is_empty:
             return f"nothing changed: the placement is {self.after or 'nameless'} already"
         lines = [f"{self.before or 'no named placement'} -> {self.after or 'no named placement'}", *self.equations]
-        for done in DONE:
-            lines += _rows(self.where(done))
+        for action in ACTIONS:
+            lines += _summary_lines(self.where(action))
+        lines += [f"  refused: {reason}" for reason in self.refused]
         lines += [f"  warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
 
-def _rows(sites: Sequence[Change]) -> list[str]:
-    """One line for all norms that differ only in the numbers of their names and of their notes."""
+def _summary_lines(sites: Sequence[Change]) -> list[str]:
+    """One line for all norms whose names differ only in their numbers."""
     groups: dict[tuple[str, ...], list[Change]] = {}
     for site in sites:
         groups.setdefault((site.slot, pattern(site.name), pattern(site.before)), []).append(site)
     lines = []
-    for (slot, name, before), held in groups.items():
-        came = f" from {before}" if before else ""
-        notes = {site.note: None for site in held}
-        note = next(iter(notes)) if len(notes) == 1 else f"{held[0].note} … {held[-1].note.rpartition(' ')[2]}"
-        lines.append(f"  {held[0].done:8} {len(held):4} x {slot:8} {name}{came}" + (f"  ({note})" if note else ""))
+    for (slot, name, before), group in groups.items():
+        origin = f" from {before}" if before else ""
+        first, last = group[0].note, group[-1].note
+        same = len({site.note for site in group}) == 1
+        note = first if same else f"{first} … {last.rpartition(' ')[2]}"
+        line = f"  {group[0].action:8} {len(group):4} x {slot:8} {name}{origin}"
+        lines.append(f"{line}  ({note})" if note else line)
     return lines
 
 
-def small_matrices(before: Audit, after: Audit) -> tuple[str, ...]:
-    """The audit's findings on small matrices before a norm that a move brought about.
+def small_matrix_warnings(before: Audit, after: Audit) -> tuple[str, ...]:
+    """The findings on small matrices before a norm that a move caused.
 
     Args:
-        before: The audit of the model.
+        before: The audit of the original model.
         after: The audit of the moved copy.
     """
     known = {finding.evidence for finding in before.findings}
@@ -116,5 +122,5 @@ def small_matrices(before: Audit, after: Audit) -> tuple[str, ...]:
 
 
 def changes(model: nn.Module) -> Changes:
-    """What :func:`normplace.move` did to a model; nothing for one it did not make."""
+    """The record of the last :func:`normplace.move` of a model; an empty record for other models."""
     return getattr(model, ATTRIBUTE, Changes(None, None, (), ()))

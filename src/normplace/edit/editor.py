@@ -1,4 +1,4 @@
-"""Norms and factors taken out of a model and put into it, one at a time, with a record of each."""
+"""Change a model in place: remove norms, add modules, and record every change."""
 
 from __future__ import annotations
 
@@ -7,153 +7,165 @@ from collections.abc import Iterable
 from torch import nn
 
 from normplace.analysis.results import Site
+from normplace.edit.attachments import add_placed, attach_to_input, attach_to_output, detach
 from normplace.edit.changes import Change
-from normplace.edit.model_map import ModelMap, SumRef, TensorRef, is_made
-from normplace.edit.parts import NormPlaceholder, after, before, put, take_out
-from normplace.edit.rewrite import PLACED, RewrittenMethod
+from normplace.edit.model_map import ModelMap, SumRef, TensorRef, is_outside_tree
+from normplace.edit.modules import NormPlaceholder
+from normplace.edit.rewrite import PLACED, wrap_sum
 from normplace.errors import UsageError
 
 
 class ModelEditor:
-    """Changes one model.
+    """Edits one model.
+
+    An ``add_*`` method returns the name of the added module, or None if the same tensor has such a module already, as
+    where layers share their code.
 
     Args:
         model: The model, which is changed.
-        located: Where it can be taken hold of.
+        model_map: Where its tensors can be reached.
+
+    Attributes:
+        changes: What was done so far.
+        removed: The removed norms, by the name they had.
+        placeholders: The names of the placeholders of earlier moves, by slot and block.
     """
 
-    def __init__(self, model: nn.Module, located: ModelMap) -> None:
-        self.model, self.located = model, located
-        self.record: list[Change] = []
-        self.taken: dict[str, nn.Module] = {}
-        self._held: dict[tuple[str, TensorRef | SumRef], nn.Module] = {}
+    def __init__(self, model: nn.Module, model_map: ModelMap) -> None:
+        self.model, self.model_map = model, model_map
+        self.changes: list[Change] = []
+        self.removed: dict[str, nn.Module] = {}
+        self._attached: dict[tuple[str, TensorRef | SumRef], nn.Module] = {}
         self.placeholders: dict[tuple[str, int | None], list[str]] = {}
         for path, module in model.named_modules():
             if isinstance(module, NormPlaceholder):
                 self.placeholders.setdefault((module.slot, module.block), []).append(path)
 
-    def take(self, site: Site, block: int | None) -> nn.Module:
-        """Take a norm out; what called it then passes on what it is given.
+    def record(self, action: str, slot: str, name: str, before: str = "", note: str = "") -> None:
+        """Record a change."""
+        self.changes.append(Change(action, slot, name, before, note))
+
+    def remove_norm(self, site: Site, block: int | None) -> nn.Module:
+        """Remove a norm; a placeholder takes its place.
 
         Args:
             site: The norm.
-            block: The block it belongs to, or ends the stream of.
+            block: The block it belongs to, or whose stream it ends.
 
         Raises:
             UsageError: If the norm is not a module of its own.
         """
-        if site.name in self.taken:
-            return self.taken[site.name]
-        if not site.own_module or is_made(site.name):
+        if site.name in self.removed:
+            return self.removed[site.name]
+        if not site.own_module or is_outside_tree(site.name):
             raise UsageError(
-                f"the {site.kind} norm {site.name!r} is written into the code of {site.module or 'the model'!r}, so it "
-                "cannot be taken out: make it a module of its own."
+                f"the {site.kind} norm {site.name!r} is part of the code of {site.module or 'the model'!r}, so it "
+                "cannot be removed: make it a module."
             )
         norm = self.model.get_submodule(site.name)
-        if not take_out(self.model, site.name):
-            vacant = NormPlaceholder(site.slot, block, getattr(norm, "weight", None))
-            self.model.set_submodule(site.name, vacant.train(norm.training))
-        self.taken[site.name] = norm
+        if not detach(self.model, site.name):
+            placeholder = NormPlaceholder(site.slot, block, getattr(norm, "weight", None))
+            self.model.set_submodule(site.name, placeholder.train(norm.training))
+        self.removed[site.name] = norm
         return norm
 
-    def take_factors(self, kind: type[nn.Module]) -> list[str]:
-        """Take out the factors that an earlier move put in, and return their names."""
+    def remove_scalings(self, kind: type[nn.Module]) -> list[str]:
+        """Remove the scaling modules that an earlier move added, and return their names."""
         paths = [
             path
             for path, module in self.model.named_modules()
             if isinstance(module, kind) and path.split(".")[-2:-1] == [PLACED]
         ]
         for path in paths:
-            take_out(self.model, path)
+            detach(self.model, path)
         return paths
 
-    def fill(self, slot: str, block: int | None, norm: nn.Module) -> str | None:
-        """Put a norm where one of the same slot stood before; None if there is no such place."""
+    def fill_placeholder(self, slot: str, block: int | None, norm: nn.Module) -> str | None:
+        """Put a norm in the place of a removed one of the same slot; None if there is no placeholder."""
         paths = self.placeholders.get((slot, block))
         if not paths:
             return None
         self.model.set_submodule(paths[0], norm.train(self.model.training))
         return paths.pop(0)
 
-    def before_branch(self, holds: Iterable[TensorRef], owner: str, name: str, part: nn.Module) -> str | None:
-        """Put a part on what the modules at the beginning of a branch read; None if something stands there already."""
-        fresh = [hold for hold in holds if ("before", hold) not in self._held]
-        if not fresh:
+    def add_before(self, refs: Iterable[TensorRef], owner: str, name: str, module: nn.Module) -> str | None:
+        """Pass the inputs of other modules through a module."""
+        new_refs = [ref for ref in refs if ("before", ref) not in self._attached]
+        if not new_refs:
             return None
-        path = self._put(owner, name, part)
-        for hold in fresh:
-            self._held["before", hold] = part
-            before(self.model.get_submodule(hold.module), part, hold.keys)
+        path = self._add_placed(owner, name, module)
+        for ref in new_refs:
+            self._attached["before", ref] = module
+            attach_to_input(self.model.get_submodule(ref.module), module, ref.keys)
         return path
 
-    def behind(self, hold: TensorRef, owner: str, name: str, part: nn.Module, first: bool = False) -> str | None:
-        """Put a part on what a module returns; None if something of the same kind stands there already."""
-        held = self._held.get(("behind", hold))
-        if held is not None and type(held) is type(part):
+    def add_after(self, ref: TensorRef, owner: str, name: str, module: nn.Module, first: bool = False) -> str | None:
+        """Pass the output of another module through a module.
+
+        Args:
+            ref: The output.
+            owner: The name of the module that gets the new module as a child.
+            name: The child's name.
+            module: The new module.
+            first: Run before the modules that are attached to the output already.
+        """
+        attached = self._attached.get(("after", ref))
+        if attached is not None and type(attached) is type(module):
             return None
-        self._held["behind", hold] = part
-        path = self._put(owner, name, part)
-        after(self.model.get_submodule(hold.module), part, hold.keys[0], first)
+        self._attached["after", ref] = module
+        path = self._add_placed(owner, name, module)
+        attach_to_output(self.model.get_submodule(ref.module), module, ref.keys[0], first)
         return path
 
-    def on_sum(self, place: SumRef, name: str, part: nn.Module) -> str | None:
-        """Put a part on a sum; None if something stands there already."""
-        if ("on", place) in self._held:
+    def add_to_sum(self, ref: SumRef, name: str, module: nn.Module) -> str | None:
+        """Pass a sum in the code of a module through another module."""
+        if ("sum", ref) in self._attached:
             return None
-        self._held["on", place] = part
-        path = self._put(place.module, name, part)
-        owner = self.model.get_submodule(place.module)
-        held = vars(owner).get(place.method)
-        sums = dict(held.sums) if isinstance(held, RewrittenMethod) else {}
-        keys = list(sums.get(place.position, (None,) * place.turns))
-        keys[place.turn] = path.rpartition(".")[2]
-        sums[place.position] = tuple(keys)
-        setattr(owner, place.method, RewrittenMethod(owner, place.method, sums))
+        self._attached["sum", ref] = module
+        path = self._add_placed(ref.module, name, module)
+        owner = self.model.get_submodule(ref.module)
+        wrap_sum(owner, ref.method, ref.position, path.rpartition(".")[2], ref.evaluation, ref.evaluations)
         return path
 
-    def final(self, block: int, part: nn.Module) -> str:
-        """Put a norm behind the last block of a stream, outside it.
+    def add_final(self, block: int, norm: nn.Module) -> str:
+        """Add a norm after the last block of a stream, outside the block.
 
         Raises:
-            UsageError: If the stream cannot be taken hold of there.
+            UsageError: If no code outside the block can call it.
         """
-        hold = self.located.returned(block)
-        if hold is None:
-            path = self.on_sum(self.located.sum(block), "final", part)
+        ref = self.model_map.stream_output(block)
+        if ref is None:
+            path = self.add_to_sum(self.model_map.sum(block), "final", norm)
             assert path is not None
             return path
-        parent, _, key = hold.module.rpartition(".")
+        parent, _, key = ref.module.rpartition(".")
         if not isinstance(self.model, nn.Sequential):
-            path = self.behind(hold, "", "final", part)
+            path = self.add_after(ref, "", "final", norm)
             assert path is not None
             return path
         if parent:
             raise UsageError(
-                f"a final norm has no place behind {hold.module!r} in a Sequential: wrap the model in a module."
+                f"cannot add a final norm after {ref.module!r} in a Sequential: wrap the model in a module."
             )
         steps = dict(self.model._modules)
         self.model._modules.clear()
         for name, step in steps.items():
             self.model._modules[name] = step
             if name == key:
-                self.model.add_module("final", part.train(self.model.training))
+                self.model.add_module("final", norm.train(self.model.training))
         return "final"
 
     def disable_fast_paths(self) -> None:
-        """Keep PyTorch's fused encoder layer, which knows its own two placements only, from being taken."""
+        """Disable PyTorch's fused encoder layer, which supports only two placements."""
         for module in self.model.modules():
             if isinstance(module, nn.TransformerEncoderLayer):
                 module.activation_relu_or_gelu = 0
 
-    def note(self, done: str, slot: str, name: str, before: str = "", note: str = "") -> None:
-        """Write down what was done."""
-        self.record.append(Change(done, slot, name, before, note))
-
-    def _put(self, owner: str, name: str, part: nn.Module) -> str:
-        module = self.model.get_submodule(owner)
-        if isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+    def _add_placed(self, owner: str, name: str, module: nn.Module) -> str:
+        parent = self.model.get_submodule(owner)
+        if isinstance(parent, nn.Sequential | nn.ModuleList | nn.ModuleDict):
             raise UsageError(
-                f"{owner or 'the model'!r} is a {type(module).__name__}, which would run a norm put into it as a "
-                "further step: derive it from nn.Module."
+                f"{owner or 'the model'!r} is a {type(parent).__name__}, which would run an added norm as a further "
+                "step: derive it from nn.Module."
             )
-        return f"{owner}.{PLACED}.{put(module, name, part.train(module.training))}".lstrip(".")
+        return f"{owner}.{PLACED}.{add_placed(parent, name, module.train(parent.training))}".lstrip(".")

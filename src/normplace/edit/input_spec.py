@@ -1,4 +1,4 @@
-"""The inputs of a model as a JSON-ready description, and inputs like them, so that a pass can be repeated."""
+"""Describe the inputs of a model as JSON, and draw random inputs from the description."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from torch import Tensor
 PLAIN = (str, int, float, bool, type(None))
 
 
-class Undescribed(Exception):
+class _NotDescribable(Exception):
     """A value has no description."""
 
 
-def describe(value: Any) -> Any:
-    """Shapes, dtypes and ranges of integers in place of tensors; None where something cannot be described.
+def describe_inputs(value: Any) -> Any:
+    """Replace tensors by their shape, dtype and integer range; None if a value cannot be described.
 
-    Numbers of the data itself are left out.
+    The description holds no data of the tensors.
     """
     try:
-        return _described(value)
-    except Undescribed:
+        return _describe(value)
+    except _NotDescribable:
         return None
 
 
-def _described(value: Any) -> Any:
+def _describe(value: Any) -> Any:
     if isinstance(value, Tensor):
         if value.layout is not torch.strided or value.is_complex():
-            raise Undescribed
+            raise _NotDescribable
         dtype = str(value.dtype).removeprefix("torch.")
         low, high = 0, 0
         if not value.is_floating_point() and value.numel() and not value.is_meta:
@@ -37,22 +37,22 @@ def _described(value: Any) -> Any:
     if isinstance(value, PLAIN):
         return value
     if type(value) in (list, tuple):
-        return {type(value).__name__: [_described(part) for part in value]}
+        return {type(value).__name__: [_describe(item) for item in value]}
     if type(value) is dict and all(isinstance(key, str) for key in value):
-        return {"dict": {key: _described(part) for key, part in value.items()}}
-    raise Undescribed
+        return {"dict": {key: _describe(item) for key, item in value.items()}}
+    raise _NotDescribable
 
 
-def like(described: Any, generator: torch.Generator) -> Any:
-    """Inputs as they were described: integers from the same range, other numbers drawn at random."""
-    if not isinstance(described, dict):
-        return described
-    ((kind, held),) = described.items()
+def random_inputs(description: Any, generator: torch.Generator) -> Any:
+    """Draw inputs that fit a description: integers from the same range, other numbers from a normal distribution."""
+    if not isinstance(description, dict):
+        return description
+    ((kind, content),) = description.items()
     if kind == "tensor":
-        dtype = getattr(torch, held["dtype"])
+        dtype = getattr(torch, content["dtype"])
         if dtype.is_floating_point:
-            return torch.randn(held["shape"], generator=generator).to(dtype)
-        return torch.randint(held["low"], held["high"] + 1, held["shape"], generator=generator).to(dtype)
+            return torch.randn(content["shape"], generator=generator).to(dtype)
+        return torch.randint(content["low"], content["high"] + 1, content["shape"], generator=generator).to(dtype)
     if kind == "dict":
-        return {key: like(part, generator) for key, part in held.items()}
-    return {"list": list, "tuple": tuple}[kind](like(part, generator) for part in held)
+        return {key: random_inputs(item, generator) for key, item in content.items()}
+    return {"list": list, "tuple": tuple}[kind](random_inputs(item, generator) for item in content)

@@ -1,13 +1,12 @@
-"""A topology scale beside chosen norms of an existing graph network, which is not rewritten.
+"""Insert a topology scale before or after chosen norms of an existing graph network.
 
-The scale lives in hooks of the norms, and in a ``forward`` of the copy's own around that of its class, which finds the
-graph (:mod:`normplace.edit.graph_finder` says how) and holds its factor until the call ends. So the copy is of the
-model's own class, takes its arguments, and has its parameters under their own names.
+Hooks on the norms multiply by the scale. A ``forward`` attribute on the copy wraps the forward of its class: it finds
+the graph of the call (:mod:`normplace.edit.graph_finder`) and provides its factor to the hooks until the call ends. So
+the copy has the class, the arguments and the parameter names of the model.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -17,7 +16,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.text_table import text_table
 from normplace.analysis.scale_survival.measure import centres, find_norms, names_of, rows_key
+from normplace.edit.copying import copy_model
 from normplace.edit.graph_finder import GraphFinder
 from normplace.errors import UsageError
 from normplace.models.memory import FactorMemory
@@ -26,18 +27,18 @@ from normplace.norms import MsgNorm
 from normplace.placement.scale import Gate, Scale
 
 Model = TypeVar("Model", bound=nn.Module)
-Chosen = str | nn.Module | Iterable[str | nn.Module] | Callable[[str, nn.Module], bool] | None
+NormChoice = str | nn.Module | Iterable[str | nn.Module] | Callable[[str, nn.Module], bool] | None
 
 
 @dataclass(frozen=True)
 class InsertedScale:
-    """A scale beside one norm.
+    """A scale at one norm.
 
     Args:
         name: The norm's name in the model.
         kind: Its class.
-        equation: What now stands there, with N for the norm.
-        note: What the user should know of it; empty where there is nothing to say.
+        equation: The arithmetic of norm and scale, with N for the norm.
+        note: What the norm does to the scale; empty if nothing.
     """
 
     name: str
@@ -48,64 +49,61 @@ class InsertedScale:
 
 @dataclass(frozen=True)
 class Insertions:
-    """The scales that were put into a model, in the order of its modules; ``str`` of it is for people.
+    """The scales inserted into a model, in the order of its modules; ``str()`` gives a table.
 
     Args:
-        sites: One for each norm and scale.
+        sites: One per norm and scale.
     """
 
     sites: tuple[InsertedScale, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready form."""
+        """The record as JSON-ready values."""
         return asdict(self)
 
     def __str__(self) -> str:
-        columns = [[getattr(site, field) for site in self.sites] for field in ("name", "kind", "equation", "note")]
-        widths = [max(map(len, column), default=0) for column in columns]
-        rows = zip(*columns, strict=True)
-        lines = ["  ".join(f"{word:{width}}" for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join(lines) or "no scale was inserted"
+        rows = [(site.name, site.kind, site.equation, site.note) for site in self.sites]
+        return text_table(rows[0], rows[1:]) if rows else "no scale was inserted"
 
 
 def insert(
     model: Model,
     scale: Scale,
-    after: Chosen = None,
+    after: NormChoice = None,
     *,
     gate: str | None = None,
     edges: str = "",
     batch: str = "",
     values: Tensor | None = None,
 ) -> Model:
-    """A copy of a graph network with a positive scalar per node multiplied in beside chosen norms.
+    """Return a copy of a graph network with a positive scalar per node multiplied in at chosen norms.
 
     PostDeg (arXiv 2606.14022) in any PyG model is ``insert(model, Scale("degree", power=-1))``. ``insertions`` of the
-    result says what stands where, and where the norm will divide the scalar out again; :func:`normplace.survival` says
-    beforehand which norms are worth it.
+    copy reports where the scales are, and where the norm divides the scalar out again. :func:`normplace.survival`
+    reports beforehand at which norms a scale has an effect.
 
-    The copy is called as the model is, and loads its state dict; with a gate, the gates' parameters are the only new
-    ones. It is the model's own ``forward`` that must be called: a norm reached by another method, or by activation
-    checkpointing of a part, does not know its graph unless ``values`` are given.
+    The copy is called like the model and loads its state dict; the parameters of a gate are the only new ones. Call the
+    copy itself: a norm that is reached through another method, or recomputed by activation checkpointing of a
+    submodule, does not know the graph unless ``values`` are given.
 
     Args:
-        model: Any module whose forward is given a graph; left as it is.
-        scale: What to multiply in, and on which side of the norms. Its ``slot`` is for networks built here.
-        after: The norms: a name such as ``"convs.0.norm"``, several of them, the modules themselves, or a function of
-            name and module that says yes; by default the outermost of PyTorch's, this library's and PyG's norms.
-        gate: None, or ``learned`` or ``mlp`` to train what the scalar becomes, at every norm separately.
-        edges: Name of the forward's argument that holds the edges, or ``name.attribute``; needed only where the rules
+        model: Any module whose forward receives a graph; it is not changed.
+        scale: The scalar, and the side of the norm it is on. Its ``slot`` applies only to networks built by normplace.
+        after: The norms: a name such as ``"convs.0.norm"``, several names, the modules themselves, or a predicate of
+            name and module; by default the outermost norms of PyTorch, PyG and normplace.
+        gate: None, or ``learned`` or ``mlp`` for a trained function of the scalar at every norm.
+        edges: The name of the forward argument that holds the edges, or ``name.attribute``; only needed if the rules
             of :mod:`normplace.edit.graph_finder` do not find it.
-        batch: The same for the argument that says which graph each node is in.
-        values: The scalar of every node, for a model that always sees the same graph; then no edges are looked for, and
-            the scale's source may be anything.
+        batch: The same for the argument that holds the graph of each node.
+        values: The scalar of every node, for a model that always sees the same graph. The edges are then not needed,
+            and the scale's source may have any name.
 
     Returns:
         The copy.
 
     Raises:
-        UsageError: If there is no such norm or scalar, or arguments contradict each other; and from the copy's forward
-            if the graph is not found, or a norm has not one row per node.
+        UsageError: If the norm or scalar does not exist, or arguments contradict each other; from the copy's forward if
+            it cannot find the graph, or a norm does not have one row per node.
 
     Example:
         >>> class Net(nn.Module):
@@ -119,112 +117,120 @@ def insert(
     """
     if scale.slot is not None:
         raise UsageError(
-            f"the slot {scale.slot!r} names a place of a Placement: leave it out and name norms with after."
+            f"the slot {scale.slot!r} belongs to a Placement: leave it out, and choose the norms with after."
         )
     if values is None:
         check_name(scale.source)
     elif values.ndim != 1:
-        raise UsageError(f"values must hold one number for each node, got {tuple(values.shape)}.")
-    names = _norms(model, after)
-    changed = copy.deepcopy(model)
-    insertion = _Insertion(changed, scale, GraphFinder.of(model, edges, batch), values)
+        raise UsageError(f"values must hold one number per node, got shape {tuple(values.shape)}.")
+    names = _norm_names(model, after)
+    edited = copy_model(model)
+    forward = ScaledForward(edited, scale, GraphFinder.of(model, edges, batch), values)
     for name in names:
-        insertion.add(name, changed.get_submodule(name), None if gate is None else _gate(gate, name, changed))
-    changed.forward = insertion
-    return changed
+        forward.attach(name, edited.get_submodule(name), None if gate is None else _add_gate(gate, name, edited))
+    edited.forward = forward
+    return edited
 
 
 def insertions(model: nn.Module) -> Insertions:
-    """What :func:`insert` has put into a model."""
-    sites, outer = (), model.__dict__.get("forward")
-    while isinstance(outer, _Insertion):
-        sites, outer = outer.sites + sites, outer.inner
+    """The scales that :func:`insert` put into a model."""
+    sites, forward = (), model.__dict__.get("forward")
+    while isinstance(forward, ScaledForward):
+        sites, forward = forward.sites + sites, forward.inner
     return Insertions(sites)
 
 
-class _Insertion:
-    """The forward of a model with one scale in it: the factor of the graph that is being computed, for hooks of norms.
+class ScaledForward:
+    """The forward of a model with an inserted scale. During a call it holds the factor of the call's graph.
 
-    An instance's ``forward`` rather than hooks of the model: it also ends when the model fails, and compiles with it.
+    It is an instance's ``forward`` rather than a pair of hooks, so that it ends with the call even if the model raises,
+    and compiles with the model.
+
+    Args:
+        model: The edited copy.
+        scale: The scale.
+        graph_finder: Finds the graph of a call.
+        values: The scalar of every node; None to compute it from the graph.
     """
 
-    def __init__(self, model: nn.Module, scale: Scale, call: GraphFinder, values: Tensor | None) -> None:
+    def __init__(self, model: nn.Module, scale: Scale, graph_finder: GraphFinder, values: Tensor | None) -> None:
         self.model, self.inner = model, model.__dict__.get("forward")
         self.__signature__ = inspect.signature(model.forward)
-        self.scale, self.call, self.memory = scale, call, FactorMemory()
-        # Like what the memory gives: in double precision, rounded where it is used.
-        self.fixed = None if values is None else scale.factor(values.detach().double())
-        self.factor = self.fixed
+        self.scale, self.graph_finder, self.memory = scale, graph_finder, FactorMemory()
+        # Double precision, like the factors in memory; rounded where it is used.
+        self.fixed_factor = None if values is None else scale.factor(values.detach().double())
+        self.factor = self.fixed_factor
         self.sites: tuple[InsertedScale, ...] = ()
+        # Unpickling a handle reserves its hook id, so later hooks get other ids.
         self.handles: list[Any] = []
 
-    def keep(self, handle: Any) -> None:
-        """Keep a hook handle, so that a loaded model does not reuse its hook id."""
-        self.handles.append(handle)
-
-    def add(self, name: str, norm: nn.Module, gate: str | None) -> None:
-        """Stand beside a norm."""
+    def attach(self, name: str, norm: nn.Module, gate: str | None) -> None:
+        """Register the hook that scales the input or output of a norm."""
         before = self.scale.where == "before"
         symbol = self.scale.symbol if gate is None else f"g({self.scale.symbol})"
         equation = f"N({symbol} * x)" if before else f"{symbol} * N(x)"
         self.sites += (InsertedScale(name, type(norm).__name__, equation, _note(norm) if before else ""),)
         if before:
-            hook = partial(self.on_input, name=name, gate=gate)
-            self.keep(norm.register_forward_pre_hook(hook, with_kwargs=True))
+            hook = partial(self.scale_input, name=name, gate=gate)
+            self.handles.append(norm.register_forward_pre_hook(hook, with_kwargs=True))
         else:
-            self.keep(norm.register_forward_hook(partial(self.on_result, name=name, gate=gate)))
+            hook = partial(self.scale_output, name=name, gate=gate)
+            self.handles.append(norm.register_forward_hook(hook))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns; its norms know the graph meanwhile."""
-        if self.fixed is None:
-            graph = self.call.find(args, kwargs)
+        """Call the model with the factor of its graph."""
+        if self.fixed_factor is None:
+            graph = self.graph_finder.find(args, kwargs)
             self.factor = self.memory.factor(self.scale, graph.edge_index, graph.num_nodes, graph.batch, torch.float64)
         try:
             if self.inner is not None:
                 return self.inner(*args, **kwargs)
             return type(self.model).forward(self.model, *args, **kwargs)
         finally:
-            self.factor = self.fixed
+            self.factor = self.fixed_factor
 
-    def on_input(
+    def scale_input(
         self, norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str, gate: str | None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Before a norm: scale its rows."""
+        """Forward pre-hook of a norm."""
         key = rows_key(norm, args, kwargs)
         if isinstance(key, str):
             return args, {**kwargs, key: self.scaled(kwargs[key], norm, name, gate)}
         return (*args[:key], self.scaled(args[key], norm, name, gate), *args[key + 1 :]), kwargs
 
-    def on_result(self, norm: nn.Module, args: tuple[Any, ...], result: Any, *, name: str, gate: str | None) -> Tensor:
-        """After a norm: scale what it made of them."""
-        return self.scaled(result, norm, name, gate)
+    def scale_output(
+        self, norm: nn.Module, args: tuple[Any, ...], output: Any, *, name: str, gate: str | None
+    ) -> Tensor:
+        """Forward hook of a norm."""
+        return self.scaled(output, norm, name, gate)
 
-    def scaled(self, rows: Any, norm: nn.Module, name: str, gate: str | None) -> Tensor:
-        """The rows beside a norm times the factor."""
+    def scaled(self, features: Any, norm: nn.Module, name: str, gate: str | None) -> Tensor:
+        """Multiply the features of every node by the factor."""
         factor = self.factor
         if factor is None:
             raise UsageError(
                 f"{name!r} was called outside the model's forward, where its graph is not known: call the model "
                 "itself, or insert the scale with values=."
             )
-        if not isinstance(rows, Tensor) or rows.shape[:1] != factor.shape[:1]:
-            found = f"{rows.shape[0] if rows.ndim else 1} rows" if isinstance(rows, Tensor) else type(rows).__name__
+        if not isinstance(features, Tensor) or features.shape[:1] != factor.shape[:1]:
+            is_tensor = isinstance(features, Tensor)
+            size = f"{features.shape[0] if features.ndim else 1} rows" if is_tensor else type(features).__name__
             raise UsageError(
-                f"{name!r} has {found} where the graph has {len(factor)} nodes: leave out norms that do not stand at "
+                f"{name!r} has {size} where the graph has {len(factor)} nodes: leave out norms that are not applied to "
                 "nodes, with after=."
             )
         if gate is not None:
             learned = norm.get_submodule(gate)
             factor = learned(factor.to(next(learned.parameters())))
-        return rows * factor.to(rows).view(-1, *[1] * (rows.ndim - 1))
+        return features * factor.to(features).view(-1, *[1] * (features.ndim - 1))
 
 
-def _norms(model: nn.Module, after: Chosen) -> list[str]:
-    """The names of the norms that were chosen."""
+def _norm_names(model: nn.Module, after: NormChoice) -> list[str]:
+    """The names of the chosen norms."""
     if after is None:
         names = list(find_norms(model))
         if not names:
-            raise UsageError('the model has no norm this function knows: name the modules with after="...".')
+            raise UsageError('the model has no known norm module: name the modules with after="...".')
         return names
     if isinstance(after, str | nn.Module):
         after = [after]
@@ -238,28 +244,28 @@ def _norms(model: nn.Module, after: Chosen) -> list[str]:
         if names.count(name) > 1:
             raise UsageError(f"after names {name!r} twice: insert a scale with another power instead.")
         if outer := [other for other in names if other != name and f"{name}.".startswith(f"{other}." if other else "")]:
-            raise UsageError(f"{name!r} lies inside {outer[0]!r}, so it would be scaled twice: choose one of them.")
+            raise UsageError(f"{name!r} is inside {outer[0]!r}, so it would be scaled twice: choose one of them.")
     return names
 
 
-def _gate(kind: str, name: str, model: nn.Module) -> str:
-    """Give a norm a gate of its own, as a child whose name is returned."""
+def _add_gate(kind: str, name: str, model: nn.Module) -> str:
+    """Add a gate to a norm as a child, and return the child's name."""
     norm = model.get_submodule(name)
     if isinstance(norm, nn.Sequential):
         raise UsageError(f"{name!r} is a Sequential, which would run a gate as its last step: name the norm inside it.")
     like = next((p for p in (*norm.parameters(), *model.parameters()) if p.is_floating_point()), torch.empty(0))
     number = sum(isinstance(child, Gate) for child in norm.children())
-    chosen = "scale_gate" if not number else f"scale_gate_{number + 1}"
-    norm.add_module(chosen, Gate(kind, device=like.device, dtype=like.dtype))
-    return chosen
+    child = "scale_gate" if not number else f"scale_gate_{number + 1}"
+    norm.add_module(child, Gate(kind, device=like.device, dtype=like.dtype))
+    return child
 
 
 def _note(norm: nn.Module) -> str:
-    """What becomes of a scale before a norm."""
+    """What a norm does to a scale before it."""
     if isinstance(norm, MsgNorm) or type(norm).__name__ == "MessageNorm":
-        return "the norm replaces the length of the row, so nothing of the scale is left"
+        return "the norm replaces the length of the row, so the scale has no effect"
     if centres(norm) is None:
         return ""
     eps = getattr(norm, "eps", None)
-    stated = "the machine epsilon" if eps is None else f"its eps of {eps:g}"
-    return f'the norm divides the scale out again, up to {stated}; where="after" keeps it'
+    limit = "the machine epsilon" if eps is None else f"its eps of {eps:g}"
+    return f'the norm divides the scale out again, up to {limit}; where="after" keeps it'

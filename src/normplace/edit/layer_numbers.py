@@ -1,4 +1,4 @@
-"""Which layer of its stream each residual block belongs to."""
+"""Number the layers of a model: which layer of its stream each residual block belongs to."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ from normplace.analysis.results import ResidualBlock
 
 
 class LayerNumbers:
-    """The layers of a model.
+    """The layer of every block.
 
     Args:
-        blocks: Its residual blocks.
+        blocks: The residual blocks of a model.
     """
 
     def __init__(self, blocks: Sequence[ResidualBlock]) -> None:
         self.blocks = blocks
 
+    def of(self, block: int) -> tuple[int, int]:
+        """The layer of a block, counted from 1, and the number of layers of its stream."""
+        stream = self.blocks[block].stream
+        period = self._blocks_per_layer[stream]
+        return self._positions[block] // period + 1, -(-self._lengths[stream] // period)
+
     @cached_property
-    def periods(self) -> dict[int, int]:
-        """For each stream, how many blocks make up one layer: the shortest pattern of kinds that repeats."""
-        found = {}
+    def _blocks_per_layer(self) -> dict[int, int]:
+        """For each stream the number of blocks in a layer: the shortest repeating pattern of block kinds."""
+        periods = {}
         for stream in {block.stream for block in self.blocks}:
             kinds = [block.kind for block in self.blocks if block.stream == stream]
-            lengths = [at for at in range(1, len(kinds) // 2 + 1) if len(kinds) % at == 0]
-            repeated = [at for at in lengths if kinds == kinds[:at] * (len(kinds) // at)]
-            found[stream] = repeated[0] if repeated else _one_layer(kinds)
-        return found
-
-    def of(self, block: int) -> tuple[int, int]:
-        """Which layer of its stream a block belongs to, counted from 1, and how many there are."""
-        stream, period = self.blocks[block].stream, self.periods[self.blocks[block].stream]
-        return self._steps[block] // period + 1, -(-self._lengths[stream] // period)
+            divisors = [length for length in range(1, len(kinds) // 2 + 1) if len(kinds) % length == 0]
+            repeating = [length for length in divisors if kinds == kinds[:length] * (len(kinds) // length)]
+            periods[stream] = repeating[0] if repeating else _unrepeated(kinds)
+        return periods
 
     @cached_property
     def _lengths(self) -> Counter[int]:
-        """How many blocks each stream has."""
+        """The number of blocks of each stream."""
         return Counter(block.stream for block in self.blocks)
 
     @cached_property
-    def _steps(self) -> list[int]:
-        """Which block of its stream each block is, counted from 0."""
+    def _positions(self) -> list[int]:
+        """The position of each block in its stream, counted from 0."""
         seen: Counter[int] = Counter()
-        found = []
+        positions = []
         for block in self.blocks:
-            found.append(seen[block.stream])
+            positions.append(seen[block.stream])
             seen[block.stream] += 1
-        return found
+        return positions
 
 
-def _one_layer(kinds: Sequence[str]) -> int:
-    """A stream of different kinds of blocks that does not repeat is one layer if it is short, else each is one."""
+def _unrepeated(kinds: Sequence[str]) -> int:
+    """Two or three blocks of different kinds are one layer; otherwise every block is a layer."""
     return len(kinds) if 1 < len(kinds) <= 3 and len(set(kinds)) == len(kinds) else 1

@@ -17,9 +17,10 @@ from normplace.analysis.recording.tape import Op
 from normplace.analysis.residuals.adds import ResidualAdd
 from normplace.analysis.results import ResidualBlock
 from normplace.analysis.scale_survival.taps import fresh
+from normplace.edit.attachments import Key
 from normplace.edit.capture import RmsRecorder, ValueRecorder
 from normplace.edit.layer_numbers import LayerNumbers
-from normplace.edit.parts import FixedScaling, Key, LearnedScaling
+from normplace.edit.modules import FixedScaling, LearnedScaling
 from normplace.edit.rewrite import Position, method_of, position_of
 from normplace.errors import UsageError
 
@@ -47,15 +48,15 @@ class SumRef:
         module: The module's name.
         method: The method of it that adds.
         position: Where in the source.
-        turn: Which evaluation in one call of the method, counted from 0.
-        turns: How many there are.
+        evaluation: Which evaluation in one call of the method, counted from 0.
+        evaluations: How many there are.
     """
 
     module: str
     method: str
     position: Position
-    turn: int
-    turns: int
+    evaluation: int
+    evaluations: int
 
 
 class ModelMap:
@@ -148,7 +149,7 @@ class ModelMap:
         holds = []
         for call in sorted(found):
             keys = tuple(key for key, number in self.calls[call].arguments.items() if number in stream)
-            if not keys or is_made(self.calls[call].path):
+            if not keys or is_outside_tree(self.calls[call].path):
                 raise UsageError(
                     f"a norm cannot be put before the branch of block {self._label(block)}, because "
                     f"{self.calls[call].path!r} is made in the pass or is not given the stream as an argument: keep it "
@@ -179,7 +180,7 @@ class ModelMap:
         for number in self._unscaled(value):
             for at, key in self._returned.get(number, ()):
                 path = self.calls[at].path
-                if at in above or self._width(number) != width or is_made(path):
+                if at in above or self._width(number) != width or is_outside_tree(path):
                     continue
                 if not (unscaled and path in self._factors):
                     return TensorRef(path, (key,), width)
@@ -235,14 +236,14 @@ class ModelMap:
                 found.setdefault(op.call, []).append(op)
         return found
 
-    def returned(self, block: int) -> TensorRef | None:
+    def stream_output(self, block: int) -> TensorRef | None:
         """The innermost module that is called once and returns the stream behind a block; None if only the model is."""
         residual = self.residuals(block)[-1]
         values, paths = self._behind(residual.output), Counter(call.path for call in self.calls)
         for call in self._upwards(residual.call):
             key = next((key for key, number in self.calls[call].results.items() if number in values), False)
             path = self.calls[call].path
-            if key is not False and path != "" and paths[path] == 1 and not is_made(path):
+            if key is not False and path != "" and paths[path] == 1 and not is_outside_tree(path):
                 return TensorRef(path, (key,), self._width(residual.output))
         return None
 
@@ -323,7 +324,7 @@ class ModelMap:
         )
 
     def _makes(self, path: str, node: Node) -> bool:
-        module = self.model.get_submodule(path) if path and not is_made(path) else None
+        module = self.model.get_submodule(path) if path and not is_outside_tree(path) else None
         return isinstance(module, nn.Module) and not any(True for _ in module.children()) and hasattr(module, "weight")
 
     def root_mean_squares(self, values: Sequence[int]) -> dict[int, float]:
@@ -387,7 +388,7 @@ class ModelMap:
         return label(self.blocks[block], block)
 
 
-def is_made(path: str) -> bool:
+def is_outside_tree(path: str) -> bool:
     """Whether a module is made in the pass, or held outside the tree of modules, so that it cannot be edited."""
     return "<" in path
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from normplace.analysis.results import Audit
-from normplace.edit.changes import ATTRIBUTE, Changes, changes, small_matrices
-from normplace.edit.copying import require_memory
-from normplace.edit.input_spec import describe
+from normplace.edit.changes import ATTRIBUTE, Changes, changes, small_matrix_warnings
+from normplace.edit.copying import copy_model, require_independent
+from normplace.edit.input_spec import describe_inputs
 from normplace.edit.model_map import ModelMap
 from normplace.edit.move_plan import MovePlan
-from normplace.edit.pretrained import guard
+from normplace.edit.save_guard import guard_save
 from normplace.edit.verify import require_understood, verify_numbers
 from normplace.edit.verify_gradients import check_gradients
 from normplace.errors import UsageError, unknown
@@ -81,39 +79,33 @@ def move(
     plan = MovePlan(changed, found, located, target, scale, qk, norm)
     plan.move()
     after = found
-    if any(change.done != "kept" for change in plan.editor.record):
+    if any(change.action != "kept" for change in plan.editor.changes):
         plan.editor.disable_fast_paths()
         after = _verified(model, plan, inputs, kwargs)
     step = {"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, "qk": qk, "norm": norm}
     moves = changes(model).moves + (() if after is found else (step,))
-    record = tuple(plan.editor.record)
+    record = tuple(plan.editor.changes)
     report = Changes(
-        found.placement, after.placement, after.equations, record, plan.bare_ends, small_matrices(found, after),
-        moves, describe((inputs, kwargs)),
-    )  # fmt: skip
+        before=found.placement,
+        after=after.placement,
+        equations=after.equations,
+        sites=record,
+        ends_without_norm=plan.ends_without_norm,
+        warnings=small_matrix_warnings(found, after),
+        moves=moves,
+        call=describe_inputs((inputs, kwargs)),
+    )
     setattr(changed, ATTRIBUTE, report)
     if moves:
-        guard(changed)
+        guard_save(changed)
     return changed
 
 
 def _copied(model: Model, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Model, ModelMap]:
     """A copy of the model, recorded."""
-    if all(tensor.device.type == "cpu" for tensor in model.parameters()):
-        require_memory(model, "free some, or use a smaller model or dtype", copies=1)
-    changed = copy.deepcopy(model)
-    originals, called = set(model.modules()), []
-    watch = register_module_forward_pre_hook(lambda module, _: called.append(module) if module in originals else None)
-    try:
-        located = ModelMap(changed, inputs, kwargs)
-    finally:
-        watch.remove()
-    if called:
-        raise UsageError(
-            f"a copy of {type(model).__name__} does not call its own modules, but those of the original, which "
-            "functions or objects in it hold: keep modules in the tree of modules only."
-        )
-    return changed, located
+    changed = copy_model(model)
+    with require_independent(model):
+        return changed, ModelMap(changed, inputs, kwargs)
 
 
 def _verified(model: nn.Module, plan: MovePlan, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Audit:
@@ -125,9 +117,9 @@ def _verified(model: nn.Module, plan: MovePlan, inputs: tuple[Any, ...], kwargs:
         said = str(error).removesuffix(": call the model itself first to see where.")
         raise UsageError(f"the code of {name} does not let its norms be moved so: in the copy {said}.") from error
     plan.verify(located.audit)
-    verify_numbers(located, editor.record, editor.taken)
+    verify_numbers(located, editor.changes, editor.removed)
     if not any(parameter.is_meta for parameter in editor.model.parameters()):
-        new = [change.name for change in editor.record if change.done in ("moved", "added")]
+        new = [change.name for change in editor.changes if change.action in ("moved", "added")]
         placed = {path: editor.model.get_submodule(path) for path in new}
         check_gradients(model, editor.model, (inputs, kwargs), placed)
     return located.audit

@@ -12,9 +12,9 @@ from normplace.analysis.blocks.naming import BARE
 from normplace.analysis.results import Audit, Site
 from normplace.edit.changes import changes
 from normplace.edit.editor import ModelEditor
-from normplace.edit.model_map import ModelMap, TensorRef, is_made, label
+from normplace.edit.model_map import ModelMap, TensorRef, is_outside_tree, label
+from normplace.edit.modules import FixedScaling, HeadNorm, LearnedScaling
 from normplace.edit.new_norms import NormFactory
-from normplace.edit.parts import FixedScaling, HeadNorm, LearnedScaling
 from normplace.edit.target import is_as, is_learned_alike
 from normplace.errors import UsageError
 from normplace.placement import BlockSpec, LearnedScale, Placement, Power, resolved
@@ -59,14 +59,14 @@ class MovePlan:
         self.wanted = [self._wanted(block) for block in range(len(found.blocks))]
         self.sizes: dict[int, float] = {}
         self.unscaled: set[type[nn.Module]] = set()  # kinds of factors that were taken out
-        self.bare_ends = changes(model).bare_ends or tuple(
+        self.ends_without_norm = changes(model).ends_without_norm or tuple(
             block for block in self._last_blocks() if self._is_bare(block)
         )
 
     def _templates(self, model: nn.Module) -> list[nn.Module]:
         ranked = sorted(self.found.sites, key=lambda site: site.slot not in SLOTS)
         names = [site.name for site in ranked if site.own_module and not site.slot.startswith("inner")]
-        names = [name for name in names if not is_made(name)]
+        names = [name for name in names if not is_outside_tree(name)]
         return [model.get_submodule(name) for name in names if self.located.arguments_of(name) == 1]
 
     def _wanted(self, block: int) -> BlockSpec | None:
@@ -119,13 +119,15 @@ class MovePlan:
         holds = {(block, arm): self._entries(block, arm) for block, slot in sorted(new) if slot == "input"
                  for arm in range(len(self.located.branches(block)))}  # fmt: skip
         self._take_factors()
-        norms = {key: [(site, self.editor.take(site, site.block)) for site in sites] for key, sites in freed.items()}
-        self.located.gone = set(self.editor.taken)
+        norms = {
+            key: [(site, self.editor.remove_norm(site, site.block)) for site in sites] for key, sites in freed.items()
+        }
+        self.located.gone = set(self.editor.removed)
         reused: set[str] = set()
         for block, slot, wanted in slots:
             kept = self._sites(block, slot) if (block, slot) not in freed else []
             for site in kept:
-                self.editor.note("kept", slot, site.name)
+                self.editor.record("kept", slot, site.name)
             paths = [site.name for site in kept]
             if (block, slot) in new:
                 came = norms.get((block, slot)) or norms.get((block, SUCCESSOR.get(slot, "")), [])
@@ -141,7 +143,7 @@ class MovePlan:
             for site, _ in held:
                 if site.name not in reused:
                     reused.add(site.name)
-                    self.editor.note("removed", slot, site.name, note="with its weights")
+                    self.editor.record("removed", slot, site.name, note="with its weights")
 
     def _entries(self, block: int, arm: int) -> list[TensorRef]:
         return [] if self.editor.placeholders.get(("input", block)) else self.located.entries(block, arm)
@@ -202,15 +204,15 @@ class MovePlan:
             else:
                 before, (part, note) = "", self._new(value)
             name = f"{self._branch_name(block, arm)}_{slot}"
-            path = editor.fill(slot, block, part)
+            path = editor.fill_placeholder(slot, block, part)
             if path is None and slot == "input":
-                path = editor.before_branch(holds[block, arm], owner, name, part)
+                path = editor.add_before(holds[block, arm], owner, name, part)
             elif path is None and slot == "output":
-                path = editor.behind(located.exit(block, arm, unscaled=True), owner, name, part, first=True)
+                path = editor.add_after(located.exit(block, arm, unscaled=True), owner, name, part, first=True)
             elif path is None:
-                path = editor.on_sum(located.sum(block), name, part)
+                path = editor.add_to_sum(located.sum(block), name, part)
             if path is not None:
-                editor.note("moved" if before else "added", slot, path, before, note)
+                editor.record("moved" if before else "added", slot, path, before, note)
                 paths.append(path)
         return paths
 
@@ -220,7 +222,7 @@ class MovePlan:
                 "a new norm would stand on maps of more than one dimension, where features need not be last: only "
                 "norms that are there can be moved in such a model."
             )
-        return self.maker.make(self.located.graph.values[value].shape[-1], self.sizes.get(value))
+        return self.maker.build(self.located.graph.values[value].shape[-1], self.sizes.get(value))
 
     def _branch_name(self, block: int, arm: int) -> str:
         held = self.found.blocks[block].branches[arm]
@@ -244,8 +246,8 @@ class MovePlan:
             LearnedScaling: all(is_learned_alike(layout, wanted) for layout, wanted in pairs),
         }
         for kind, stays in stay.items():
-            for path in () if stays else self.editor.take_factors(kind):
-                self.editor.note("removed", "scale", path)
+            for path in () if stays else self.editor.remove_scalings(kind):
+                self.editor.record("removed", "scale", path)
                 self.unscaled.add(kind)
 
     def _scale_input(self, block: int, wanted: BlockSpec, names: Sequence[str]) -> None:
@@ -258,10 +260,12 @@ class MovePlan:
             if ":" in name:
                 raise UsageError(f"the norm {name!r} is written into code, so nothing can be put behind it.")
             part = FixedScaling(number)
-            path = self.editor.behind(TensorRef(name, (None,), 0), owner, f"{self._branch_name(block, 0)}_factor", part)
+            path = self.editor.add_after(
+                TensorRef(name, (None,), 0), owner, f"{self._branch_name(block, 0)}_factor", part
+            )
             if path is None:
                 raise UsageError(f"{name!r} is shared by layers with different factors: give each layer its own.")
-            self.editor.note("added", "scale", path, note=f"{number:.4g}")
+            self.editor.record("added", "scale", path, note=f"{number:.4g}")
 
     def _scale_branch(self, block: int, wanted: BlockSpec) -> None:
         """Put the target's learned scale on the branches of a block."""
@@ -273,9 +277,9 @@ class MovePlan:
             shape = (hold.width,) if wanted.branch_scale.per_channel else ()
             part = LearnedScaling(shape, wanted.branch_scale.init, self.like.device, self.like.dtype)
             name = f"{self._branch_name(block, arm)}_scale"
-            path = self.editor.behind(hold, self.located.own_path(block), name, part)
+            path = self.editor.add_after(hold, self.located.own_path(block), name, part)
             if path is not None:
-                self.editor.note("added", "scale", path, note=f"starts at {wanted.branch_scale.init:g}")
+                self.editor.record("added", "scale", path, note=f"starts at {wanted.branch_scale.init:g}")
 
     def _last_blocks(self) -> list[int]:
         return [
@@ -303,16 +307,16 @@ class MovePlan:
             sites = [self.found.sites[at] for at in self.located.final_norms(block)]
             if self.target is not None and self.target.final:
                 for site in sites:
-                    self.editor.note("kept", "final", site.name)
+                    self.editor.record("kept", "final", site.name)
                 vacant = bool(self.editor.placeholders.get(("final", block)))
-                if not sites and (vacant or (block not in self.bare_ends and self.located.has_head(block))):
+                if not sites and (vacant or (block not in self.ends_without_norm and self.located.has_head(block))):
                     part, note = self._new(self._end(block))
-                    path = self.editor.fill("final", block, part) or self.editor.final(block, part)
-                    self.editor.note("added", "final", path, note=note)
+                    path = self.editor.fill_placeholder("final", block, part) or self.editor.add_final(block, part)
+                    self.editor.record("added", "final", path, note=note)
             else:
                 for site in sites:
-                    self.editor.take(site, block)
-                    self.editor.note("removed", "final", site.name, note="with its weights")
+                    self.editor.remove_norm(site, block)
+                    self.editor.record("removed", "final", site.name, note="with its weights")
 
     def _heads(self) -> list[tuple[str, TensorRef, int, int]]:
         """For all attention without norms on queries and keys: the letter, what makes it, its value, a head's size."""
@@ -334,11 +338,11 @@ class MovePlan:
     def _norm_heads(self, heads: Iterable[tuple[str, TensorRef, int, int]]) -> None:
         maker = NormFactory(self.qk, (), self.like)
         for letter, hold, value, size in heads:
-            norm, note = maker.make(size, self.sizes.get(value))
+            norm, note = maker.build(size, self.sizes.get(value))
             owner = hold.module.rpartition(".")[0]
-            path = self.editor.behind(hold, owner, f"{letter}_norm", HeadNorm(norm, size))
+            path = self.editor.add_after(hold, owner, f"{letter}_norm", HeadNorm(norm, size))
             if path is not None:
-                self.editor.note("added", f"inner.{letter}", path, note=note)
+                self.editor.record("added", f"inner.{letter}", path, note=note)
 
     def verify(self, after: Audit) -> None:
         """Compare the audit of the moved model with what was asked for.
@@ -347,8 +351,8 @@ class MovePlan:
             UsageError: If a block is not so.
         """
         used = {site.name for site in after.sites}
-        for change in self.editor.record:
-            if change.slot in (*SLOTS, "final") and change.done != "removed" and change.name not in used:
+        for change in self.editor.changes:
+            if change.slot in (*SLOTS, "final") and change.action != "removed" and change.name not in used:
                 raise UsageError(
                     f"after the move {change.name!r} is not called as it should be: the code around it does not let "
                     "its norms be moved so."

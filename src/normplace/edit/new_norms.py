@@ -1,4 +1,4 @@
-"""Norms that were not there before, of the model's own kind, started so that they change its function least."""
+"""Build the norms that an edit adds, with a gain that changes the model's function least."""
 
 from __future__ import annotations
 
@@ -11,51 +11,50 @@ from torch import Tensor, nn
 from normplace.errors import UsageError
 from normplace.norms import build_norm
 
-PROBES = 64
+PROBE_ROWS = 64
 
 
 class NormFactory:
-    """Makes norms.
+    """Builds norms of one kind.
 
     Args:
-        norm: A name of :data:`normplace.norms.NORMS` that decides the kind; None to copy those of the model.
-        templates: Norm modules of the model that take one tensor, the most suitable first.
-        like: A parameter whose dtype and device new norms have.
+        norm: A name of :data:`normplace.norms.NORMS`; None to copy a norm of the model.
+        templates: Norm modules of the model that take one tensor, the preferred one first.
+        like: A parameter with the dtype and device of new norms.
     """
 
     def __init__(self, norm: str | None, templates: Iterable[nn.Module], like: Tensor) -> None:
         self.norm, self.templates, self.like = norm, list(templates), like
 
-    def make(self, width: int, size: float | None) -> tuple[nn.Module, str]:
-        """A norm over ``width`` features, and a note on how it starts.
+    def build(self, width: int, rms: float | None) -> tuple[nn.Module, str]:
+        """Build a norm, and describe its initial gain.
 
         Args:
-            width: How many features.
-            size: The root mean square its result shall have; None if that was not measured.
+            width: The number of features.
+            rms: The root mean square that its output gets; None if it was not measured.
 
         Raises:
-            UsageError: If there is nothing to take the kind from.
+            UsageError: If no kind was named and the model has no norm of this width.
         """
-        made = self._new(width)
-        return made, _start(made, width, size)
+        norm = self._build(width)
+        return norm, _set_gain(norm, width, rms)
 
-    def _new(self, width: int) -> nn.Module:
+    def _build(self, width: int) -> nn.Module:
         if self.norm is not None:
             return build_norm(self.norm, width).to(device=self.like.device, dtype=self.like.dtype)
         for template in self.templates:
             if _width(template) == width:
-                made = copy.deepcopy(template)
-                for hooks in (made._forward_hooks, made._forward_pre_hooks):
+                norm = copy.deepcopy(template)
+                for hooks in (norm._forward_hooks, norm._forward_pre_hooks):
                     hooks.clear()
-                if callable(reset := getattr(made, "reset_parameters", None)):
+                if callable(reset := getattr(norm, "reset_parameters", None)):
                     reset()
-                return made
-        raise UsageError(
-            f'the model has no norm over {width} features to take the kind of a new one from: say it, as in norm="rms".'
-        )
+                return norm
+        raise UsageError(f'the model has no norm over {width} features to copy: choose a kind, as in norm="rms".')
 
 
 def _width(norm: nn.Module) -> int | None:
+    """The number of features of a norm; None if it is not clear."""
     sizes = {parameter.numel() for parameter in norm.parameters()}
     shape = getattr(norm, "normalized_shape", None)
     if isinstance(shape, tuple) and len(shape) == 1:
@@ -64,10 +63,10 @@ def _width(norm: nn.Module) -> int | None:
 
 
 @torch.no_grad()
-def _start(norm: nn.Module, width: int, size: float | None) -> str:
-    """Give a norm the one gain with which its result has the size asked for.
+def _set_gain(norm: nn.Module, width: int, rms: float | None) -> str:
+    """Set one gain for all features so that the output has the given root mean square, and describe it.
 
-    The result is linear in the gain, which some norms keep as what they add to one: two gains tell which line it is.
+    The output is linear in the gain. Some norms store the gain minus one, so the line is fitted through two gains.
     """
     gain, shift = getattr(norm, "weight", None), getattr(norm, "bias", None)
     if not isinstance(gain, Tensor) or gain.is_meta:
@@ -76,16 +75,16 @@ def _start(norm: nn.Module, width: int, size: float | None) -> str:
         shift.zero_()
     if getattr(norm, "running_var", None) is not None:
         gain.fill_(1.0)
-        return "gain 1; its running statistics are to be trained"
+        return "gain 1; its running statistics must be trained"
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(PROBES, width, generator=generator).to(gain)
-    sizes = []
+    probe = torch.randn(PROBE_ROWS, width, generator=generator).to(gain)
+    probe_rms = []
     for number in (0.0, 1.0):
         gain.fill_(number)
-        sizes.append(norm(rows).double().square().mean().sqrt().item())
-    if size is None or not size > 0:
-        gain.fill_(float(sizes[0] < sizes[1] / 4))  # a gain kept as what is added to one starts at zero
+        probe_rms.append(norm(probe).double().square().mean().sqrt().item())
+    if rms is None or not rms > 0:
+        gain.fill_(float(probe_rms[0] < probe_rms[1] / 4))  # a stored gain minus one starts at zero
         return "gain not measured: 1"
-    number = (size - sizes[0]) / (sizes[1] - sizes[0])
+    number = (rms - probe_rms[0]) / (probe_rms[1] - probe_rms[0])
     gain.fill_(number)
     return f"measured gain {number:.3g}"

@@ -37,15 +37,15 @@ def verify_numbers(located: ModelMap, record: Sequence[Change], removed: Mapping
     Raises:
         UsageError: If a check fails, with the module's name.
     """
-    placed = {change.name: change for change in record if change.done != "removed" and change.slot != "scale"}
-    check_gone(located.model, removed, [change.name for change in record if change.done == "removed"])
+    placed = {change.name: change for change in record if change.action != "removed" and change.slot != "scale"}
+    check_gone(located.model, removed, [change.name for change in record if change.action == "removed"])
     pairs = [
         (norm, site, placed[name])
         for norm, site in zip(located.norms, located.audit.sites, strict=True)
         for name in _parents(site.name) & placed.keys()
     ]
-    new = [(norm, site, change) for norm, site, change in pairs if change.done != "kept"]
-    idle = {name for name, change in placed.items() if change.done != "kept"} - {change.name for *_, change in new}
+    new = [(norm, site, change) for norm, site, change in pairs if change.action != "kept"]
+    idle = {name for name, change in placed.items() if change.action != "kept"} - {change.name for *_, change in new}
     for name in sorted(idle):
         raise UsageError(f"after the move {name!r} normalizes nothing, so the move is refused: check its code.")
     streams = [(norm, _summing_block(located, norm, change)) for norm, _, change in new if change.slot == "stream"]

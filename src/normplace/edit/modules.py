@@ -1,0 +1,97 @@
+"""The modules that an edit adds to a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class NormPlaceholder(nn.Module):
+    """Identity placeholder for a removed norm; a later move can fill it again.
+
+    Args:
+        slot: The slot of the removed norm.
+        block: The index of its block, or of the block whose stream it ended.
+        like: The gain of the removed norm. Some forward code reads ``norm.weight.dtype``, so an empty buffer keeps it.
+    """
+
+    def __init__(self, slot: str, block: int | None, like: Tensor | None = None) -> None:
+        super().__init__()
+        self.slot, self.block = slot, block
+        if like is not None:
+            self.register_buffer("weight", like.new_empty(0, requires_grad=False), persistent=False)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the first argument."""
+        return args[0] if args else next(iter(kwargs.values()))
+
+    def extra_repr(self) -> str:
+        """Describe the removed norm."""
+        return self.slot if self.block is None else f"{self.slot} of block {self.block}"
+
+
+class LearnedScaling(nn.Module):
+    """Learned multiplier of a branch output: one number per channel (LayerScale), or a single number.
+
+    Args:
+        shape: Shape of the multiplier.
+        init: Its initial value.
+        device: Its device.
+        dtype: Its dtype.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        init: float,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full(shape, init, device=device, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale the branch output."""
+        return x * self.weight.to(x.dtype)
+
+
+class FixedScaling(nn.Module):
+    """Fixed multiplier.
+
+    A buffer holds it too, so the state dict of a scaled model does not load into an unscaled one.
+
+    Args:
+        factor: The multiplier.
+    """
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+        self.register_buffer("number", torch.tensor(factor, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale the input."""
+        return x * self.factor
+
+    def extra_repr(self) -> str:
+        """Show the multiplier."""
+        return f"{self.factor:.6g}"
+
+
+class HeadNorm(nn.Module):
+    """Norm over the features of each attention head, applied to the concatenated heads.
+
+    Args:
+        norm: A norm over the features of one head.
+        size: The number of features per head.
+    """
+
+    def __init__(self, norm: nn.Module, size: int) -> None:
+        super().__init__()
+        self.norm, self.size = norm, size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize every head."""
+        return self.norm(x.unflatten(-1, (-1, self.size))).flatten(-2)
