@@ -85,7 +85,7 @@ MISTAKES = [
     ),
     (lambda: found(Net(), X, EDGES, names=("", "member")), "batch='member' does not match"),
     (lambda: found(OneObject(), DATA, names=("batch.links", "")), "edges='batch.links' does not match"),
-    (lambda: found(Net(), X, torch.eye(5).to_sparse()), "another layout than 2 × E"),
+    (lambda: found(Net(), X, torch.eye(5).to_sparse()), "not a dense 2 × E tensor"),
     (lambda: found(Net(), X, [[0], [1]]), "the edges are a list"),
     (lambda: found(Net(), X, EDGES, names=("", BATCH)), "batch is the name of an argument, not a Tensor"),
 ]

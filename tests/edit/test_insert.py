@@ -269,7 +269,7 @@ def test_what_cannot_be_done_is_said():
         return str(caught.value)
 
     assert "did you mean 'degree'" in complaint(lambda: insert(net, Scale("dgree")))
-    assert "leave it out and name norms" in complaint(lambda: insert(net, Scale("degree", slot="final")))
+    assert "leave it out, and choose the norms" in complaint(lambda: insert(net, Scale("degree", slot="final")))
     assert "did you mean 'norm'" in complaint(lambda: insert(net, scale, after="norms"))
     assert "chooses no module" in complaint(lambda: insert(net, scale, after=lambda *_: False))
     assert "names 'norm' twice" in complaint(lambda: insert(net, scale, after=["norm", net.norm]))
@@ -279,7 +279,7 @@ def test_what_cannot_be_done_is_said():
     assert "did you mean 'learned'" in complaint(lambda: insert(net, scale, gate="lerned"))
     wrapped = nn.Sequential(nn.Sequential(nn.LayerNorm(3)))
     assert "name the norm inside it" in complaint(lambda: insert(wrapped, scale, after="0", gate="mlp"))
-    assert "one number for each node, got (7, 2)" in complaint(lambda: insert(net, scale, values=torch.ones(NODES, 2)))
+    assert "one number per node, got shape (7, 2)" in complaint(lambda: insert(net, scale, values=torch.ones(NODES, 2)))
     assert "must be positive" in complaint(lambda: insert(net, scale, values=torch.zeros(NODES)))
     assert "no argument holds the edges" in complaint(lambda: insert(WithData().double(), scale)(SimpleNamespace(x=x)))
     assert "7 rows where the graph has 5 nodes" in complaint(lambda: insert(net, scale, values=torch.ones(5))(x, EDGES))
