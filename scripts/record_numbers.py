@@ -20,7 +20,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +222,14 @@ def record(path: Path, parts: Sequence[str]) -> None:
     path.write_text(json.dumps(entries, indent=1, default=str))
 
 
+def renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """A value with the keys of its dictionaries renamed; a renamed key replaces one that has the new name already."""
+    if isinstance(value, dict):
+        ordered = sorted(value.items(), key=lambda entry: entry[0] in names)
+        return {names.get(key, key): renamed(item, names) for key, item in ordered}
+    return [renamed(item, names) for item in value] if isinstance(value, list) else value
+
+
 def differences(old: Any, new: Any, where: str) -> Iterator[str]:
     """Every place where two values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
@@ -256,6 +264,7 @@ def main() -> int:
     parser.add_argument("action", choices=["record", "compare", "compare-trials", "triton"])
     parser.add_argument("paths", type=Path, nargs="*")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="default: all")
+    parser.add_argument("--renamed", nargs="+", default=[], metavar="OLD=NEW", help="keys of the old record to rename")
     options = parser.parse_args()
     if options.action == "triton":
         print(json.dumps(dict(ops(TRITON))))
@@ -267,14 +276,15 @@ def main() -> int:
     old, new = (read(path) for path in options.paths)
     if options.action == "compare":
         old, new = ({part: entries[part] for part in options.parts} for entries in (old, new))
-    found = list(differences(old, new, ""))
-    print(*found[:40], sep="\n")
+    old = renamed(old, dict(pair.split("=") for pair in options.renamed))
+    different = list(differences(old, new, ""))
+    print(*different[:40], sep="\n")
     counts = [
         len(entries) if options.action == "compare-trials" else sum(map(len, entries.values()))
         for entries in (old, new)
     ]
-    print(f"{counts[0]} old entries, {counts[1]} new entries, {len(found)} differences")
-    return int(bool(found))
+    print(f"{counts[0]} old entries, {counts[1]} new entries, {len(different)} differences")
+    return int(bool(different))
 
 
 if __name__ == "__main__":
