@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from normplace.lab.studies import STUDIES, committed_results
-from normplace.lab.studies.postdeg.claims.gains import RANDOM_ORDER
+from normplace.lab.studies.postdeg.measures import RANDOM_ORDER
 from normplace.lab.trials.claims import Judgement, State, SuccessfulLines, Verdict, judge
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.runner import recorded_run

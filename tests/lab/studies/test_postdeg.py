@@ -14,8 +14,8 @@ from normplace import UsageError
 from normplace.lab.report.charts import render_chart
 from normplace.lab.studies.postdeg import STUDY, selection, topologies
 from normplace.lab.studies.postdeg.claims import CLAIMS
-from normplace.lab.studies.postdeg.claims.gains import RANDOM_ORDER, cell, gain, share_kept, wins
 from normplace.lab.studies.postdeg.figures import figures
+from normplace.lab.studies.postdeg.measures import RANDOM_ORDER, cell, gain, share_of_gain, wins
 from normplace.lab.studies.postdeg.selection import SelectionTrial
 from normplace.lab.studies.postdeg.topologies import TopologyTrial
 from normplace.lab.tasks.selection import barabasi_albert, mixed_graphs, random_order
@@ -106,14 +106,14 @@ def test_the_scale_stands_where_the_trial_says():
 def test_gains_are_relative_paired_and_turned_towards_better():
     backbone = {"slot": "none"}
     lines = made_up("dismantling", [0.4, 0.5], slot="none") + made_up("dismantling", [0.2, 0.6])
-    assert gain(lines, "dismantling", {}, backbone) == pytest.approx({0: 0.5, 1: -0.2})
-    assert wins(lines, "dismantling", {}, backbone) == {0: 1.0, 1: 0.0}
+    assert gain("dismantling", {}, backbone)(lines) == pytest.approx({0: 0.5, 1: -0.2})
+    assert wins("dismantling", {}, backbone)(lines) == {0: 1.0, 1: 0.0}
     lines += made_up("influence", [0.4, 0.5], slot="none") + made_up("influence", [0.6, 0.5])
     lines += made_up("influence", [0.4, 0.55], slot="before")
-    assert gain(lines, "influence", {}, backbone) == pytest.approx({0: 0.5, 1: 0.0})
+    assert gain("influence", {}, backbone)(lines) == pytest.approx({0: 0.5, 1: 0.0})
     # PostDeg's mean gain is 0.25; the control's gains are 0 and 0.1.
-    assert share_kept(lines, "influence", {"slot": "before"}, backbone) == pytest.approx({0: 0.0, 1: 0.4})
-    assert share_kept([], "influence", {"slot": "before"}, backbone) == {}
+    assert share_of_gain("influence", {"slot": "before"}, backbone)(lines) == pytest.approx({0: 0.0, 1: 0.4})
+    assert share_of_gain("influence", {"slot": "before"}, backbone)([]) == {}
 
 
 def test_a_cell_names_all_that_tells_policies_apart():
@@ -163,7 +163,7 @@ def test_every_method_orders_real_graphs(real_graphs, task, method):
 
 def test_a_missing_graph_is_named(real_graphs):
     trial = TopologyTrial("dismantling", "degree", 0, graphs=("advogato", "cit-HepPh"))
-    assert "the graph cit-HepPh is not here" in (topologies.ready(trial) or "")
+    assert "the graph cit-HepPh is missing" in (topologies.ready(trial) or "")
     with pytest.raises(UsageError, match="unknown method 'corhd': did you mean 'corehd'"):
         TopologyTrial("dismantling", "corhd", 0)
 

@@ -103,7 +103,7 @@ def test_without_data_a_trial_says_so(own, tmp_path):
         ({"where": "afer"}, "did you mean 'after'"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"table": ""}, "set table to its path"),
-        ({"model": "lightgcn", "where": "after"}, "no norm for a scale to stand beside"),
+        ({"model": "lightgcn", "where": "after"}, "LightGCN has no norm"),
     ],
 )
 def test_bad_settings(change, sentence, own):

@@ -14,8 +14,8 @@ from normplace import UsageError
 from normplace.lab.studies.postdeg import social
 from normplace.lab.studies.postdeg.claims.social import CLAIMS
 from normplace.lab.studies.postdeg.figures.social import figures
-from normplace.lab.studies.postdeg.selection import AGGREGATIONS
-from normplace.lab.studies.postdeg.social import PART, SLOTS, SocialTrial, thinned
+from normplace.lab.studies.postdeg.networks import AGGREGATIONS
+from normplace.lab.studies.postdeg.social import PART, SLOTS, SocialTrial, sample_edges
 from normplace.lab.tasks.graphs.labelled import load_labelled
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.config import config_dict
@@ -96,11 +96,11 @@ def test_thinning_keeps_whole_edges():
     edges = torch.from_numpy(fields["edges"]).T
     edges = edges[:, edges[0] != edges[1]]
     edges = torch.unique(torch.cat([edges, edges.flip(0)], 1), dim=1)
-    kept = thinned(edges, 0.5)
+    kept = sample_edges(edges, 0.5)
     pairs = set(map(tuple, kept.T.tolist()))
     assert len(pairs) == kept.shape[1] == 2 * round(0.5 * edges.shape[1] / 2)
     assert pairs <= set(map(tuple, edges.T.tolist())) and pairs == {(b, a) for a, b in pairs}
-    assert torch.equal(kept, thinned(edges, 0.5)) and thinned(edges, 1.0) is edges
+    assert torch.equal(kept, sample_edges(edges, 0.5)) and sample_edges(edges, 1.0) is edges
 
 
 def test_what_is_missing_is_said(pyg, small, monkeypatch):
@@ -108,7 +108,7 @@ def test_what_is_missing_is_said(pyg, small, monkeypatch):
     assert "put tolokers.npz into the folder NORMPLACE_DATA" in str(PART.ready(SocialTrial("sum", "none", 0)))
     assert "there is no file 'gone.npz'" in str(PART.ready(replace(small, path="gone.npz")))
     monkeypatch.setitem(sys.modules, "torch_geometric.nn", None)
-    assert PART.ready(small) == "the study's convolutions are PyG's: pip install 'normplace[graphs]'."
+    assert PART.ready(small) == "this study uses PyG's convolutions: pip install 'normplace[graphs]'."
 
 
 def test_bad_settings(pyg, small):
@@ -116,7 +116,7 @@ def test_bad_settings(pyg, small):
         ({"aggregation": "max"}, "unknown aggregation 'max'"),
         ({"slot": "aftr"}, "did you mean 'after'"),
         ({"epochs": 0}, "epochs must be at least 1"),
-        ({"width": 6}, "multiple of 4"),
+        ({"width": 6}, "multiple of the 4"),
         ({"share": 0.0}, "share must be above 0"),
     ):
         with pytest.raises(UsageError, match=sentence):
@@ -166,7 +166,7 @@ def test_figures_show_the_means_and_can_be_drawn():
     assert figures([]) == [] and len({figure.title for figure in made}) == 3
     scores = {(row["aggregation"], row["scale"]): row["value"] for row in made[0].rows}
     assert scores["sum", SLOTS["after"]] == pytest.approx(0.722)
-    assert "has 0.500" in made[0].caption
+    assert "ROC-AUC of 0.500" in made[0].caption
     assert {row["scale"] for row in made[2].rows} == {SLOTS["before"], SLOTS["after"]}
     pytest.importorskip("vl_convert", reason="vl-convert draws the charts")
     from normplace.lab.report.charts import render_chart

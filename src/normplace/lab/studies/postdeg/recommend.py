@@ -1,7 +1,7 @@
-"""Recommendation: does a degree scale beside the norm of a graph network change the ranking of items?
+"""Recommendation: does a degree scale before or after the norm of a graph network change the ranking of items?
 
-The paper names other tasks; this one is ours, chosen because an item's degree is its popularity, which a ranking can
-use, and because LightGCN (arXiv 2002.02126) gives a published row to check the protocol against.
+The paper does not test this task. We chose it because an item's degree is its popularity, which matters for ranking,
+and because LightGCN (arXiv 2002.02126) has published scores to check the protocol against.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ DATASETS = ("gowalla", "movielens", "own")
 MODELS = ("lightgcn", "normalized")
 SIDES = ("none", "before", "after")
 TOP = 20
-# How often the test items are looked at, for the figure of the training; the last look is after the last epoch.
-LOOKS = 4
+EVALUATIONS = 4
+"""Evaluations during training, at equal distances; the last is after the last epoch."""
 
 Fields = Mapping[str, Any]
 LIGHTGCN: Fields = {"model": "lightgcn", "norm": "none", "placement": "none"}
@@ -61,7 +61,7 @@ CELLS: Mapping[str, Fields] = {
     "RMSNorm, d^-1/2 before": {**RMS, **BEFORE, "depth": 3},
     "RMSNorm, d^-1/2 after": {**RMS, **AFTER, "depth": 3},
 }
-"""The variants by name; d is the degree."""
+"""Configuration of each variant by name; d is the degree."""
 
 
 @dataclass(frozen=True)
@@ -71,22 +71,22 @@ class RecommendTrial:
     Args:
         dataset: ``gowalla`` in LightGCN's split, ``movielens`` split by the seed, or ``own``: the file ``table``.
         model: ``lightgcn``, or ``normalized``: residual blocks around the same propagation.
-        seed: Of the split where it is random, the initial table and the triples.
-        norm: Of the normalized network: ``layer``, ``rms`` or any other.
-        placement: Where its norms stand.
-        where: Side of the norm on which the scale stands, or ``none``.
-        power: What the scalar is raised to.
+        seed: Random seed of the split (where it is random), the initial embeddings and the sampled triples.
+        norm: Norm of the normalized network: ``layer``, ``rms`` or any other.
+        placement: Placement of its norms.
+        where: Side of the norm that the scale is on, or ``none``.
+        power: Exponent of the scalar.
         source: The scalar: ``degree`` or another of :func:`normplace.models.topology`.
-        depth: How often rows are propagated.
-        dim: Width of the table.
-        epochs: How many; the last one's model is scored.
-        batch_size: Triples in a step.
-        learning_rate: Adam's.
-        l2: Weight of the penalty on the table's rows in a batch.
-        schedule: Of the learning rate, ``constant`` or ``linear``.
-        cuda_graph: Replay recorded steps, on a GPU.
-        table: The data file; by default one is looked for, then downloaded. For ``own`` an ``.npz`` file.
-        device: Where to train: ``auto``, ``cpu`` or ``cuda``.
+        depth: Number of propagation layers.
+        dim: Width of the embeddings.
+        epochs: Number of epochs; the final model is scored.
+        batch_size: Triples per step.
+        learning_rate: Adam's learning rate.
+        l2: Weight of the L2 penalty on the embeddings in a batch.
+        schedule: Learning rate schedule, ``constant`` or ``linear``.
+        cuda_graph: Whether to replay training steps as a CUDA graph.
+        table: Path of the data file; if empty, the file is searched for, then downloaded. An ``.npz`` file for ``own``.
+        device: Device to train on: ``auto``, ``cpu`` or ``cuda``.
     """
 
     dataset: str
@@ -117,7 +117,7 @@ class RecommendTrial:
         if self.dataset == "own" and not self.table:
             raise UsageError("dataset 'own' is read from a file: set table to its path.")
         if self.model == "lightgcn" and self.where != "none":
-            raise UsageError("LightGCN has no norm for a scale to stand beside: set where=none.")
+            raise UsageError("LightGCN has no norm, so it cannot have a scale: set where=none.")
 
 
 MOVIELENS: Fields = {"dataset": "movielens", "batch_size": 4096, "learning_rate": 0.05, "schedule": "linear"}
@@ -125,7 +125,7 @@ GOWALLA: Fields = {"dataset": "gowalla", "schedule": "linear", "cuda_graph": Tru
 
 
 def _size(scale: str, cell: Fields) -> Fields:
-    """How long a cell is trained and in what steps; all ours."""
+    """Data set, epochs, batch size and learning rate of a cell; all are our choices."""
     if scale == "smoke":
         return {**MOVIELENS, "epochs": 1, "dim": 8}
     if scale == "laptop":
@@ -138,7 +138,7 @@ def _size(scale: str, cell: Fields) -> Fields:
 
 
 def plan(scale: str) -> Iterator[RecommendTrial]:
-    """Gowalla at ``full``, MovieLens below; at ``full`` all networks with a norm share one budget."""
+    """Gowalla at ``full``, MovieLens below; all networks with a norm have the same training budget."""
     for seed in range(2 if scale == "smoke" else 5):
         for cell in CELLS.values():
             if scale == "full" or cell["depth"] > 1:
@@ -146,23 +146,23 @@ def plan(scale: str) -> Iterator[RecommendTrial]:
 
 
 def load(trial: RecommendTrial) -> Interactions:
-    """The data of a trial."""
+    """Load the data of a trial."""
     if trial.dataset == "own":
         return read_array_split(Path(trial.table))
     return load_gowalla(trial.table) if trial.dataset == "gowalla" else load_movielens(trial.seed, trial.table)
 
 
 def ready(trial: RecommendTrial) -> str | None:
-    """Why the trial cannot run here, if so: the data are missing, or a GPU."""
+    """Why the trial cannot run: the data or a GPU is missing; None if it can."""
     if trial.cuda_graph and not torch.cuda.is_available():
-        return "it replays CUDA graphs, and no CUDA device answers here: set cuda_graph=False."
+        return "it replays CUDA graphs, but no CUDA device is available: set cuda_graph=False."
     if trial.dataset == "own":
         return None if Path(trial.table).is_file() else f"there is no file {trial.table!r}: check the path."
     return unavailable_reason(load_gowalla if trial.dataset == "gowalla" else load_ratings, trial.table)
 
 
 def relative(source: str, interactions: Interactions) -> Tensor:
-    """The scalar of every node over its geometric mean, so that a power of it leaves the scores' mean size alone."""
+    """The scalar of every node divided by its geometric mean, so that its powers keep the scale of the scores."""
     values = topology(source, interactions.edges, interactions.num_nodes)
     return (values / values.log().mean().exp()).float()
 
@@ -170,7 +170,7 @@ def relative(source: str, interactions: Interactions) -> Tensor:
 def build(
     trial: RecommendTrial, interactions: Interactions, generator: torch.Generator
 ) -> tuple[nn.Module, Callable[[], Tensor]]:
-    """The trial's network, and what gives its rows of all nodes, on the device of the interactions."""
+    """The trial's network, and a function that returns the embeddings of all nodes."""
     counts, device = (interactions.num_users, interactions.num_items), interactions.train.device
     adjacency = Adjacency(interactions.edges, interactions.num_nodes)
     if trial.model == "lightgcn":
@@ -185,18 +185,18 @@ def build(
 
 
 def run(trial: RecommendTrial) -> Outcome:
-    """Train for the given epochs, then rank all items for every user."""
+    """Train, then rank all items for every user."""
     device = pick_device(trial.device)
     interactions = load(trial).to(device)
     model, represent = build(trial, interactions, torch.Generator().manual_seed(trial.seed))
     draws = torch.Generator(device).manual_seed(trial.seed)
-    looks = {math.ceil(trial.epochs * n / LOOKS) for n in range(1, LOOKS + 1)}
-    seen: dict[int, RankingScore] = {}
+    evaluated = {math.ceil(trial.epochs * n / EVALUATIONS) for n in range(1, EVALUATIONS + 1)}
+    scores: dict[int, RankingScore] = {}
 
-    def look(epoch: int) -> None:
-        if epoch in looks:
-            users, items = _rows(represent, interactions)
-            seen[epoch] = rank_all(users, items, interactions, TOP)
+    def evaluate(epoch: int) -> None:
+        if epoch in evaluated:
+            users, items = _embeddings(represent, interactions)
+            scores[epoch] = rank_all(users, items, interactions, TOP)
 
     loss = fit_bpr(
         model,
@@ -209,29 +209,31 @@ def run(trial: RecommendTrial) -> Outcome:
         l2=trial.l2,
         schedule=trial.schedule,
         cuda_graph=trial.cuda_graph,
-        watch=look,
+        watch=evaluate,
     )
-    final = seen[trial.epochs]
-    slope = length_slope(_rows(represent, interactions)[1], relative("degree", interactions)[interactions.num_users :])
+    final = scores[trial.epochs]
+    slope = length_slope(
+        _embeddings(represent, interactions)[1], relative("degree", interactions)[interactions.num_users :]
+    )
     return Outcome(
         metrics={"recall": final.recall, "ndcg": final.ndcg, "loss": loss, "length_slope": slope},
         series={
-            "epoch": [float(epoch) for epoch in seen],
-            "recall": [score.recall for score in seen.values()],
-            "ndcg": [score.ndcg for score in seen.values()],
+            "epoch": [float(epoch) for epoch in scores],
+            "recall": [score.recall for score in scores.values()],
+            "ndcg": [score.ndcg for score in scores.values()],
         },
     )
 
 
 @torch.no_grad()
-def _rows(represent: Callable[[], Tensor], interactions: Interactions) -> tuple[Tensor, Tensor]:
+def _embeddings(represent: Callable[[], Tensor], interactions: Interactions) -> tuple[Tensor, Tensor]:
     users, items = represent().split([interactions.num_users, interactions.num_items])
     return users, items
 
 
-def length_slope(rows: Tensor, degree: Tensor) -> float:
-    """The exponent p of the least-squares fit ``length of a row ~ degree^p``."""
-    x, y = degree.double().log(), torch.linalg.vector_norm(rows.double(), dim=1).log()
+def length_slope(embeddings: Tensor, degree: Tensor) -> float:
+    """The exponent p of the least-squares fit ``length of an embedding ~ degree^p``."""
+    x, y = degree.double().log(), torch.linalg.vector_norm(embeddings.double(), dim=1).log()
     x = x - x.mean()
     return float((x * y).sum() / x.square().sum())
 
@@ -247,7 +249,7 @@ PART = Part(
 
 
 def title(trial: RecommendTrial) -> str:
-    """The variant's name, or what the trial says of itself where it is none of the planned ones."""
+    """The name of the variant, or a description if the trial is not a planned variant."""
     for name, cell in CELLS.items():
         if all(getattr(trial, key) == value for key, value in cell.items()):
             return name

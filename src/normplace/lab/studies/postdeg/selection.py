@@ -1,16 +1,16 @@
-"""Policies for three tasks, trained and tested on random graphs, with a topology scale in any slot of the block."""
+"""Node-selection policies for three tasks, trained and tested on random graphs, with a topology scale in any slot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.lab.studies.postdeg.networks import AGGREGATIONS, SLOTS, convolution
 from normplace.lab.trials.study import Outcome, Part
 from normplace.norms import LayerNorm
 from normplace.placement.scale import Scale
@@ -20,13 +20,10 @@ TASKS = {
     "dismantling": "network dismantling",
     "independent-set": "maximum independent set",
 }
-AGGREGATIONS = {"softmax": "softmax attention", "mean": "mean", "sum": "sum"}
 FEATURES = ("constant", "degree", "random")
-SLOTS = {"none": "no scale", "before": "before the norm", "after": "after the norm", "head": "at the head only"}
 POWERS = (-1.0, -0.5, 0.5, 1.0)
 TINY, USUAL = 1e-12, 1e-5
 EPS = (TINY, 1e-8, USUAL, 1e-3, 1e-1)
-HEADS = 4
 
 
 @dataclass(frozen=True)
@@ -34,19 +31,19 @@ class SelectionTrial:
     """One policy, trained and tested.
 
     Args:
-        task: What an order of nodes is rewarded for.
-        seed: Of the graphs, the initial weights and the training.
-        aggregation: How the convolution joins messages: GAT's softmax attention, or GraphSAGE's mean or sum.
-        features: What a node brings.
-        slot: Where the scale stands; ``none`` leaves it out.
-        power: The exponent of the scale.
-        eps: Of the LayerNorms.
-        source: The scale's scalar; ``constant`` is one number for a whole graph.
-        gate: Empty, or what is trained in the scale's slot: ``learned`` or ``mlp``.
-        extra_norm: Whether one more LayerNorm stands between the last block and the head.
-        steps: Of training.
-        train_graphs: Drawn to train on, of 30 to 80 nodes.
-        test_graphs: Drawn to test on, of 100 to 200 nodes.
+        task: The task whose score rewards an order of nodes.
+        seed: Random seed of the graphs, the initial weights and the training.
+        aggregation: Aggregation of the convolution: GAT's softmax attention, or GraphSAGE's mean or sum.
+        features: Input features of the nodes.
+        slot: Slot of the scale; ``none`` for no scale.
+        power: Exponent of the scale.
+        eps: eps of the LayerNorms.
+        source: Scalar of the scale; ``constant`` is one number per graph.
+        gate: Learned gate in the scale's slot, ``learned`` or ``mlp``; empty for none.
+        extra_norm: Whether another LayerNorm is placed between the last block and the head.
+        steps: Number of training steps.
+        train_graphs: Number of training graphs, of 30 to 80 nodes.
+        test_graphs: Number of test graphs, of 100 to 200 nodes.
     """
 
     task: str
@@ -75,23 +72,8 @@ class SelectionTrial:
         expect_at_least(1, self, "steps", "train_graphs", "test_graphs")
 
 
-def convolution(aggregation: str) -> Callable[[int, int], nn.Module]:
-    """PyG's convolution with that aggregation, from two widths.
-
-    Raises:
-        UsageError: If PyG is not installed.
-    """
-    try:
-        from torch_geometric.nn import GATConv, SAGEConv
-    except ImportError as error:
-        raise UsageError("the study's convolutions are PyG's: pip install 'normplace[graphs]'.") from error
-    if aggregation == "softmax":
-        return lambda into, out: GATConv(into, out // HEADS, heads=HEADS)
-    return partial(SAGEConv, aggr=aggregation)
-
-
 def stack_options(trial: SelectionTrial) -> dict[str, Any]:
-    """What the trial asks of a :class:`normplace.models.GraphStack`: PostDeg's block, norms after the addition."""
+    """Arguments of :class:`normplace.models.GraphStack` for the trial: PostDeg's block, with the norm after the add."""
     scale = None
     if trial.slot != "none":
         side = "before" if trial.slot == "before" else "after"
@@ -105,7 +87,7 @@ def stack_options(trial: SelectionTrial) -> dict[str, Any]:
 
 
 def grid() -> Iterator[dict[str, Any]]:
-    """The cells of the map: aggregation × input × slot, then powers and eps where nothing else carries degree."""
+    """The cells of the map: aggregation × input × slot, then powers and eps with a constant input."""
     for aggregation in AGGREGATIONS:
         for features in FEATURES:
             for slot in SLOTS:
@@ -121,7 +103,7 @@ def grid() -> Iterator[dict[str, Any]]:
 
 
 def falsifiers(features: str) -> Iterator[dict[str, Any]]:
-    """The cells that would refute the paper's reading, in our definitions."""
+    """The cells of the paper's four falsifiers, as we define them."""
     yield {"features": features, "source": "constant"}
     yield {"features": features, "extra_norm": True}
     for gate in ("learned", "mlp"):
@@ -142,7 +124,7 @@ def _laptop_cells() -> Iterator[dict[str, Any]]:
 
 
 def plan(scale: str) -> Iterator[SelectionTrial]:
-    """The whole map with ten seeds at ``full``; its headline cells and the falsifiers with five at ``laptop``."""
+    """The whole map with ten seeds at ``full``; the headline cells and the falsifiers with five at ``laptop``."""
     size: dict[str, Any] = {}
     if scale == "full":
         cells, seeds = [*grid(), *falsifiers("constant"), *falsifiers("degree")], 10
@@ -158,7 +140,7 @@ def plan(scale: str) -> Iterator[SelectionTrial]:
 
 
 def ready(trial: SelectionTrial) -> str | None:
-    """Why the trial cannot run here, if so: a package is missing."""
+    """Why the trial cannot run: a package is missing; None if it can."""
     try:
         convolution(trial.aggregation)
         import normplace.lab.tasks.selection  # noqa: F401
@@ -168,7 +150,7 @@ def ready(trial: SelectionTrial) -> str | None:
 
 
 def run(trial: SelectionTrial) -> Outcome:
-    """Train a policy on small graphs, then order the nodes of larger ones by its scores."""
+    """Train a policy on small graphs, then rank the nodes of larger ones by its scores."""
     import numpy as np
 
     from normplace.lab.tasks.selection import mixed_graphs, ranking
@@ -177,33 +159,33 @@ def run(trial: SelectionTrial) -> Outcome:
     from normplace.models.policy import Policy
 
     reward = REWARDS[trial.task]
-    known = mixed_graphs(trial.train_graphs, 30, 80, np.random.default_rng([trial.seed, 0]))
-    unseen = mixed_graphs(trial.test_graphs, 100, 200, np.random.default_rng([trial.seed, 1]))
+    train_graphs = mixed_graphs(trial.train_graphs, 30, 80, np.random.default_rng([trial.seed, 0]))
+    test_graphs = mixed_graphs(trial.test_graphs, 100, 200, np.random.default_rng([trial.seed, 1]))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(trial.seed)
         policy = Policy(convolution(trial.aggregation), 32, 3, features=trial.features, **stack_options(trial))
     if trial.extra_norm:
-        # A placement refuses a final norm right after a stream norm; here the scale stands between the two.
+        # A placement rejects a final norm directly after a stream norm; here the scale is between the two.
         policy.stack.final_norm = LayerNorm(32, eps=trial.eps)
     generator = torch.Generator().manual_seed(trial.seed)
-    history = train_policy(policy, known, reward, steps=trial.steps, generator=generator)
-    measure = InfluenceReward(simulations=400) if trial.task == "influence" else reward
+    history = train_policy(policy, train_graphs, reward, steps=trial.steps, generator=generator)
+    test_reward = InfluenceReward(simulations=400) if trial.task == "influence" else reward
     values = [
-        float(measure.rewards(graph, ranking(graph, policy.score(graph, trial.seed))[None], seed=number)[0])
-        for number, graph in enumerate(unseen)
+        float(test_reward.rewards(graph, ranking(graph, policy.score(graph, trial.seed))[None], seed=number)[0])
+        for number, graph in enumerate(test_graphs)
     ]
     tail = history[-max(1, len(history) // 10) :]
-    found = float(np.mean(values))
+    mean = float(np.mean(values))
     return Outcome(
         metrics={
-            "value": 1 - found if trial.task == "dismantling" else found,
+            "value": 1 - mean if trial.task == "dismantling" else mean,
             "train_reward": float(np.mean(tail)),
         }
     )
 
 
 def label(trial: SelectionTrial) -> str:
-    """A few words for progress."""
+    """Short description for progress output."""
     return f"{trial.task}, {trial.aggregation}, {trial.features} input, {trial.slot}, seed {trial.seed}"
 
 

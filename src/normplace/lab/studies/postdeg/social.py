@@ -1,8 +1,8 @@
-"""Which workers of a social graph were banned: a residual stack with a degree scale on either side of its LayerNorms.
+"""Node classification on a social graph, by a residual stack with a degree scale before or after its LayerNorms.
 
-The paper's tasks choose nodes; its abstract says that the check "generalizes to any positive topology scalar in any
-normalized residual stack". This part asks whether that matters for classification, on Tolokers (Platonov et al. 2023,
-arXiv 2302.11640): 11,758 workers, joined when they worked on a task together. Task, network and training are ours.
+The paper's tasks select nodes; its abstract says that the check "generalizes to any positive topology scalar in any
+normalized residual stack". This part tests classification on Tolokers (Platonov et al. 2023, arXiv 2302.11640): which
+of 11,758 workers, connected if they worked on a common task, were banned. Task, network and training are our choices.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
 from normplace.errors import UsageError, expect_at_least, unknown
-from normplace.lab.studies.postdeg import selection
-from normplace.lab.studies.postdeg.selection import AGGREGATIONS, HEADS, convolution
+from normplace.lab.studies.postdeg import networks
+from normplace.lab.studies.postdeg.networks import AGGREGATIONS, HEADS, convolution
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.graphs.labelled import LabelledGraph, load_labelled, roc_auc
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models import GraphStack, topology
 from normplace.placement.scale import Scale
 
-SLOTS = {slot: title for slot, title in selection.SLOTS.items() if slot != "head"}
+SLOTS = {slot: title for slot, title in networks.SLOTS.items() if slot != "head"}
 SPLITS = 10
-LOOKS = 10
-"""How often during training the validation nodes are looked at."""
+EVALUATIONS = 10
+"""Evaluations during training."""
 STEP = 0.01
-"""Change of the logarithm of the degrees by which it is measured how far they are heard."""
+"""Change of the log-degrees that the sensitivity of the output is measured with."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,18 @@ class SocialTrial:
     """One network on one split.
 
     Args:
-        aggregation: How the convolution joins messages: GAT's softmax attention, or GraphSAGE's mean or sum.
-        slot: Where the scale stands; ``none`` leaves it out.
-        seed: The number of the official split, and of the initial weights.
-        power: The exponent of the degree.
-        width: Of the stream.
-        depth: Residual blocks.
-        epochs: Steps over all training nodes.
-        learning_rate: Adam's.
-        share: Of the edges that are kept, drawn at random, the same ones in every trial.
+        aggregation: Aggregation of the convolution: GAT's softmax attention, or GraphSAGE's mean or sum.
+        slot: Slot of the scale; ``none`` for no scale.
+        seed: Number of the official split, and random seed of the initial weights.
+        power: Exponent of the degree.
+        width: Width of the stream.
+        depth: Number of residual blocks.
+        epochs: Number of full-batch steps.
+        learning_rate: Adam's learning rate.
+        share: Share of the edges to keep, drawn at random; all trials keep the same ones.
         graph: Name of the labelled graph.
-        path: Its file; by default one is looked for, then downloaded.
-        device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
+        path: Path of its file; if empty, the file is searched for, then downloaded.
+        device: Device to train on: ``auto``, ``cpu`` or ``cuda``.
     """
 
     aggregation: str
@@ -70,13 +70,13 @@ class SocialTrial:
                 raise unknown(kind, name, options)
         expect_at_least(1, self, "width", "depth", "epochs")
         if self.width % HEADS:
-            raise UsageError(f"the width must be a multiple of {HEADS}, the heads that share it, got {self.width}.")
+            raise UsageError(f"width must be a multiple of the {HEADS} attention heads, got {self.width}.")
         if not 0 < self.share <= 1:
             raise UsageError(f"share must be above 0 and at most 1, got {self.share}.")
 
 
 def plan(scale: str) -> Iterator[SocialTrial]:
-    """The ten official splits at ``full``; at ``laptop`` five, a tenth of the edges and a smaller network, all ours."""
+    """The ten official splits at ``full``; five splits, a tenth of the edges and a smaller network at ``laptop``."""
     for seed in range({"smoke": 2, "laptop": 5, "full": SPLITS}[scale]):
         for aggregation in AGGREGATIONS:
             for slot in SLOTS:
@@ -89,7 +89,7 @@ def plan(scale: str) -> Iterator[SocialTrial]:
 
 
 def ready(trial: SocialTrial) -> str | None:
-    """Why the trial cannot run here, if so: the graph or PyG is missing."""
+    """Why the trial cannot run: the graph or PyG is missing; None if it can."""
     try:
         convolution(trial.aggregation)
     except UsageError as error:
@@ -97,26 +97,26 @@ def ready(trial: SocialTrial) -> str | None:
     return unavailable_reason(load_labelled, trial.graph, trial.path)
 
 
-def thinned(edge_index: Tensor, share: float) -> Tensor:
-    """A share of the undirected edges, drawn at random, the same for every trial."""
+def sample_edges(edge_index: Tensor, share: float) -> Tensor:
+    """A random share of the undirected edges, the same for every trial."""
     if share == 1:
         return edge_index
     once = edge_index[:, edge_index[0] < edge_index[1]]
     kept = torch.randperm(once.shape[1], generator=torch.Generator().manual_seed(0))[: round(share * once.shape[1])]
-    chosen = once[:, kept.sort().values]
-    return torch.cat([chosen, chosen.flip(0)], 1)
+    sample = once[:, kept.sort().values]
+    return torch.cat([sample, sample.flip(0)], 1)
 
 
 def run(trial: SocialTrial) -> Outcome:
-    """Train on the split's nodes and judge by its test nodes, at the look where its validation nodes are judged best.
+    """Train on one split; the test score is that of the evaluation with the best validation score.
 
     Raises:
-        UsageError: If the graph has no split of that number.
+        UsageError: If the graph has no split of this number.
     """
     graph = load_labelled(trial.graph, trial.path)
     if trial.seed >= graph.num_splits:
         raise UsageError(f"{graph.name} has splits 0 to {graph.num_splits - 1}, not {trial.seed}.")
-    edges = thinned(graph.edge_index, trial.share)
+    edges = sample_edges(graph.edge_index, trial.share)
     scale = None if trial.slot == "none" else Scale("degree", trial.power, trial.slot)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(trial.seed)
@@ -129,54 +129,55 @@ def run(trial: SocialTrial) -> Outcome:
             placement="post",
             scale=scale,
         )
-    looks = _train(net, graph, edges, trial)
-    best = max(looks, key=lambda look: look["val"])
+    evaluations = _train(net, graph, edges, trial)
+    best = max(evaluations, key=lambda evaluation: evaluation["val"])
     nodes = graph.test[trial.seed]
     degree = topology("degree", edges, graph.num_nodes)
-    heard = {} if scale is None else {"heard": _heard(net, graph.x, edges, degree)}
-    alone = roc_auc(degree[nodes], graph.y[nodes]) if graph.num_classes == 2 else float("nan")
+    sensitivity = {} if scale is None else {"heard": _sensitivity(net, graph.x, edges, degree)}
+    degree_auc = roc_auc(degree[nodes], graph.y[nodes]) if graph.num_classes == 2 else float("nan")
     return Outcome(
         metrics={
             "test": best["test"],
             "val": best["val"],
-            "loss": looks[-1]["loss"],
-            "degree_alone": max(alone, 1 - alone),
-            **heard,
+            "loss": evaluations[-1]["loss"],
+            "degree_alone": max(degree_auc, 1 - degree_auc),
+            **sensitivity,
         },
-        series={name: [look[name] for look in looks] for name in ("epoch", "val", "test")},
+        series={name: [evaluation[name] for evaluation in evaluations] for name in ("epoch", "val", "test")},
     )
 
 
 def _train(net: nn.Module, graph: LabelledGraph, edges: Tensor, trial: SocialTrial) -> list[dict[str, float]]:
-    """What was seen at each look: both scores and the loss."""
+    """Train and return both scores and the loss of each evaluation."""
     device = pick_device(trial.device)
     net.to(device)
     x, y, edges = graph.x.to(device), graph.y.to(device), edges.to(device)
-    learned = graph.train[trial.seed].to(device)
+    train = graph.train[trial.seed].to(device)
     optimizer = torch.optim.Adam(net.parameters(), lr=trial.learning_rate, fused=device.type in ("cpu", "cuda"))
-    every = max(1, trial.epochs // LOOKS)
-    looks = []
+    every = max(1, trial.epochs // EVALUATIONS)
+    evaluations = []
     for epoch in range(1, trial.epochs + 1):
         optimizer.zero_grad()
         logits = net(x, edges)
-        loss = F.cross_entropy(logits[learned], y[learned])
+        loss = F.cross_entropy(logits[train], y[train])
         loss.backward()
         optimizer.step()
         if epoch % every == 0 or epoch == trial.epochs:
             with torch.no_grad():
-                seen = net(x, edges)
-            scores = {name: graph.score(seen, getattr(graph, name)[trial.seed].to(device)) for name in ("val", "test")}
-            looks.append({"epoch": epoch, "loss": float(loss.detach()), **scores})
-    return looks
+                outputs = net(x, edges)
+            masks = {name: getattr(graph, name)[trial.seed].to(device) for name in ("val", "test")}
+            scores = {name: graph.score(outputs, mask) for name, mask in masks.items()}
+            evaluations.append({"epoch": epoch, "loss": float(loss.detach()), **scores})
+    return evaluations
 
 
 @torch.no_grad()
-def _heard(net: nn.Module, x: Tensor, edges: Tensor, degree: Tensor) -> float:
-    """The relative change of the logits per unit of the scale's log-degree, up for half of the nodes, down for half."""
+def _sensitivity(net: nn.Module, x: Tensor, edges: Tensor, degree: Tensor) -> float:
+    """Relative change of the logits per unit of log-degree; alternate nodes have a higher and a lower degree."""
     device = next(net.parameters()).device
     x, edges, degree = x.to(device), edges.to(device), degree.to(device)
-    ways = torch.where(torch.arange(len(x), device=device) % 2 == 0, STEP, -STEP)
-    before, after = (net(x, edges, values=values) for values in (degree, degree * ways.exp()))
+    steps = torch.where(torch.arange(len(x), device=device) % 2 == 0, STEP, -STEP)
+    before, after = (net(x, edges, values=values) for values in (degree, degree * steps.exp()))
     return float((after - before).norm() / before.norm() / STEP)
 
 

@@ -1,7 +1,7 @@
-"""Policies and classical methods on real graphs: how fast each dismantles them, and how far its seeds reach.
+"""Policies and classical methods on real graphs: speed of dismantling, and spread of influence.
 
-The committed results were recorded before policies scored in float64 with ties broken at random: those of the policy
-``ln``, whose scores are constant, follow rounding errors.
+The committed results were recorded before policies scored in float64 with ties broken at random. Those of the policy
+``ln``, whose scores are constant, depend on rounding errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from normplace._shared.device import pick_device
 from normplace.errors import UsageError, unknown
-from normplace.lab.studies.postdeg.selection import convolution
+from normplace.lab.studies.postdeg.networks import convolution
 from normplace.lab.tasks.data_files import find_file
 from normplace.lab.trials.study import Outcome, Part
 from normplace.placement.scale import Scale
@@ -40,8 +40,11 @@ GRAPHS = (
 )
 TASKS = ("dismantling", "influence")
 SEEDS = 50
-SMALL = 3000  # nodes, up to which betweenness is recomputed after every removal
-NEAR = 10_000  # nodes, up to which collective influence looks two steps far, and one above
+"""Size of the seed set for influence."""
+BETWEENNESS_NODES = 3000
+"""Number of nodes up to which betweenness is recomputed after every removal."""
+RADIUS_2_NODES = 10_000
+"""Number of nodes up to which collective influence has radius 2; above, it has radius 1."""
 LEARNED = {
     "ln": "policy: GAT, constant, LN",
     "postdeg": "policy: GAT, constant, PostDeg",
@@ -49,7 +52,7 @@ LEARNED = {
     "degree-postdeg": "policy: mean, degree, PostDeg",
     "sum": "policy: sum, degree, LN",
 }
-"""Aggregation, input and whether a scale follows LayerNorm."""
+"""Aggregation, input and norm of each policy."""
 CLASSICAL = {
     "random": "random",
     "degree": "degree",
@@ -65,7 +68,7 @@ ADAPTIVE = "+adaptive"
 
 
 def titles() -> dict[str, str]:
-    """Every method's name for people."""
+    """Display names of all methods."""
     learned = {}
     for name, title in LEARNED.items():
         learned |= {name: title, name + ADAPTIVE: f"{title}, adaptive"}
@@ -74,16 +77,16 @@ def titles() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TopologyTrial:
-    """One method on all the graphs at hand.
+    """One method on all graphs.
 
     Args:
         task: ``dismantling`` or ``influence``.
-        method: A classical method, or a learned one, which is read once and, in the same trial, adaptively.
-        seed: Of a policy's training, of what is random in a method, and of the cascades.
-        steps: Of a policy's training.
+        method: A classical method, or a policy, which is applied once and adaptively in the same trial.
+        seed: Random seed of training, randomized methods and cascades.
+        steps: Number of training steps of a policy.
         graphs: Names of the graphs.
-        simulations: Cascades from a seed set.
-        device: Where policies train and score: ``auto``, ``cpu`` or ``cuda``.
+        simulations: Number of simulated cascades.
+        device: Device of the policies: ``auto``, ``cpu`` or ``cuda``.
     """
 
     task: str
@@ -104,7 +107,7 @@ class TopologyTrial:
 
 
 def plan(scale: str) -> Iterator[TopologyTrial]:
-    """Every method at ``full``, policies with three seeds; nothing below, where even classical methods take minutes."""
+    """Every method at ``full``, policies with three seeds; none below, where classical methods take minutes."""
     if scale != "full":
         return
     for task in TASKS:
@@ -119,12 +122,12 @@ def _file(name: str) -> Path | None:
 
 
 def ready(trial: TopologyTrial) -> str | None:
-    """Why the trial cannot run here, if so: a graph or a package is missing."""
+    """Why the trial cannot run: a graph or a package is missing; None if it can."""
     missing = [name for name in trial.graphs if _file(name) is None]
     if missing:
         return (
-            f"the graph {missing[0]} is not here: put {missing[0]}.npz, with num_nodes and edges, into the folder "
-            "topology of the one NORMPLACE_DATA names."
+            f"the graph {missing[0]} is missing: put {missing[0]}.npz, with num_nodes and edges, into the folder "
+            "'topology' of NORMPLACE_DATA."
         )
     try:
         convolution("mean")
@@ -135,21 +138,21 @@ def ready(trial: TopologyTrial) -> str | None:
 
 
 def run(trial: TopologyTrial) -> Outcome:
-    """Order the nodes of each graph and measure the order."""
+    """Rank the nodes of each graph and measure the order."""
     from normplace.lab.tasks.selection import adaptive_order, load_graph, ranking
 
     policy = _trained(trial) if trial.method in LEARNED else None
     metrics: dict[str, float] = {}
     for name in trial.graphs:
         path = _file(name)
-        assert path is not None, "ready() saw it"
+        assert path is not None, "checked by ready()"
         graph = load_graph(path)
         if policy is None:
             metrics |= _measures(trial, name, graph, _classical_order(trial, graph))
             continue
         score = functools.partial(policy.score, seed=trial.seed)
         metrics |= _measures(trial, name, graph, ranking(graph, score(graph)))
-        # A thousandth of the nodes at a time, which cost adaptive degree at most 1% of R here; seeds by tens.
+        # Steps of a thousandth of the nodes changed R of adaptive degree by at most 1%; influence seeds come in tens.
         step, count = (max(1, graph.num_nodes // 1000), None) if trial.task == "dismantling" else (10, SEEDS)
         order = adaptive_order(graph, score, step, count)
         metrics |= _measures(trial, name + ADAPTIVE, graph, order)
@@ -179,10 +182,10 @@ def _trained(trial: TopologyTrial) -> Policy:
     from normplace.lab.tasks.selection.rewards import DismantlingReward, InfluenceReward
     from normplace.lab.train.reinforce import train_policy
 
-    drawn = np.random.default_rng([trial.seed, 0])
-    graphs = mixed_graphs(256, 40, 300, drawn)
+    graph_generator = np.random.default_rng([trial.seed, 0])
+    graphs = mixed_graphs(256, 40, 300, graph_generator)
     if trial.task == "dismantling":
-        graphs = [_partly_dismantled(graph, drawn) for graph in graphs]
+        graphs = [_partly_dismantled(graph, graph_generator) for graph in graphs]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(trial.seed)
         policy = build_policy(trial.method).to(pick_device(trial.device))
@@ -193,7 +196,7 @@ def _trained(trial: TopologyTrial) -> Policy:
 
 
 def _partly_dismantled(graph: Graph, generator: np.random.Generator) -> Graph:
-    """Half of the time, what is left after removing up to a third by adaptive degree: what rescoring will see."""
+    """With probability 1/2, remove up to a third of the nodes by adaptive degree, as adaptive scoring will see them."""
     from normplace.lab.tasks.selection import degree_order
 
     removed = np.zeros(graph.num_nodes, bool)
@@ -209,12 +212,12 @@ def _classical_order(trial: TopologyTrial, graph: Graph) -> NDArray[np.int64]:
 
     generator = np.random.default_rng(trial.seed)
     if trial.method == "betweenness":
-        if graph.num_nodes <= SMALL:
+        if graph.num_nodes <= BETWEENNESS_NODES:
             return selection.betweenness_order(graph, adaptive=True)
         return selection.betweenness_order(graph, sources=500, generator=generator)
     if trial.method == "ris":
         return selection.ris_greedy(graph, k=SEEDS, seed=trial.seed).seeds
-    radius = 2 if graph.num_nodes <= NEAR else 1
+    radius = 2 if graph.num_nodes <= RADIUS_2_NODES else 1
     orders = {
         "random": lambda: selection.random_order(graph, generator),
         "degree": lambda: selection.degree_order(graph),
@@ -231,8 +234,8 @@ def _measures(trial: TopologyTrial, name: str, graph: Graph, order: NDArray[np.i
     from normplace.lab.tasks.selection import dismantle, reinsert, spread
 
     if trial.task == "influence":
-        found = spread(graph, order[:SEEDS], simulations=trial.simulations, seed=trial.seed)
-        return {f"spread/{name}": found.mean / graph.num_nodes}
+        reached = spread(graph, order[:SEEDS], simulations=trial.simulations, seed=trial.seed)
+        return {f"spread/{name}": reached.mean / graph.num_nodes}
     plain, mended = dismantle(graph, order), dismantle(graph, reinsert(graph, order, share=0.01))
     counts = {"to_10%": plain.removals_to(0.1), "to_1%": plain.removals_to(0.01)}
     counts["to_1%_reinserted"] = mended.removals_to(0.01)

@@ -2,4 +2,5 @@
 
 from normplace.lab.studies.postdeg.claims import recommend, selection, social, topologies
 
-CLAIMS = (*selection.CLAIMS, *topologies.CLAIMS, *recommend.CLAIMS, *social.CLAIMS)
+PARTS = (selection, topologies, recommend, social)
+CLAIMS = tuple(claim for part in PARTS for claim in part.CLAIMS)

@@ -1,61 +1,62 @@
-"""The paper's headline, its four falsifiers in our definitions, and how far the headline reaches."""
+"""Claims on selection policies: the paper's headline, its four falsifiers as we define them, and their scope."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from normplace.lab.studies.notes import GATE, SIGN
-from normplace.lab.studies.postdeg.claims.gains import (
-    BACKBONE,
-    PAPER,
-    PUBLISHED,
-    gain,
-    gains_at_all,
-    learned,
-    share_kept,
-    wins,
-)
-from normplace.lab.studies.postdeg.selection import AGGREGATIONS, TASKS, TINY
+from normplace.lab.studies.postdeg.measures import BACKBONE, Cell, gain, gain_over_chance, share_of_gain, wins
+from normplace.lab.studies.postdeg.networks import AGGREGATIONS
+from normplace.lab.studies.postdeg.published import GAINS, PAPER
+from normplace.lab.studies.postdeg.selection import TASKS, TINY
 from normplace.lab.trials.claims import Check, Claim, sign_and_size
 from normplace.lab.trials.intervals import SeedShare
 
-_MEASURES = (
-    "The gain is the share by which R falls, or the spread or the set grows, paired by seed. The text available to us "
-    "gives neither the paper's graphs, training and inputs nor its formulas: the definitions are ours. A pilot with "
-    "two seeds preceded the runs."
+_DEFINITION = (
+    "The gain is the relative decrease of R, or the relative increase of the spread or the set, paired by seed. The "
+    "text available to us gives neither the paper's graphs, training and inputs nor its formulas, so the definitions "
+    "are our choices. A pilot with two seeds preceded the runs."
 )
-
-
 _WINS = (
-    "No number of seeds shows that every seed is won; the check asks whether a seed is more likely won than not, with "
-    "an exact interval, where a share of 1 in Student's interval had been asked for when the results came in."
+    "No number of seeds can show that every seed wins. The check asks whether a seed is more likely to win than not, "
+    "with an exact interval; before the results were known it asked for a share of 1 with Student's interval."
 )
 _NO_SOURCE = (
-    "Void where the backbone has learned next to nothing: with softmax attention or a mean and a constant input no "
-    "degree reaches it, and it orders nodes as chance does."
+    "Void if the backbone is close to a random order: with softmax attention or a mean and a constant input, no degree "
+    "information reaches it."
 )
+
+
+def _learned(task: str, name: str, baseline: Cell) -> Check:
+    """Gate: the baseline of a gain is better than a random order."""
+    measure = gain_over_chance(task, **{**baseline, **BACKBONE})
+    return Check(f"{task}: gain of the backbone, {name}, over a random order", measure, at_least=0.05)
+
+
+def _postdeg_gains(task: str, *_: object) -> Check:
+    """Gate: PostDeg, whose gain is to be explained, has a gain."""
+    return Check(f"{task}: PostDeg's gain over its backbone", gain(task, {}, BACKBONE), at_least=0.05)
 
 
 def _headline(features: str) -> tuple[Check, ...]:
-    ours, backbone = {"features": features}, {"features": features, **BACKBONE}
+    policy, baseline = {"features": features}, {"features": features, **BACKBONE}
     checks: list[Check] = []
     for task, title in TASKS.items():
-        compared = {"task": task, "chosen": ours, "over": backbone}
-        gates = (learned(task, f"the backbone with {features} input", features=features),)
-        checks += sign_and_size(f"{title}: gain", partial(gain, **compared), at_least=PUBLISHED[task], gates=gates)
-        won = partial(wins, **compared)
+        gates = (_learned(task, f"{features} input", {"features": features}),)
+        checks += sign_and_size(f"{title}: gain", gain(task, policy, baseline), at_least=GAINS[task], gates=gates)
+        won = wins(task, policy, baseline)
         checks.append(Check(f"{title}: share of seeds won", won, above=0.5, interval=SeedShare(), gates=gates))
     return tuple(checks)
 
 
-def _shares(control: dict[str, Any], **limit: Any) -> tuple[Check, ...]:
-    """What a control keeps of PostDeg's gain where nothing else carries degree."""
+def _shares(control: Cell, **limit: Any) -> tuple[Check, ...]:
+    """Share of PostDeg's gain that a control keeps, without other sources of degree."""
     return tuple(
         Check(
             f"{title}: share of PostDeg's gain",
-            partial(share_kept, task=task, control=control, over=BACKBONE),
-            gates=(gains_at_all(task),),
+            share_of_gain(task, control, BACKBONE),
+            gates=(_postdeg_gains(task),),
             **limit,
         )
         for task, title in TASKS.items()
@@ -63,34 +64,34 @@ def _shares(control: dict[str, Any], **limit: Any) -> tuple[Check, ...]:
 
 
 def _gains(
-    cells: dict[str, tuple[dict[str, Any], dict[str, Any]]],
-    gate: str = "learned",
+    pairs: Mapping[str, tuple[Cell, Cell]],
+    gate: Callable[[str, str, Cell], Check] = _learned,
     signed: bool = False,
     **limit: Any,
 ) -> tuple[Check, ...]:
-    """Gains of some policies over others.
+    """Gains of policies over baselines on every task.
 
     Args:
-        cells: By name, the policy and the one it is compared with.
-        gate: ``learned`` if the other must have learned something, ``gains`` if PostDeg must gain over its backbone.
-        signed: Whether the claim is one of direction, so that the sign is a check of its own.
+        pairs: Policy and baseline by name.
+        gate: From task, name and baseline to a precondition.
+        signed: Whether the claim is about a direction, so that the sign has a check.
         **limit: The threshold.
     """
     checks: list[Check] = []
     for task, title in TASKS.items():
-        for name, (chosen, over) in cells.items():
-            gates = (learned(task, f"the backbone, {name}", **over) if gate == "learned" else gains_at_all(task),)
-            measure = partial(gain, task=task, chosen=chosen, over=over)
+        for name, (policy, baseline) in pairs.items():
+            label, measure = f"{title}: {name}", gain(task, policy, baseline)
+            gates = (gate(task, name, baseline),)
             if signed:
-                checks += sign_and_size(f"{title}: {name}", measure, gates=gates, **limit)
+                checks += sign_and_size(label, measure, gates=gates, **limit)
             else:
-                checks.append(Check(f"{title}: {name}", measure, gates=gates, **limit))
+                checks.append(Check(label, measure, gates=gates, **limit))
     return tuple(checks)
 
 
-def _beside(**where: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """PostDeg and the backbone in the same place of the map."""
-    return where, {**where, **BACKBONE}
+def _with_postdeg(**fields: Any) -> tuple[Cell, Cell]:
+    """PostDeg and the backbone with the same other fields."""
+    return fields, {**fields, **BACKBONE}
 
 
 CLAIMS = (
@@ -98,111 +99,111 @@ CLAIMS = (
         id="gain-constant-input",
         paper=f"{PAPER}, abstract",
         statement="Inverse degree after LayerNorm improves the LayerNorm backbone on all three tasks and wins every "
-        "paired seed, where nodes bring a constant.",
+        "paired seed, with a constant input.",
         checks=_headline("constant"),
         seeds=5,
-        note=f"The sizes asked for are the published gains. {_NO_SOURCE} {GATE} {_WINS} {_MEASURES}",
+        note=f"The size thresholds are the published gains. {_NO_SOURCE} {GATE} {_WINS} {_DEFINITION}",
     ),
     Claim(
         id="gain-degree-input",
         paper=f"{PAPER}, abstract",
-        statement="The same where nodes bring their degree as an input feature.",
+        statement="PostDeg also helps when degree is an input feature.",
         checks=_headline("degree"),
         seeds=5,
-        note=f"The sizes asked for are the published gains. {_NO_SOURCE} {GATE} {_WINS} {_MEASURES}",
+        note=f"The size thresholds are the published gains. {_NO_SOURCE} {GATE} {_WINS} {_DEFINITION}",
     ),
     Claim(
         id="before-is-erased",
         paper=f"{PAPER}, abstract",
-        statement="The same scale before LayerNorm is divided out up to eps, and its gain with it.",
+        statement="LayerNorm divides out the same scale placed before it, up to eps, and its gain is lost.",
         checks=_shares({"slot": "before"}, at_most=0.25),
         seeds=5,
-        note="At LayerNorm's usual eps of 1e-5; the threshold of a quarter is ours. An earlier exploration and a "
-        "pilot with two seeds, not part of these runs, had found most of the gain kept.",
+        note="With LayerNorm's usual eps of 1e-5; the threshold of a quarter is our choice. In an earlier exploration "
+        "and a pilot with two seeds, not part of these runs, most of the gain was kept.",
     ),
     Claim(
         id="before-leaks-through-eps",
         paper=f"{PAPER}, abstract",
-        statement="What a scale before LayerNorm gains, it gains through eps: with eps 1e-12 it gains nothing.",
+        statement="The gain of a scale before LayerNorm comes from eps: with eps 1e-12 there is no gain.",
         checks=_shares({"slot": "before", "eps": TINY}, at_most=0.25),
         seeds=5,
-        note="'Divided out up to a stabilizer term' is the paper's; the test and its threshold are ours.",
+        note="The paper says 'divided out up to a stabilizer term'; the test and its threshold are our choices.",
     ),
     Claim(
         id="falsifier-graphwise",
         paper=f"{PAPER}, abstract",
-        statement="One number for a whole graph in PostDeg's slot gains nothing.",
+        statement="One constant per graph in PostDeg's slot has no gain.",
         checks=_shares({"source": "constant"}, at_most=0.25),
         seeds=5,
-        note="The geometric mean of the graph's degrees, to the power -1. The definition and the threshold are ours.",
+        note="The inverse of the geometric mean of the graph's degrees. Definition and threshold are our choices.",
     ),
     Claim(
         id="falsifier-extra-norm",
         paper=f"{PAPER}, abstract",
-        statement="One more LayerNorm between the last block and the head takes the gain away.",
+        statement="Another LayerNorm between the last block and the head removes the gain.",
         checks=_shares({"extra_norm": True}, at_most=0.25),
         seeds=5,
-        note="The definition and the threshold are ours.",
+        note="Definition and threshold are our choices.",
     ),
     Claim(
         id="falsifier-capacity",
         paper=f"{PAPER}, abstract",
-        statement="Trained capacity in the same slot does not beat the parameter-free scale.",
+        statement="Learned parameters in the same slot do not beat the parameter-free scale.",
         checks=_gains(
             {f"{gate} gate over PostDeg": ({"gate": gate}, {}) for gate in ("learned", "mlp")},
-            gate="gains",
+            gate=_postdeg_gains,
             at_most=0.01,
         ),
         seeds=5,
-        note="A learned exponent and gain, or a small MLP of the scalar, both starting as PostDeg. The margin of 1% is "
-        "ours.",
+        note="A learned exponent and gain, or a small MLP of the scalar; both start as PostDeg. The margin of 1% "
+        "is our choice.",
     ),
     Claim(
         id="falsifier-source",
         paper=f"{PAPER}, abstract",
-        statement="The slot, not degree or attention, makes the gain: other scalars and other backbones gain too.",
+        statement="The gain comes from the slot, not from degree or attention: other scalars and backbones gain, too.",
         checks=(
             *_gains(
                 {"k-core": ({"source": "k-core"}, BACKBONE), "PageRank": ({"source": "pagerank"}, BACKBONE)},
-                gate="gains",
+                gate=_postdeg_gains,
                 signed=True,
                 at_least=0.01,
             ),
-            *_gains({"sum aggregation": _beside(aggregation="sum")}, signed=True, at_least=0.01),
+            *_gains({"sum aggregation": _with_postdeg(aggregation="sum")}, signed=True, at_least=0.01),
         ),
         seeds=5,
-        note=f"{SIGN} {GATE} "
-        "Each over the LayerNorm backbone of its own aggregation, constant input; the margin of 1% is ours. A "
-        "pilot with two seeds had shown a loss with sum aggregation.",
+        note=f"{SIGN} {GATE} Each compared with the LayerNorm backbone of the same aggregation, constant input; the "
+        "margin of 1% is our choice. A pilot with two seeds showed a loss with sum aggregation.",
     ),
     Claim(
         id="gain-only-without-degree",
-        paper=f"{PAPER}, reach of the claim",
-        statement="Where sum aggregation or an input feature already carries degree, PostDeg gains nothing.",
+        paper=f"{PAPER}, scope of the claim",
+        statement="PostDeg has no gain if sum aggregation or an input feature already provides degree.",
         checks=_gains(
-            {"degree input": _beside(features="degree"), "sum aggregation": _beside(aggregation="sum")}, at_most=0.01
+            {"degree input": _with_postdeg(features="degree"), "sum aggregation": _with_postdeg(aggregation="sum")},
+            at_most=0.01,
         ),
         seeds=5,
-        note=f"{GATE} "
-        "Ours, not the paper's. An earlier exploration and a pilot with two seeds, not part of these runs, "
-        "suggested it; the margin of 1% is ours.",
+        note=f"{GATE} Our claim, not the paper's. An earlier exploration and a pilot with two seeds, not part of these "
+        "runs, suggested it; the margin of 1% is our choice.",
     ),
     Claim(
         id="gain-map",
-        paper=f"{PAPER}, reach of the claim",
-        statement="PostDeg gains at least a tenth wherever nothing carries degree, whether attention or a mean joins "
-        "the messages and whether nodes bring a constant or noise.",
+        paper=f"{PAPER}, scope of the claim",
+        statement="PostDeg gains at least 10% if nothing else provides degree, with attention or mean aggregation and "
+        "a constant or random input.",
         checks=_gains(
             {
-                f"{AGGREGATIONS[aggregation]}, {features} input": _beside(aggregation=aggregation, features=features)
+                f"{AGGREGATIONS[aggregation]}, {features} input": _with_postdeg(
+                    aggregation=aggregation, features=features
+                )
                 for aggregation in ("softmax", "mean")
                 for features in ("constant", "random")
             },
             at_least=0.1,
         ),
         seeds=10,
-        note=f"{_NO_SOURCE} {GATE} "
-        "Ours, not the paper's; tested with the whole map at full scale. A pilot with two seeds on a constant "
-        "input preceded it.",
+        note=f"{_NO_SOURCE} {GATE} Our claim, not the paper's, tested with the whole map at full scale. A pilot "
+        "with two seeds and a constant input preceded it.",
     ),
 )

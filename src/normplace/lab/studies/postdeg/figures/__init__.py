@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from normplace.lab.studies.postdeg.figures import recommend, selection, social, topologies
-from normplace.lab.trials.results import TrialRecord
+from normplace.lab.trials.per_seed import Records
 from normplace.lab.trials.study import Figure
 
 PARTS = (selection, topologies, recommend, social)
 
 
-def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
-    """The figures of every part that has lines of successful trials."""
-    return [figure for part in PARTS for figure in part.figures(lines)]
+def figures(records: Records) -> list[Figure]:
+    """Draw the figures of every part that has successful trials."""
+    return [figure for part in PARTS for figure in part.figures(records)]

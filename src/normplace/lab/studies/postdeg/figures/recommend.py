@@ -1,4 +1,4 @@
-"""Recall and NDCG of every variant beside LightGCN's published row, what became of row lengths, and training curves."""
+"""Recall and NDCG compared with LightGCN's published scores, embedding lengths, and training curves."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Any
 
 from normplace.lab.report.rows import Group, mean_rows, score_rows
 from normplace.lab.report.specs import curves, dots
-from normplace.lab.studies.postdeg.claims.recommend import MEASURES, PUBLISHED
+from normplace.lab.studies.postdeg.claims.recommend import SCORES
+from normplace.lab.studies.postdeg.published import GOWALLA
 from normplace.lab.studies.postdeg.recommend import CELLS, PART
-from normplace.lab.trials.claims import pick
-from normplace.lab.trials.results import TrialRecord
+from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
 
-HERE, THEIRS = "measured here", "published"
-BARE = "no scale"
+HERE, PUBLISHED = "measured here", "published"
+NO_SCALE = "no scale"
 NAMES = {"gowalla": "Gowalla", "movielens": "MovieLens 100K", "own": "own data"}
 
 
-def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
-    """Three figures for each data set, from the lines of successful trials."""
-    found = []
+def figures(records: Records) -> list[Figure]:
+    """Draw three figures for each data set."""
+    drawn: list[Figure] = []
     for dataset, name in NAMES.items():
-        chosen = {
-            cell: picked
+        by_cell = {
+            cell: selected
             for cell, fields in CELLS.items()
-            if (picked := pick(lines, PART.name, dataset=dataset, **fields))
+            if (selected := pick(records, PART.name, dataset=dataset, **fields))
         }
-        if chosen:
-            groups: list[Group] = [({"network": cell}, picked) for cell, picked in chosen.items()]
-            found += [_scores(dataset, name, groups), _lengths(name, groups), _training(name, groups)]
-    return found
+        if by_cell:
+            groups: list[Group] = [({"network": cell}, selected) for cell, selected in by_cell.items()]
+            drawn += [_scores(dataset, name, groups), _lengths(name, groups), _training(name, groups)]
+    return drawn
 
 
 def _order(groups: Sequence[Group]) -> list[str]:
@@ -39,20 +39,20 @@ def _order(groups: Sequence[Group]) -> list[str]:
 
 def _scores(dataset: str, name: str, groups: Sequence[Group]) -> Figure:
     rows: list[dict[str, Any]] = []
-    for metric, title in MEASURES.items():
+    for metric, title in SCORES.items():
         rows += score_rows(
-            [({**columns, "measure": title, "source": HERE}, found) for columns, found in groups], metric
+            [({**columns, "measure": title, "source": HERE}, selected) for columns, selected in groups], metric
         )
         if dataset == "gowalla":
             rows += [
-                {"network": cell, "measure": title, "source": THEIRS, "value": values[metric]}
-                for cell, values in PUBLISHED.items()
+                {"network": cell, "measure": title, "source": PUBLISHED, "value": values[metric]}
+                for cell, values in GOWALLA.items()
                 if cell in _order(groups)
             ]
-    published = " The published numbers are those of LightGCN's code, of one seed." if dataset == "gowalla" else ""
+    published = " Published: LightGCN's code, one seed." if dataset == "gowalla" else ""
     return Figure(
         title=f"{name}: recall and NDCG of the first 20 items",
-        caption="Mean over seeds with its 95% interval, after the last epoch; d is a node's degree, standing before or "
+        caption="Mean over seeds with its 95% interval, after the last epoch; d is a node's degree, before or "
         f"after the norm of every block.{published}",
         rows=rows,
         spec=dots(
@@ -62,9 +62,9 @@ def _scores(dataset: str, name: str, groups: Sequence[Group]) -> Figure:
             low="low",
             high="high",
             series="source",
-            sources=(HERE, THEIRS) if published else (HERE,),
+            sources=(HERE, PUBLISHED) if published else (HERE,),
             facet="measure",
-            panels=list(MEASURES.values()),
+            panels=list(SCORES.values()),
         ),
         alt="Two panels, recall and NDCG, with a point and interval for each network.",
     )
@@ -73,11 +73,11 @@ def _scores(dataset: str, name: str, groups: Sequence[Group]) -> Figure:
 def _lengths(name: str, groups: Sequence[Group]) -> Figure:
     panel = "exponent"
     rows = score_rows(
-        [({**columns, "measure": panel, "source": HERE}, found) for columns, found in groups], "length_slope"
+        [({**columns, "measure": panel, "source": HERE}, selected) for columns, selected in groups], "length_slope"
     )
     return Figure(
-        title=f"{name}: how the length of an item's row follows its degree",
-        caption="Exponent p of the least-squares fit length ~ degree^p over items after training, the mean over seeds "
+        title=f"{name}: length of an item's embedding against its degree",
+        caption="Exponent p of the least-squares fit length ~ degree^p over items after training; mean over seeds "
         "with its 95% interval.",
         rows=rows,
         spec=dots(
@@ -96,27 +96,27 @@ def _lengths(name: str, groups: Sequence[Group]) -> Figure:
 
 
 def _training(name: str, groups: Sequence[Group]) -> Figure:
-    parted: list[Group] = []
-    for columns, found in groups:
+    by_scale: list[Group] = []
+    for columns, selected in groups:
         network, _, scale = str(columns["network"]).partition(", d^")
-        parted.append(({"network": network, "scale": f"d^{scale}" if scale else BARE}, found))
+        by_scale.append(({"network": network, "scale": f"d^{scale}" if scale else NO_SCALE}, selected))
     return Figure(
-        title=f"{name}: recall over the training",
-        caption="Recall@20 on the test items, the mean over seeds with its 95% interval. It was recorded, and chose "
-        "nothing: every network trains for the same epochs and the last one counts.",
-        rows=mean_rows(parted, "epoch", "recall"),
+        title=f"{name}: recall during training",
+        caption="Recall@20 on the test items, mean over seeds with its 95% interval. It is not used to select a model: "
+        "the last epoch counts.",
+        rows=mean_rows(by_scale, "epoch", "recall"),
         spec=curves(
             x={"field": "epoch", "title": "epoch"},
             y={"field": "recall", "title": "recall@20", "scale": {"zero": False}},
             series="scale",
-            order=list(dict.fromkeys(str(columns["scale"]) for columns, _ in parted)),
+            order=list(dict.fromkeys(str(columns["scale"]) for columns, _ in by_scale)),
             low="low",
             high="high",
             facet="network",
-            panels=list(dict.fromkeys(str(columns["network"]) for columns, _ in parted)),
+            panels=list(dict.fromkeys(str(columns["network"]) for columns, _ in by_scale)),
             columns=2,
             width=300,
             height=190,
         ),
-        alt="Recall against epochs, a panel for each network and a line with its band for each scale.",
+        alt="Recall against epochs, a panel for each network and a line with a band for each scale.",
     )

@@ -1,24 +1,26 @@
-"""The map of gains, the falsifiers, and what eps and the power do."""
+"""The map of gains, the falsifiers, and the effect of eps and the exponent."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from normplace.lab.report.rows import mean_columns
 from normplace.lab.report.specs import cells, curves, dots
-from normplace.lab.studies.postdeg.claims.gains import PUBLISHED, gain
-from normplace.lab.studies.postdeg.selection import AGGREGATIONS, EPS, FEATURES, POWERS, SLOTS, TASKS
-from normplace.lab.trials.claims import interval
-from normplace.lab.trials.results import TrialRecord
+from normplace.lab.studies.postdeg.measures import Cell, gain
+from normplace.lab.studies.postdeg.networks import AGGREGATIONS, SLOTS
+from normplace.lab.studies.postdeg.published import GAINS
+from normplace.lab.studies.postdeg.selection import EPS, FEATURES, POWERS, TASKS
+from normplace.lab.trials.per_seed import Records
 from normplace.lab.trials.study import Figure
 
 SCALED = {slot: title for slot, title in SLOTS.items() if slot != "none"}
-HERE, PAPER = "measured here", "published, over the paper's own backbone"
+HERE, PUBLISHED = "measured here", "published, over the paper's backbone"
 VARIANTS: dict[str, dict[str, Any]] = {
     "PostDeg: degree⁻¹ after": {},
     "degree⁻¹ before": {"slot": "before"},
     "graph-wise constant after": {"source": "constant"},
-    "PostDeg, one more norm": {"extra_norm": True},
+    "PostDeg, extra norm": {"extra_norm": True},
     "learned gate after": {"gate": "learned"},
     "MLP gate after": {"gate": "mlp"},
     "k-core⁻¹ after": {"source": "k-core"},
@@ -26,37 +28,32 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
-    """The figures that the lines have something for."""
-    return [figure for make in (_map, _falsifiers, _eps, _powers) if (figure := make(lines)) is not None]
+def figures(records: Records) -> list[Figure]:
+    """Draw the figures that the records have data for."""
+    return [figure for draw in (_map, _falsifiers, _eps, _powers) if (figure := draw(records)) is not None]
 
 
-def _row(
-    lines: Sequence[TrialRecord], task: str, chosen: dict[str, Any], over: dict[str, Any]
-) -> dict[str, Any] | None:
-    """Mean gain in percent with its interval and the seeds won."""
-    found = [100 * value for value in gain(lines, task, chosen, over).values()]
-    if not found:
-        return None
-    mean, low, high = interval(found)
-    won = f"{sum(value > 0 for value in found)}/{len(found)}"
-    edges = {"low": low, "high": high} if len(found) > 1 else {}
-    return {"task": TASKS[task], "gain": mean, **edges, "wins": won, "text": f"{mean:+.1f}%"}
+def _rows(records: Records, grid: Sequence[tuple[dict[str, Any], Cell, Cell]]) -> list[dict[str, Any]]:
+    """Mean gain in percent with its interval and the seeds won, one row per task and cell.
+
+    Args:
+        records: Records of successful trials.
+        grid: Columns, policy and baseline of each cell.
+    """
+    rows = []
+    for task, title in TASKS.items():
+        for columns, policy, baseline in grid:
+            percent = (100 * gain(task, policy, baseline))(records)
+            if not percent:
+                continue
+            numbers = mean_columns(percent.values())
+            mean, count = numbers.pop("value"), numbers.pop("n")
+            won = f"{sum(value > 0 for value in percent.values())}/{count}"
+            rows.append({**columns, "task": title, "gain": mean, **numbers, "wins": won, "text": f"{mean:+.1f}%"})
+    return rows
 
 
-def _rows(
-    lines: Sequence[TrialRecord], grid: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]
-) -> list[dict]:
-    """One row per task and cell: its names, what it is, and over what."""
-    found = []
-    for task in TASKS:
-        for names, chosen, over in grid:
-            if (row := _row(lines, task, chosen, over)) is not None:
-                found.append({**names, **row})
-    return found
-
-
-def _map(lines: Sequence[TrialRecord]) -> Figure | None:
+def _map(records: Records) -> Figure | None:
     places = {
         f"{title}, {features}": {"aggregation": aggregation, "features": features}
         for aggregation, title in AGGREGATIONS.items()
@@ -67,14 +64,14 @@ def _map(lines: Sequence[TrialRecord]) -> Figure | None:
         for name, place in places.items()
         for slot, title in SCALED.items()
     ]
-    rows = _rows(lines, grid)
+    rows = _rows(records, grid)
     if not rows:
         return None
     return Figure(
-        title="Where an inverse-degree scale helps: gain over the same network without it",
-        caption="Rows: how messages are joined, and what nodes bring as input. Columns: where the scale stands. "
-        "Percent by which R falls, or the spread or the set grows, on unseen graphs; mean over paired seeds, with "
-        "interval and seeds won in the table.",
+        title="Gain of an inverse-degree scale over the same network without it",
+        caption="Rows: aggregation and input features. Columns: slot of the scale. Percent by which R falls, or "
+        "the spread or the set grows, on unseen graphs; mean over paired seeds, with interval and seeds won in the "
+        "table.",
         rows=rows,
         spec=cells(
             x="scale",
@@ -89,25 +86,25 @@ def _map(lines: Sequence[TrialRecord]) -> Figure | None:
             panels=list(TASKS.values()),
             step=108,
         ),
-        alt="Three tables of coloured cells, one per task: gain of a scale before, after or at the head, for each "
+        alt="Three tables of colored cells, one per task: gain of a scale before, after or at the head, for each "
         "aggregation and input.",
     )
 
 
-def _falsifiers(lines: Sequence[TrialRecord]) -> Figure | None:
+def _falsifiers(records: Records) -> Figure | None:
     grid = [({"variant": name, "source": HERE}, chosen, {"slot": "none"}) for name, chosen in VARIANTS.items()]
-    rows = _rows(lines, grid)
+    rows = _rows(records, grid)
     if not rows:
         return None
     first = next(iter(VARIANTS))
     published = [
-        {"variant": first, "source": PAPER, "task": TASKS[task], "gain": 100 * value}
-        for task, value in PUBLISHED.items()
+        {"variant": first, "source": PUBLISHED, "task": TASKS[task], "gain": 100 * value}
+        for task, value in GAINS.items()
     ]
     return Figure(
         title="PostDeg, its controls and its falsifiers: gain over the LayerNorm backbone",
-        caption="Softmax attention, constant input. Percent, mean over paired seeds with its 95% interval. The "
-        "definitions of the falsifiers are ours; the published numbers are of the paper's own graphs and backbone.",
+        caption="Softmax attention, constant input. Percent, mean over paired seeds with its 95% interval. We "
+        "chose the definitions of the falsifiers; the published numbers are for the paper's graphs and backbone.",
         rows=rows + published,
         spec=dots(
             x={"field": "gain", "title": "gain, %"},
@@ -116,7 +113,7 @@ def _falsifiers(lines: Sequence[TrialRecord]) -> Figure | None:
             low="low",
             high="high",
             series="source",
-            sources=(HERE, PAPER),
+            sources=(HERE, PUBLISHED),
             facet="task",
             panels=list(TASKS.values()),
         ),
@@ -124,17 +121,17 @@ def _falsifiers(lines: Sequence[TrialRecord]) -> Figure | None:
     )
 
 
-def _eps(lines: Sequence[TrialRecord]) -> Figure | None:
+def _eps(records: Records) -> Figure | None:
     grid = [
         ({"scale": SLOTS[slot], "eps": eps}, {"slot": slot, "eps": eps}, {"slot": "none", "eps": eps})
         for slot in ("before", "after")
         for eps in EPS
     ]
-    rows = _rows(lines, grid)
+    rows = _rows(records, grid)
     if len({row["eps"] for row in rows}) < 3:
         return None
     return Figure(
-        title="What LayerNorm's eps lets through",
+        title="Gain of a scale before and after LayerNorm, by eps",
         caption="Gain of an inverse-degree scale before or after the norm over the same network without it, against "
         "eps; softmax attention, constant input, mean over paired seeds with its 95% interval.",
         rows=rows,
@@ -153,7 +150,7 @@ def _eps(lines: Sequence[TrialRecord]) -> Figure | None:
     )
 
 
-def _powers(lines: Sequence[TrialRecord]) -> Figure | None:
+def _powers(records: Records) -> Figure | None:
     grid = [
         (
             {"place": f"{AGGREGATIONS[aggregation]}, {SCALED[slot]}", "power": f"{power:+g}"},
@@ -164,7 +161,7 @@ def _powers(lines: Sequence[TrialRecord]) -> Figure | None:
         for slot in SCALED
         for power in POWERS
     ]
-    rows = _rows(lines, grid)
+    rows = _rows(records, grid)
     if len({row["power"] for row in rows}) < 2:
         return None
     return Figure(
@@ -184,5 +181,5 @@ def _powers(lines: Sequence[TrialRecord]) -> Figure | None:
             panels=list(TASKS.values()),
             step=66,
         ),
-        alt="Three tables of coloured cells, one per task: gain by exponent, aggregation and slot.",
+        alt="Three tables of colored cells, one per task: gain by exponent, aggregation and slot.",
     )
