@@ -336,9 +336,9 @@ def test_modes_end_with_their_context():
         with fusion_mode("never"):
             assert explain_fusion(made).startswith("not fused here: fusing is switched off")
         assert explain_fusion(made).startswith(
-            "fused here: by plain PyTorch as asked, since the kernels need a CUDA GPU"
+            "fused here: by plain PyTorch as asked, since the Triton kernels need a CUDA GPU"
         )
-    assert explain_fusion(made).startswith("not fused here: the kernels need a CUDA GPU")
+    assert explain_fusion(made).startswith("not fused here: the Triton kernels need a CUDA GPU")
 
 
 def test_it_says_what_is_fused_and_why_not():

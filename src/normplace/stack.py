@@ -18,9 +18,10 @@ from torch.nn.modules import module as module_hooks
 
 from normplace.errors import unknown
 from normplace.norms import LayerNorm, RMSNorm
-from normplace.ops.calling import transformed
+from normplace.ops.backends import BackendChoice
 from normplace.ops.norm_add_norm import norm_add_norm
-from normplace.ops.norm_add_norm.op import Choice, choose
+from normplace.ops.norm_add_norm.op import choose_backend
+from normplace.ops.tracing import in_transform
 from normplace.residual import Branch, Residual
 
 MODES = ("auto", "always", "never")
@@ -107,7 +108,7 @@ def explain_fusion(
 
     Example:
         >>> print(explain_fusion([Residual(nn.Linear(8, 8), 8, "peri", norm="rms") for _ in range(3)]))
-        not fused here: the kernels need a CUDA GPU and the rows are on cpu
+        not fused here: the Triton kernels need a CUDA GPU and the tensors are on cpu
         blocks 1 to 2: output norm, add, input norm
         block 3: output norm, add
     """
@@ -120,7 +121,7 @@ def explain_fusion(
     return "\n".join([fusion_choice(x.device.type, x.dtype, x.shape[-1]).reason, *_grouped(said)])
 
 
-def fusion_choice(device: str, dtype: torch.dtype, width: int = 1) -> Choice:
+def fusion_choice(device: str, dtype: torch.dtype, width: int = 1) -> BackendChoice:
     """Whether boundaries of such rows are fused, as ``fused`` or ``separate``, and why.
 
     Args:
@@ -129,12 +130,14 @@ def fusion_choice(device: str, dtype: torch.dtype, width: int = 1) -> Choice:
         width: Of the stream.
     """
     if (why := _observed()) is not None:
-        return Choice("separate", f"not fused here: {why}")
-    choice = choose(device, (dtype,), width)
+        return BackendChoice("separate", f"not fused here: {why}")
+    choice = choose_backend(device, (dtype,), width)
     if _fuses(device, (dtype,), width):
         how = choice.reason if choice.backend == "triton" else f"by plain PyTorch as asked, since {choice.reason}"
-        return Choice("fused", f"fused here: {how}")
-    return Choice("separate", f"not fused here: {'fusing is switched off' if _mode == 'never' else choice.reason}")
+        return BackendChoice("fused", f"fused here: {how}")
+    return BackendChoice(
+        "separate", f"not fused here: {'fusing is switched off' if _mode == 'never' else choice.reason}"
+    )
 
 
 class Plan(NamedTuple):
@@ -287,7 +290,7 @@ def _calls(blocks: Iterable[nn.Module | BlockCall]) -> list[BlockCall]:
 
 
 def _fuses(device: str, dtypes: tuple[torch.dtype, ...], width: int) -> bool:
-    return _mode == "always" or (_mode == "auto" and choose(device, dtypes, width).backend == "triton")
+    return _mode == "always" or (_mode == "auto" and choose_backend(device, dtypes, width).backend == "triton")
 
 
 def _observed() -> str | None:
@@ -296,7 +299,7 @@ def _observed() -> str | None:
         return "hooks watch every module"
     if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
         return "operations are being traced"
-    if not torch.compiler.is_compiling() and transformed():
+    if not torch.compiler.is_compiling() and in_transform():
         return "a transform of torch.func is under way"
     return None
 

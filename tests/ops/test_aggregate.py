@@ -11,6 +11,7 @@ from tests.ops.aggregation import EDGES, Inputs, graph
 from normplace import UsageError
 from normplace.ops import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
 from normplace.ops.aggregate import factorised, op, reference
+from normplace.ops.backends import INSTALLED
 
 TEMPERATURES = (-20.0, -1.0, 0.0, 1e-3, 1.0, 20.0, math.inf, -math.inf)
 POWERS = (-3.0, -1.0, 0.0, 1e-3, 0.3, 1.0, 2.4, 8.0)
@@ -20,7 +21,7 @@ EXPONENTS = [("softmax", t) for t in TEMPERATURES] + [("power", p) for p in POWE
 def backends(edge, exponent=1.0):
     """What can compute it, where numba is installed."""
     found = ["reference", "factorised"] if edge == "none" and 0.5 <= abs(exponent) < math.inf else ["reference"]
-    return [*found, "numba"] if op._installed("numba") else found
+    return [*found, "numba"] if INSTALLED["numba"] else found
 
 
 @pytest.mark.parametrize("edge", EDGES)
@@ -100,7 +101,7 @@ def test_lost_rows_among_others(kind, exponent, monkeypatch):
     case.x[1::2] = (case.x[1::2].abs() + 0.5) * (1e2 if exponent > 0 else 1e-6)
     again = []
     subset = factorised.subset
-    monkeypatch.setattr(factorised, "subset", lambda half, rows: again.append(len(rows)) or subset(half, rows))
+    monkeypatch.setattr(factorised, "subset", lambda graph, rows: again.append(len(rows)) or subset(graph, rows))
     for backend in backends("none", exponent):
         case.compare(backend, 1e-4)
     assert again
@@ -180,8 +181,8 @@ def test_opcheck(edge):
     given = case.leaves(torch.float32, "cpu")
     tensors = list(Neighbours(case.edge_index, 5).tensors)
     terms = (case.features, given["weight"].detach().T.contiguous()) if edge == "linear" else (None, None)
-    rule = (tensors, 256, "softmax", edge, True, 1e-7, False, "auto")
-    torch.library.opcheck(op.aggregate, (given["x"], given["exponent"], *terms, *rule))
+    spec = reference.AggregateSpec("softmax", edge, True, 1e-7)
+    torch.library.opcheck(op.AGGREGATE.operator, (given["x"], given["exponent"], *terms, *tensors, *spec))
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["neighbours", "edge_index"])
@@ -243,7 +244,7 @@ X, E = torch.randn(13, 4), graph()
         (lambda: softmax_aggregate(X, E + 5), "source nodes of edge_index must be from 0 to 12, got 5 to 17"),
         (lambda: softmax_aggregate(X, E - 1), "must be from 0 to 12, got -1 to"),
         (lambda: softmax_aggregate(X, E, num_dst=2), "target nodes of edge_index must be from 0 to 1, got 0 to 12"),
-        (lambda: softmax_aggregate(X, E.float()), "whole numbers"),
+        (lambda: softmax_aggregate(X, E.float()), "must hold integers"),
         (lambda: softmax_aggregate(X, E.T), "2 × E"),
         (lambda: softmax_aggregate(X, [[0], [1]]), "2 × E"),  # pyright: ignore[reportArgumentType]
         (lambda: softmax_aggregate(X[:5], Neighbours(E, 13)), "13 sources"),
@@ -262,7 +263,7 @@ X, E = torch.randn(13, 4), graph()
         ),
         (lambda: softmax_aggregate(X, E, backend="cuda"), "unknown backend"),
         (lambda: softmax_aggregate(X, E, math.inf, backend="factorised"), "finite temperature"),
-        (lambda: softmax_aggregate(X, E, torch.tensor(1.0, requires_grad=True), semi_gradient=True), "semi-gradient"),
+        (lambda: softmax_aggregate(X, E, torch.tensor(1.0, requires_grad=True), semi_gradient=True), "semi_gradient"),
     ],
 )
 def test_mistakes_are_one_sentence(call, words):
@@ -272,17 +273,20 @@ def test_mistakes_are_one_sentence(call, words):
     assert str(error.value).endswith(".")
 
 
-def test_the_fastest_way_is_chosen(monkeypatch):
-    one, soft, dense = torch.tensor(1.0), reference.Rule(), reference.Rule(edge="dense")
-    large, tiny = (10_000, 64), (100, 4)
-    assert op.choose("cpu", one, soft, tiny, "auto") == "factorised"
-    assert op.choose("cpu", one, dense, tiny, "auto") == "reference"
-    assert op.choose("mps", one, soft, large, "auto") == "reference"
+def test_auto_chooses_the_fastest_backend_that_runs(monkeypatch):
+    def chosen(device, exponent, size, *spec, **fields):
+        spec = reference.AggregateSpec(*spec, **fields)
+        return op.choose_backend(device, torch.tensor(exponent), spec, size).backend
+
+    large, tiny = 640_000, 400
+    assert chosen("cpu", 1.0, tiny) == "factorised"
+    assert chosen("cpu", 1.0, tiny, edge_kind="dense") == "reference"
+    assert chosen("mps", 1.0, large) == "reference"
     for installed in (True, False):
-        monkeypatch.setattr(op, "_installed", lambda name, installed=installed: installed)
-        assert op.choose("cpu", one, soft, large, "auto") == ("numba" if installed else "factorised")
-        for exponent, rule in ((one, dense), (torch.tensor(math.inf), soft), (0.1 * one, reference.Rule("power"))):
-            assert op.choose("cpu", exponent, rule, large, "auto") == ("numba" if installed else "reference")
+        monkeypatch.setitem(INSTALLED, "numba", installed)
+        assert chosen("cpu", 1.0, large) == ("numba" if installed else "factorised")
+        for exponent, spec in ((1.0, ("softmax", "dense")), (math.inf, ("softmax",)), (0.1, ("power",))):
+            assert chosen("cpu", exponent, large, *spec) == ("numba" if installed else "reference")
 
 
 @pytest.mark.parametrize("value", [1e200, -(10**400)], ids=["float", "int"])

@@ -8,7 +8,7 @@ from tests.ops.aggregation import graph
 
 from normplace.ops import Neighbours, softmax_aggregate
 from normplace.ops.aggregate import neighbours
-from normplace.ops.aggregate.neighbours import Half, as_neighbours
+from normplace.ops.aggregate.neighbours import CSRGraph, as_neighbours
 
 
 @pytest.mark.parametrize("piece", [1, 4, 256])
@@ -16,30 +16,31 @@ def test_rows_and_pieces(piece):
     edges = graph(9, 17)
     built = Neighbours(edges, 9, 17, piece=piece)
     assert built.tensors[0].dtype == torch.int32
-    for half, near, far in ((Half(*built.tensors[:5]), edges[1], edges[0]), (Half(*built.tensors[5:]), *edges)):
-        rows = len(half.indptr) - 1
+    csr, (src, dst) = CSRGraph.of(built.tensors), edges
+    for direction, near, far in ((csr.arriving, dst, src), (csr.leaving, src, dst)):
+        rows = len(direction.indptr) - 1
         for row in range(rows):
-            span = slice(half.indptr[row], half.indptr[row + 1])
-            assert sorted(half.edges[span].tolist()) == (near == row).nonzero()[:, 0].tolist()
-            assert half.indices[span].tolist() == far[half.edges[span].long()].tolist()
+            span = slice(direction.indptr[row], direction.indptr[row + 1])
+            assert sorted(direction.edges[span].tolist()) == (near == row).nonzero()[:, 0].tolist()
+            assert direction.indices[span].tolist() == far[direction.edges[span].long()].tolist()
         covered, slots = [], []
-        for row, start, stop, slot in half.pieces.T.tolist():
+        for row, start, stop, slot in direction.pieces.T.tolist():
             if row >= 0:
                 assert stop - start <= piece
-                assert half.indptr[row] <= start <= stop <= half.indptr[row + 1]
-                assert (slot >= 0) == (half.indptr[row + 1] - half.indptr[row] > piece)
+                assert direction.indptr[row] <= start <= stop <= direction.indptr[row + 1]
+                assert (slot >= 0) == (direction.indptr[row + 1] - direction.indptr[row] > piece)
                 covered += range(start, stop)
                 slots += [slot] if slot >= 0 else []
         assert sorted(covered) == list(range(70))
-        assert set(half.pieces[0].tolist()) - {-1} == set(range(rows))
-        lengths = half.pieces[2] - half.pieces[1]
+        assert set(direction.pieces[0].tolist()) - {-1} == set(range(rows))
+        lengths = direction.pieces[2] - direction.pieces[1]
         assert bool((lengths.diff() <= 0).all())
         # The slots of a hub follow each other in the order of its edges, as the merge expects.
         named = []
-        for row, first, count in half.hubs.T.tolist():
+        for row, first, count in direction.hubs.T.tolist():
             if row >= 0:
-                own = {slot: start for r, start, _, slot in half.pieces.T.tolist() if r == row}
-                expected = [int(half.indptr[row]) + n * piece for n in range(count)]
+                own = {slot: start for r, start, _, slot in direction.pieces.T.tolist() if r == row}
+                expected = [int(direction.indptr[row]) + n * piece for n in range(count)]
                 assert [own[first + n] for n in range(count)] == expected
                 named += range(first, first + count)
         assert sorted(named) == sorted(slots)
@@ -56,9 +57,9 @@ def test_an_edge_index_is_built_once_while_it_does_not_change(monkeypatch):
     after = softmax_aggregate(x, edges)
     assert not torch.equal(before, after)
     torch.testing.assert_close(after, softmax_aggregate(x, edges.clone()))
-    kept = len(neighbours._built)
+    kept = len(neighbours._cache)
     del edges, first
-    assert len(neighbours._built) < kept
+    assert len(neighbours._cache) < kept
 
 
 def test_nothing_at_all():

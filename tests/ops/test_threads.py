@@ -13,7 +13,7 @@ from normplace.ops.aggregate import threads
 @pytest.mark.parametrize("number", [1, 2, 5])
 def test_every_block_is_done_once(number):
     done = []
-    threads.share(lambda first, last: done.append((first, last)), [(n, n + 1) for n in range(40)], number)
+    threads.run_blocks(lambda first, last: done.append((first, last)), [(n, n + 1) for n in range(40)], number)
     assert sorted(done) == [(n, n + 1) for n in range(40)]
 
 
@@ -25,7 +25,7 @@ def test_as_many_threads_as_asked_for_work_at_once_and_live_on():
             both.wait()
             found.add(threading.current_thread().name)
 
-        threads.share(task, [(0,), (1,)], 2)
+        threads.run_blocks(task, [(0,), (1,)], 2)
         return found
 
     first = names()
@@ -41,19 +41,19 @@ def test_what_a_block_raises_is_raised():
 
     for number in (1, 2):
         with pytest.raises(ValueError, match="three"):
-            threads.share(task, [(n,) for n in range(8)], number)
+            threads.run_blocks(task, [(n,) for n in range(8)], number)
 
 
 def _in_child(results) -> None:
     done = []
-    threads.share(done.append, [(n,) for n in range(8)], 3)
+    threads.run_blocks(done.append, [(n,) for n in range(8)], 3)
     results.put(sorted(done))
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own():
-    threads.share(lambda n: None, [(n,) for n in range(8)], 3)
+    threads.run_blocks(lambda n: None, [(n,) for n in range(8)], 3)
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
     child = context.Process(target=_in_child, args=(results,))

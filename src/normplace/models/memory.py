@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from normplace.models.topology import topology
-from normplace.ops.calling import plain, transformed
 from normplace.ops.indices import check_edge_index
 from normplace.ops.snapshot import Snapshot
+from normplace.ops.tracing import all_plain, in_transform
 from normplace.placement.scale import Scale
 
 
@@ -37,7 +37,7 @@ class _Entry:
         """The factor, ``nan`` where a tensor on a GPU was changed without PyTorch's notice."""
         factor = self.factor
         for snapshot, tensor in zip(self.tensors, tensors, strict=True):
-            factor = snapshot.poisoned(factor, tensor)
+            factor = snapshot.nan_if_changed(factor, tensor)
         return factor
 
 
@@ -93,7 +93,7 @@ class FactorMemory:
         tensors = (edge_index,) if batch is None else (edge_index, batch)
         # An inference tensor could not be part of a later training step, so none is made to be kept.
         with torch.inference_mode(False), torch.no_grad():
-            if transformed() or not plain(*tensors) or any(tensor.is_inference() for tensor in tensors):
+            if in_transform() or not all_plain(*tensors) or any(tensor.is_inference() for tensor in tensors):
                 return scale.factor(topology(scale.source, edge_index, num_nodes, batch).to(wide)).to(dtype)
             settings = (scale, num_nodes, wide, default)
             for entry in self._entries:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.norms._precision import cast, widen
 from normplace.ops.features import check_features
-from normplace.ops.indices import checked, is_integer
+from normplace.ops.indices import checked_indices, is_integer
 
 
 def graph_mean(x: Tensor, batch: Tensor | None, num_graphs: int | None) -> Tensor:
@@ -49,7 +49,7 @@ def checked_batch(batch: Tensor, rows: int, num_graphs: int | None) -> tuple[Ten
         raise UsageError(f"batch must hold the graph of each of the {rows} rows as a whole number, got {found}.")
     if num_graphs is None:
         num_graphs = int(batch.max()) + 1 if rows else 0
-    return checked("batch", batch, num_graphs, "graphs are numbered from 0", asserted=True), num_graphs
+    return checked_indices("batch", batch, num_graphs, "graphs are numbered from 0", asserted=True), num_graphs
 
 
 def _check_rows(name: str, x: Tensor, dim: int) -> None:

@@ -1,37 +1,38 @@
-"""The check of features that a module reads, before PyTorch fails deep inside it."""
+"""Checks of feature tensors, made before PyTorch fails deep inside a module."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 def check_features(name: str, x: Tensor, *width: int, like: Tensor | None = None) -> None:
-    """Refuse what is not a floating-point tensor with the given last dimensions.
+    """Raise an error for anything but a floating-point tensor with these last dimensions.
 
     Args:
-        name: What to call it in the error.
+        name: Name of the argument in the error.
         x: The features.
-        *width: The last dimensions it must have.
-        like: Weights that multiply it, whose dtype it must have unless autocast converts both.
+        *width: The expected last dimensions.
+        like: Weights that multiply the features. Both must have the same dtype unless autocast converts them.
 
     Raises:
-        UsageError: If it is something else.
+        UsageError: If the features do not match.
     """
-    if torch._C._get_tracing_state() is not None:  # sizes are tensors there, whose comparison would be recorded
+    if torch._C._get_tracing_state() is not None:  # sizes are tensors there, and comparing them would be recorded
         return
     if not isinstance(x, Tensor):
         raise UsageError(f"{name} must be a tensor, got {type(x).__name__}.")
     if not x.is_floating_point() or tuple(x.shape[-len(width) :]) != width:
-        wanted = _words(width)
-        raise UsageError(f"{name} must be floating point and end in {wanted}, got {tuple(x.shape)} of {x.dtype}.")
+        expected = f"{width[0]} features" if len(width) == 1 else f"the dimensions {width}"
+        raise UsageError(f"{name} must be floating point and end in {expected}, got {describe(x)}.")
     if like is not None and x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
         raise UsageError(f"{name} must be {like.dtype} as the weights are, got {x.dtype}: convert with .to().")
 
 
-def _words(width: Sequence[int]) -> str:
-    return f"{width[0]} features" if len(width) == 1 else f"the dimensions {tuple(width)}"
+def describe(value: object) -> str:
+    """Shape and dtype of a tensor, or the type of anything else, for an error message."""
+    return f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__

@@ -1,4 +1,4 @@
-"""Checks of tensors that hold indices: no index may reach outside the tensor it is used on."""
+"""Checks of index tensors: no index may reach outside the tensor that it selects from."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from normplace.errors import UsageError
-from normplace.ops.calling import mapped, plain, traced, transformed
+from normplace.ops.features import describe
+from normplace.ops.tracing import all_plain, in_transform, is_batched, is_traced
 
-# For a tensor on a GPU, the version and bound of its last check: the result has to be waited for, so it is remembered.
-# A kernel that reads indices there still ignores those out of range, since a capture or ``.data`` evades the check.
+# Version and bound of the last check of each GPU tensor. A check synchronizes the GPU, so its result is remembered.
+# Kernels that read indices still ignore those out of range, because CUDA graph capture and ``.data`` evade the check.
 _checked: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def check_range(name: str, indices: Tensor, bound: int, advice: str) -> None:
-    """Refuse indices that are not from 0 to ``bound - 1``.
+    """Raise an error for indices that are not from 0 to ``bound - 1``.
 
-    On a GPU this waits for the values, once for each tensor and version; while a CUDA graph is captured nothing can be
-    waited for and nothing is checked.
+    On a GPU this synchronizes, once for each tensor and version. Indices are not checked during CUDA graph capture.
 
     Args:
-        name: What to call them in the error.
-        indices: Whole numbers.
-        bound: How many there are to choose from.
-        advice: How to correct them.
+        name: Name of the indices in the error.
+        indices: An integer tensor.
+        bound: Number of entries to select from.
+        advice: How to correct the indices.
 
     Raises:
-        UsageError: If one is out of range.
+        UsageError: If an index is out of range.
     """
     if not indices.numel() or indices.device.type == "meta":
         return
-    state = None  # to remember where values have to be waited for
+    state = None  # remembered on devices where the check synchronizes
     if indices.device.type != "cpu":
         if indices.is_cuda and torch.cuda.is_current_stream_capturing():
             return
@@ -45,25 +45,25 @@ def check_range(name: str, indices: Tensor, bound: int, advice: str) -> None:
         _checked[indices] = state
 
 
-def checked(name: str, indices: Tensor, bound: int, advice: str, *, asserted: bool = False) -> Tensor:
-    """The indices, refused as :func:`check_range` refuses them; compiled functions check at run time.
+def checked_indices(name: str, indices: Tensor, bound: int, advice: str, *, asserted: bool = False) -> Tensor:
+    """The indices, after :func:`check_range`; compiled functions check at run time.
 
-    A function compiled for a GPU does not wait for the values: there an index out of range ends in a device-side
-    assertion, as it does in PyTorch's own indexing.
+    A function compiled for a GPU does not synchronize. There an index out of range ends in a device-side assertion, as
+    in PyTorch's own indexing.
 
     Args:
-        name: What to call them in the error.
-        indices: Whole numbers.
-        bound: How many there are to choose from.
-        advice: How to correct them.
-        asserted: Whether what reads them on a GPU is PyTorch's own indexing, whose assertion then suffices.
+        name: Name of the indices in the error.
+        indices: An integer tensor.
+        bound: Number of entries to select from.
+        advice: How to correct the indices.
+        asserted: Skip the check on a GPU, because PyTorch's own indexing reads the indices and asserts their range.
 
     Raises:
-        UsageError: If one is out of range.
+        UsageError: If an index is out of range.
     """
-    if traced() or not plain(indices):
-        return _checked_when_run(indices, bound, name, advice)
-    if transformed() and mapped(indices):
+    if is_traced() or not all_plain(indices):
+        return _checked_at_run_time(indices, bound, name, advice)
+    if in_transform() and is_batched(indices):
         raise UsageError(f"vmap cannot map over {name}: map over the features.")
     if not (asserted and indices.is_cuda):
         check_range(name, indices, bound, advice)
@@ -75,36 +75,35 @@ def checked(name: str, indices: Tensor, bound: int, advice: str, *, asserted: bo
     mutates_args=(),
     schema="(Tensor indices, SymInt bound, str name, str advice) -> Tensor",
 )
-def _checked_when_run(indices: Tensor, bound: int, name: str, advice: str) -> Tensor:
+def _checked_at_run_time(indices: Tensor, bound: int, name: str, advice: str) -> Tensor:
     if indices.is_cuda and indices.numel():
         low, high = indices.aminmax()
         message = f"{name} must be from 0 to {bound - 1}: {advice}."
         torch.ops.aten._assert_async.msg((low >= 0) & (high < bound), message)
     else:
         check_range(name, indices, bound, advice)
-    return indices.clone()  # an operator may not return what it was given
+    return indices.clone()  # an operator may not return its input
 
 
-@_checked_when_run.register_fake
+@_checked_at_run_time.register_fake
 def _(indices: Tensor, bound: int, name: str, advice: str) -> Tensor:
     return torch.empty_like(indices)
 
 
 def check_edge_index(edge_index: Tensor) -> None:
-    """Refuse what is not a 2 × E tensor of whole numbers; their range is not checked.
+    """Raise an error for anything but a 2 × E integer tensor; the range of its indices is not checked.
 
     Raises:
         UsageError: If it is something else.
     """
     if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        found = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
-        raise UsageError(f"edge_index must be a 2 × E tensor, got {found}.")
+        raise UsageError(f"edge_index must be a 2 × E tensor, got {describe(edge_index)}.")
     if not is_integer(edge_index):
-        raise UsageError(f"edge_index must hold whole numbers, got {edge_index.dtype}: convert it with .long().")
+        raise UsageError(f"edge_index must hold integers, got {edge_index.dtype}: convert it with .long().")
     if edge_index.layout != torch.strided:
         raise UsageError(f"edge_index must be a dense tensor, got {edge_index.layout}: convert it with .to_dense().")
 
 
 def is_integer(tensor: Tensor) -> bool:
-    """Whether a tensor can hold indices."""
+    """Whether a tensor has an integer dtype."""
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)

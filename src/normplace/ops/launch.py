@@ -1,33 +1,39 @@
-"""Launch a Triton kernel again without the search for which of its compiled forms is meant.
+"""Launch Triton kernels with little overhead, and cache everything that is decided once for a shape.
 
-Triton inspects every argument of every launch, and asks the driver about every pointer, which for thirty of them takes
-longer than a small kernel runs. Whoever knows that a launch is of the same form as one before keeps a :class:`Launch`
-for that form and spares both.
+Triton inspects every argument of every launch and asks the driver about every pointer. For thirty arguments this takes
+longer than a small kernel runs. A :class:`Launch` skips both for launches that it knows to be alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from triton import knobs, runtime
 
-# Triton compiles for pointers and whole numbers that are multiples of it, or not.
+# Triton compiles separate versions for pointers and integers that are multiples of this number.
 ALIGNMENT = 16
+# Launch plans that each function with ``@cached_plan`` remembers.
+CACHED_PLANS = 1024
+# Elements that a scratch tensor is a multiple of, so that each starts at a new cache line.
+LINE = 32
+Plan = TypeVar("Plan")
+_caches: list[Any] = []
 
 
 class Launch:
-    """One form of a kernel: which tensors are missing, the dtypes of the others, and all constants.
+    """One compiled version of a kernel: fixed dtypes, missing tensors and constants.
 
-    A whole number among the arguments must be the same in every launch, or be one that the kernel's decorator says not
-    to specialize. Tensors that do not begin where new memory would, as a slice may not, are inspected every time.
+    An integer among the arguments must be the same in every launch, or be excluded from specialization by the kernel's
+    decorator. Tensors that do not start at an aligned address, such as some slices, are inspected in every launch.
 
     Args:
-        kernel: The function ``triton.jit`` made, whose parameters are tensors, then numbers, then constants.
+        kernel: A ``triton.jit`` function whose parameters are tensors, then numbers, then constants.
         constants: By name, in the order of the kernel's last parameters.
-        **options: How it is compiled, such as ``num_warps``.
+        **options: Compilation options such as ``num_warps``.
     """
 
     def __init__(self, kernel: Any, constants: Mapping[str, Any], **options: Any) -> None:
@@ -40,22 +46,22 @@ class Launch:
     def __call__(
         self, grid: tuple[int, int, int], stream: int, tensors: Sequence[Tensor | None], *numbers: float | None
     ) -> None:
-        """Run it.
+        """Run the kernel.
 
         Args:
             grid: Programs along each axis.
-            stream: The current stream of the current device, as a number.
-            tensors: On that device; None where the form has none.
-            *numbers: The arguments after them.
+            stream: Handle of the current stream of the current device.
+            tensors: Tensors on that device; None for a missing one.
+            *numbers: The arguments that follow the tensors.
         """
         addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
         bits = 0
         for address in addresses:
             bits |= address
-        known = bits % ALIGNMENT == 0 and not _watched()
+        known = bits % ALIGNMENT == 0 and not _profiled()
         compiled = self._compiled
         if known and compiled is not None:
-            # What indexing it with the grid leads to, less the hooks.
+            # The call that ``compiled[grid](...)`` makes, without its hooks.
             compiled.run(
                 *grid, stream, compiled.function, compiled.packed_metadata, None, None, None,
                 *addresses, *numbers, *self._values,
@@ -63,18 +69,64 @@ class Launch:
             return
         compiled = self.kernel[grid](*tensors, *numbers, **self.constants, **self.options)
         if known and all(hasattr(compiled, name) for name in ("run", "function", "packed_metadata")):
-            self._compiled = compiled  # the interpreter compiles nothing
+            self._compiled = compiled  # not set by the interpreter, which does not compile
+
+
+class KernelCall(NamedTuple):
+    """A launch with its grid and numbers, which are the same every time."""
+
+    launch: Launch
+    grid: tuple[int, int, int]
+    numbers: tuple[float, ...]
+
+    def __call__(self, stream: int, *tensors: Tensor | None) -> None:
+        """Run the kernel on these tensors."""
+        self.launch(self.grid, stream, tensors, *self.numbers)
+
+    def starting_at(self, first: int) -> KernelCall:
+        """The same call with one more number before the others."""
+        return self._replace(numbers=(first, *self.numbers))
+
+
+class Scratch:
+    """Several float32 tensors in one allocation.
+
+    Args:
+        *sizes: Elements of each; 0 for one that is not needed.
+    """
+
+    def __init__(self, *sizes: int) -> None:
+        self._sizes = [-(-size // LINE) * LINE for size in sizes]
+        self._total = sum(self._sizes)
+
+    def allocate(self, device: torch.device) -> Sequence[Tensor | None]:
+        """New flat tensors, with None for one that is not needed."""
+        pieces = torch.empty(self._total, dtype=torch.float32, device=device).split(self._sizes)
+        return [piece if size else None for piece, size in zip(pieces, self._sizes, strict=True)]
+
+
+def cached_plan(build: Callable[..., Plan]) -> Callable[..., Plan]:
+    """Cache the launch plans that a function builds; :func:`clear_plans` forgets them."""
+    cached = functools.lru_cache(maxsize=CACHED_PLANS)(build)
+    _caches.append(cached)
+    return cached
+
+
+def clear_plans() -> None:
+    """Forget all launch plans, so that changed layouts take effect."""
+    for cached in _caches:
+        cached.cache_clear()
 
 
 def current_stream(device: torch.device) -> int:
-    """The current stream of the device, which is the current one."""
+    """Handle of the current stream of the current device."""
     if device.index is None:
         return 0
     driver: Any = runtime.driver
     return driver.active.get_current_stream(device.index)
 
 
-def _watched() -> bool:
-    """Whether a profiler asks to be told of launches."""
+def _profiled() -> bool:
+    """Whether a profiler has installed a hook that must see every launch."""
     hook: Any = knobs.runtime.launch_enter_hook
     return hook is not None and bool(getattr(hook, "calls", True))

@@ -1,8 +1,8 @@
-"""Whether a tensor is still what it was when something was computed from it.
+"""Detect changes of a tensor from which a cached value was computed.
 
-PyTorch's version counter does not see a write through ``.data`` or through a NumPy array that shares the memory, so the
-values are compared too, by a hash. On a CPU this costs one pass over the tensor. On other devices the comparison is not
-waited for; a value computed from the tensor becomes ``nan`` if the hash has changed.
+PyTorch's version counter does not see a write through ``.data`` or through a NumPy array that shares the memory, so a
+hash of the values is compared too. On a CPU this costs one pass over the tensor. On other devices the comparison does
+not synchronize; instead, a value computed from the tensor becomes ``nan`` if the hash has changed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Numbers hashed with the same factors; each row of so many has a factor of its own.
+# The hash multiplies the values of each row of this many by the same factors, and each row by one more factor.
 ROW = 4096
-GOLDEN = -7046029254386353131  # 2^64 over the golden ratio, as a signed number
+GOLDEN = -7046029254386353131  # 2^64 divided by the golden ratio, as a signed integer
 
 
 @functools.cache
 def _factors(count: int) -> np.ndarray:
-    """Odd random factors: a change of one number always changes the hash."""
+    """Odd random factors: a change of one value always changes the hash."""
     return np.random.default_rng(0).integers(-(2**63), 2**63 - 1, count) | 1
 
 
@@ -32,7 +32,7 @@ def _factors_on(device: torch.device) -> Tensor:
 
 
 def fingerprint(tensor: Tensor) -> int | Tensor:
-    """A hash of a tensor's whole numbers and of their order; on a GPU a tensor, not waited for."""
+    """A hash of an integer tensor's values and their order; on a GPU a tensor, without synchronization."""
     flat = tensor.detach().reshape(-1).long()
     return _hash_array(flat.numpy()) if flat.device.type == "cpu" else _hash_tensor(flat)
 
@@ -53,7 +53,7 @@ def _hash_tensor(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A tensor as it was: which one, where its values are, how often they had been changed, and their hash."""
+    """Identity, version, memory layout and hash of a tensor at one time."""
 
     tensor: weakref.ref[Tensor]
     version: int
@@ -64,7 +64,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Snapshot:
-        """Of a tensor of whole numbers that was not made in inference mode."""
+        """Take a snapshot of an integer tensor that was not created in inference mode."""
         return cls(
             weakref.ref(tensor), tensor._version, tensor.data_ptr(), tensor.shape, tensor.stride(), fingerprint(tensor)
         )
@@ -75,16 +75,16 @@ class Snapshot:
         return self.tensor() is not None
 
     def matches(self, tensor: Tensor) -> bool:
-        """Whether it is that tensor, unchanged as far as can be told without waiting for a device."""
-        known = (self.version, self.address, self.shape, self.stride)
-        if self.tensor() is not tensor or known != (
+        """Whether this is the same tensor, unchanged as far as known without synchronization."""
+        expected = (self.version, self.address, self.shape, self.stride)
+        if self.tensor() is not tensor or expected != (
             tensor._version, tensor.data_ptr(), tensor.shape, tensor.stride()
         ):  # fmt: skip
             return False
         return tensor.device.type != "cpu" or bool(self.digest == fingerprint(tensor))
 
-    def poisoned(self, value: Tensor, tensor: Tensor) -> Tensor:
-        """``value``, or ``nan`` where the tensor's values have changed on a device that is not waited for."""
+    def nan_if_changed(self, value: Tensor, tensor: Tensor) -> Tensor:
+        """``value``, or ``nan`` if the values of a tensor that is not on a CPU have changed."""
         if tensor.device.type == "cpu":
             return value
         unchanged = torch.as_tensor(self.digest == fingerprint(tensor), device=value.device)

@@ -31,11 +31,14 @@ def test_a_stream_that_is_off_is_found(monkeypatch):
 
 
 def test_layouts_fit_a_program():
-    tiles = [dict(tile) for tile in norm_add_norm.layouts(lambda **options: options.items(), 4096, (0, 2))]
+    tiles = [dict(tile) for tile in norm_add_norm.candidate_tiles(lambda **options: options.items(), 4096, (0, 2))]
     assert {"rows": 1, "warps": 8, "per_sm": 0, "stages": 1} in tiles
     for tile in tiles:
         assert 8 <= tile["rows"] * 4096 / (32 * tile["warps"]) <= 64
         assert tile["stages"] == 1 or tile["per_sm"]
-    pieces = [dict(tile) for tile in norm_add_norm.layouts(lambda **options: options.items(), 4096, (0,), cut=True)]
+    pieces = [
+        dict(tile)
+        for tile in norm_add_norm.candidate_tiles(lambda **options: options.items(), 4096, (0,), in_blocks=True)
+    ]
     assert {"rows": 1, "warps": 8, "columns": 4096} in pieces
     assert all(tile["columns"] <= 4096 for tile in pieces)

@@ -8,8 +8,8 @@ import torch
 from tests.ops.norm_add_norm.boundary import Boundary, variants
 
 from normplace.ops import norm_add_norm
-from normplace.ops.norm_add_norm import triton
-from normplace.ops.norm_add_norm import triton_tiles as tiles
+from normplace.ops.launch import clear_plans
+from normplace.ops.norm_add_norm import layouts
 
 # The interpreter computes in NumPy, which warns of what a GPU does silently in lanes that are masked out.
 warnings.filterwarnings("ignore", category=RuntimeWarning)
@@ -60,12 +60,12 @@ def main() -> None:
         whole = Boundary("layer", "rms", **options)
         whole.compare("triton", wrap=lambda call: torch.compile(call, backend="aot_eager", fullgraph=True))
     # Rows read in pieces, of which the last may be padded, and sums taken apart from the rows.
-    tiles.HELD = tiles.FEW = tiles.SUMMED = 0
-    tiles.BACKWARD_ROWS = {12: tiles.Tile(rows=2, warps=1)}
-    tiles.COLUMNS = tiles.Tile(rows=2, warps=1, per_sm=4, columns=4)
+    layouts.MAX_REGISTER_WIDTH = layouts.FEW_ROWS = layouts.MAX_SUMMED_WIDTH = 0
+    layouts.BACKWARD_WIDE = {12: layouts.BoundaryTile(rows=2, warps=1)}
+    layouts.COLUMN_SUMS = layouts.BoundaryTile(rows=2, warps=1, per_sm=4, columns=4)
     for columns, cases in ((4, [Boundary("rms", "rms", shape=(5, 12))]), (8, variants(shape=(5, 12)))):
-        tiles.FORWARD_IN_PIECES = {12: tiles.Tile(rows=1, warps=1, columns=columns)}
-        triton.forget_launches()
+        layouts.FORWARD_BLOCKS = {12: layouts.BoundaryTile(rows=1, warps=1, columns=columns)}
+        clear_plans()
         for case in cases:
             case.compare("triton")
         needs_no_gradients(Boundary("rms", "rms"))

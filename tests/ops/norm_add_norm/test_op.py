@@ -13,8 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from normplace.errors import UsageError
 from normplace.ops import boundary_backend, norm_add_norm
+from normplace.ops.backends import INSTALLED
 from normplace.ops.norm_add_norm import op
-from normplace.ops.norm_add_norm.reference import Given, Rule
+from normplace.ops.norm_add_norm.reference import BoundarySpec, OptionalTensors
 
 FLOATS = (torch.float32,) * 3
 
@@ -30,9 +31,9 @@ def test_registration(out_norm, in_norm):
     case = Boundary(out_norm, in_norm, shifts=True, scales=True, branch="channel", dropout=0.2)
     leaves = case.leaves()
     names = ("out_weight", "out_bias", "in_weight", "in_bias", "branch_scale", "out_scale", "in_scale")
-    given = Given(*(leaves.get(name) for name in names), torch.tensor(3))
-    rule = Rule(out_norm or "none", in_norm or "none", 1e-6, 1e-6, False, 1.1, 1.0, 0.2, *FLOATS, "reference")
-    torch.library.opcheck(op.boundary, (leaves["x"], leaves["f"], *given, *rule))
+    tensors = OptionalTensors(*(leaves.get(name) for name in names), torch.tensor(3))
+    spec = BoundarySpec(out_norm or "none", in_norm or "none", 1e-6, 1e-6, False, 1.1, 1.0, 0.2, *FLOATS, "reference")
+    torch.library.opcheck(op.BOUNDARY.operator, (leaves["x"], leaves["f"], *tensors, *spec))
 
 
 @pytest.mark.parametrize(("out_norm", "in_norm"), [("rms", "rms"), ("layer", "layer"), (None, "rms"), ("rms", None)])
@@ -138,9 +139,9 @@ def test_says_what_computes_it_and_why():
     x = torch.ones(2, 3)
     assert "on cpu" in boundary_backend(x).reason and boundary_backend(x).backend == "composed"
     assert boundary_backend(x.bfloat16()).backend == "reference"
-    assert op.choose("cuda", FLOATS, 16384).backend == ("triton" if op.TRITON else "reference")
-    assert "float64" in op.choose("cuda", (torch.float64,), 8).reason or not op.TRITON
-    assert "16384" in op.choose("cuda", FLOATS, 16385).reason or not op.TRITON
+    assert op.choose_backend("cuda", FLOATS, 16384).backend == ("triton" if INSTALLED["triton"] else "reference")
+    assert "float64" in op.choose_backend("cuda", (torch.float64,), 8).reason or not INSTALLED["triton"]
+    assert "16384" in op.choose_backend("cuda", FLOATS, 16385).reason or not INSTALLED["triton"]
 
 
 @pytest.mark.parametrize(
@@ -154,8 +155,8 @@ def test_says_what_computes_it_and_why():
         ({"branch_scale": torch.ones(2)}, "3 features"),
         ({"out_scale": torch.ones(3)}, "each row"),
         ({"in_weight": torch.ones(3, device="meta")}, "must be on cpu"),
-        ({"in_norm": None, "in_scale": torch.ones(2)}, "belongs to a norm"),
-        ({"out_norm": None, "out_bias": torch.ones(3)}, "belongs to a norm"),
+        ({"in_norm": None, "in_scale": torch.ones(2)}, "need a norm"),
+        ({"out_norm": None, "out_bias": torch.ones(3)}, "need a norm"),
         ({"dropout": 0.5}, "needs a seed"),
         ({"dropout": 1.0}, "less than 1"),
         ({"dropout": 0.5, "seed": torch.ones(2)}, "int64"),

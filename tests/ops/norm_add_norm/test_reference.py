@@ -8,7 +8,7 @@ from tests.ops.norm_add_norm.boundary import KINDS, Boundary, keep, variants
 
 from normplace import LayerNorm, RMSNorm
 from normplace.ops import norm_add_norm
-from normplace.ops.norm_add_norm.reference import keeps
+from normplace.ops.norm_add_norm.reference import dropout_mask
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -84,13 +84,13 @@ def test_without_an_inner_norm_there_is_one_result():
 
 def test_dropout_is_a_function_of_seed_row_and_column():
     for seed in (0, 1, 2**32, 2**62 + 12345):
-        ours = keeps(torch.tensor(seed), 40, 50, 0.3)
-        assert torch.equal(ours, torch.from_numpy(keep(seed, 40, 50, 0.3)))
-    kept = keeps(torch.tensor(3), 1000, 1000, 0.3).double() - 0.7
+        mask = dropout_mask(torch.tensor(seed), 40, 50, 0.3)
+        assert torch.equal(mask, torch.from_numpy(keep(seed, 40, 50, 0.3)))
+    kept = dropout_mask(torch.tensor(3), 1000, 1000, 0.3).double() - 0.7
     deviation = 0.21**0.5
     assert abs(kept.mean()) < 4 * deviation / 1000
     # Neighbours in a row, in a column, and the same place under the next seed are independent: products average to 0.
-    other = keeps(torch.tensor(4), 1000, 1000, 0.3).double() - 0.7
+    other = dropout_mask(torch.tensor(4), 1000, 1000, 0.3).double() - 0.7
     for product in (kept[:, 1:] * kept[:, :-1], kept[1:] * kept[:-1], kept * other):
         assert abs(product.mean()) < 4 * 0.21 / 999
     # So are whole rows and whole columns: their sums spread as those of independent draws.

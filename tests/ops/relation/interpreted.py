@@ -9,7 +9,8 @@ import warnings
 import torch
 from tests.ops.relation.cases import Case, cancelling, distant, kinked
 
-from normplace.ops.relation import op, pair_plan, triton_pairs, triton_scan
+from normplace.ops.launch import clear_plans
+from normplace.ops.relation import layouts, op
 
 # The interpreter computes in NumPy, which warns of what a GPU does silently in lanes that are masked out.
 warnings.filterwarnings("ignore", category=RuntimeWarning)
@@ -17,19 +18,19 @@ warnings.filterwarnings("ignore", category=RuntimeWarning)
 
 def shrink() -> None:
     """Tiles so small that a few rows take several of them."""
-    triton_scan.FORWARD = triton_scan.Tile(elements=16, warps=4, chunk=4)
-    triton_scan.SUMS = triton_scan.Tile(elements=8, warps=4)
-    triton_scan.BACKWARD = triton_scan.Tile(elements=16, warps=4, chunk=4)
-    triton_scan.SLOTS, triton_scan.SLOT_WIDTH = 2, 4
-    tile = pair_plan.Tile(rows=4, cols=4, warps=4, unroll=2)
-    pair_plan.FORWARD = pair_plan.QUERIES = pair_plan.KEYS = tile
-    pair_plan.WIDE_QUERIES = dataclasses.replace(tile, cols=8)
-    pair_plan.SHORTEST = 3
-    pair_plan.SCALES = pair_plan.Tile(rows=8, cols=4, warps=4)
-    pair_plan.THROUGH_SCALE = pair_plan.THROUGH_EXACT_SCALE = pair_plan.Tile(8, 4, warps=4, unroll=4)
-    pair_plan.QUICK_STEP = 4
-    pair_plan.STATISTICS = 16
-    pair_plan.SCRATCH = 100  # one sequence at a time
+    layouts.SCAN_FORWARD = layouts.ScanTile(elements=16, warps=4, chunk=4)
+    layouts.SCAN_SUMS = layouts.ScanTile(elements=8, warps=4)
+    layouts.SCAN_BACKWARD = layouts.ScanTile(elements=16, warps=4, chunk=4)
+    layouts.SCAN_SLOTS, layouts.SCAN_SLOT_WIDTH = 2, 4
+    tile = layouts.PairTile(rows=4, cols=4, warps=4, unroll=2)
+    layouts.PAIR_FORWARD = layouts.PAIR_QUERIES = layouts.PAIR_KEYS = tile
+    layouts.PAIR_WIDE_QUERIES = dataclasses.replace(tile, cols=8)
+    layouts.PAIR_MIN_SPLIT = 3
+    layouts.PAIR_SCALES = layouts.PairTile(rows=8, cols=4, warps=4)
+    layouts.PAIR_THROUGH_SCALE = layouts.PAIR_THROUGH_FLOAT32_SCALE = layouts.PairTile(8, 4, warps=4, unroll=4)
+    layouts.PAIR_HALF_STEP = 4
+    layouts.PAIR_STATISTICS = 16
+    layouts.PAIR_SCRATCH = 100  # one sequence at a time
 
 
 def half_precision_before_it_is_rounded() -> None:
@@ -38,8 +39,8 @@ def half_precision_before_it_is_rounded() -> None:
     for dtype, offset in itertools.product((torch.bfloat16, torch.float16), (0.0, 9.0)):
         case = (Case if offset else cancelling)(shape=(1, 20, 16), dtype=dtype)
         a, b = case.a + offset, case.b + offset / 2
-        found = op.pairs(a, b, None, *options, "triton").double()
-        truth = op.pairs(a.double(), b.double(), None, *options, "reference")
+        found = op.PAIRS.operator(a, b, None, *options, "triton").double()
+        truth = op.PAIRS.operator(a.double(), b.double(), None, *options, "reference")
         assert ((found - truth).abs() <= 1e-5 * truth.abs().amax(-1, keepdim=True)).all(), (dtype, offset)
 
 
@@ -66,8 +67,8 @@ def main() -> None:
     Case(small, "separate", "relu", causal=False, post_norm=True).compare("pairwise", "triton")
     half_precision_before_it_is_rounded()
     # As long sequences are laid out.
-    pair_plan.AT_ONCE = 0
-    triton_pairs.forget_launches()
+    layouts.PAIR_CONCURRENT_WARPS = 0
+    clear_plans()
     Case(small, masked=True).compare("pairwise", "triton")
     Case(small, heads=2, causal=False).compare("pairwise", "triton")
     for name, kind in (("scan", "separate"), ("pairwise", "joint")):

@@ -28,10 +28,10 @@ def test_gradcheck():
 @pytest.mark.parametrize(
     ("operator", "dtype", "options"),
     [
-        (op.scan, torch.float32, ("separate", "exp", True, 1e-5, True, 2, True, "auto")),
-        (op.scan, torch.float32, ("none", "exp", False, 1e-5, False, 1, True, "auto")),
-        (op.pairs, torch.bfloat16, ("joint", "exp", False, 1e-5, True, 2, True, "auto")),
-        (op.pairs, torch.bfloat16, ("joint", "exp", True, 1e-5, True, 2, True, "auto")),
+        (op.SCAN.operator, torch.float32, ("separate", "exp", True, 1e-5, True, 2, True, "auto")),
+        (op.SCAN.operator, torch.float32, ("none", "exp", False, 1e-5, False, 1, True, "auto")),
+        (op.PAIRS.operator, torch.bfloat16, ("joint", "exp", False, 1e-5, True, 2, True, "auto")),
+        (op.PAIRS.operator, torch.bfloat16, ("joint", "exp", True, 1e-5, True, 2, True, "auto")),
     ],
 )
 def test_registration(operator, dtype, options):
@@ -94,5 +94,5 @@ def test_says_what_triton_needs(monkeypatch):
     with pytest.raises(UsageError, match="need a CUDA GPU"):
         relation_scan(x, x, backend="triton")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    with pytest.raises(UsageError, match=r"float32, bfloat16 or float16|not installed"):
+    with pytest.raises(UsageError, match=r"float32, bfloat16 and float16|not installed"):
         relation_pairwise(x.double(), x.double(), backend="triton")

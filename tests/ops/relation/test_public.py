@@ -180,8 +180,8 @@ def test_halves_use_the_same_rounded_values_throughout(post_norm):
     [
         (lambda x: relation_scan(x[0], x[0]), "batch × time × channels"),
         (lambda x: relation_scan(x.long(), x.long()), "floating point"),
-        (lambda x: relation_scan(x, x[:, :2]), "must be alike"),
-        (lambda x: relation_scan(x, x.double()), "must be alike"),
+        (lambda x: relation_scan(x, x[:, :2]), "same shape, dtype and device"),
+        (lambda x: relation_scan(x, x.double()), "same shape, dtype and device"),
         (lambda x: relation_scan(x[:, :0], x[:, :0]), "at least one"),
         (lambda x: relation_scan(x, x, heads=4), "do not divide"),
         (lambda x: relation_scan(x, x, heads=0), "heads must be"),

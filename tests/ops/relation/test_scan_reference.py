@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from normplace.ops.relation.scan_reference import BLOCK, summed_up
+from normplace.ops.relation.scan_reference import BLOCK, cumulative_sum_
 
 
 @pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 5 * BLOCK + 7])
 def test_sums_of_rows_so_far_and_from_the_end(length):
     generator = torch.Generator().manual_seed(length)
     x, before = (torch.randn(2, rows, 3, generator=generator, dtype=torch.float64) for rows in (length, 1))
-    torch.testing.assert_close(summed_up(x.clone(), before), before + x.cumsum(1), rtol=0, atol=1e-13)
+    torch.testing.assert_close(cumulative_sum_(x.clone(), before), before + x.cumsum(1), rtol=0, atol=1e-13)
     torch.testing.assert_close(
-        summed_up(x.clone(), before, reverse=True), before + x.flip(1).cumsum(1).flip(1), rtol=0, atol=1e-13
+        cumulative_sum_(x.clone(), before, reverse=True), before + x.flip(1).cumsum(1).flip(1), rtol=0, atol=1e-13
     )
 
 
@@ -22,5 +22,5 @@ def test_a_small_sum_is_not_lost_beside_a_large_one_of_later_rows():
     """Sums are of the rows they stand for: nothing is taken off a larger sum."""
     x = torch.full((1, 3 * BLOCK, 1), 1e-6)
     x[:, 2 * BLOCK :] = 1e6
-    found = summed_up(x.clone(), torch.zeros(1, 1, 1))
+    found = cumulative_sum_(x.clone(), torch.zeros(1, 1, 1))
     torch.testing.assert_close(found[0, 2 * BLOCK - 1, 0], torch.tensor(2 * BLOCK * 1e-6))

@@ -232,19 +232,19 @@ def cases(device: str, quick: bool) -> list[Case]:
 
 def tune() -> Iterator[str]:
     """Times of layouts of the kernels, fastest first, and of lengths of a piece."""
-    from normplace.ops.aggregate import triton as kernels
+    from normplace.ops.aggregate import layouts
 
     tiles = [
-        kernels.Tile(elements, unroll, warps)
+        layouts.AggregateTile(elements, unroll, warps)
         for elements, unroll, warps in itertools.product((128, 256, 512), (1, 2, 4, 8), (1, 2, 4))
         if 2 <= elements // (32 * warps) <= 4
     ]
-    single = [kernels.Tile(1, unroll, warps) for unroll, warps in itertools.product((1, 2, 4), (1, 2, 4))]
+    single = [layouts.AggregateTile(1, unroll, warps) for unroll, warps in itertools.product((1, 2, 4), (1, 2, 4))]
     for graph, edge in itertools.product(("arxiv-like", "arxiv-like, power law"), ("none", "dense", "linear")):
         inputs = Inputs(graph, edge, "cuda", torch.float32)
         calls = inputs.method("softmax").calls([inputs.seed])
-        yield from fastest(f"{graph}, edges {edge}", Setting(kernels, "FORWARD", tiles), calls[FORWARD])
-        setting = Setting(kernels, *(("BACKWARD_WEIGHT", single) if edge == "linear" else ("BACKWARD", tiles)))
+        yield from fastest(f"{graph}, edges {edge}", Setting(layouts, "FORWARD", tiles), calls[FORWARD])
+        setting = Setting(layouts, *(("BACKWARD_WEIGHT", single) if edge == "linear" else ("BACKWARD", tiles)))
         yield from fastest(f"{graph}, edges {edge}", setting, calls[TRAINING])
         if edge == "none":
             pieces = {n: Neighbours(inputs.edges, inputs.nodes, piece=n) for n in (64, 128, 256, 512, 1024)}

@@ -128,8 +128,8 @@ def cases(device: str, quick: bool) -> list[Case]:
 
 def tune() -> Iterator[str]:
     """The fastest layouts of the kernels for some widths."""
-    from normplace.ops.norm_add_norm import triton as kernels
-    from normplace.ops.norm_add_norm import triton_tiles as tiles
+    from normplace.ops.launch import clear_plans
+    from normplace.ops.norm_add_norm import layouts
 
     for width, norm in itertools.product(WIDTHS, ("rms", "layer")):
         rows = max(4096, 2**26 // width)
@@ -144,29 +144,31 @@ def tune() -> Iterator[str]:
             return torch.autograd.grad(results, list(learned.values()), seeds, retain_graph=True)
 
         tables = (
-            (tiles.forward(width, few=False, centred=norm == "layer"), forward, (0, 4, 8)),
-            (tiles.backward(width, shifts=norm == "layer"), backward, (1, 2, 4, 5)),
+            (layouts.forward_table(width, few_rows=False, subtracts_mean=norm == "layer"), forward, (0, 4, 8)),
+            (layouts.backward_table(width, has_bias_grads=norm == "layer"), backward, (1, 2, 4, 5)),
         )
         for table, call, walking in tables:
-            now = table.setdefault(width, tiles.tile_of(table, width))
-            tried = list(layouts(tiles.Tile, width, walking, cut=now.columns > 0))
-            setting = Setting(table, width, tried, forget=kernels.forget_launches)
+            current = table.setdefault(width, layouts.tile_for(table, width))
+            tried = list(candidate_tiles(layouts.BoundaryTile, width, walking, in_blocks=current.columns > 0))
+            setting = Setting(table, width, tried, forget=clear_plans)
             yield from fastest(f"{norm}, {rows} × {width}, {call.__name__}", setting, call)
 
 
-def layouts(tile: Callable[..., object], block: int, programs: tuple[int, ...], cut: bool = False) -> Iterator[object]:
-    """What is worth trying of a width, 8 to 64 elements of a tile for each thread.
+def candidate_tiles(
+    tile: Callable[..., object], block: int, programs: tuple[int, ...], in_blocks: bool = False
+) -> Iterator[object]:
+    """Tiles worth trying for a width: 8 to 64 elements for each thread.
 
     Args:
-        tile: Makes a layout.
+        tile: Creates a tile.
         block: The width.
-        programs: How many for each multiprocessor.
-        cut: Whether rows may be cut into pieces.
+        programs: Numbers of programs for each multiprocessor.
+        in_blocks: Whether rows are processed in several blocks.
 
     Yields:
-        Layouts.
+        Tiles.
     """
-    if cut:
+    if in_blocks:
         for columns, warps in itertools.product((1024, 2048, 4096, 8192, 16384), (4, 8, 16, 32)):
             if columns <= block and 8 <= columns // (32 * warps) <= 16:
                 yield tile(rows=1, warps=warps, columns=columns)

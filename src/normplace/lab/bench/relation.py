@@ -219,28 +219,26 @@ def _said(shape: Shape) -> str:
 
 def tune() -> Iterator[str]:
     """Times of layouts of the kernels, fastest first."""
-    from normplace.ops.relation import pair_plan, triton_pairs, triton_scan
+    from normplace.ops.launch import clear_plans
+    from normplace.ops.relation import layouts
+    from normplace.ops.relation.layouts import PairTile, ScanTile
 
     long, many = (4, 8192, 1024, torch.bfloat16), (64, 602, 192, torch.bfloat16)
     scans, products = (build("cuda", shape, quick=True) for build, shape in ((scan, long), (pairs, many)))
-    walks = [triton_scan.Tile(*layout) for layout in ((1024, 1, 16, 3), (1024, 1, 32, 4), (1024, 2, 16))]
-    sums = [triton_scan.Tile(*layout) for layout in ((1024, 1, 1, 4), (2048, 1))]
-    tiles = [pair_plan.Tile(*layout) for layout in ((32, 64, 8, 8), (8, 64, 2, 8), (16, 32, 2, 8))]
-    scales, through = [pair_plan.Tile(128, 32, 8)], [pair_plan.Tile(64, 128, 8, 32)]
-    for problem, module, name, layouts, step in (
-        (scans, triton_scan, "SUMS", sums, FORWARD),
-        (scans, triton_scan, "FORWARD", walks, FORWARD),
-        (scans, triton_scan, "BACKWARD", walks, TRAINING),
-        (products, pair_plan, "SCALES", scales, FORWARD),
-        (products, pair_plan, "FORWARD", tiles, FORWARD),
-        (products, pair_plan, "QUERIES", tiles, TRAINING),
-        (products, pair_plan, "KEYS", tiles, TRAINING),
-        (products, pair_plan, "THROUGH_SCALE", through, TRAINING),
+    walks = [ScanTile(1024, 1, 16, 3), ScanTile(1024, 1, 32, 4), ScanTile(1024, 2, 16)]
+    tiles = [PairTile(32, 64, 8, 8), PairTile(8, 64, 2, 8), PairTile(16, 32, 2, 8)]
+    for problem, name, values, step in (
+        (scans, "SCAN_SUMS", [ScanTile(1024, 1, 1, 4), ScanTile(2048, 1)], FORWARD),
+        (scans, "SCAN_FORWARD", walks, FORWARD),
+        (scans, "SCAN_BACKWARD", walks, TRAINING),
+        (products, "PAIR_SCALES", [PairTile(128, 32, 8)], FORWARD),
+        (products, "PAIR_FORWARD", tiles, FORWARD),
+        (products, "PAIR_QUERIES", tiles, TRAINING),
+        (products, "PAIR_KEYS", tiles, TRAINING),
+        (products, "PAIR_THROUGH_SCALE", [PairTile(64, 128, 8, 32)], TRAINING),
     ):
         call = problem.ours.calls(problem.seeds)[step]
-        launching = triton_scan if module is triton_scan else triton_pairs
-        setting = Setting(module, name, layouts, forget=launching.forget_launches)
-        yield from fastest(module.__name__.rpartition(".")[2], setting, call)
+        yield from fastest("relation", Setting(layouts, name, values, forget=clear_plans), call)
 
 
 OP = Op(

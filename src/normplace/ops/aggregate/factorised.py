@@ -1,16 +1,16 @@
-"""Generalized aggregation without edge terms, as products with a sparse matrix: the fast path of plain PyTorch.
+"""Generalized aggregation without edge terms as products with a sparse matrix: the fast path of plain PyTorch.
 
-A message then depends on its source alone, so ``exp(t m)`` is taken once per node instead of once per edge, and sums
-over neighbours are sparse products, which PyTorch hands to MKL. With ``z = exp(t (m - c))``, where c is the message of
-the largest ``t m`` in each channel::
+Without edge terms a message depends on its source alone, so ``exp(t m)`` is computed once per node instead of once per
+edge, and sums over neighbours are sparse products, which PyTorch runs with MKL. With ``z = exp(t (m - c))``, where c is
+the message of the largest ``t m`` in each channel::
 
     y = A (z m) / A z        dm = z (Aᵀg' (1 + t (m - b)) - t Aᵀ(g' (y - b))),  g' = g / A z
 
 for any b; the mean of m keeps the difference small. The power mean is one product: ``(A m^p / n)^(1/p)``, and backward
 ``m^(p-1) Aᵀ(g y^(1-p) / n)``.
 
-Where every neighbour of a row lies far below c, z underflows. Such rows are found by their sums and computed again,
-each with a pivot of its own; in the backward pass likewise. So the result is right in every row, and fast in the rest.
+Where every neighbour of a row lies far below c, z underflows. Such rows are detected by their sums and recomputed by
+the reference, in the forward and the backward pass.
 """
 
 from __future__ import annotations
@@ -21,38 +21,45 @@ import torch
 from torch import Tensor
 
 from normplace.ops.aggregate import reference
-from normplace.ops.aggregate.neighbours import Half
-from normplace.ops.aggregate.reference import Grads, Needs, Rule
+from normplace.ops.aggregate.neighbours import CSRDirection, CSRGraph
+from normplace.ops.aggregate.reference import (
+    AggregateGradMask,
+    AggregateGrads,
+    AggregateInputs,
+    AggregateSpec,
+    activation,
+)
 
-# Rows whose sum is below exp(-REACH) of the channel's largest term are computed again. What single precision has lost
-# there is under 1e-38 / exp(-57), a ten-billionth of the sum, and the reciprocal leaves room for large gradients.
+# Rows whose sum is below exp(-REACH) of the channel's largest term are recomputed. What float32 has lost there is under
+# 1e-38 / exp(-57), a ten-billionth of the sum, and the reciprocal leaves room for large gradients.
 REACH = 57.0
-# Longer rows are computed again too: a product adds a row's terms one by one, and its error grows with their number.
+# Longer rows are recomputed too: a product adds a row's terms one by one, and its error grows with their number.
 LONGEST = 4096
-# Below this power the product loses digits that the root magnifies.
+# Below this power the product loses digits that the root amplifies.
 LEAST_POWER = 0.5
-# The gradient of the exponent is a variance within rows, taken as a difference of sums over the graph: it loses as many
-# digits as the square of the graph's spread has over that. Beyond this spread, times the exponent, rows are walked.
+# The gradient of the exponent is a variance within rows, computed as a difference of sums over the graph. It loses
+# digits in proportion to the squared spread over the graph. Above this spread times exponent the reference computes it.
 STEEP = 24.0
 
 
-def applies(exponent: float, rule: Rule) -> bool:
-    """Whether the messages factorise, and well."""
-    enough = rule.kind == "softmax" or abs(exponent) >= LEAST_POWER
-    return rule.edge == "none" and enough and abs(exponent) < float("inf")
+def unsupported_reason(exponent: float, spec: AggregateSpec) -> str | None:
+    """Why the messages do not factorise accurately; None if they do."""
+    if spec.edge_kind != "none":
+        return "messages with edge terms do not factorise"
+    if abs(exponent) == float("inf"):
+        return "it needs a finite temperature"
+    if spec.kind == "power" and abs(exponent) < LEAST_POWER:
+        return f"it needs a power of at least {LEAST_POWER} or at most -{LEAST_POWER}"
+    return None
 
 
-def _matrix(half: Half, columns: int, dtype: torch.dtype) -> Tensor:
-    ones = torch.ones(len(half.indices), dtype=dtype)
+def _matrix(direction: CSRDirection, columns: int, dtype: torch.dtype) -> Tensor:
+    ones = torch.ones(direction.num_edges, dtype=dtype)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
         return torch.sparse_csr_tensor(
-            half.indptr, half.indices, ones, (len(half.indptr) - 1, columns), check_invariants=False
+            direction.indptr, direction.indices, ones, (direction.num_rows, columns), check_invariants=False
         )
-
-
-def _messages(x: Tensor, rule: Rule) -> Tensor:
-    return (x.relu() if rule.relu else x) + rule.eps
 
 
 def _pivot(value: Tensor, exponent: float) -> Tensor:
@@ -60,13 +67,14 @@ def _pivot(value: Tensor, exponent: float) -> Tensor:
     return value.amin(0) if exponent < 0 else value.amax(0)
 
 
-def forward(x: Tensor, exponent: Tensor, arriving: Half, rule: Rule) -> tuple[Tensor, Tensor]:
-    """As the reference."""
-    t = exponent.item()
-    m = _messages(x, rule)
+def forward(inputs: AggregateInputs, graph: CSRGraph, spec: AggregateSpec) -> tuple[Tensor, Tensor]:
+    """See :func:`reference.forward`."""
+    x, arriving = inputs.x, graph.arriving
+    t = inputs.exponent.item()
+    m = activation(x, spec)
     count = arriving.indptr.diff()[:, None]
     matrix = _matrix(arriving, len(x), x.dtype)
-    if rule.kind == "softmax":
+    if spec.kind == "softmax":
         c = _pivot(m, t)
         z = m.sub(c).mul_(t).exp_()
         both = matrix @ torch.cat([z, m.mul_(z)], 1)
@@ -87,44 +95,42 @@ def forward(x: Tensor, exponent: Tensor, arriving: Half, rule: Rule) -> tuple[Te
     lost = (~(log_total > -REACH).all(1) | (count[:, 0] > LONGEST)) & ~empty[:, 0]
     if lost.any():
         rows = lost.nonzero()[:, 0]
-        y[rows], k[rows] = reference.forward(x, exponent, None, None, subset(arriving, rows), rule)
+        y[rows], k[rows] = reference.forward(inputs, subset(graph, rows), spec)
     return y, k
 
 
 def backward(
     grad: Tensor,
-    x: Tensor,
-    exponent: Tensor,
-    arriving: Half,
-    leaving: Half,
+    inputs: AggregateInputs,
+    graph: CSRGraph,
     y: Tensor,
     k: Tensor,
-    rule: Rule,
-    needs: Needs,
-) -> Grads:
-    """As the reference."""
+    spec: AggregateSpec,
+    needs: AggregateGradMask,
+) -> AggregateGrads:
+    """See :func:`reference.backward`."""
+    x, exponent, arriving = inputs.x, inputs.exponent, graph.arriving
 
-    def exact(marked: Tensor) -> Grads:
+    def by_reference(selected: Tensor) -> AggregateGrads:
         """The part of the gradients that comes from some rows."""
-        rows = marked.nonzero()[:, 0]
-        part = subset(arriving, rows)
-        return reference.backward(grad[rows], x, exponent, None, None, part, y[rows], k[rows], rule, needs)
+        rows = selected.nonzero()[:, 0]
+        return reference.backward(grad[rows], inputs, subset(graph, rows), y[rows], k[rows], spec, needs)
 
     t = exponent.item()
-    m = _messages(x, rule)
-    matrix = _matrix(leaving, len(arriving.indptr) - 1, x.dtype)
+    m = activation(x, spec)
+    matrix = _matrix(graph.leaving, arriving.num_rows, x.dtype)
     count = arriving.indptr.diff()[:, None]
     d_exponent = None
-    if rule.kind == "softmax":
+    if spec.kind == "softmax":
         c, b = _pivot(m, t), m.mean(0)
         if needs.exponent and _steep(m, b, t):
-            return exact(count[:, 0] > 0)
-        # log(1 / A z), from what was kept.
+            return by_reference(count[:, 0] > 0)
+        # log(1 / A z), from y and k.
         inverse = torch.sub(c, y).mul_(t).sub_(k)
         lost = _lost(inverse, count)
         pulled = inverse.exp_().mul_(grad).masked_fill_((lost | (count[:, 0] == 0))[:, None], 0)
         z = m.sub(c).mul_(t).exp_()
-        if rule.semi:
+        if spec.semi_gradient:
             dm = (matrix @ pulled).mul_(z)
         else:
             first, second = (matrix @ torch.cat([pulled, pulled * (y - b)], 1)).split(x.shape[1], 1)
@@ -138,7 +144,7 @@ def backward(
         value = m.log_()
         c, b = _pivot(value, q), value.mean(0)
         if needs.exponent and _steep(value, b, t):
-            return exact(count[:, 0] > 0)
+            return by_reference(count[:, 0] > 0)
         inverse = torch.sub(c, k).mul_(q)
         lost = _lost(inverse, count)
         blank = (lost | (count[:, 0] == 0))[:, None]
@@ -147,16 +153,16 @@ def backward(
         if needs.exponent:
             # sum of g y a (log m - log y), in two sums over nodes
             sent = torch.sum(dm * value.exp() * (value - b), dtype=torch.float64)
-            kept = torch.sum((grad * y * (k - b)).masked_fill_(blank, 0), dtype=torch.float64)
-            d_exponent = (sent - kept) / t
-    if rule.relu:
+            received = torch.sum((grad * y * (k - b)).masked_fill_(blank, 0), dtype=torch.float64)
+            d_exponent = (sent - received) / t
+    if spec.relu:
         dm.masked_fill_(x <= 0, 0)
     if lost.any():
-        rest = exact(lost)
+        rest = by_reference(lost)
         dm += rest.x
         if d_exponent is not None and rest.exponent is not None:
             d_exponent = d_exponent + rest.exponent
-    return Grads(dm, None if d_exponent is None else d_exponent.to(exponent.dtype), None, None)
+    return AggregateGrads(dm, None if d_exponent is None else d_exponent.to(exponent.dtype))
 
 
 def _steep(value: Tensor, mean: Tensor, exponent: float) -> bool:
@@ -168,9 +174,10 @@ def _lost(inverse: Tensor, count: Tensor) -> Tensor:
     return ~(inverse < REACH).all(1) & (count[:, 0] > 0)
 
 
-def subset(arriving: Half, rows: Tensor) -> Half:
-    """The edges of some rows alone, for the reference to walk."""
+def subset(graph: CSRGraph, rows: Tensor) -> CSRGraph:
+    """The edges that arrive at some rows, for the reference, which reads this direction alone."""
+    arriving = graph.arriving
     start, count = arriving.indptr[rows].long(), arriving.indptr.diff()[rows].long()
     offset = torch.nn.functional.pad(count.cumsum(0), (1, 0))
     place = torch.arange(int(offset[-1])) + (start - offset[:-1]).repeat_interleave(count)
-    return Half(offset, arriving.indices[place], arriving.edges[place], offset, offset)
+    return graph._replace(arriving=CSRDirection(offset, arriving.indices[place], arriving.edges[place], offset, offset))

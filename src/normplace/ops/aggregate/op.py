@@ -1,274 +1,172 @@
-"""The aggregation as PyTorch operators, with their gradients and shapes, and the choice of what computes them."""
+"""The aggregation as a PyTorch operator, and the choice of its backend."""
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import os
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.ops.aggregate import differentiable, factorised, reference
-from normplace.ops.aggregate.neighbours import Half
-from normplace.ops.aggregate.reference import Grads, Needs, Rule
-from normplace.ops.calling import differentiated, gradients_with_graph, mapped, transformed
+from normplace.ops.aggregate import differentiable, factorised
+from normplace.ops.aggregate.neighbours import CSRDirection, CSRGraph
+from normplace.ops.aggregate.reference import (
+    AggregateGradMask,
+    AggregateGrads,
+    AggregateInputs,
+    AggregateSpec,
+    accumulation_dtype,
+)
+from normplace.ops.backends import INSTALLED, BackendChoice, choose_triton, import_backend, on_device_of
 from normplace.ops.indices import check_range
+from normplace.ops.registration import DifferentiableOp, Tensors
+from normplace.ops.tracing import is_batched
 
 BACKENDS = ("auto", "reference", "factorised", "numba", "triton")
-# Messages, channel by channel, that plain PyTorch has aggregated long before numba would have compiled anything.
+# Messages times channels for which plain PyTorch takes less time than numba needs to load its kernels.
 SMALL = 1 << 14
-TYPES_START = "types start at 0 and index the rows of the table"
-_RULE = "Tensor[] graph, int piece, str kind, str edge_kind, bool relu, float eps, bool semi, str backend"
+TYPES_ADVICE = "types start at 0 and index the rows of the table"
+HALVES = (torch.bfloat16, torch.float16)
 
 
-@functools.cache
-def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
-
-
-def choose(device: str, exponent: Tensor, rule: Rule, size: tuple[int, int], asked: str) -> str:
-    """What computes the aggregation.
+def choose_backend(device: str, exponent: Tensor, spec: AggregateSpec, size: int) -> BackendChoice:
+    """The backend that computes an aggregation.
 
     Args:
-        device: Type of the device the rows are on.
+        device: Type of the device of the tensors.
         exponent: Temperature or power.
-        rule: What is aggregated.
-        size: Edges and channels.
-        asked: One of :data:`BACKENDS`; ``auto`` takes the fastest there is.
+        spec: Its ``backend`` is one of :data:`BACKENDS`; ``auto`` is the fastest that runs.
+        size: Edges times channels.
 
     Raises:
-        UsageError: If what was asked for cannot do it.
+        UsageError: If the requested backend cannot run.
     """
+    requested = spec.backend
     if device == "cpu" and bool(exponent.isnan()):
         raise UsageError(
             "the temperature or power is nan: a learned one has diverged, so lower its learning rate or clip it."
         )
-    if asked == "auto":
-        if device != "cpu":
-            return "triton" if device == "cuda" and _installed("triton") else "reference"
-        edges, channels = size
-        walks = "numba" if edges * channels > SMALL and _installed("numba") else "reference"
-        return "factorised" if walks == "reference" and factorised.applies(float(exponent), rule) else walks
-    if asked == "factorised" and not (device == "cpu" and factorised.applies(float(exponent), rule)):
-        raise UsageError(
-            "the factorised form needs a CPU, no edge terms, and a finite temperature or a power over 1/2."
-        )
-    if asked == "triton" and device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise UsageError("the Triton kernels need a CUDA GPU, or TRITON_INTERPRET=1 set before Python starts.")
-    if asked == "numba" and device != "cpu":
-        raise UsageError("the numba kernels need tensors on a CPU.")
-    if asked in ("numba", "triton") and not _installed(asked):
-        extra = "pip install 'normplace[graphs]'" if asked == "numba" else "pip install triton"
-        raise UsageError(f"{asked} is not installed: {extra}, or leave backend at 'auto'.")
-    return asked
-
-
-def _check_types(edge: Tensor | None, weight: Tensor | None, edge_kind: str) -> None:
-    """Refuse edge types that are not rows of the table.
-
-    Inside the operators, so that compiled functions check what they are run with.
-    """
-    if edge_kind == "table" and edge is not None and weight is not None:
-        check_range("edge types", edge, len(weight), TYPES_START)
-
-
-@torch.library.custom_op(
-    "normplace::aggregate",
-    mutates_args=(),
-    schema=f"(Tensor x, Tensor exponent, Tensor? edge, Tensor? weight, {_RULE}) -> (Tensor, Tensor)",
-)
-def aggregate(
-    x: Tensor,
-    exponent: Tensor,
-    edge: Tensor | None,
-    weight: Tensor | None,
-    graph: list[Tensor],
-    piece: int,
-    kind: str,
-    edge_kind: str,
-    relu: bool,
-    eps: float,
-    semi: bool,
-    backend: str,
-) -> tuple[Tensor, Tensor]:
-    """The aggregate, and what its gradient needs, in float32 or float64."""
-    rule = Rule(kind, edge_kind, relu, eps, semi)
-    arriving = Half(*graph[:5])
-    chosen = choose(x.device.type, exponent, rule, (len(arriving.indices), x.shape[1]), backend)
-    _check_types(edge, weight, edge_kind)
-    if not len(arriving.indices) or not x.shape[1]:
-        y = x.new_zeros(len(arriving.indptr) - 1, x.shape[1], dtype=_wide(x.dtype))
-        return y, torch.zeros_like(y)
-    if chosen == "reference":
-        return reference.forward(x, exponent, edge, weight, arriving, rule)
-    if chosen == "triton":
-        from normplace.ops.aggregate import triton
-
-        with torch.cuda.device_of(x):
-            return triton.forward(x, exponent, edge, weight, arriving, rule, piece)
-    x, edge, weight = _widened(x), _widened(edge), _widened(weight)
-    if chosen == "factorised":
-        return factorised.forward(x, exponent, arriving, rule)
-    from normplace.ops.aggregate import compiled
-
-    return compiled.forward(x, exponent, edge, weight, arriving, rule)
-
-
-@torch.library.custom_op(
-    "normplace::aggregate_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad, Tensor x, Tensor exponent, Tensor? edge, Tensor? weight, Tensor y, Tensor k, {_RULE}, "
-    "bool need_exponent, bool need_edge, bool need_weight) -> (Tensor, Tensor, Tensor, Tensor)",
-)
-def aggregate_backward(
-    grad: Tensor,
-    x: Tensor,
-    exponent: Tensor,
-    edge: Tensor | None,
-    weight: Tensor | None,
-    y: Tensor,
-    k: Tensor,
-    graph: list[Tensor],
-    piece: int,
-    kind: str,
-    edge_kind: str,
-    relu: bool,
-    eps: float,
-    semi: bool,
-    backend: str,
-    need_exponent: bool,
-    need_edge: bool,
-    need_weight: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x, exponent, dense edge terms and weights; an empty tensor for one that is not needed."""
-    rule, needs = Rule(kind, edge_kind, relu, eps, semi), Needs(need_exponent, need_edge, need_weight)
-    arriving, leaving = Half(*graph[:5]), Half(*graph[5:])
-    chosen = choose(x.device.type, exponent, rule, (len(arriving.indices), x.shape[1]), backend)
-    grad = grad.contiguous()
-    _check_types(edge, weight, edge_kind)
-    if not len(arriving.indices) or not x.shape[1]:
-        zeros = (torch.zeros_like(t) if t is not None else None for t in (exponent, edge, weight))
-        found = Grads(torch.zeros_like(x), *zeros)
-    elif chosen == "reference":
-        found = reference.backward(grad, x, exponent, edge, weight, arriving, y, k, rule, needs)
-    elif chosen == "triton":
-        from normplace.ops.aggregate import triton
-
-        with torch.cuda.device_of(x):
-            found = triton.backward(grad, x, exponent, edge, weight, arriving, leaving, y, k, rule, needs, piece)
+    if requested == "reference":
+        return BackendChoice(requested, "requested")
+    if requested == "triton" or (requested == "auto" and device != "cpu"):
+        return choose_triton(requested, device)
+    if requested == "auto":
+        if size > SMALL and INSTALLED["numba"]:
+            return BackendChoice("numba", "the fastest on a CPU for graphs of this size")
+        reason = factorised.unsupported_reason(float(exponent), spec)
+        return BackendChoice("reference", reason) if reason else BackendChoice("factorised", "messages factorise")
+    if device != "cpu":
+        reason = f"it needs a CPU and the tensors are on {device}"
+    elif requested == "numba":
+        reason = None if INSTALLED["numba"] else "numba is not installed (pip install 'normplace[graphs]')"
     else:
-        found = _on_cpu(grad, x, exponent, edge, weight, arriving, leaving, y, k, rule, needs, chosen)
-
-    def result(value: Tensor | None, like: Tensor | None, needed: bool) -> Tensor:
-        return value.to(like.dtype) if needed and value is not None and like is not None else x.new_empty(0)
-
-    return (
-        found.x.to(x.dtype),
-        result(found.exponent, exponent, need_exponent),
-        result(found.edge, edge, need_edge),
-        result(found.weight, weight, need_weight),
-    )
+        reason = factorised.unsupported_reason(float(exponent), spec)
+    if reason is not None:
+        raise UsageError(f"backend {requested!r} cannot run: {reason}; use backend='auto'.")
+    return BackendChoice(requested, "requested")
 
 
-def _on_cpu(
-    grad: Tensor,
-    x: Tensor,
-    exponent: Tensor,
-    edge: Tensor | None,
-    weight: Tensor | None,
-    arriving: Half,
-    leaving: Half,
-    y: Tensor,
-    k: Tensor,
-    rule: Rule,
-    needs: Needs,
-    chosen: str,
-) -> Grads:
-    x, edge, weight = _widened(x), _widened(edge), _widened(weight)
-    if chosen == "factorised":
-        return factorised.backward(grad, x, exponent, arriving, leaving, y, k, rule, needs)
-    from normplace.ops.aggregate import compiled
-
-    return compiled.backward(grad, x, exponent, edge, weight, arriving, leaving, y, k, rule, needs)
+def check_edge_types(inputs: AggregateInputs, spec: AggregateSpec) -> None:
+    """Raise an error for edge types that are not rows of the table."""
+    if spec.edge_kind == "table" and inputs.edge is not None and inputs.weight is not None:
+        check_range("edge types", inputs.edge, len(inputs.weight), TYPES_ADVICE)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in HALVES else tensor
 
 
-def _widened(tensor):
-    return tensor.float() if tensor is not None and tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+class AggregateOp(DifferentiableOp[AggregateSpec]):
+    """Softmax or power-mean aggregation."""
 
+    name = "aggregate"
+    inputs = (
+        "x", "exponent", "edge?", "weight?",
+        *(f"{direction}_{field}" for direction in CSRGraph._fields for field in CSRDirection._fields),
+    )  # fmt: skip
+    saved = (*inputs, "y", "k")
+    spec_type = AggregateSpec
+    num_outputs = 2
+    num_grads = 4
 
-@aggregate.register_fake
-def _(x, exponent, edge, weight, graph, piece, kind, edge_kind, relu, eps, semi, backend):
-    y = x.new_empty(graph[0].shape[0] - 1, x.shape[1], dtype=_wide(x.dtype))
-    return y, torch.empty_like(y)
+    def forward(self, tensors: Tensors, spec: AggregateSpec, *, training: bool = True) -> tuple[Tensor, Tensor]:
+        """The aggregate and what its gradient needs, in float32 or float64."""
+        inputs, graph = _split(tensors)
+        choice = self._choose(inputs, graph, spec)
+        if not graph.arriving.num_edges or not inputs.x.shape[1]:
+            y = inputs.x.new_zeros(graph.arriving.num_rows, inputs.x.shape[1], dtype=accumulation_dtype(inputs.x.dtype))
+            return y, torch.zeros_like(y)
+        run = import_backend("aggregate", choice.backend).forward
+        return on_device_of(inputs.x, run, _as_backend_reads(inputs, choice.backend), graph, spec)
 
+    def fake_forward(self, tensors: Tensors, spec: AggregateSpec) -> tuple[Tensor, Tensor]:
+        """Empty tensors like the results of :meth:`forward`."""
+        inputs, graph = _split(tensors)
+        rows = graph.arriving.indptr.shape[0] - 1
+        y = inputs.x.new_empty(rows, inputs.x.shape[1], dtype=accumulation_dtype(inputs.x.dtype))
+        return y, torch.empty_like(y)
 
-@aggregate_backward.register_fake
-def _(grad, x, exponent, edge, weight, y, k, graph, piece, kind, edge_kind, relu, eps, semi, backend, *needs):
-    found = [torch.empty_like(x)]
-    for value, needed in zip((exponent, edge, weight), needs, strict=True):
-        found.append(torch.empty_like(value) if needed and value is not None else x.new_empty(0))
-    return tuple(found)
+    def save(
+        self, tensors: Tensors, spec: AggregateSpec, outputs: tuple[Tensor, ...], needs: Sequence[bool]
+    ) -> Tensors:
+        """The inputs and both results."""
+        return *tensors, *outputs
 
-
-def _save(ctx, inputs, output):
-    x, exponent, edge, weight, graph, *rule = inputs
-    y, k = output
-    ctx.mark_non_differentiable(k)
-    ctx.set_materialize_grads(False)  # k has no gradient: no zeros of its size for it
-    ctx.save_for_backward(x, exponent, edge, weight, y, k, *graph)
-    ctx.rule = rule
-
-
-def _differentiate(ctx, grad, _):
-    x, exponent, edge, weight, y, k, *graph = ctx.saved_tensors
-    rest = ([None] * len(graph), *[None] * len(ctx.rule))
-    if grad is None:
-        return None, None, None, None, *rest
-    _, kind, edge_kind, relu, eps, semi, _ = ctx.rule
-    if differentiated():
-        arriving, rule_of = Half(*graph[:5]), Rule(kind, edge_kind, relu, eps, semi)
-        found = gradients_with_graph(
-            lambda x, t, edge, weight: differentiable.forward(x, t, edge, weight, arriving, rule_of),
-            (x, exponent, edge, weight),
-            ctx.needs_input_grad[:4],
-            grad,
+    def backward(self, grads: Tensors, saved: Tensors, spec: AggregateSpec, needs: Sequence[bool]) -> Tensors:
+        """Gradients of x, exponent, dense edge terms and weights."""
+        inputs, graph = _split(saved)
+        y, k = cast(tuple[Tensor, Tensor], saved[-2:])
+        mask = AggregateGradMask(*needs)
+        mask = mask._replace(edge=mask.edge and spec.edge_kind == "dense")
+        choice = self._choose(inputs, graph, spec)
+        if not graph.arriving.num_edges or not inputs.x.shape[1]:
+            return [None if tensor is None else torch.zeros_like(tensor) for tensor in inputs]
+        run = import_backend("aggregate", choice.backend).backward
+        read = _as_backend_reads(inputs, choice.backend)
+        values: AggregateGrads = on_device_of(
+            inputs.x, run, cast(Tensor, grads[0]).contiguous(), read, graph, y, k, spec, mask
         )
-        return *found, *rest
-    needs = (
-        ctx.needs_input_grad[1],
-        ctx.needs_input_grad[2] and edge_kind == "dense",
-        ctx.needs_input_grad[3],
-    )
-    found = aggregate_backward(grad, x, exponent, edge, weight, y, k, graph, *ctx.rule, *needs)
-    d_exponent, d_edge, d_weight = (f if need else None for f, need in zip(found[1:], needs, strict=True))
-    return found[0], d_exponent, d_edge, d_weight, *rest
+        return [
+            value.to(tensor.dtype) if need and value is not None and tensor is not None else None
+            for value, tensor, need in zip(values, inputs, mask, strict=True)
+        ]
 
-
-aggregate.register_autograd(_differentiate, setup_context=_save)
-
-
-def apply(
-    x: Tensor,
-    exponent: Tensor,
-    edge: Tensor | None,
-    weight: Tensor | None,
-    graph: list[Tensor],
-    piece: int,
-    rule: Rule,
-    backend: str,
-) -> Tensor:
-    """The aggregate, in float32 or float64, by a path that the active transforms can differentiate."""
-    if transformed():
-        if rule.edge == "table" and edge is not None and mapped(edge):
+    def differentiable(self, tensors: Tensors, spec: AggregateSpec) -> tuple[Tensor]:
+        """The aggregate, in float32 or float64."""
+        inputs, graph = _split(tensors)
+        if spec.edge_kind == "table" and inputs.edge is not None and is_batched(inputs.edge):
             raise UsageError("vmap cannot map over edge types: map over the features, or pass the terms themselves.")
-        _check_types(edge, weight, rule.edge)
-        return differentiable.forward(x, exponent, edge, weight, Half(*graph[:5]), rule)
-    return aggregate(
-        x, exponent, edge, weight, graph, piece, rule.kind, rule.edge, rule.relu, rule.eps, rule.semi, backend
-    )[0]
+        check_edge_types(inputs, spec)
+        return (differentiable.forward(inputs, graph, spec),)
+
+    def _choose(self, inputs: AggregateInputs, graph: CSRGraph, spec: AggregateSpec) -> BackendChoice:
+        """The backend, after the checks that compiled functions must make at run time."""
+        size = graph.arriving.num_edges * inputs.x.shape[1]
+        choice = choose_backend(inputs.x.device.type, inputs.exponent, spec, size)
+        check_edge_types(inputs, spec)
+        return choice
+
+
+def _split(tensors: Tensors) -> tuple[AggregateInputs, CSRGraph]:
+    count = len(AggregateInputs._fields)
+    x, exponent, edge, weight = tensors[:count]
+    return (
+        AggregateInputs(cast(Tensor, x), cast(Tensor, exponent), edge, weight),
+        CSRGraph.of(cast(Sequence[Tensor], tensors[count:])),
+    )
+
+
+def _as_backend_reads(inputs: AggregateInputs, backend: str) -> AggregateInputs:
+    """Inputs in float32 for the CPU backends that do not compute in half precision."""
+    if backend not in ("factorised", "numba"):
+        return inputs
+    return AggregateInputs(
+        _widened(inputs.x),
+        inputs.exponent,
+        None if inputs.edge is None else _widened(inputs.edge),
+        None if inputs.weight is None else _widened(inputs.weight),
+    )
+
+
+AGGREGATE = AggregateOp()

@@ -1,7 +1,7 @@
-"""Work shared among threads that live on.
+"""Run blocks of work on a persistent pool of threads.
 
-A pool of threads made for each call, or many small tasks handed to one, would cost more than the aggregation of a small
-graph. So there is one pool, a thread takes the next block as it finishes the last, and the caller works too.
+Creating a pool for each call, or submitting many small tasks to one, would cost more than the aggregation of a small
+graph. There is one pool; each thread takes the next block when it finishes its last, and the caller works too.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 @functools.cache
-def _helpers(count: int) -> ThreadPoolExecutor:
+def _pool(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, "normplace")
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_helpers.cache_clear)  # a child has none of its parent's threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process does not inherit threads
 
 
-def share(task: Callable[..., None], blocks: Iterable[tuple[int, ...]], threads: int) -> None:
+def run_blocks(task: Callable[..., None], blocks: Iterable[tuple[int, ...]], threads: int) -> None:
     """Call a task with each block, in any order.
 
     Args:
-        task: Must release the interpreter's lock for threads to help.
+        task: A function that releases the GIL, so that threads run in parallel.
         blocks: Arguments of each call.
-        threads: How many run at once, the caller's included.
+        threads: Number of threads, including the caller's.
     """
-    left = deque(blocks)
+    remaining = deque(blocks)
 
     def work() -> None:
-        while left:
+        while remaining:
             try:
-                block = left.popleft()
-            except IndexError:  # another thread took it
+                block = remaining.popleft()
+            except IndexError:  # another thread took the last block
                 return
             task(*block)
 
-    helpers = min(threads, len(left)) - 1
-    helping = [_helpers(threads - 1).submit(work) for _ in range(helpers)]
+    helpers = min(threads, len(remaining)) - 1
+    futures = [_pool(threads - 1).submit(work) for _ in range(helpers)]
     try:
         work()
     finally:
-        left.clear()
-        for helper in helping:
-            if not helper.cancel():
-                helper.result()
+        remaining.clear()
+        for future in futures:
+            if not future.cancel():
+                future.result()

@@ -1,12 +1,12 @@
-"""The boundary between two residual blocks in plain PyTorch: what the kernels must equal, and how gradients are made.
+"""The boundary between two residual blocks in plain PyTorch: the definition, the test oracle, and the fallback.
 
-Written for one row f of the branch and one row x of the stream, with ^ for a standardised row:
+For one row f of the branch's output and one row x of the stream, with ^ for a standardised row:
 
     u  = s_out (w_out f^ + b_out)            the branch's output, normalized and scaled
     x' = skip x + branch dropout(u)          rounded to the dtype of the stream
-    y  = s_in (w_in x'^ + b_in)              what the next branch reads, a function of x' as it is stored
+    y  = s_in (w_in x'^ + b_in)              the input of the next branch, a function of the rounded x'
 
-A standardised row is ``(v - mean) rstd`` for LayerNorm, ``v rstd`` for RMSNorm and v itself where there is no norm.
+A standardised row is ``(v - mean) rstd`` for LayerNorm, ``v rstd`` for RMSNorm, and v itself without a norm.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ import torch
 from torch import Tensor
 
 
-class Rule(NamedTuple):
-    """Everything about the boundary that is not a tensor."""
+class BoundarySpec(NamedTuple):
+    """Every argument of a boundary that is not a tensor."""
 
     out_norm: str
-    """``rms``, ``layer`` or ``none``."""
-    in_norm: str
+    """Norm of the branch's output: ``rms``, ``layer`` or ``none``."""
+    next_norm: str
+    """Norm of the new stream, which the next branch reads."""
     out_eps: float
-    in_eps: float
+    next_eps: float
     unit_offset: bool
-    skip: float
-    branch: float
-    """Multiplies the branch where no tensor does."""
+    skip_factor: float
+    branch_factor: float
+    """Multiplies the branch if :attr:`OptionalTensors.branch_scale` is None."""
     dropout: float
     x_dtype: torch.dtype
     f_dtype: torch.dtype
@@ -36,34 +37,39 @@ class Rule(NamedTuple):
     backend: str
 
     @property
-    def wide(self) -> torch.dtype:
+    def compute_dtype(self) -> torch.dtype:
         """The dtype of the arithmetic."""
-        doubles = torch.float64 in (self.x_dtype, self.f_dtype, self.stream_dtype)
-        return torch.float64 if doubles else torch.float32
+        has_double = torch.float64 in (self.x_dtype, self.f_dtype, self.stream_dtype)
+        return torch.float64 if has_double else torch.float32
+
+    @property
+    def has_next_norm(self) -> bool:
+        """Whether the new stream is normalized."""
+        return self.next_norm != "none"
 
     @property
     def num_statistics(self) -> int:
-        """How many numbers of each row are kept: two reciprocal deviations, and two means if a norm subtracts one."""
-        return 4 if "layer" in (self.out_norm, self.in_norm) else 2
+        """Statistics kept of each row: two reciprocal deviations, and two means if a norm subtracts one."""
+        return 4 if "layer" in (self.out_norm, self.next_norm) else 2
 
 
-class Given(NamedTuple):
-    """The tensors that are neither the stream nor the branch's output; each may be missing."""
+class OptionalTensors(NamedTuple):
+    """All tensors apart from the stream and the branch's output."""
 
     out_weight: Tensor | None
     out_bias: Tensor | None
     in_weight: Tensor | None
     in_bias: Tensor | None
-    branch: Tensor | None
+    branch_scale: Tensor | None
     """One number, or one for each channel."""
     out_scale: Tensor | None
     """One number for each row."""
     in_scale: Tensor | None
     seed: Tensor | None
-    """Of the dropout: one int64."""
+    """Seed of the dropout: one int64."""
 
 
-class Needs(NamedTuple):
+class BoundaryGradMask(NamedTuple):
     """Which gradients to compute."""
 
     x: bool
@@ -72,48 +78,49 @@ class Needs(NamedTuple):
     out_bias: bool
     in_weight: bool
     in_bias: bool
-    branch: bool
+    branch_scale: bool
     out_scale: bool
     in_scale: bool
 
 
-class Grads(NamedTuple):
+class BoundaryGrads(NamedTuple):
     """Gradients; None where not needed."""
 
-    x: Tensor | None
-    f: Tensor | None
-    out_weight: Tensor | None
-    out_bias: Tensor | None
-    in_weight: Tensor | None
-    in_bias: Tensor | None
-    branch: Tensor | None
-    out_scale: Tensor | None
-    in_scale: Tensor | None
+    x: Tensor | None = None
+    f: Tensor | None = None
+    out_weight: Tensor | None = None
+    out_bias: Tensor | None = None
+    in_weight: Tensor | None = None
+    in_bias: Tensor | None = None
+    branch_scale: Tensor | None = None
+    out_scale: Tensor | None = None
+    in_scale: Tensor | None = None
 
 
 class Standardised(NamedTuple):
-    """A tensor of standardised rows and the statistics it was made with, each rows × 1."""
+    """Standardised rows and the statistics that standardised them, each rows × 1."""
 
     value: Tensor
     rstd: Tensor | None = None
     mean: Tensor | None = None
 
 
-def forward(x: Tensor, f: Tensor, given: Given, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
-    """The stream, what the next branch reads (empty without an inner norm), and the statistics of the rows."""
-    width, wide = x.shape[-1], rule.wide
-    f_hat = _standardise(f.reshape(-1, width).to(wide), rule.out_norm, rule.out_eps)
-    u = scaled(_affine(f_hat.value, given.out_weight, given.out_bias, rule), given.out_scale)
-    stream = rule.skip * x.reshape(-1, width).to(wide) + branch_factor(given, rule, wide) * dropped(u, given.seed, rule)
-    stream = stream.to(rule.stream_dtype)
-    x_hat = _standardise(stream.to(wide), rule.in_norm, rule.in_eps)
-    none = stream.new_zeros(len(stream), 1, dtype=wide)
-    columns = (f_hat.rstd, x_hat.rstd, f_hat.mean, x_hat.mean)[: rule.num_statistics]
-    stats = torch.cat([none if column is None else column.detach() for column in columns], 1)
-    if rule.in_norm == "none":
+def forward(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) -> tuple[Tensor, Tensor, Tensor]:
+    """The new stream, the input of the next branch (empty without a next norm), and the statistics of the rows."""
+    width, dtype = x.shape[-1], spec.compute_dtype
+    f_hat = _standardise(f.reshape(-1, width).to(dtype), spec.out_norm, spec.out_eps)
+    u = scaled(_affine(f_hat.value, tensors.out_weight, tensors.out_bias, spec), tensors.out_scale)
+    branch = branch_multiplier(tensors, spec, dtype)
+    stream = spec.skip_factor * x.reshape(-1, width).to(dtype) + branch * apply_dropout(u, tensors.seed, spec)
+    stream = stream.to(spec.stream_dtype)
+    x_hat = _standardise(stream.to(dtype), spec.next_norm, spec.next_eps)
+    zeros = stream.new_zeros(len(stream), 1, dtype=dtype)
+    columns = (f_hat.rstd, x_hat.rstd, f_hat.mean, x_hat.mean)[: spec.num_statistics]
+    stats = torch.cat([zeros if column is None else column.detach() for column in columns], 1)
+    if not spec.has_next_norm:
         return stream.reshape(x.shape), f.new_empty(0), stats
-    y = scaled(_affine(x_hat.value, given.in_weight, given.in_bias, rule), given.in_scale)
-    return stream.reshape(x.shape), y.to(rule.f_dtype).reshape(x.shape), stats
+    y = scaled(_affine(x_hat.value, tensors.in_weight, tensors.in_bias, spec), tensors.in_scale)
+    return stream.reshape(x.shape), y.to(spec.f_dtype).reshape(x.shape), stats
 
 
 def backward(
@@ -122,63 +129,63 @@ def backward(
     stream: Tensor | None,
     f: Tensor | None,
     stats: Tensor | None,
-    given: Given,
-    rule: Rule,
-    needs: Needs,
-) -> Grads:
-    """Gradients, differentiable themselves where the statistics are computed anew.
+    tensors: OptionalTensors,
+    spec: BoundarySpec,
+    needs: BoundaryGradMask,
+) -> BoundaryGrads:
+    """Gradients, which are differentiable in turn if ``stats`` is None.
 
     Args:
-        d_stream: Gradient of the stream, where there is one.
-        d_y: Gradient of what the next branch reads, where there is one.
-        stream: The stream that the forward pass returned, if a norm reads it.
-        f: What the branch returned, if a gradient asks for it.
-        stats: The statistics that the forward pass returned; None to compute them from ``stream`` and ``f``.
-        given: The other tensors.
-        rule: Everything else.
+        d_stream: Gradient of the new stream, if any.
+        d_y: Gradient of the input of the next branch, if any.
+        stream: The new stream, if a norm reads it.
+        f: The branch's output, if a gradient needs it.
+        stats: The statistics that the forward pass returned; None to recompute them from ``stream`` and ``f``.
+        tensors: The other tensors.
+        spec: Everything else.
         needs: Which gradients to compute.
     """
     like = d_stream if d_stream is not None else d_y
     assert like is not None
-    shape, width, wide = like.shape, like.shape[-1], rule.wide
-    total = 0 if d_stream is None else d_stream.reshape(-1, width).to(wide)
+    shape, width, dtype = like.shape, like.shape[-1], spec.compute_dtype
+    total = 0 if d_stream is None else d_stream.reshape(-1, width).to(dtype)
     d_in_weight = d_in_bias = d_in_scale = None
     if d_y is not None:
         assert stream is not None
-        x_hat = _standardise(stream.reshape(-1, width).to(wide), rule.in_norm, rule.in_eps, stats, 1)
-        d_y = d_y.reshape(-1, width).to(wide)
-        d_in_scale = (d_y * _affine(x_hat.value, given.in_weight, given.in_bias, rule)).sum(1)
-        g = scaled(d_y, given.in_scale)
+        x_hat = _standardise(stream.reshape(-1, width).to(dtype), spec.next_norm, spec.next_eps, stats, 1)
+        d_y = d_y.reshape(-1, width).to(dtype)
+        d_in_scale = (d_y * _affine(x_hat.value, tensors.in_weight, tensors.in_bias, spec)).sum(1)
+        g = scaled(d_y, tensors.in_scale)
         d_in_weight, d_in_bias = (g * x_hat.value).sum(0), g.sum(0)
-        total = total + _through(g * gain_factor(given.in_weight, rule, wide), x_hat)
+        total = total + _through_norm(g * gain_multiplier(tensors.in_weight, spec, dtype), x_hat)
     assert isinstance(total, Tensor)
-    dx = (rule.skip * total).to(rule.x_dtype).reshape(shape)
-    t = dropped(total, given.seed, rule)
-    g = scaled(t, given.out_scale)
-    branch, gain = branch_factor(given, rule, wide), gain_factor(given.out_weight, rule, wide)
+    dx = (spec.skip_factor * total).to(spec.x_dtype).reshape(shape)
+    t = apply_dropout(total, tensors.seed, spec)
+    g = scaled(t, tensors.out_scale)
+    branch, gain = branch_multiplier(tensors, spec, dtype), gain_multiplier(tensors.out_weight, spec, dtype)
     d_out_weight = d_branch = d_out_scale = None
     f_hat = Standardised(g)
     if f is not None:
-        f_hat = _standardise(f.reshape(-1, width).to(wide), rule.out_norm, rule.out_eps, stats, 0)
-        u = _affine(f_hat.value, given.out_weight, given.out_bias, rule)
+        f_hat = _standardise(f.reshape(-1, width).to(dtype), spec.out_norm, spec.out_eps, stats, 0)
+        u = _affine(f_hat.value, tensors.out_weight, tensors.out_bias, spec)
         d_out_scale = (t * branch * u).sum(1)
         d_out_weight = (g * branch * f_hat.value).sum(0)
         d_branch = (g * u).sum(0)
-        if given.branch is not None and given.branch.numel() == 1:
+        if tensors.branch_scale is not None and tensors.branch_scale.numel() == 1:
             d_branch = d_branch.sum()
-    df = _through(g * branch * gain, f_hat).to(rule.f_dtype).reshape(shape)
-    found = (dx, df, d_out_weight, (g * branch).sum(0), d_in_weight, d_in_bias, d_branch, d_out_scale, d_in_scale)
-    likes = (dx, df, *given[:7])
-    return Grads(
+    df = _through_norm(g * branch * gain, f_hat).to(spec.f_dtype).reshape(shape)
+    values = (dx, df, d_out_weight, (g * branch).sum(0), d_in_weight, d_in_bias, d_branch, d_out_scale, d_in_scale)
+    likes = (dx, df, *tensors[:7])
+    return BoundaryGrads(
         *(
             value.reshape(like.shape).to(like.dtype) if need and value is not None and like is not None else None
-            for value, like, need in zip(found, likes, needs, strict=True)
+            for value, like, need in zip(values, likes, needs, strict=True)
         )
     )
 
 
-def keeps(seed: Tensor, rows: int, width: int, dropout: float) -> Tensor:
-    """Which elements dropout leaves: a hash of seed, row and column, so that nothing is stored and any order will do.
+def dropout_mask(seed: Tensor, rows: int, width: int, dropout: float) -> Tensor:
+    """Which elements dropout keeps: a hash of seed, row and column, so that no mask is stored.
 
     The 32-bit mixing function is "lowbias32" of Wellons' hash-prospector (public domain).
     """
@@ -195,17 +202,17 @@ def _mix(h: Tensor) -> Tensor:
     return h ^ (h >> 16)
 
 
-def dropped(value: Tensor, seed: Tensor | None, rule: Rule) -> Tensor:
-    """Rows with elements dropped and the others scaled up."""
-    if not rule.dropout:
+def apply_dropout(value: Tensor, seed: Tensor | None, spec: BoundarySpec) -> Tensor:
+    """Rows with some elements set to zero and the others scaled up."""
+    if not spec.dropout:
         return value
     assert seed is not None
-    kept = keeps(seed, len(value), value.shape[1], rule.dropout)
-    return value * (kept.to(value.dtype) / (1 - rule.dropout))
+    kept = dropout_mask(seed, len(value), value.shape[1], spec.dropout)
+    return value * (kept.to(value.dtype) / (1 - spec.dropout))
 
 
 def _standardise(v: Tensor, kind: str, eps: float, stats: Tensor | None = None, which: int = 0) -> Standardised:
-    """Rows less their mean, over their deviation; ``which`` is 0 for the branch's norm and 1 for the stream's."""
+    """Standardised rows; ``which`` selects the statistics of the branch's norm (0) or the next norm (1)."""
     if kind == "none":
         return Standardised(v)
     mean = None
@@ -216,29 +223,29 @@ def _standardise(v: Tensor, kind: str, eps: float, stats: Tensor | None = None, 
     return Standardised(v * rstd, rstd, mean)
 
 
-def _through(g: Tensor, hat: Standardised) -> Tensor:
-    """The gradient of what was standardised, from that of the standardised rows."""
+def _through_norm(g: Tensor, hat: Standardised) -> Tensor:
+    """The gradient of rows, from that of the standardised rows."""
     if hat.rstd is None:
         return g
-    moved = g - hat.value * (g * hat.value).mean(1, keepdim=True)
-    return hat.rstd * (moved if hat.mean is None else moved - g.mean(1, keepdim=True))
+    centred = g - hat.value * (g * hat.value).mean(1, keepdim=True)
+    return hat.rstd * (centred if hat.mean is None else centred - g.mean(1, keepdim=True))
 
 
-def _affine(v: Tensor, weight: Tensor | None, bias: Tensor | None, rule: Rule) -> Tensor:
-    v = v * gain_factor(weight, rule, v.dtype)
+def _affine(v: Tensor, weight: Tensor | None, bias: Tensor | None, spec: BoundarySpec) -> Tensor:
+    v = v * gain_multiplier(weight, spec, v.dtype)
     return v if bias is None else v + bias.to(v.dtype)
 
 
-def gain_factor(weight: Tensor | None, rule: Rule, dtype: torch.dtype) -> Tensor | float:
-    """What multiplies a standardised row."""
-    return 1.0 if weight is None else weight.to(dtype) + 1 if rule.unit_offset else weight.to(dtype)
+def gain_multiplier(weight: Tensor | None, spec: BoundarySpec, dtype: torch.dtype) -> Tensor | float:
+    """The multiplier of a standardised row."""
+    return 1.0 if weight is None else weight.to(dtype) + 1 if spec.unit_offset else weight.to(dtype)
 
 
-def branch_factor(given: Given, rule: Rule, dtype: torch.dtype) -> Tensor | float:
-    """What multiplies the branch."""
-    return rule.branch if given.branch is None else given.branch.to(dtype)
+def branch_multiplier(tensors: OptionalTensors, spec: BoundarySpec, dtype: torch.dtype) -> Tensor | float:
+    """The multiplier of the branch."""
+    return spec.branch_factor if tensors.branch_scale is None else tensors.branch_scale.to(dtype)
 
 
 def scaled(v: Tensor, scale: Tensor | None) -> Tensor:
-    """Rows times their scale, if they have one."""
+    """Rows times their scale, if any."""
     return v if scale is None else v * scale.to(v.dtype)[:, None]

@@ -7,11 +7,11 @@ import torch
 
 pytest.importorskip("triton", reason="launches are of Triton's kernels")
 
-from normplace.ops.relation.planned import Scratch, Step
+from normplace.ops.launch import KernelCall, Scratch
 
 
 def test_pieces_are_apart_and_begin_where_new_memory_would():
-    first, none, second, third = Scratch(5, 0, 64, 1).take(torch.device("cpu"))
+    first, none, second, third = Scratch(5, 0, 64, 1).allocate(torch.device("cpu"))
     assert none is None
     pieces = [piece for piece in (first, second, third) if piece is not None]
     for number, piece in enumerate(pieces):
@@ -23,8 +23,8 @@ def test_pieces_are_apart_and_begin_where_new_memory_would():
 
 def test_a_step_passes_its_grid_and_numbers_on():
     calls = []
-    step = Step(lambda *args: calls.append(args), (3, 2, 1), (7, 0.5))  # pyright: ignore[reportArgumentType]
+    call = KernelCall(lambda *args: calls.append(args), (3, 2, 1), (7, 0.5))  # pyright: ignore[reportArgumentType]
     x = torch.zeros(1)
-    step(11, x, None)
-    step.at(4)(11, x)
+    call(11, x, None)
+    call.starting_at(4)(11, x)
     assert calls == [((3, 2, 1), 11, (x, None), 7, 0.5), ((3, 2, 1), 11, (x,), 4, 7, 0.5)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from normplace.ops.aggregate.lanes import inlined, larger, recast, to_float32, where
+from normplace.ops.aggregate.numba_lanes import inlined, larger, recast, to_float32, where
 
 # Added to a float32 of moderate size, it rounds it to a whole number and leaves that number in the last bits.
 _ROUNDER = np.float32(1.5 * 2**23)

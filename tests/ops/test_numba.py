@@ -9,7 +9,7 @@ from tests.ops.aggregation import Inputs, graph
 
 pytest.importorskip("numba")
 
-from normplace.ops.aggregate import compiled, compiled_kernels
+from normplace.ops.aggregate import numba, numba_kernels
 
 FLOAT = np.dtype(np.float32)
 
@@ -26,7 +26,7 @@ def test_several_vectors_for_a_row(channels):
 
 
 def test_lanes_suit_the_channels():
-    chosen = {channels: compiled_kernels.lanes_for(channels, FLOAT) for channels in (1, 8, 16, 40, 64, 80, 256)}
+    chosen = {channels: numba_kernels.lanes_for(channels, FLOAT) for channels in (1, 8, 16, 40, 64, 80, 256)}
     assert chosen == {1: 8, 8: 8, 16: 16, 40: 64, 64: 64, 80: 32, 256: 64}
 
 
@@ -41,7 +41,7 @@ def test_long_rows(kind, exponent):
 
 @pytest.mark.parametrize("edge", ["linear", "table"])
 def test_the_number_of_threads_changes_no_bit(edge, monkeypatch):
-    monkeypatch.setattr(compiled, "GRAIN", 256)
+    monkeypatch.setattr(numba, "GRAIN", 256)
     case, threads = crowded("softmax", 1.5, edge), torch.get_num_threads()
     try:
         found = []
@@ -56,9 +56,9 @@ def test_the_number_of_threads_changes_no_bit(edge, monkeypatch):
 
 def test_blocks_cover_the_rows_and_small_work_is_one():
     indptr = np.concatenate([[0], np.cumsum(np.random.default_rng(0).integers(0, 300, 5000))])
-    assert compiled._blocks(indptr[:20], 8) == [(0, 0, 19)]
-    blocks = compiled._blocks(indptr, 64)
-    assert len(blocks) == compiled.MOST_BLOCKS
+    assert numba._blocks(indptr[:20], 8) == [(0, 0, 19)]
+    blocks = numba._blocks(indptr, 64)
+    assert len(blocks) == numba.MAX_BLOCKS
     assert [first for _, first, _ in blocks] == [0, *(last for *_, last in blocks[:-1])]
     assert blocks[-1][2] == 5000
     work = [indptr[last] - indptr[first] for _, first, last in blocks]

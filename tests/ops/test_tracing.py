@@ -9,7 +9,8 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import normplace as npl
-from normplace.ops.calling import on_its_device, plain, traced, transformed
+from normplace.ops.backends import on_device_of
+from normplace.ops.tracing import all_plain, in_transform, is_traced
 
 
 class Mode(TorchDispatchMode):
@@ -39,45 +40,45 @@ class Wrapped(Tensor):
 
 def test_a_tensor_of_another_class_is_left_to_the_dispatcher():
     x, f = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
-    assert plain(x, None, torch.nn.Parameter(f))
+    assert all_plain(x, None, torch.nn.Parameter(f))
     for name, call in (
         ("relation_scan", npl.ops.relation_scan),
         ("relation_pairs", npl.ops.relation_pairwise),
         ("norm_add_norm", lambda x, f: npl.ops.norm_add_norm(x, f, out_norm="rms", backend="reference")[0]),
     ):
         wrapped = Wrapped(x)
-        assert not plain(x, wrapped)
+        assert not all_plain(x, wrapped)
         with torch.no_grad():
             torch.testing.assert_close(call(wrapped, f), call(x, f))
         assert wrapped.seen == [f"normplace::{name}"]
 
 
 def test_nobody_watches():
-    assert not traced()
-    assert not transformed()
+    assert not is_traced()
+    assert not in_transform()
 
 
 def test_a_dispatch_mode_and_a_compiler_are_noticed():
     with Mode():
-        assert traced()
-    compiled = torch.compile(lambda x: x + traced(), backend="eager", fullgraph=True)
+        assert is_traced()
+    compiled = torch.compile(lambda x: x + is_traced(), backend="eager", fullgraph=True)
     assert compiled(torch.zeros(1)) == 1
 
 
 def test_transforms_are_noticed():
     seen = []
-    torch.func.grad(lambda x: seen.append(transformed()) or x)(torch.tensor(1.0))
+    torch.func.grad(lambda x: seen.append(in_transform()) or x)(torch.tensor(1.0))
     with forward_ad.dual_level():
-        seen.append(transformed())
+        seen.append(in_transform())
     assert seen == [True, True]
 
 
 def test_a_call_is_given_its_arguments():
     x = torch.zeros(1)
-    assert on_its_device(x, lambda *given: given, x, 3) == (x, 3)
+    assert on_device_of(x, lambda *given: given, x, 3) == (x, 3)
 
 
 @needs_gpu
 def test_the_device_of_a_tensor_is_the_current_one():
     x = torch.zeros(1, device=f"cuda:{torch.cuda.device_count() - 1}")
-    assert on_its_device(x, torch.cuda.current_device) == x.get_device()
+    assert on_device_of(x, torch.cuda.current_device) == x.get_device()

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normplace.ops.aggregate.compiled_math import exp32, log32, weight32
-from normplace.ops.aggregate.lanes import Access, access, compiled, exp64, inlined, larger, log64, prefetch, where
+from normplace.ops.aggregate.numba_lanes import Access, access, compiled, exp64, inlined, larger, log64, prefetch, where
+from normplace.ops.aggregate.numba_math import exp32, log32, weight32
 from normplace.ops.aggregate.reference import PSI_NEAR, PSI_SERIES
 
 # An infinite temperature, as a number: so steep that any difference leaves no weight.

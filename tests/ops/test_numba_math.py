@@ -7,15 +7,15 @@ import pytest
 
 pytest.importorskip("numba")
 
-from normplace.ops.aggregate import compiled_math
-from normplace.ops.aggregate.lanes import access, compiled
+from normplace.ops.aggregate import numba_math
+from normplace.ops.aggregate.numba_lanes import access, compiled
 
 LANES = 16
 
 
 def applied(name: str, values: np.ndarray) -> np.ndarray:
     """A function of many numbers, lane by lane."""
-    function = getattr(compiled_math, name)
+    function = getattr(numba_math, name)
     load, store, *_ = access(np.dtype(np.float32), LANES, False)
 
     @compiled

@@ -1,0 +1,67 @@
+"""Choose the implementation that computes an op, with the reason for the choice."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from normplace.errors import UsageError
+
+Result = TypeVar("Result")
+# Optional packages that a backend needs. A constant, because ``torch.compile`` cannot trace the search for a package.
+INSTALLED = {package: importlib.util.find_spec(package) is not None for package in ("numba", "triton")}
+
+
+class BackendChoice(NamedTuple):
+    """The backend that computes an op, and why."""
+
+    backend: str
+    reason: str
+
+
+def choose_triton(
+    requested: str, device: str, *, unsupported: str | None = None, fallback: str = "reference"
+) -> BackendChoice:
+    """Triton where its kernels run, otherwise the fallback.
+
+    Args:
+        requested: ``triton`` or ``auto``. Kernels run by Triton's interpreter only if they are requested.
+        device: Type of the device of the tensors.
+        unsupported: Why the kernels do not support these tensors, if so.
+        fallback: Backend to use for ``auto`` if Triton cannot run.
+
+    Raises:
+        UsageError: If Triton is requested and cannot run.
+    """
+    interpreted = requested == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+    reason = unsupported
+    if not INSTALLED["triton"]:
+        reason = "Triton is not installed (pip install triton)"
+    elif device != "cuda" and not interpreted:
+        reason = f"the Triton kernels need a CUDA GPU and the tensors are on {device}"
+    if reason is None:
+        return BackendChoice("triton", "Triton kernels run on this device")
+    if requested == "triton":
+        raise UsageError(f"backend 'triton' cannot run: {reason}; use backend='auto'.")
+    return BackendChoice(fallback, reason)
+
+
+@functools.cache
+def import_backend(op: str, module: str) -> Any:
+    """A backend's module, imported at first use because its dependency is optional."""
+    return importlib.import_module(f"normplace.ops.{op}.{module}")
+
+
+def on_device_of(tensor: Tensor, call: Callable[..., Result], *arguments: object) -> Result:
+    """Call with the tensor's GPU as the current device, which a kernel launch needs."""
+    if tensor.is_cuda and tensor.get_device() != torch.cuda.current_device():
+        with torch.cuda.device_of(tensor):
+            return call(*arguments)
+    return call(*arguments)
