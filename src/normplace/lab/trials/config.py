@@ -19,8 +19,17 @@ _hints = cache(get_type_hints)
 
 
 def config_dict(config: Any) -> dict[str, Any]:
-    """A configuration as plain JSON values."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
+    """Convert a configuration to JSON values."""
+    return {field.name: _json_value(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def _json_value(value: Any) -> Any:
+    """Convert a value to what JSON reads back; plain values, the usual case, skip the encoder."""
+    if value is None or type(value) in {str, int, float, bool}:
+        return value
+    if type(value) in {tuple, list}:
+        return [_json_value(item) for item in value]
+    return json.loads(json.dumps(dataclasses.asdict(value) if dataclasses.is_dataclass(type(value)) else value))
 
 
 def config_hash(study: str, part: str, config: Any) -> str:

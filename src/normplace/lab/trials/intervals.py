@@ -38,16 +38,13 @@ class Interval(ABC):
         Without values the statistic is NaN; with fewer than ``least``, or one that is not finite, the interval is
         unbounded.
         """
-        if not values:
+        numbers = [float(value) for value in values]
+        if not numbers or not all(map(math.isfinite, numbers)):
             return math.nan, -math.inf, math.inf
-        array = np.asarray(values, dtype=np.float64)
-        if not np.isfinite(array).all():
-            return math.nan, -math.inf, math.inf
-        estimate = self.estimate(array)
-        if len(array) < self.least:
-            return estimate, -math.inf, math.inf
-        low, high = self.ends(array)
-        return estimate, low, high
+        if len(numbers) < self.least:
+            return self.estimate(numbers), -math.inf, math.inf
+        low, high = self.ends(numbers)
+        return self.estimate(numbers), low, high
 
     def expected(self, values: Sequence[float], n: int) -> tuple[float, float, float]:
         """What n seeds would give if they scattered like those measured."""
@@ -58,12 +55,12 @@ class Interval(ABC):
         """The interval for these result lines: itself, unless it depends on how they were made."""
         return self
 
-    def estimate(self, values: NDArray[np.float64]) -> float:
+    def estimate(self, values: Sequence[float]) -> float:
         """The statistic: the mean, unless the kind of interval has another."""
         return math.fsum(values) / len(values)
 
     @abstractmethod
-    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+    def ends(self, values: Sequence[float]) -> tuple[float, float]:
         """Both ends, from at least ``least`` finite values."""
 
     def __str__(self) -> str:
@@ -87,17 +84,16 @@ class Student(Interval):
     high: float = math.inf
     trials: int = 0
 
-    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+    def ends(self, values: Sequence[float]) -> tuple[float, float]:
         """Student's interval, cut to the range, around that of the trials."""
         return self._around(self.estimate(values), _deviation(values), len(values))
 
     def expected(self, values: Sequence[float], n: int) -> tuple[float, float, float]:
         """The interval of n seeds with the same mean and standard deviation."""
-        array = np.asarray(values, dtype=np.float64)
-        if len(array) < self.least:
+        if len(values) < self.least:
             return self(values)
-        mean = self.estimate(array)
-        return mean, *self._around(mean, _deviation(array), n)
+        mean = self.estimate(values)
+        return mean, *self._around(mean, _deviation(values), n)
 
     def _around(self, mean: float, deviation: float, n: int) -> tuple[float, float]:
         half = _student_quantile(n - 1) * deviation / math.sqrt(n)
@@ -121,13 +117,13 @@ class Bootstrap(Interval):
     name: ClassVar[str] = "bootstrap"
     least: ClassVar[int] = 5
 
-    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+    def ends(self, values: Sequence[float]) -> tuple[float, float]:
         """The widened percentiles of the means of all resamples."""
         from scipy.special import ndtr
 
         n = len(values)
         tail = float(ndtr(-math.sqrt(n / (n - 1)) * _student_quantile(n - 1)))
-        low, high = np.quantile(values[_resamples(n)].mean(1), [tail, 1 - tail], method="inverted_cdf")
+        low, high = np.quantile(np.asarray(values)[_resamples(n)].mean(1), [tail, 1 - tail], method="inverted_cdf")
         return float(low), float(high)
 
 
@@ -143,11 +139,11 @@ class OrderStatistics(Interval):
     statistic: ClassVar[str] = "median"
     least: ClassVar[int] = 6
 
-    def estimate(self, values: NDArray[np.float64]) -> float:
+    def estimate(self, values: Sequence[float]) -> float:
         """The median."""
         return float(np.median(values))
 
-    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+    def ends(self, values: Sequence[float]) -> tuple[float, float]:
         """The innermost pair of order statistics that has the confidence."""
         from scipy.special import bdtr
 
@@ -168,10 +164,10 @@ class SeedShare(Interval):
     statistic: ClassVar[str] = "share of seeds"
     least: ClassVar[int] = 1
 
-    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+    def ends(self, values: Sequence[float]) -> tuple[float, float]:
         """From the number of seeds that pass."""
         assert set(values) <= {0.0, 1.0}, "a seed passes or does not"
-        return exact_share(int(values.sum()), len(values))
+        return exact_share(round(sum(values)), len(values))
 
 
 @dataclass(frozen=True)
@@ -194,10 +190,10 @@ class TrialShare(Interval):
         """With the number of trials of these lines."""
         return TrialShare(self.trials(lines)) if callable(self.trials) else self
 
-    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+    def ends(self, values: Sequence[float]) -> tuple[float, float]:
         """From the number of trials that succeed."""
         assert isinstance(self.trials, int)
-        return exact_share(round(float(values.sum()) * self.trials), len(values) * self.trials)
+        return exact_share(round(float(np.sum(values)) * self.trials), len(values) * self.trials)
 
 
 @dataclass(frozen=True)
@@ -210,10 +206,10 @@ class Counted(Interval):
     name: ClassVar[str] = "counted"
     least: ClassVar[int] = 1
 
-    def ends(self, values: NDArray[np.float64]) -> tuple[float, float]:
+    def ends(self, values: Sequence[float]) -> tuple[float, float]:
         """The least and the greatest value, if they agree."""
-        low, high = float(values.min()), float(values.max())
-        return (low, high) if high - low <= 0.01 * float(abs(values).max()) else (-math.inf, math.inf)
+        low, high = min(values), max(values)
+        return (low, high) if high - low <= 0.01 * max(map(abs, values)) else (-math.inf, math.inf)
 
 
 STUDENT = Student()
@@ -233,7 +229,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return STUDENT(values)
 
 
-def _deviation(values: NDArray[np.float64]) -> float:
+def _deviation(values: Sequence[float]) -> float:
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 

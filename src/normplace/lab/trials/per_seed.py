@@ -42,28 +42,31 @@ class SuccessfulRecords(list[TrialRecord]):
     def __init__(self, records: Iterable[TrialRecord]) -> None:
         super().__init__(record for record in records if record.status == "ok")
         self._selections: dict[tuple[object, ...], list[TrialRecord]] = {}
-        self._parts: dict[str, list[TrialRecord]] = {}
         for record in self:
-            self._parts.setdefault(record.part, []).append(record)
+            self._selections.setdefault((record.part,), []).append(record)
 
     def pick(self, part: str, fields: Mapping[str, object]) -> list[TrialRecord]:
         """Select the records of one part whose configuration has these values."""
-        key = (part, *sorted(fields.items(), key=lambda field: field[0]))
-        if key not in self._selections:
-            self._selections[key] = _pick(self._parts.get(part, []), part, fields)
-        return self._selections[key]
+        selection, key = self._selections.get((part,), []), (part,)
+        for field in sorted(fields.items(), key=lambda field: field[0]):
+            key = (*key, field)  # selections that start with the same fields share them
+            if key not in self._selections:
+                self._selections[key] = _pick(selection, dict([field]))
+            selection = self._selections[key]
+        return selection
 
 
 def pick(records: Records, part: str, /, **fields: object) -> list[TrialRecord]:
     """Select the records of one part whose configuration has these values."""
-    return records.pick(part, fields) if isinstance(records, SuccessfulRecords) else _pick(records, part, fields)
+    if isinstance(records, SuccessfulRecords):
+        return records.pick(part, fields)
+    return _pick([record for record in records if record.part == part], fields)
 
 
-def _pick(records: Records, part: str, fields: Mapping[str, object]) -> list[TrialRecord]:
-    chosen = [record for record in records if record.part == part]
+def _pick(records: Records, fields: Mapping[str, object]) -> list[TrialRecord]:
     for key, value in fields.items():
-        chosen = [record for record in chosen if record.config.get(key) == value]
-    return chosen
+        records = [record for record in records if record.config.get(key) == value]
+    return list(records)
 
 
 def config_values(records: Records, part: str, field: str, /, **fields: object) -> list[Any]:
