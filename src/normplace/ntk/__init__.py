@@ -6,7 +6,8 @@
 - :mod:`~normplace.ntk.certification`: a proof that a network is bounded over all inputs, or a ray along which it grows.
 """
 
-from normplace.ntk.certification.certificate import Certificate, Witness, certificate
+from normplace.ntk.certification.certificate import certificate
+from normplace.ntk.certification.result import Certificate, Witness
 from normplace.ntk.empirical_kernel.kernel import empirical, empirical_blocks
 from normplace.ntk.infinite_kernel.kernel import FullyConnected, Kernels, infinite
 from normplace.ntk.prediction.bound import Bound, bound

@@ -1,4 +1,4 @@
-"""Keep the caller's model and torch settings as they were found."""
+"""Check that a model is a fixed function of one sample, and leave the model and torch settings unchanged."""
 
 from __future__ import annotations
 
@@ -10,13 +10,40 @@ from torch import nn
 
 from normplace.errors import UsageError
 
+BATCH_STATISTICS = (
+    "mixes the samples of a batch through its statistics, so there is no kernel between two samples: "
+    "call model.eval() first, and give the layer running statistics if it has none."
+)
+DROPOUT = "is active, so the network is random: call model.eval() first or set its p to 0."
 
-@contextmanager
-def buffers_kept(model: nn.Module) -> Iterator[None]:
-    """Restore any buffer the model writes to in its forward pass, and refuse such a model.
+
+def refuse_randomness(model: nn.Module) -> None:
+    """Reject a model with a module that mixes samples or is random.
 
     Raises:
-        UsageError: If a buffer changed, since then the network is not one fixed function.
+        UsageError: If a batch norm uses batch statistics, or a dropout is active.
+    """
+    for name, module in model.named_modules():
+        label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
+            raise UsageError(f"{label} {BATCH_STATISTICS}")
+        if not module.training:
+            continue
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            raise UsageError(f"{label} in training mode {DROPOUT}")
+        rate = 0.0
+        if isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.RNNBase) and module.num_layers > 1):
+            rate = module.dropout
+        if rate > 0:
+            raise UsageError(f"the dropout of {label} in training mode {DROPOUT}")
+
+
+@contextmanager
+def unchanged_buffers(model: nn.Module) -> Iterator[None]:
+    """Restore the buffers that the model changes in its forward pass, and reject such a model.
+
+    Raises:
+        UsageError: If a buffer changed, because the network is then not a fixed function.
     """
     before = [
         (module, name, buffer, buffer._version, buffer.clone())
@@ -36,17 +63,14 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
                 changed.append(f"{type(module).__name__}.{name}")
     if changed:
         raise UsageError(
-            f"the model changes its buffer {changed[0]} in every forward pass, so it is not one fixed "
+            f"the model changes its buffer {changed[0]} in every forward pass, so it is not a fixed "
             "function: call model.eval() first."
         )
 
 
 @contextmanager
 def differentiable(model: nn.Module) -> Iterator[None]:
-    """Run the model with kernels whose result can be differentiated in evaluation mode.
-
-    cuDNN differentiates a recurrent network in training mode only; PyTorch's own kernels do it in any.
-    """
+    """Disable cuDNN for recurrent networks, because cuDNN differentiates them in training mode only."""
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     with torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
         yield
@@ -54,10 +78,10 @@ def differentiable(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def running(what: str) -> Iterator[None]:
-    """Turn an exception of the model's own code into one sentence.
+    """Turn an exception of the model's code into a UsageError.
 
     Args:
-        what: What the model runs on.
+        what: The model's input, in words.
 
     Raises:
         UsageError: If the model cannot run.
@@ -76,8 +100,8 @@ def running(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def exact(device: torch.device) -> Iterator[None]:
-    """No autograd, no inference tensors and no autocast, whatever the caller is in the middle of."""
+def plain_arithmetic(device: torch.device) -> Iterator[None]:
+    """Disable autograd, inference mode and autocast, whatever the caller uses."""
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())

@@ -287,7 +287,7 @@ def test_the_obstacle_names_the_operator_or_the_modules():
     assert "LayerNorm is not proven finite" in proof(UNPROVEN["layer norm without eps"]()).stopped
     way = proof(nn.Sequential(linear(), nn.ReLU(), linear(1))).stopped
     assert "0 (Linear), 1 (ReLU), 2 (Linear)" in way
-    assert "asks for the numbers" in proof(UNPROVEN["branch on a value"]()).stopped
+    assert "reads the values of a tensor" in proof(UNPROVEN["branch on a value"]()).stopped
 
 
 def test_the_steps_name_the_norm():

@@ -110,9 +110,9 @@ def broken(x, value):
 
 
 MODELS = {
-    "BatchNorm1d '1' couples the samples of a batch": lambda: nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)),
-    "BatchNorm1d couples": lambda: nn.BatchNorm1d(3, track_running_stats=False).eval(),
-    "batch normalization with batch statistics couples": lambda: Function(
+    "BatchNorm1d '1' mixes the samples of a batch": lambda: nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)),
+    "BatchNorm1d mixes": lambda: nn.BatchNorm1d(3, track_running_stats=False).eval(),
+    "batch normalization with batch statistics mixes": lambda: Function(
         lambda y: F.batch_norm(y, None, None, training=True)
     ),
     "Dropout '1' in training mode is active": lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.1)),

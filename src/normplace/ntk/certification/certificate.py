@@ -24,137 +24,24 @@ Proofs assume exact arithmetic. Refutations use float64, at distances where roun
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.ntk.certification.growth import combined, steepest
+from normplace.ntk.certification.model_copies import float64_copy, norm_modules, perturbed_copy, without_norms
 from normplace.ntk.certification.proof import Proof, prove
-from normplace.ntk.certification.rays import (
-    RayGrowth,
-    Rays,
-    changed_copy,
-    few_threads,
-    float64_copy,
-    grow,
-    norms_of,
-    promising,
-    run,
-    without,
-)
+from normplace.ntk.certification.rays import RayGrowth, Rays, few_threads, measure_growth, promising, run
+from normplace.ntk.certification.result import Certificate, NormEvidence, Witness
 from normplace.ntk.checks import require_floating
 
-# Directions that are tried at one far distance before the search gives up.
+# Random directions that are tried at two distances before the search gives up.
 _SCOUTS = 64
 
 
-@dataclass(frozen=True)
-class NormEvidence:
-    """What one norm does for boundedness.
-
-    Attributes:
-        name: The module's name.
-        kind: Its class.
-        without: The verdict with only this norm taken away.
-        alone: The verdict with every other norm taken away.
-    """
-
-    name: str
-    kind: str
-    without: str
-    alone: str
-
-
-@dataclass(frozen=True)
-class Witness:
-    """A ray along which the output grows.
-
-    Attributes:
-        parameters: "given", or which small random change of them.
-        start: The point of the data that the ray starts from, flattened.
-        direction: Its direction, flattened, of length one.
-        exponent: p of the output's growth t^p.
-        distance: The farthest distance t that was evaluated.
-        output: The largest output there.
-    """
-
-    parameters: str
-    start: tuple[float, ...]
-    direction: tuple[float, ...]
-    exponent: float
-    distance: float
-    output: float
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """The verdict and what it rests on.
-
-    Attributes:
-        verdict: "bounded" (proven), "unbounded" (a ray along which the output grows was found) or "unknown".
-        reason: Why, in a sentence.
-        kernel: The same three for the kernel diagonal Θ(x, x) over all x.
-        proof: The proof of the output's bound, step by step; empty where there is none.
-        obstacle: What stopped the proof; empty where it succeeded.
-        witness: The ray along which the output grows fastest, where one was found.
-        output_exponent: p of the output's growth t^p along the steepest ray.
-        kernel_exponent: The same for Θ(x, x); twice the output's for a homogeneous network.
-        responsible: The norms to which a bounded network owes it: each of them alone suffices, or, where none
-            does, all that it cannot lose. Empty where no norm is needed or the network is not bounded.
-        norm_note: The same in words.
-        norms: Verdicts with norms taken away.
-        rays: The search, ray by ray.
-        distances: The nearest and farthest distance asked for.
-    """
-
-    verdict: str
-    reason: str
-    kernel: str
-    proof: tuple[str, ...]
-    obstacle: str
-    witness: Witness | None
-    output_exponent: float
-    kernel_exponent: float
-    responsible: tuple[str, ...]
-    norm_note: str
-    norms: tuple[NormEvidence, ...]
-    rays: tuple[RayGrowth, ...]
-    distances: tuple[float, float]
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values, for a results file."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.verdict}: {self.reason}",
-            *(f"proof: {step}" for step in self.proof),
-            *([f"no proof: {self.obstacle}"] if self.obstacle else []),
-            f"kernel diagonal: {self.kernel}",
-            f"norms: {self.norm_note}",
-            f"search along rays (not a proof), t from {self.distances[0]:.3g} to {self.distances[1]:.3g}; "
-            f"growth exponents: output {self.output_exponent:.2f}, kernel {self.kernel_exponent:.2f}",
-            f"{'parameters':<12}{'ray':>4}{'decades':>9}  {'output':<9}{'exponent':>9}{'far':>11}"
-            f"  {'kernel':<9}{'exponent':>9}{'far':>11}",
-        ]
-        for row in self.rays:
-            out, ker = row.output, row.kernel
-            lines.append(
-                f"{row.parameters:<12}{row.ray:>4}{min(out.decades, ker.decades):>9.1f}"
-                f"  {out.status:<9}{out.exponent:>9.2f}{out.last:>11.3g}"
-                f"  {ker.status:<9}{ker.exponent:>9.2f}{ker.last:>11.3g}"
-            )
-        lines.extend(
-            f"norm {norm.name or '(model)'} ({norm.kind}): {norm.without} without it, {norm.alone} alone"
-            for norm in self.norms
-        )
-        return "\n".join(lines)
-
-
-def _judge(proof: Proof, rays: list[RayGrowth]) -> tuple[str, str]:
-    """Verdict and reason from the proof and the search."""
+def _output_verdict(proof: Proof, rays: list[RayGrowth]) -> tuple[str, str]:
+    """The verdict and its reason, from the proof and the search."""
     growing = [ray for ray in rays if ray.output.status == "grows"]
     if proof.output:
         reason = "proven for every input and all parameters"
@@ -177,97 +64,100 @@ def _judge(proof: Proof, rays: list[RayGrowth]) -> tuple[str, str]:
     return "unbounded", reason + "."
 
 
-def _judge_kernel(proof: Proof, rays: list[RayGrowth]) -> str:
+def _kernel_verdict(proof: Proof, rays: list[RayGrowth]) -> str:
     if proof.kernel:
         return "bounded"
     return "unbounded" if any(ray.kernel.status == "grows" for ray in rays) else "unknown"
 
 
-def _witness(rows: list[RayGrowth], sources: list[Rays]) -> Witness | None:
-    """The fastest-growing ray of a search; ``sources`` are the rays that each row belongs to."""
-    growing = [(row, rays) for row, rays in zip(rows, sources, strict=True) if row.output.status == "grows"]
+def _find_witness(growths: list[RayGrowth], sources: list[Rays]) -> Witness | None:
+    """The ray along which the output grows fastest; ``sources`` are the rays that each growth was measured on."""
+    growing = [(growth, rays) for growth, rays in zip(growths, sources, strict=True) if growth.output.status == "grows"]
     if not growing:
         return None
-    row, rays = max(growing, key=lambda pair: (pair[0].parameters == "given", pair[0].output.exponent))
+    growth, rays = max(growing, key=lambda pair: (pair[0].parameters == "given", pair[0].output.exponent))
     return Witness(
-        parameters=row.parameters,
-        start=tuple(rays.centres[row.ray].flatten().tolist()),
-        direction=tuple(rays.directions[row.ray].flatten().tolist()),
-        exponent=row.output.exponent,
-        distance=float(rays.distances[0]) * 10**row.output.decades,
-        output=row.output.last,
+        parameters=growth.parameters,
+        start=tuple(rays.centers[growth.ray].flatten().tolist()),
+        direction=tuple(rays.directions[growth.ray].flatten().tolist()),
+        exponent=growth.output.exponent,
+        distance=float(rays.distances[0]) * 10**growth.output.decades,
+        output=growth.output.last,
     )
 
 
-def _take_away(
-    members: dict[str, nn.Module], row: Tensor, rays: Rays, found: dict[str, nn.Module]
+def _ablate(
+    models: dict[str, nn.Module], sample: Tensor, rays: Rays, norms: dict[str, nn.Module]
 ) -> tuple[str, tuple[NormEvidence, ...]]:
-    """The verdict with all norms taken away, and with each one, and all but each one."""
+    """The verdict without any norm; and for each norm, without it and with it alone."""
 
-    def lacking(names: list[str]) -> str:
-        with without(members["given"], names):
-            proof = prove(members["given"], row)
+    def verdict_without(names: list[str]) -> str:
+        with without_norms(models["given"], names):
+            proof = prove(models["given"], sample)
         if proof.output:
             return "bounded"
-        rows: list[RayGrowth] = []
-        for label, member in members.items():
-            with without(member, names):
-                rows.extend(grow(member, rays, label))
-        return _judge(proof, rows)[0]
+        growths: list[RayGrowth] = []
+        for label, model in models.items():
+            with without_norms(model, names):
+                growths.extend(measure_growth(model, rays, label))
+        return _output_verdict(proof, growths)[0]
 
-    return lacking(list(found)), tuple(
+    return verdict_without(list(norms)), tuple(
         NormEvidence(
             name=name,
             kind=type(module).__name__,
-            without=lacking([name]),
-            alone=lacking([other for other in found if other != name]),
+            without=verdict_without([name]),
+            alone=verdict_without([other for other in norms if other != name]),
         )
-        for name, module in found.items()
+        for name, module in norms.items()
     )
 
 
-def _explain(
-    verdict: str, bare: str, found: dict[str, nn.Module], norms: tuple[NormEvidence, ...]
+def _explain_norms(
+    verdict: str, bare_verdict: str, modules: dict[str, nn.Module], ablations: tuple[NormEvidence, ...]
 ) -> tuple[tuple[str, ...], str]:
-    """Which norms a bounded verdict is owed to, and the same in words."""
-    if not found:
+    """The norms that bound the network, and the same in words."""
+    if not modules:
         return (), "no norm module found."
-    counts = Counter(type(module).__name__ for module in found.values())
+    counts = Counter(type(module).__name__ for module in modules.values())
     kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     if verdict == "unbounded":
         return (), f"{kinds}, and together they do not bound the network."
-    if not norms:
-        return (), f"{kinds}; none was taken away."
-    if bare == "bounded":
-        return (), f"{kinds}; none is needed, for the network is bounded with all of them taken away."
-    enough = tuple(norm.name for norm in norms if norm.alone == "bounded")
-    needed = tuple(norm.name for norm in norms if norm.without == "unbounded")
-    if len(enough) == 1:
-        return enough, f"{enough[0] or 'the model'} alone suffices; without any norm the network is {bare}."
-    if enough:
-        return enough, f"each of {', '.join(enough)} suffices alone; without any norm the network is {bare}."
-    if needed:
-        return needed, f"none suffices alone, and {', '.join(needed)} cannot be spared."
-    return (), "none suffices alone and none is indispensable: several combinations do."
+    if not ablations:
+        return (), f"{kinds}; none was ablated."
+    if bare_verdict == "bounded":
+        return (), f"{kinds}; none is needed, for the network is bounded without all of them."
+    sufficient = tuple(norm.name for norm in ablations if norm.alone == "bounded")
+    necessary = tuple(norm.name for norm in ablations if norm.without == "unbounded")
+    if len(sufficient) == 1:
+        return sufficient, (
+            f"{sufficient[0] or 'the model'} alone suffices; without any norm the network is {bare_verdict}."
+        )
+    if sufficient:
+        names = ", ".join(sufficient)
+        return sufficient, f"each of {names} suffices alone; without any norm the network is {bare_verdict}."
+    if necessary:
+        return necessary, f"none suffices alone, and each of {', '.join(necessary)} is necessary."
+    return (), "none suffices alone and none is necessary: several combinations suffice."
 
 
 def _make_rays(
     x: Tensor, radius: float | None, decades: int, directions: int | Tensor, generator: torch.Generator
 ) -> Rays:
-    """Rays of both signs from randomly chosen data rows."""
+    """Rays in both directions from random data points."""
     shape = x.shape[1:]
     if isinstance(directions, Tensor):
-        given = require_floating("directions", directions).detach().double().to(x.device)
-        if given.shape[1:] != shape:
-            raise UsageError(f"directions have shape {tuple(given.shape)}, but (count, *{tuple(shape)}) is needed.")
+        vectors = require_floating("directions", directions).detach().double().to(x.device)
+        if vectors.shape[1:] != shape:
+            raise UsageError(f"directions have shape {tuple(vectors.shape)}, but (count, *{tuple(shape)}) is needed.")
     elif isinstance(directions, int) and not isinstance(directions, bool) and 1 <= directions <= 100_000:
-        given = torch.randn(directions, *shape, generator=generator, dtype=torch.float64).to(x.device)
+        vectors = torch.randn(directions, *shape, generator=generator, dtype=torch.float64).to(x.device)
     else:
         raise UsageError("directions must be a positive whole number, at most 100,000, or a tensor of directions.")
-    lengths = given.flatten(1).norm(dim=1)
+    lengths = vectors.flatten(1).norm(dim=1)
     if bool((lengths == 0).any()):
-        raise UsageError("a direction is zero: leave it out.")
-    units = given / lengths.reshape(-1, *[1] * len(shape))
+        raise UsageError("a direction is zero: remove it.")
+    units = vectors / lengths.reshape(-1, *[1] * len(shape))
     flat = x.flatten(1)
     if radius is None:
         spread = float((flat - flat.mean(0)).norm(dim=1).max())
@@ -278,7 +168,7 @@ def _make_rays(
         raise UsageError("decades must be a whole number from 4 to 60: float64 overflows beyond.")
     rows = torch.randint(len(x), (len(units),), generator=generator).to(x.device)
     steps = torch.arange(2 * decades + 1, dtype=torch.float64) / 2
-    # A direction and its opposite stand side by side, so that the first two rays are a line.
+    # A direction and its opposite are adjacent, so that the first two rays form a line.
     both = torch.stack([units, -units], dim=1).flatten(0, 1)
     return Rays(x[rows].repeat_interleave(2, dim=0), both, radius * 10.0**steps)
 
@@ -297,27 +187,27 @@ def certificate(
 ) -> Certificate:
     """Prove that a network is bounded over all inputs, or search for a ray along which it grows.
 
-    The verdict "bounded" is a proof over all inputs of the shape of one row, for the given parameters and those that
-    training can reach; "unbounded" comes with the ray; everything else is "unknown". See the module's text for what
-    exactly is claimed, and how it differs from a bound on the tangent kernel. The model is copied, in float64, and
-    never changed.
+    The verdict "bounded" is a proof over all inputs of the shape of one sample, for the current parameters and those
+    that training can reach. "unbounded" comes with a ray. Everything else is "unknown". The module's docstring states
+    the exact claim, and how it differs from a bound on the tangent kernel. The model is copied and not changed.
 
     Args:
         model: A network that takes a batch (N, …), without dropout or BatchNorm in train mode.
-        x: Its data (N, …), floating point; rays start at some of these rows.
-        radius: Nearest distance; None takes the data's radius about their mean.
-        decades: How far to go, in powers of ten of the radius.
-        directions: How many random directions, or the directions (count, …) themselves; both ways each.
-        changes: Small random changes of the parameters to repeat the search at, because training moves them.
-        strength: Their relative size.
-        ablate: Take norms away, one and all but one at a time, for the responsible ones.
-        generator: Of all randomness; None is a fixed seed.
+        x: Floating-point data (N, …); rays start at some of these samples.
+        radius: Nearest distance; None uses the data's radius about their mean.
+        decades: Range of distances, in powers of ten of the radius.
+        directions: Number of random directions, or the directions (count, …); each is used with both signs.
+        changes: Number of random perturbations of the parameters at which the search is repeated, because training
+            changes them.
+        strength: Relative size of a perturbation.
+        ablate: Remove norms, one and all but one at a time, to find those that bound the network.
+        generator: Random generator on the CPU; None uses a fixed seed.
 
     Returns:
         The certificate.
 
     Raises:
-        UsageError: the model or the data cannot be certified as they are.
+        UsageError: If the model is not a fixed function of one sample, or an argument is invalid.
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"model must be a torch.nn.Module, not {type(model).__name__}.")
@@ -326,9 +216,9 @@ def certificate(
         raise UsageError(
             f"x has shape {tuple(data.shape)}, but a batch (N, …) is needed: use x[:, None] for one feature."
         )
-    elsewhere = {str(parameter.device) for parameter in model.parameters()} - {str(data.device)}
-    if elsewhere:
-        raise UsageError(f"x is on {data.device}, but parameters are on {', '.join(elsewhere)}: move one of them.")
+    devices = {str(parameter.device) for parameter in model.parameters()} - {str(data.device)}
+    if devices:
+        raise UsageError(f"x is on {data.device}, but parameters are on {', '.join(devices)}: move one of them.")
     double = float64_copy(model)
     expect_whole(0, changes=changes)
     expect_number("strength", strength, 0, above=True)
@@ -336,48 +226,50 @@ def certificate(
         raise UsageError(f"generator must be a torch.Generator, not {type(generator).__name__}.")
     source = torch.Generator().manual_seed(0) if generator is None else generator
     if source.device.type != "cpu":
-        raise UsageError(f"the generator is on {source.device}: give one on the CPU, whatever the model's device.")
+        raise UsageError(f"the generator is on {source.device}: use one on the CPU.")
     rays = _make_rays(data, radius, decades, directions, source)
     with torch.no_grad():
-        once, again = run(double, data[0]), run(double, data[0])
-    if not bool(torch.isfinite(once).all()):
-        raise UsageError("the model's output at the first row of x is not finite: there is nothing to certify.")
-    if not torch.equal(once, again):
-        raise UsageError("the model gives two different outputs for one input: switch its randomness off first.")
+        first, second = run(double, data[0]), run(double, data[0])
+    if not bool(torch.isfinite(first).all()):
+        raise UsageError("the model's output at the first sample of x is not finite: check the model.")
+    if not torch.equal(first, second):
+        raise UsageError(
+            "the model returns two different outputs for one input: call model.eval() or remove the randomness."
+        )
 
-    members = {"given": double}
+    models = {"given": double}
     for number in range(1, changes + 1):
-        members[f"changed {number}"] = changed_copy(double, strength, source)
+        models[f"changed {number}"] = perturbed_copy(double, strength, source)
     with few_threads(double):
         proof = prove(double, data[:1])
-        # A proof holds at all parameters, so there is nothing left to find at others.
-        searched = {"given": double} if proof.output else members
-        evidence = [row for label, member in searched.items() for row in grow(member, rays, label)]
-        sources = [rays] * len(evidence)
-        if not proof.output and isinstance(directions, int) and not any(r.output.status == "grows" for r in evidence):
-            many = promising(double, _make_rays(data, radius, decades, _SCOUTS, source), count=2)
-            found_rows = grow(double, many, "given")
-            evidence += found_rows
-            sources += [many] * len(found_rows)
-        verdict, reason = _judge(proof, evidence)
-        found = norms_of(double)
-        # One line and at most one change decide an ablation: it asks only whether a known bound is lost.
-        few = dict(list(members.items())[:2])
-        wanted = ablate and verdict == "bounded"
-        bare, ablated = _take_away(few, data[:1], rays.first(2), found) if wanted else (verdict, ())
-    responsible, note = _explain(verdict, bare, found, ablated)
+        # A proof covers all parameters, so the perturbed ones need no search.
+        searched = {"given": double} if proof.output else models
+        growths = [growth for label, model in searched.items() for growth in measure_growth(model, rays, label)]
+        sources = [rays] * len(growths)
+        if not proof.output and isinstance(directions, int) and not any(g.output.status == "grows" for g in growths):
+            scouted = promising(double, _make_rays(data, radius, decades, _SCOUTS, source), count=2)
+            more = measure_growth(double, scouted, "given")
+            growths += more
+            sources += [scouted] * len(more)
+        verdict, reason = _output_verdict(proof, growths)
+        norms = norm_modules(double)
+        bare_verdict, ablations = verdict, ()
+        if ablate and verdict == "bounded":
+            # One line and at most one perturbation suffice to see that a known bound is lost.
+            bare_verdict, ablations = _ablate(dict(list(models.items())[:2]), data[:1], rays.first(2), norms)
+    responsible, note = _explain_norms(verdict, bare_verdict, norms, ablations)
     return Certificate(
         verdict=verdict,
         reason=reason,
-        kernel=_judge_kernel(proof, evidence),
+        kernel=_kernel_verdict(proof, growths),
         proof=proof.steps,
         obstacle=proof.stopped,
-        witness=_witness(evidence, sources) if verdict == "unbounded" else None,
-        output_exponent=steepest([row.output for row in evidence]),
-        kernel_exponent=steepest([row.kernel for row in evidence]),
+        witness=_find_witness(growths, sources) if verdict == "unbounded" else None,
+        output_exponent=steepest([growth.output for growth in growths]),
+        kernel_exponent=steepest([growth.kernel for growth in growths]),
         responsible=responsible,
         norm_note=note,
-        norms=ablated,
-        rays=tuple(evidence),
+        norms=ablations,
+        rays=tuple(growths),
         distances=(float(rays.distances[0]), float(rays.distances[-1])),
     )

@@ -1,9 +1,8 @@
-"""Does a sequence sampled over many decades grow, settle, swing, or leave the question open?
+"""Classify a sequence sampled over many decades: it grows, settles, swings, or is unclear.
 
-A finite sample proves nothing about a limit, so the rules ask for what a guess could not give: growth
-means a steady power of the distance; settling means changes per decade that shrink geometrically, so that
-all the decades to come add no more than the last one did. Logarithms do neither, and stay unclear. The
-thresholds are ours.
+A finite sample proves nothing about a limit, so the criteria are strict. A sequence grows if it follows a steady power
+of the distance. It settles if its changes per decade shrink geometrically, so that all further decades add at most as
+much as the last one. Logarithms do neither and are unclear. The thresholds are ours.
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# The smallest power told from a logarithm: (log t)^k has local slope k/ln t, under 0.25 for k ≤ 5 at 1e10.
+# The smallest power that differs from a logarithm: (log t)^k has local slope k/ln t, under 0.25 for k ≤ 5 at 1e10.
 _LEAST_POWER = 0.25
-# No power of a logarithm met in practice has this slope so far out.
+# No usual power of a logarithm has this slope at such distances.
 _SURE_POWER = 0.5
-# Changes below this share of the largest value seen are rounding.
+# Changes below this share of the largest value are rounding.
 _NOISE = 1e-9
-# Decades that the verdict rests on; a shorter sample is judged for violent growth only.
+# Number of last decades used; a shorter sequence is only checked for fast growth.
 _TAIL = 4
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What a sequence does far out.
+    """The behaviour of a sequence at large distances.
 
     Attributes:
         status: "grows", "settles", "swings" (stays in range without settling) or "unclear".
         exponent: Slope of log level against log distance over the last decades.
-        decades: The range that could be used before anything overflowed.
+        decades: Range of distances before an overflow.
         first: Level at the nearest point.
         last: Level at the farthest usable point.
     """
@@ -43,19 +42,16 @@ class Growth:
 
 
 def classify(distance: Tensor, values: Tensor, usable: int) -> Growth:
-    """Judge the first ``usable`` values of a sequence.
+    """Classify the first ``usable`` values of a sequence.
 
     Args:
-        distance: Rising distances (J,), geometric.
-        values: Values (J, outputs) there.
-        usable: How many of them are finite and come from finite intermediate values.
-
-    Returns:
-        The judgement.
+        distance: Increasing distances (J,), geometric.
+        values: Values (J, outputs) at these distances.
+        usable: Number of values that are finite and come from finite intermediate values.
     """
     if usable == 0:
-        nothing = float("nan")
-        return Growth("unclear", nothing, 0.0, nothing, nothing)
+        nan = float("nan")
+        return Growth("unclear", nan, 0.0, nan, nan)
     log_t = distance[:usable].log10()
     values = values[:usable]
     level = values.abs().amax(1)
@@ -73,13 +69,13 @@ def classify(distance: Tensor, values: Tensor, usable: int) -> Growth:
 
     highest, changes = [], []
     for window in range(_TAIL, 0, -1):
-        # Both ends belong to a decade, so that no step between samples is left out.
+        # Both ends belong to the decade, so that every step between samples is included.
         inside = (log_t >= log_t[-1] - window - 1e-6) & (log_t <= log_t[-1] - window + 1 + 1e-6)
         highest.append(float(log_level[inside].max()))
         changes.append(float((values[inside].amax(0) - values[inside].amin(0)).max()))
     late = (highest[3] - highest[1]) / 2
     early = (highest[2] - highest[0]) / 2
-    # A swing that happens to rise over the last decades has been as high before; a power has not.
+    # A swing that rises over the last decades has been as high before; a power has not.
     before = log_level[log_t <= log_t[-1] - _TAIL + 1e-6]
     rising = highest[3] - float(before.max()) >= 0.5 * late * _TAIL
     noise = _NOISE * top
@@ -96,7 +92,7 @@ def classify(distance: Tensor, values: Tensor, usable: int) -> Growth:
 
 
 def combined(statuses: list[str]) -> str:
-    """One status for many rays: one that grows decides, and all must settle for the whole to settle."""
+    """One status for many rays: it grows if one ray grows, and settles only if all rays settle."""
     if "grows" in statuses:
         return "grows"
     if "unclear" in statuses:
@@ -105,7 +101,7 @@ def combined(statuses: list[str]) -> str:
 
 
 def steepest(growths: list[Growth]) -> float:
-    """The largest exponent, over the sequences that have one."""
+    """The largest finite exponent."""
     exponents = torch.tensor([growth.exponent for growth in growths], dtype=torch.float64)
     known = exponents[torch.isfinite(exponents)]
     return float(known.max()) if len(known) else float("nan")

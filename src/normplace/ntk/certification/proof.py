@@ -15,26 +15,34 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from normplace.ntk.certification import elementwise_rules, layer_rules  # noqa: F401 - importing them registers the rules
+from normplace.ntk.certification import (  # noqa: F401 - importing them registers the rules
+    elementwise_rules,
+    indexing_rules,
+    layer_rules,
+    reduction_rules,
+)
 from normplace.ntk.certification.facts import Value, constant
 from normplace.ntk.certification.record import NotRecordedError, Recording, record, shapes
-from normplace.ntk.certification.rules import RULES, Call
+from normplace.ntk.certification.rules import RULES, OperatorCall
 
-# Operators whose rules know what -inf does.
-_MASKED = """add where masked_fill _softmax _safe_softmax expand view _unsafe_view reshape unsqueeze squeeze clone alias
-detach _to_copy _scaled_dot_product_flash_attention_for_cpu"""
-_NAMED = 4
+# Operators whose rules handle -inf.
+_HANDLE_MINUS_INF = {
+    *("add", "where", "masked_fill", "_softmax", "_safe_softmax", "_scaled_dot_product_flash_attention_for_cpu"),
+    *("expand", "view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "clone", "alias", "detach", "_to_copy"),
+}
+# Modules that a message names at most.
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What could be proven.
+    """The result of a proof attempt.
 
     Attributes:
         output: Whether the output is proven bounded over all inputs, at any parameters.
         kernel: Whether the kernel diagonal Θ(x, x) is proven bounded over all inputs, at any parameters.
-        steps: The argument for the output, from the operators that bound a tensor to the output.
-        stopped: What ended the proof of the output; empty where it succeeded.
+        steps: The proof for the output: the operators that bound a tensor, in order.
+        stopped: Why the proof for the output failed; empty if it succeeded.
     """
 
     output: bool
@@ -51,7 +59,7 @@ def prove(model: nn.Module, x: Tensor) -> Proof:
         x: A batch of one sample.
 
     Returns:
-        The proof, or where it stopped.
+        The proof, or the reason that it failed.
     """
     duplicate = copy.deepcopy(model)
     try:
@@ -59,23 +67,30 @@ def prove(model: nn.Module, x: Tensor) -> Proof:
     except NotRecordedError as error:
         return Proof(False, False, (), f"{error}.")
     trainable = {name for name, parameter in duplicate.named_parameters() if parameter.requires_grad}
+    state = {**dict(duplicate.named_parameters()), **dict(duplicate.named_buffers())}
     with torch.no_grad():
-        walk = _Walk(recording, {**dict(duplicate.named_parameters()), **dict(duplicate.named_buffers())}, trainable)
-    result = walk.output
-    if not result.bounded:
-        return Proof(False, False, (), walk.obstacle())
-    return Proof(True, result.slope, walk.argument(), "")
+        propagation = _Propagation(recording, state, trainable)
+    output = propagation.values[propagation.output]
+    if not output.bounded:
+        return Proof(False, False, (), propagation.obstacle())
+    return Proof(True, output.bounded_gradient, propagation.steps(), "")
 
 
-class _Walk:
-    """The values of all recorded tensors."""
+class _Propagation:
+    """The values of all recorded tensors, computed in order.
+
+    Args:
+        recording: The recorded operators.
+        state: Parameters and buffers by name.
+        trainable: Names of the trainable parameters.
+    """
 
     def __init__(self, recording: Recording, state: dict[str, Tensor], trainable: set[str]) -> None:
         self.recording = recording
         self.values: dict[fx.Node, Any] = {}
-        self.numbers: dict[fx.Node, Any] = {}
         self.without_rule: set[fx.Node] = set()
-        self.names: dict[str, str] = {}
+        self._tensors: dict[fx.Node, Any] = {}  # of the nodes that do not depend on the input
+        self._names: dict[str, str] = {}  # of the first node with a given operator and arguments
         inputs = iter((*recording.names, None))
         for node in recording.graph.graph.nodes:
             match node.op:
@@ -84,163 +99,153 @@ class _Walk:
                     if name is None:
                         self.values[node] = Value(shapes(node)[0], node.name)
                     else:
-                        self._fixed(node, state[name], trained=name in trainable)
+                        self._set_constant(node, node.name, state[name], depends_on_parameters=name in trainable)
                 case "get_attr":
-                    self._fixed(node, getattr(recording.graph, str(node.target)), trained=False)
+                    tensor = getattr(recording.graph, str(node.target))
+                    self._set_constant(node, node.name, tensor, depends_on_parameters=False)
                 case "call_function":
-                    self._step(node)
+                    self._propagate(node)
                 case _:
-                    (self.result,) = node.all_input_nodes
+                    (self.output,) = node.all_input_nodes
 
-    @property
-    def output(self) -> Value:
-        """The value of the network's output."""
-        return self.values[self.result]
-
-    def _fixed(self, node: fx.Node, number: Any, *, trained: bool, name: str | None = None) -> None:
-        self.numbers[node] = number
-        name = node.name if name is None else name
-        if isinstance(number, Tensor):
-            self.values[node] = constant(tuple(number.shape), name, number, trained=trained)
+    def _set_constant(self, node: fx.Node, name: str, tensors: Any, *, depends_on_parameters: bool) -> None:
+        self._tensors[node] = tensors
+        if isinstance(tensors, Tensor):
+            self.values[node] = constant(name, tensors, depends_on_parameters=depends_on_parameters)
         else:
-            parts = enumerate(number)
             self.values[node] = tuple(
-                constant(tuple(part.shape), (name, index), part, trained=trained) for index, part in parts
+                constant((name, index), tensor, depends_on_parameters=depends_on_parameters)
+                for index, tensor in enumerate(tensors)
             )
 
-    def _step(self, node: fx.Node) -> None:
+    def _propagate(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
             source, index = cast("tuple[fx.Node, int]", node.args)
             self.values[node] = self.values[source][index]
-            if source in self.numbers:
-                self.numbers[node] = self.numbers[source][index]
+            if source in self._tensors:
+                self._tensors[node] = self._tensors[source][index]
             return
         call, target = self._call(node), cast(Any, node.target)
-        if any(value.varies for value in call.tensors):
-            self.values[node] = self._apply(node, call)
+        if any(value.depends_on_input for value in call.tensors):
+            self.values[node] = self._apply_rule(node, call)
             return
         if torch.Tag.nondeterministic_seeded in target.tags:
             self.without_rule.add(node)
-            self.values[node] = replace(call.unknown(), varies=True)
+            self.values[node] = replace(call.unknown(), depends_on_input=True)
             return
-        arguments = fx.map_arg((node.args, node.kwargs), lambda one: self.numbers[one])
-        trained = any(value.trained for value in call.tensors)
-        self._fixed(node, target(*arguments[0], **arguments[1]), trained=trained, name=call.name)
-        found = self.values[node]
-        if trained and isinstance(found, Value) and found.finite:
-            # The numbers may change in training, but what the operator guarantees does not.
-            ruled = self._apply(node, call)
-            if isinstance(ruled, Value) and ruled.finite:
-                self.values[node] = replace(found, lower=ruled.lower, upper=ruled.upper, positive=ruled.positive)
+        args, kwargs = fx.map_arg((node.args, node.kwargs), self._tensors.__getitem__)
+        trained = any(value.depends_on_parameters for value in call.tensors)
+        self._set_constant(node, call.name, target(*args, **kwargs), depends_on_parameters=trained)
+        value = self.values[node]
+        if trained and isinstance(value, Value) and value.finite:
+            # Training may change the entries, but not what the rule guarantees.
+            derived = self._apply_rule(node, call)
+            if isinstance(derived, Value) and derived.finite:
+                self.values[node] = replace(value, lower=derived.lower, upper=derived.upper, positive=derived.positive)
 
-    def _call(self, node: fx.Node) -> Call:
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda one: self.values[one])
+    def _call(self, node: fx.Node) -> OperatorCall:
+        args, kwargs = fx.map_arg((node.args, node.kwargs), self.values.__getitem__)
         schema = cast(Any, node.target)._schema
         arguments = {
-            one.name: args[index] if index < len(args) else kwargs.get(one.name, one.default_value)
-            for index, one in enumerate(schema.arguments)
+            parameter.name: args[index] if index < len(args) else kwargs.get(parameter.name, parameter.default_value)
+            for index, parameter in enumerate(schema.arguments)
         }
-        space, label = schema.name.split("::")
+        namespace, label = schema.name.split("::")
         label = label.rstrip("_") if schema.is_mutable else label
-        label = label if space == "aten" else schema.name
-        value = node.meta["val"]
-        dtype = (value if isinstance(value, Tensor) else value[0]).dtype
-        # The same operator on the same tensors gives the same tensor, which then has one identity.
+        label = label if namespace == "aten" else schema.name
+        result = node.meta["val"]
+        dtype = (result if isinstance(result, Tensor) else result[0]).dtype
+        # The same operator on the same tensors gives the same tensor, so both results get one identity.
         signature = repr((schema.name, schema.overload_name, _identity(tuple(arguments.values()))))
-        return Call(label, self.names.setdefault(signature, node.name), arguments, shapes(node), dtype)
+        return OperatorCall(label, self._names.setdefault(signature, node.name), arguments, shapes(node), dtype)
 
-    def _apply(self, node: fx.Node, call: Call) -> Value | tuple[Value, ...]:
-        whole = call.make(finite=False)
-        nothing = (
-            whole
+    def _apply_rule(self, node: fx.Node, call: OperatorCall) -> Value | tuple[Value, ...]:
+        unknown = (
+            call.unknown()
             if isinstance(node.meta["val"], Tensor)
-            else tuple(call.make(output=index, finite=False) for index in range(len(call.shapes)))
+            else tuple(call.result(output=index, finite=False) for index in range(len(call.shapes)))
         )
         if not all(value.finite for value in call.tensors):
-            return nothing
-        if call.operator not in _MASKED.split() and any(value.holes is not None for value in call.tensors):
-            return nothing
+            return unknown
+        if call.operator not in _HANDLE_MINUS_INF and any(value.minus_inf is not None for value in call.tensors):
+            return unknown
         rule = RULES.get(call.operator)
-        real = call.dtype is not None and not call.dtype.is_complex
-        found = rule(call) if rule is not None and real else None
-        if found is None:
+        is_real = call.dtype is not None and not call.dtype.is_complex
+        derived = rule(call) if rule is not None and is_real else None
+        if derived is None:
             self.without_rule.add(node)
-            return nothing
-        return found
+            return unknown
+        return derived
 
-    def _of(self, node: fx.Node) -> Value | None:
+    def _first_value(self, node: fx.Node) -> Value | None:
         value = self.values.get(node)
         return value if isinstance(value, Value) else value[0] if value else None
 
     def _parents(self, node: fx.Node) -> list[fx.Node]:
-        """The steps that a step uses and that depend on the input; a part of a tuple counts as the whole."""
-        parents = []
-        for parent in node.all_input_nodes:
-            value = self._of(parent)
-            if value is not None and value.varies:
-                parents.append(parent)
-        return parents
+        """The argument nodes that depend on the input."""
+        values = ((parent, self._first_value(parent)) for parent in node.all_input_nodes)
+        return [parent for parent, value in values if value is not None and value.depends_on_input]
 
-    def argument(self) -> tuple[str, ...]:
-        """The operators that turn unbounded tensors into bounded ones, on the way to the output."""
-        stack, seen, bounding = [self.result], set(), []
+    def steps(self) -> tuple[str, ...]:
+        """The proof in words: the operators that turn unbounded tensors into bounded ones."""
+        stack, visited, bounding = [self.output], set(), []
         while stack:
             node = stack.pop()
-            if node in seen:
+            if node in visited:
                 continue
-            seen.add(node)
+            visited.add(node)
             parents = self._parents(node)
-            if all(_bounded(self.values[parent]) for parent in parents):
+            if all(_is_bounded(self.values[parent]) for parent in parents):
                 stack.extend(parents)
             elif node.target is operator.getitem:
                 bounding.append(node.args[0])
             elif not isinstance(node.meta["val"], Tensor) or node.meta["val"].dtype.is_floating_point:
                 bounding.append(node)
         order = {node: index for index, node in enumerate(self.recording.graph.graph.nodes)}
-        lines = []
-        for node in sorted(set(bounding), key=order.__getitem__):
-            line = f"{_label(node)} in {self.recording.module_of(node)} {_why(_label(node))}"
-            if line not in lines:
-                lines.append(line)
-        return (*lines, "every operator from there to the output maps bounded tensors to bounded tensors")
+        lines = [
+            f"{_label(node)} in {self.recording.module_of(node)} {_why_bounded(_label(node))}"
+            for node in sorted(set(bounding), key=order.__getitem__)
+        ]
+        end = "every operator from there to the output maps bounded tensors to bounded tensors"
+        return (*dict.fromkeys(lines), end)
 
     def obstacle(self) -> str:
-        """The first step that the proof could not get over, or the way on which nothing bounds the input."""
-        stack, seen = [self.result], set()
+        """Why the proof failed: an operator without a rule, a result that may not be finite, or an unbounded path."""
+        stack, visited = [self.output], set()
         while stack:
             node = stack.pop()
-            if node in seen:
+            if node in visited:
                 continue
-            seen.add(node)
-            stack.extend(parent for parent in self._parents(node) if not _bounded(self.values[parent]))
-        way = [node for node in self.recording.graph.graph.nodes if node in seen and node.op == "call_function"]
-        for node in way:
+            visited.add(node)
+            stack.extend(parent for parent in self._parents(node) if not _is_bounded(self.values[parent]))
+        path = [node for node in self.recording.graph.graph.nodes if node in visited and node.op == "call_function"]
+        for node in path:
             if node in self.without_rule:
                 return f"there is no rule for {_label(node)} in {self.recording.module_of(node)}."
-        for node in way:
-            value = self._of(node)
+        for node in path:
+            value = self._first_value(node)
             if value is not None and not value.finite and node.target is not operator.getitem:
                 return (
                     f"the result of {_label(node)} in {self.recording.module_of(node)} is not proven finite for every "
                     "input (a divisor, root or logarithm may reach zero)."
                 )
-        modules = list(dict.fromkeys(self.recording.module_of(node) for node in way))
-        named = ", ".join(modules[:_NAMED]) + (", …" if len(modules) > _NAMED else "")
-        return f"no operator bounds the input on its way to the output through {named or 'the model'}."
+        modules = list(dict.fromkeys(self.recording.module_of(node) for node in path))
+        names = ", ".join(modules[:_MOST_NAMED]) + (", …" if len(modules) > _MOST_NAMED else "")
+        return f"no operator bounds the input on its way to the output through {names or 'the model'}."
 
 
 def _identity(argument: Any) -> Any:
     if isinstance(argument, list | tuple):
-        return tuple(_identity(one) for one in argument)
+        return tuple(_identity(item) for item in argument)
     return ("tensor", argument.key) if isinstance(argument, Value) else argument
 
 
-def _bounded(value: Any) -> bool:
+def _is_bounded(value: Any) -> bool:
     return value.bounded if isinstance(value, Value) else bool(value) and value[0].bounded
 
 
-def _why(label: str) -> str:
-    """Why an operator has a bounded result for an unbounded argument."""
+def _why_bounded(label: str) -> str:
+    """Why the operator's result is bounded although its argument is not."""
     if "norm" in label:
         return "normalizes its input, so that no entry exceeds the root of the number of entries"
     if label in {"mul", "div", "mul_", "div_"}:

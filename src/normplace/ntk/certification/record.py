@@ -1,9 +1,13 @@
-"""The operators that a network applies to its input, recorded without looking at any number.
+"""Record the operators of a network independently of the input's values.
 
-The network runs once on tensors that have shapes but no values, so a forward pass that asks for a value (``if x.sum()
-> 0``, ``.item()``, a loop over chosen experts) cannot be recorded. What is recorded therefore is what runs for *every*
-input of that shape, which a recording of one concrete pass would not show. In-place operators are rewritten as
-ordinary ones.
+The network runs once on fake tensors, which have shapes but no values. A forward pass that reads a value (``if x.sum()
+> 0``, ``.item()``, a loop over chosen experts) cannot be recorded, so the recorded operators run for *every* input of
+that shape. In-place operators are rewritten as out-of-place ones.
+
+This is not the recorder of :mod:`normplace.analysis`, because a proof has other needs. The analysis records one pass on
+real values, which shows the operators of one input; a proof needs those of all inputs. A proof also evaluates
+operators that depend on parameters only, and runs the recorded graph on other inputs to check it, so the record must be
+executable.
 """
 
 from __future__ import annotations
@@ -23,13 +27,21 @@ from torch.overrides import TorchFunctionMode
 
 from normplace.ntk.model_state import differentiable
 
-# Ways to the memory of a tensor that no recording shows, and ways to its value that a model may try and give up.
-_HIDDEN = {Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.data_ptr, Tensor.untyped_storage, Tensor.__dlpack__}
-_VALUES = {Tensor.item, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.__complex__}
+# Calls that expose a tensor's memory, which fake tensors do not have.
+_MEMORY_ACCESS = {
+    Tensor.numpy,
+    Tensor.__array__,
+    Tensor.tolist,
+    Tensor.data_ptr,
+    Tensor.untyped_storage,
+    Tensor.__dlpack__,
+}
+# Calls that read a value; fake tensors raise an error, which the model may catch.
+_VALUE_ACCESS = {Tensor.item, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.__complex__}
 
 
 class NotRecordedError(Exception):
-    """The operators could not be recorded; the message is the reason, as the end of a sentence."""
+    """The operators cannot be recorded; the message is the reason, without a final period."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +57,7 @@ class Recording:
     names: tuple[str, ...]
 
     def module_of(self, node: fx.Node) -> str:
-        """The module that a step belongs to, as text."""
+        """Name and class of the module that a node belongs to."""
         name, kind = node.meta.get("nn_module_stack", {}).get("module", ("", ""))
         return f"{name} ({kind})" if name else kind or "the model"
 
@@ -54,8 +66,8 @@ def record(model: nn.Module, x: Tensor) -> Recording:
     """Record the operators between the input and the output.
 
     Args:
-        model: The network. It is run, so hand in a copy.
-        x: A batch of the right shape; its values are not used.
+        model: The network. It is run, so pass a copy.
+        x: A batch of the right shape; its values are used only to check the recording.
 
     Raises:
         NotRecordedError: the network cannot be recorded.
@@ -63,19 +75,19 @@ def record(model: nn.Module, x: Tensor) -> Recording:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     state: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    places = {
+    locations = {
         f"{prefix}.{own}" if prefix else own: tensor
         for prefix, module in model.named_modules()
         for own, tensor in (*module._parameters.items(), *module._buffers.items())
         if tensor is not None
     }
     names = {id(tensor): name for name, tensor in state.items()}
-    watch = _Watch()
+    monitor = _ValueAccessMonitor()
 
     def outputs(values: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        everywhere = {place: values[names[id(tensor)]] for place, tensor in places.items()}
-        # ``tie_weights`` would swap a module that is registered twice twice, and restore it once.
-        with watch:
+        everywhere = {location: values[names[id(tensor)]] for location, tensor in locations.items()}
+        # ``tie_weights`` would replace a module that is registered twice twice, and restore it once.
+        with monitor:
             return functional_call(model, everywhere, (inputs,), tie_weights=False)
 
     graph, failure = None, ""
@@ -84,10 +96,10 @@ def record(model: nn.Module, x: Tensor) -> Recording:
             warnings.simplefilter("ignore")
             graph = make_fx(functionalize(outputs), tracing_mode="fake", _allow_non_fake_inputs=True)(state, x)
     except Exception as error:
-        # Anything may go wrong in foreign code that meets tensors without values; none of it is a proof.
+        # User code may raise anything when it meets a fake tensor.
         failure = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:120]}"
-    if watch.asked:
-        raise NotRecordedError("the forward pass asks for the numbers in a tensor, which may decide what it runs")
+    if monitor.accessed:
+        raise NotRecordedError("the forward pass reads the values of a tensor, which may decide what it runs")
     if graph is None:
         raise NotRecordedError(f"the operators cannot be recorded ({failure})")
     recording = Recording(graph, tuple(state))
@@ -98,7 +110,7 @@ def record(model: nn.Module, x: Tensor) -> Recording:
 
 
 def _check(recording: Recording, node: fx.Node) -> None:
-    """Refuse a step whose meaning depends on values or on memory shared with another step."""
+    """Reject a node whose meaning depends on values, or on memory shared with another node."""
     where = f"in {recording.module_of(node)}"
     if any(not isinstance(size, int) for shape in shapes(node) for size in shape):
         raise NotRecordedError(f"the values of tensors decide the shape of a tensor {where}")
@@ -107,7 +119,7 @@ def _check(recording: Recording, node: fx.Node) -> None:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or not _tensors(node.meta.get("val")):
         raise NotRecordedError(f"Python reads the value of a tensor {where}")
-    changed = [index for index, one in enumerate(target._schema.arguments) if one.is_write]
+    changed = [index for index, argument in enumerate(target._schema.arguments) if argument.is_write]
     if changed:
         written = node.args[0]
         alone = isinstance(written, fx.Node) and written.op == "call_function" and len(written.users) == 1
@@ -123,48 +135,48 @@ def _is_view(node: fx.Node) -> bool:
 
 def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, list | tuple):
-        return [tensor for one in value for tensor in _tensors(one)]
+        return [tensor for item in value for tensor in _tensors(item)]
     return [value] if isinstance(value, Tensor) else []
 
 
 def shapes(node: fx.Node) -> tuple[tuple[Any, ...], ...]:
-    """The shapes of a step's results."""
+    """The shapes of a node's results."""
     return tuple(tuple(tensor.shape) for tensor in _tensors(node.meta.get("val")))
 
 
 def _check_equal(recording: Recording, model: nn.Module, state: Mapping[str, Tensor], x: Tensor) -> None:
-    """Run the recording, so that a network that behaves otherwise while it is recorded is not trusted."""
+    """Reject a recording that does not reproduce the network, which may behave differently on fake tensors."""
     with torch.no_grad():
         for point in (x, 1e3 * x + 1, -1e3 * x):
-            found, expected = recording.graph(dict(state), point), model(point)
-            if not isinstance(found, Tensor) or not isinstance(expected, Tensor):
+            output, expected = recording.graph(dict(state), point), model(point)
+            if not isinstance(output, Tensor) or not isinstance(expected, Tensor):
                 raise NotRecordedError("its output is not one tensor")
-            if not torch.allclose(found, expected, rtol=1e-6, atol=1e-9, equal_nan=True):
+            if not torch.allclose(output, expected, rtol=1e-6, atol=1e-9, equal_nan=True):
                 raise NotRecordedError("the recorded operators do not reproduce its output")
 
 
-class _Watch(TorchFunctionMode):
-    """Notice that Python asks for the numbers in a tensor, even where the model survives the refusal."""
+class _ValueAccessMonitor(TorchFunctionMode):
+    """Detects that Python reads the values of a tensor, even if the model catches the error."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = False
+        self.accessed = False
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        """Refuse access to the memory of a tensor."""
-        if func in _HIDDEN:
-            self.asked = True
-            raise NotRecordedError("Python reads the numbers in a tensor")
+        """Reject access to the memory of a tensor."""
+        if func in _MEMORY_ACCESS:
+            self.accessed = True
+            raise NotRecordedError("Python reads the values of a tensor")
         try:
             return func(*args, **(kwargs or {}))
         except Exception:
-            self.asked = self.asked or func in _VALUES
+            self.accessed = self.accessed or func in _VALUE_ACCESS
             raise
 
 
 @contextmanager
 def _module_names(model: nn.Module) -> Iterator[None]:
-    """Note with every recorded step the innermost module that it belongs to."""
+    """Store the innermost module of every recorded node in its metadata."""
     stack: list[dict[str, tuple[str, str]]] = [{"module": ("", type(model).__name__)}]
 
     def enter(name: str) -> Any:

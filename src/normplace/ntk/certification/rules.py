@@ -1,4 +1,4 @@
-"""One recorded operator with what is known of its arguments, and the table of rules that rules are entered in."""
+"""A recorded operator call with the facts about its arguments, and the registry of rules."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import torch
 
 from normplace.ntk.certification.facts import Value
 
-Rule = Callable[["Call"], "Value | tuple[Value, ...] | None"]
-RULES: dict[str, Rule] = {}
+BoundRule = Callable[["OperatorCall"], "Value | tuple[Value, ...] | None"]
+RULES: dict[str, BoundRule] = {}
 
 
 @dataclass(frozen=True)
-class Call:
-    """One recorded operator with the values of its arguments.
+class OperatorCall:
+    """One recorded operator call.
 
     Attributes:
-        operator: Its name, without namespace and overload.
-        name: The name of the recorded step, which serves as the identity of its result.
-        arguments: All arguments by name, in order, defaults included; tensors are values.
+        operator: The operator's name, without namespace and overload.
+        name: The name of the recorded node, which is also the identity of the result.
+        arguments: All arguments by name, in order, defaults included; a tensor is replaced by its :class:`Value`.
         shapes: The shapes of its results.
         dtype: The dtype of the first result.
     """
@@ -35,7 +35,7 @@ class Call:
 
     @property
     def tensors(self) -> list[Value]:
-        """The values among the arguments."""
+        """The values of the tensor arguments."""
         return list(_values(self.arguments.values()))
 
     @property
@@ -44,41 +44,41 @@ class Call:
         return tuple(self.arguments.values())
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument by name, or ``default`` where this overload has none of that name."""
+        """An argument by name, or ``default`` if this overload has no such argument."""
         return self.arguments.get(name, default)
 
     def value(self, position: int) -> Value:
-        """An argument as a value; a number is a constant."""
+        """An argument as a value; a Python number becomes a constant."""
         argument = self.args[position]
         return argument if isinstance(argument, Value) else number(argument)
 
-    def make(self, *, output: int = 0, slope: bool | str = "lipschitz", **facts: Any) -> Value:
-        """The result with the given facts.
+    def result(self, *, output: int = 0, bounded_gradient: bool | str = "lipschitz", **facts: Any) -> Value:
+        """The value of a result.
 
         Args:
-            output: Which of the results.
-            slope: Whether its gradient is bounded where those of the arguments are: ``"lipschitz"`` for an operator
-                whose derivative is bounded, ``"local"`` for one whose derivative is bounded on bounded sets, or the
-                answer itself.
-            facts: Attributes of :class:`~normplace.ntk.certification.facts.Value`.
+            output: Index of the result.
+            bounded_gradient: Whether the gradient is bounded. ``"lipschitz"``: the operator's derivative is bounded, so
+                it is if the arguments' gradients are. ``"local"``: the derivative is bounded on bounded sets, so the
+                arguments must also be bounded.
+            facts: Other attributes of :class:`Value`.
         """
         inputs = self.tensors
-        if isinstance(slope, str):
-            bounded = slope == "lipschitz" or all(value.bounded for value in inputs)
-            slope = bounded and all(value.slope for value in inputs)
+        if isinstance(bounded_gradient, str):
+            bounded = bounded_gradient == "lipschitz" or all(value.bounded for value in inputs)
+            bounded_gradient = bounded and all(value.bounded_gradient for value in inputs)
         key: Hashable = facts.pop("key", self.name if output == 0 else (self.name, output))
         return Value(
             shape=self.shapes[output],
             key=key,
-            varies=any(value.varies for value in inputs),
-            trained=any(value.trained for value in inputs),
-            slope=slope,
+            depends_on_input=any(value.depends_on_input for value in inputs),
+            depends_on_parameters=any(value.depends_on_parameters for value in inputs),
+            bounded_gradient=bounded_gradient,
             **facts,
         )
 
     def unknown(self) -> Value:
-        """A result of which nothing is known, not even that it is finite."""
-        return self.make(finite=False)
+        """The value of a result without any facts; it is not even proven finite."""
+        return self.result(finite=False)
 
 
 def _values(arguments: Any) -> Iterator[Value]:
@@ -92,31 +92,39 @@ def _values(arguments: Any) -> Iterator[Value]:
 def number(value: Any) -> Value:
     """A Python number as a constant."""
     if isinstance(value, bool | int | float) and math.isfinite(value):
-        return Value((), ("number", value), float(value), float(value), varies=False)
-    return Value((), ("number", repr(value)), finite=False, varies=False)
+        return Value((), ("number", value), float(value), float(value), depends_on_input=False)
+    return Value((), ("number", repr(value)), finite=False, depends_on_input=False)
 
 
-def rule(*operators: str) -> Callable[[Rule], Rule]:
-    """Register a rule for operators."""
+def rule(*operators: str) -> Callable[[BoundRule], BoundRule]:
+    """Register a rule for the named operators."""
 
-    def register(function: Rule) -> Rule:
+    def register(function: BoundRule) -> BoundRule:
         RULES.update(dict.fromkeys(operators, function))
         return function
 
     return register
 
 
-def same_order(value: Value, shape: tuple[int, ...]) -> bool:
-    """Whether a result of ``shape`` has the entries of ``value`` one for one."""
+def same_size(value: Value, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor of ``shape`` has as many entries as ``value``."""
     return math.prod(value.shape) == math.prod(shape)
 
 
 def limits(value: Value) -> dict[str, Any]:
-    """The limits of a value, for a result that takes no others."""
-    names = ("lower", "upper", "below", "above", "positive")
+    """The limits of a value, for a result whose entries all come from it."""
+    names = ("lower", "upper", "bounded_below", "bounded_above", "positive")
     return {name: getattr(value, name) for name in names}
 
 
-def product_slope(a: Value, b: Value) -> bool:
+def product_has_bounded_gradient(a: Value, b: Value) -> bool:
     """Whether da·b + a·db is bounded."""
-    return (not a.trained or (a.slope and b.bounded)) and (not b.trained or (b.slope and a.bounded))
+    left = not a.depends_on_parameters or (a.bounded_gradient and b.bounded)
+    right = not b.depends_on_parameters or (b.bounded_gradient and a.bounded)
+    return left and right
+
+
+def index_value(call: OperatorCall, output: int = 0) -> Value:
+    """Indices into the first argument."""
+    size = max(1, math.prod(call.value(0).shape))
+    return call.result(output=output, lower=0.0, upper=float(size), bounded_gradient=True)

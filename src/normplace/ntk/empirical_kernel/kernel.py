@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from normplace.errors import UsageError, expect_whole
 from normplace.ntk.empirical_kernel import arguments, gram
 from normplace.ntk.empirical_kernel.features import Extractor, Features
-from normplace.ntk.empirical_kernel.parameter_uses import refuse_randomness
 from normplace.ntk.empirical_kernel.plan import make_plan
-from normplace.ntk.model_state import buffers_kept, exact
+from normplace.ntk.model_state import plain_arithmetic, refuse_randomness, unchanged_buffers
 
 # Shares of the budget: the features of the samples along the rows and along the columns (twice, while their
 # batches are joined), a batch on its way through the model, and in a stream the block that is handed out.
@@ -74,7 +73,7 @@ def empirical(
     """
     job = _Job.prepare(model, x1, x2, output, diagonal, parameters, memory_gb)
     n1, n2, r, single = len(job.x1), len(job.columns), job.extractor.rows, job.single
-    with exact(x1.device):
+    with plain_arithmetic(x1.device):
         if diagonal:
             with _ticks(progress, n1) as tick:
                 found = torch.cat(list(job.diagonals(tick)))
@@ -130,7 +129,7 @@ def _stream(job: _Job, progress: bool) -> Iterator[tuple[slice, slice, Tensor]]:
     with _ticks(progress, len(job.x1) * len(job.columns)) as tick:
         for rows, columns, left, right in job.tiles():
             n1, n2, same = left.samples, right.samples, left is right
-            with exact(job.x1.device):
+            with plain_arithmetic(job.x1.device):
                 found = torch.zeros(n1 * r, n2 * r, dtype=job.extractor.plan.dtype, device=job.x1.device)
                 gram.accumulate(found, left, right, symmetric=same, tick=tick)
             yield rows, columns, found if job.single else found.view(n1, r, n2, r)
@@ -173,7 +172,7 @@ class _Job:
         chosen = arguments.choose(model, parameters, x1)
         refuse_randomness(model)
         x2 = None if x2 is x1 else x2
-        with torch.inference_mode(False), buffers_kept(model):
+        with torch.inference_mode(False), unchanged_buffers(model):
             plan = make_plan(model, x1, x2, chosen)
         single = output in {"trace", "sum"} or (output == "auto" and plan.outputs == 1)
         kind = "full" if output == "auto" else output

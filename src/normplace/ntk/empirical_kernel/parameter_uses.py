@@ -15,18 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from normplace.errors import UsageError
-
-BATCH_STATISTICS = (
-    "couples the samples of a batch through its statistics, so no kernel between two samples exists: "
-    "call model.eval() first, and give the layer running statistics if it has none."
-)
-DROPOUT = "is active, so the network is random and its kernel undefined: call model.eval() first or set its p to 0."
+from normplace.ntk.model_state import BATCH_STATISTICS, DROPOUT
 
 
 @dataclass(frozen=True)
@@ -329,24 +324,3 @@ def _nodes(start: Any) -> Iterator[Any]:
             if child is not None and child not in seen:
                 seen.add(child)
                 stack.append(child)
-
-
-def refuse_randomness(model: nn.Module) -> None:
-    """Refuse a model whose modules are set to couple or to randomise samples, by name.
-
-    Raises:
-        UsageError: If a batch normalization or an active dropout is in training mode.
-    """
-    for name, module in model.named_modules():
-        label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
-            raise UsageError(f"{label} {BATCH_STATISTICS}")
-        if not module.training:
-            continue
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-            raise UsageError(f"{label} in training mode {DROPOUT}")
-        drops = 0.0
-        if isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.RNNBase) and module.num_layers > 1):
-            drops = module.dropout
-        if drops > 0:
-            raise UsageError(f"the dropout of {label} in training mode {DROPOUT}")
