@@ -11,17 +11,32 @@ from tests.lab.trials.test_runner import Counting
 
 from normplace import UsageError
 from normplace.lab.report.charts import render_chart
-from normplace.lab.studies.causalrn import STUDY, ablation, fixed, head, language, networks, scaling, state, variable
+from normplace.lab.studies.causalrn import (
+    STUDY,
+    ablation,
+    copying_fixed,
+    copying_variable,
+    head,
+    language,
+    networks,
+    scaling,
+    state,
+)
 from normplace.lab.studies.causalrn.ablation import AblationTrial
 from normplace.lab.studies.causalrn.claims import CLAIMS
-from normplace.lab.studies.causalrn.fixed import FixedTrial
+from normplace.lab.studies.causalrn.copying_fixed import FixedTrial
+from normplace.lab.studies.causalrn.copying_variable import VariableTrial
 from normplace.lab.studies.causalrn.head import HeadTrial
 from normplace.lab.studies.causalrn.language import LanguageTrial
-from normplace.lab.studies.causalrn.measures import growth, rows_per_token, worst
+from normplace.lab.studies.causalrn.measures import (
+    at_worst_length,
+    copying_accuracy,
+    cost_exponent,
+    state_rows_per_token,
+)
 from normplace.lab.studies.causalrn.recall import RecallTrial
 from normplace.lab.studies.causalrn.scaling import ScalingTrial
 from normplace.lab.studies.causalrn.state import StateTrial
-from normplace.lab.studies.causalrn.variable import VariableTrial
 from normplace.lab.trials.claims import State, Verdict, judge
 from normplace.lab.trials.lines import SCALES
 from normplace.lab.trials.progress import Progress
@@ -46,12 +61,12 @@ def test_every_scale_is_planned(scale):
 
 
 def test_full_scale_has_the_lengths_and_seeds_it_promises():
-    trials = list(fixed.plan("full"))
+    trials = list(copying_fixed.plan("full"))
     assert {trial.length for trial in trials} == {64, 128, 300}
     assert {trial.seed for trial in trials} == set(range(5))
     cells = {(t.pair_norm, t.activation, t.post_norm) for t in ablation.plan("full")}
     assert len(cells) == 3 * 4 * 2
-    assert max(next(variable.plan("full")).tested) == 1000
+    assert max(next(copying_variable.plan("full")).tested) == 1000
 
 
 @pytest.mark.parametrize("network", networks.NETWORKS)
@@ -71,19 +86,19 @@ def test_published_networks_have_one_width():
 
 def test_a_trial_copies_and_is_a_pure_function_of_its_configuration():
     before = torch.get_rng_state()
-    outcome = fixed.run(COPY)
+    outcome = copying_fixed.run(COPY)
     assert torch.equal(torch.get_rng_state(), before)
-    assert outcome == fixed.run(COPY)
+    assert outcome == copying_fixed.run(COPY)
     assert outcome.metrics["string"] > 0.9
     assert outcome.metrics["decoded_string"] > 0.9
     assert outcome.series["character"][-1] > outcome.series["character"][0]
-    assert fixed.run(replace(COPY, steps=2, seed=1)).metrics["string"] == 0
+    assert copying_fixed.run(replace(COPY, steps=2, seed=1)).metrics["string"] == 0
 
 
 def test_training_ends_early_only_where_the_configuration_says_so():
     easy = replace(COPY, length=1, letters=1, steps=100, every=10)
-    assert fixed.run(easy).metrics["steps"] < 100
-    assert fixed.run(replace(easy, stop_when_perfect=False)).metrics["steps"] == 100
+    assert copying_fixed.run(easy).metrics["steps"] < 100
+    assert copying_fixed.run(replace(easy, stop_when_perfect=False)).metrics["steps"] == 100
 
 
 def test_the_rounded_scan_is_the_scan_but_for_its_rounding():
@@ -99,9 +114,9 @@ def test_the_rounded_scan_is_the_scan_but_for_its_rounding():
         rounded = state.RoundedScan(16, **options).relate(a, b, None)
         assert 1e-3 < ((rounded - wanted).norm() / wanted.norm()) < 0.05
     trial = StateTrial(state="bfloat16", length=3, seed=0, **SMALL)
-    (block, *_) = state.network_for(trial, fixed.FixedCopy(3)).layers[0]
+    (block, *_) = state.network_for(trial, copying_fixed.FixedCopy(3)).layers[0]
     assert isinstance(block.branch, state.RoundedScan)
-    plain = state.network_for(replace(trial, state="float32"), fixed.FixedCopy(3)).layers[0][0]
+    plain = state.network_for(replace(trial, state="float32"), copying_fixed.FixedCopy(3)).layers[0][0]
     assert type(plain.branch) is RelationBranch
 
 
@@ -120,10 +135,10 @@ def test_costs_grow_as_the_forms_say():
         for n in (64, 256, 512)
         for trial in (ScalingTrial(form=form, length=n, seed=0, dim=32, depth=1),)
     ]
-    assert growth(lines, "elements", "scan")[0] < 1.1
-    assert growth(lines, "elements", "pairwise")[0] > 1.7
-    assert rows_per_token(lines, "pairwise") == {0: 1}
-    assert rows_per_token(lines, "scan") == {0: 0}
+    assert cost_exponent("elements", "scan")(lines)[0] < 1.1
+    assert cost_exponent("elements", "pairwise")(lines)[0] > 1.7
+    assert state_rows_per_token("pairwise")(lines) == {0: 1}
+    assert state_rows_per_token("scan")(lines) == {0: 0}
 
 
 def line(part: str, seed: int, metrics: dict[str, float], **config) -> TrialRecord:
@@ -149,7 +164,7 @@ def copies(network: str, size: str, string: dict[int, float], seeds: int = 5) ->
 def test_copying_is_judged_by_the_worst_length():
     ours = copies("pairwise", "equal", {64: 1.0, 300: 0.97})
     larger = copies("transformer", "published", {64: 1.0, 300: 1.0})
-    assert set(worst(ours, "string", network="pairwise").values()) == {0.97}
+    assert set(at_worst_length(copying_accuracy(network="pairwise"))(ours).values()) == {0.97}
     assert verdict("copies-like-a-transformer", ours + larger) == Verdict.REPRODUCED
     assert verdict("copies-at-equal-parameters", ours + larger) == Verdict.NOT_TESTED
     poor = copies("pairwise", "equal", {64: 1.0, 300: 0.2})
@@ -220,11 +235,11 @@ MISTAKES = [
         "unknown activation",
     ),
     (lambda: StateTrial(state="float16", length=4, seed=0), "unknown state"),
-    (lambda: VariableTrial(network="scan", positions="learned", seed=0), "learned positions end with training"),
-    (lambda: VariableTrial(network="scan", positions="none", seed=0, longest=40), "must be among those tested"),
+    (lambda: VariableTrial(network="scan", positions="learned", seed=0), "learned positions do not extend"),
+    (lambda: VariableTrial(network="scan", positions="none", seed=0, longest=40), "tested must include"),
     (lambda: RecallTrial(network="scam", pairs=2, seed=0), "did you mean 'scan'"),
     (lambda: ScalingTrial(form="scam", length=8, seed=0), "did you mean 'scan'"),
-    (lambda: HeadTrial(pair_norm="joint", activation="exp", length=1, seed=0), "two keys or more"),
+    (lambda: HeadTrial(pair_norm="joint", activation="exp", length=1, seed=0), "at least two keys"),
     (lambda: LanguageTrial(network="scam", seed=0), "did you mean 'scan'"),
 ]
 

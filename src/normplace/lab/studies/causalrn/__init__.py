@@ -1,6 +1,15 @@
 """An All-MLP Sequence Modeling Architecture That Excels at Copying (arXiv 2406.16168)."""
 
-from normplace.lab.studies.causalrn import ablation, fixed, head, language, recall, scaling, state, variable
+from normplace.lab.studies.causalrn import (
+    ablation,
+    copying_fixed,
+    copying_variable,
+    head,
+    language,
+    recall,
+    scaling,
+    state,
+)
 from normplace.lab.studies.causalrn.claims import CLAIMS
 from normplace.lab.studies.causalrn.figures import figures
 from normplace.lab.trials.study import Study
@@ -10,23 +19,24 @@ STUDY = Study(
     title="A norm of every pair turns a relation network into a memory that copies",
     paper="Cui et al., An All-MLP Sequence Modeling Architecture That Excels at Copying, arXiv 2406.16168",
     summary=(
-        "Copying: CausalRN in its pairwise and scan forms, a Transformer and linear attention learn to repeat strings "
-        "of one length, by the published task and initial weights. Networks are smaller and trained for fewer steps "
-        "than published; every comparison is made at equal numbers of parameters, and with the Transformer also at the "
-        "published ones, where it has up to four times as many. Training ends once 128 new strings are copied without "
-        "an error. The ablation takes away the norm of a pair, the exponential or the norm after the sum; state "
-        "trains the scan with its running sum in float32 and in bfloat16.\n\n"
-        "Varying lengths: the copying task of Jelassi et al. 2024 (arXiv 2402.01032), packed, tested far beyond the "
-        "trained lengths, without positions or with those that go on for ever.\n\n"
-        "Head: one layer set by hand, not trained, retrieves one value among many. Scaling counts what lengths cost. "
-        "Recall is Zoology's (arXiv 2312.04927). Language is bits per byte of Python's standard library.\n\n"
-        "The body of the paper was not available to us, so all its settings here are those of its published code, and "
+        "Copying-fixed: CausalRN in its pairwise and scan forms, a Transformer and linear attention are trained to "
+        "copy strings of one length, with the published task and initial weights. Networks are smaller and trained "
+        "for fewer steps than published. All comparisons are at equal parameter counts; the Transformer is also "
+        "compared at the published size, where it has up to four times as many parameters. Training ends when 128 "
+        "new strings are copied without an error. Ablation removes the pair norm, the exponential or the norm "
+        "after the sum. State trains the scan with its running sum in float32 and in bfloat16.\n\n"
+        "Copying-variable: the copying task of Jelassi et al. 2024 (arXiv 2402.01032), packed, tested far beyond the "
+        "trained lengths, without positions or with positions of unlimited length.\n\n"
+        "Head: one layer built by hand, without training, retrieves one value among many. Scaling: time and memory by "
+        "sequence length. Recall: the task of Zoology (arXiv 2312.04927). Language: bits per byte of Python's standard "
+        "library.\n\n"
+        "The body of the paper was not available to us. All its settings here are those of its published code, and "
         "none of its figures is quoted."
     ),
     reference="normplace.lab.studies.causalrn:STUDY",
     parts=(
-        fixed.PART,
-        variable.PART,
+        copying_fixed.PART,
+        copying_variable.PART,
         ablation.PART,
         state.PART,
         recall.PART,

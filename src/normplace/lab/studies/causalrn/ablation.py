@@ -1,4 +1,4 @@
-"""CausalRN without one of its ingredients: the norm of a pair, the exponential, the norm after the sum."""
+"""CausalRN without its pair norm, its exponential or its norm after the sum."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from normplace.lab.studies.causalrn.copying import Copying, copy_outcome
-from normplace.lab.studies.causalrn.fixed import SEEDS, SMALL
+from normplace.lab.studies.causalrn.copying_fixed import SEEDS, SMALL
+from normplace.lab.studies.causalrn.training import CopyingTrial, copy_outcome
 from normplace.lab.tasks.sequences import FixedCopy
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import CausalRN
@@ -17,13 +17,13 @@ from normplace.models.sequence.relation import ACTIVATIONS, NORMS
 
 SHORT: dict[str, dict[str, Any]] = {scale: {**size, "decoded": 0} for scale, size in SMALL.items()}
 SHORT["full"]["steps"] = 1000
-"""Sizes of trials at the one length of this part."""
+"""Sizes of the trials by scale."""
 LENGTH = {"smoke": 4, "laptop": 10, "full": 64}
 
 
 @dataclass(frozen=True, kw_only=True)
-class AblationTrial(Copying):
-    """One cell of the grid.
+class AblationTrial(CopyingTrial):
+    """One cell of the ablation grid.
 
     Args:
         pair_norm: ``joint``, ``separate`` or ``none``.
@@ -37,15 +37,15 @@ class AblationTrial(Copying):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.choose("norm of a pair", self.pair_norm, NORMS)
-        self.choose("activation of a pair", self.activation, ACTIVATIONS)
+        self.check_choice("pair norm", self.pair_norm, NORMS)
+        self.check_choice("activation", self.activation, ACTIVATIONS)
 
 
 def plan(scale: str) -> Iterator[AblationTrial]:
-    """What differs from the published network in one way, and at ``full`` the rest of the grid."""
+    """Networks with one difference from the published one; the whole grid at ``full``."""
     for pair_norm, activation, post_norm in itertools.product(NORMS, ACTIVATIONS, (True, False)):
-        away = (pair_norm != "joint") + (activation != "exp") + (not post_norm)
-        if away > 1 and scale != "full":
+        differences = (pair_norm != "joint") + (activation != "exp") + (not post_norm)
+        if differences > 1 and scale != "full":
             continue
         for seed in range(SEEDS[scale]):
             yield AblationTrial(
@@ -72,14 +72,14 @@ def network_for(trial: AblationTrial, task: FixedCopy) -> CausalRN:
 
 
 def run(trial: AblationTrial) -> Outcome:
-    """Train, and judge by new strings."""
+    """Train and test on new strings."""
     return copy_outcome(trial, partial(network_for, trial))
 
 
 def label(trial: AblationTrial) -> str:
-    """A few words for one trial."""
-    after = "post-norm" if trial.post_norm else "no post-norm"
-    return f"ablation, {trial.pair_norm} norm, {trial.activation}, {after}, seed {trial.seed}"
+    """Short description for progress output."""
+    post_norm = "post-norm" if trial.post_norm else "no post-norm"
+    return f"ablation, {trial.pair_norm} norm, {trial.activation}, {post_norm}, seed {trial.seed}"
 
 
 PART = Part(name="ablation", config=AblationTrial, plan=plan, run=run, label=label)

@@ -1,9 +1,9 @@
-"""A retrieval head built by hand: what the norm of a pair and the exponential do, without training.
+"""A retrieval head built by hand: the roles of pair norm and exponential, without training.
 
-Some channels hold keys, random and of length one; the others hold a small mark of the value: ``b_j = k_j + s e(v_j)``.
-The query is ``a = -k`` of one of the keys. At that key the pair leaves nothing but the mark; the joint norm blows it up
-to about ``sqrt(D)``, and the exponential lets it outweigh the sum of all other pairs. The value is read off as the
-largest of its channels. The construction is ours.
+Some channels hold keys, random unit vectors; the others hold a small mark of the value: ``b_j = k_j + s e(v_j)``. The
+query is ``a = -k`` for one of the keys. For that key only the mark remains in the pair; the joint norm scales it to
+about ``sqrt(D)``, and the exponential makes it outweigh the sum of all other pairs. The predicted value is the largest
+of the value channels. The construction is ours.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ VARIANTS = (
     ("none", "exp"),
 )
 LENGTHS = {"smoke": (8, 16), "laptop": (64, 512, 4096), "full": (64, 512, 4096, 16384)}
-AT_ONCE = 1 << 24
-"""Numbers of the memories that are looked at together."""
+CHUNK_ELEMENTS = 1 << 24
+"""Elements of the memories that are processed together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadTrial:
-    """One head and a memory of one length.
+    """One head with a memory of one length.
 
     Args:
         pair_norm: ``joint``, ``separate`` or ``none``.
         activation: ``exp``, ``relu``, ``gelu`` or ``elu``.
-        length: Keys in the memory.
-        seed: Of keys, values and queries.
-        dim: Channels.
-        values: Different values, each marked by a channel of its own; the other channels hold keys.
+        length: Number of keys.
+        seed: Random seed of keys, values and queries.
+        dim: Number of channels.
+        values: Number of different values, each marked by a separate channel; the other channels hold keys.
         mark: Size of the mark.
-        queries: Memories, each asked once.
-        device: Where it is computed: ``auto``, ``cpu`` or ``cuda``.
+        queries: Number of memories, with one query each.
+        device: Device to compute on: ``auto``, ``cpu`` or ``cuda``.
     """
 
     pair_norm: str
@@ -61,11 +61,11 @@ class HeadTrial:
 
     def __post_init__(self) -> None:
         if self.pair_norm not in NORMS:
-            raise unknown("norm of a pair", self.pair_norm, NORMS)
+            raise unknown("pair norm", self.pair_norm, NORMS)
         if self.activation not in ACTIVATIONS:
-            raise unknown("activation of a pair", self.activation, ACTIVATIONS)
+            raise unknown("activation", self.activation, ACTIVATIONS)
         if not 1 <= self.values < self.dim or min(self.length - 1, self.queries) < 1:
-            raise UsageError("a head needs a channel for each value and one more, two keys or more, and a query.")
+            raise UsageError("a head needs more channels than values, at least two keys and at least one query.")
 
 
 def plan(scale: str) -> Iterator[HeadTrial]:
@@ -83,28 +83,28 @@ def plan(scale: str) -> Iterator[HeadTrial]:
 
 
 def run(trial: HeadTrial) -> Outcome:
-    """The share of queries whose value is found."""
+    """Compute the share of queries with the correct value."""
     device = pick_device(trial.device)
     generator = torch.Generator(device).manual_seed(trial.seed)
-    right = 0
-    left = trial.queries
-    while left:
-        rows = min(left, max(1, AT_ONCE // (trial.length * trial.dim)))
-        left -= rows
+    correct = 0
+    remaining = trial.queries
+    while remaining:
+        rows = min(remaining, max(1, CHUNK_ELEMENTS // (trial.length * trial.dim)))
+        remaining -= rows
         shape = (rows, trial.length)
         keys = torch.randn(*shape, trial.dim - trial.values, generator=generator, device=device)
         keys = F.pad(F.normalize(keys, dim=-1), (trial.values, 0))
         values = torch.randint(trial.values, shape, generator=generator, device=device)
         asked = torch.randint(trial.length, (rows,), generator=generator, device=device)
         memory = keys + trial.mark * F.one_hot(values, trial.dim)
-        each = torch.arange(rows, device=device)
-        # A step adds its own key to the memory; the last one is given that way.
+        indices = torch.arange(rows, device=device)
+        # A step appends its key to the memory, so the last key is passed to the step.
         state = PairState(memory[:, :-1], torch.ones(rows, trial.length - 1, dtype=torch.bool, device=device))
         y, _ = relation_pairwise_step(
-            state, -keys[each, asked], memory[:, -1], norm=trial.pair_norm, activation=trial.activation
+            state, -keys[indices, asked], memory[:, -1], norm=trial.pair_norm, activation=trial.activation
         )
-        right += int((y[:, : trial.values].argmax(-1) == values[each, asked]).sum())
-    return Outcome({"accuracy": right / trial.queries})
+        correct += int((y[:, : trial.values].argmax(-1) == values[indices, asked]).sum())
+    return Outcome({"accuracy": correct / trial.queries})
 
 
 PART = Part(

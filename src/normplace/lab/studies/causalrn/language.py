@@ -1,4 +1,4 @@
-"""Bits per byte of text, by networks with equal numbers of parameters that have read equally many bytes."""
+"""Language modeling on bytes, at equal parameter counts and equal numbers of bytes read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from normplace._shared.device import pick_device
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, mixer_of
-from normplace.lab.studies.causalrn.trained import Trained
+from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.sequences import load_text
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, find_text
@@ -27,21 +27,21 @@ SIZES: dict[str, dict[str, Any]] = {
     "full": {},
 }
 SHOWN = NETWORKS[:4]
-"""All but gated linear attention, which trains ten times slower than the others."""
+"""All networks except gated linear attention, which trains ten times slower."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageTrial(Trained):
+class LanguageTrial(TrainedTrial):
     """One network on bytes.
 
     Args:
-        network: Which; the Transformer's number of parameters is the measure.
-        text: What :func:`load_text` reads.
-        context: Positions of a row.
-        heads: Of attention.
-        batch_size: Rows in a step.
-        warm_up: Steps in which it rises.
-        exam: Rows of the validation part that are judged.
+        network: Name of the network, at the Transformer's parameter count.
+        text: Name of the text that :func:`load_text` reads.
+        context: Context length in tokens.
+        heads: Number of attention heads.
+        batch_size: Sequences per step.
+        warm_up: Number of warm-up steps.
+        exam: Number of validation sequences.
     """
 
     network: str
@@ -54,35 +54,33 @@ class LanguageTrial(Trained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.choose("network", self.network, NETWORKS)
+        self.check_choice("network", self.network, NETWORKS)
 
 
 def plan(scale: str) -> Iterator[LanguageTrial]:
-    """Every network that is shown."""
+    """Every network of :data:`SHOWN`."""
     for seed in range(2 if scale == "smoke" else 3):
         for network in SHOWN:
             yield LanguageTrial(network=network, seed=seed, **SIZES[scale])
 
 
 def build(trial: LanguageTrial) -> SequenceModel:
-    """The trial's network: of one width, CausalRN's pairs with as many channels as make up the parameters."""
+    """The trial's network. All have the same width; the number of pair channels matches the parameter counts."""
     make = partial(SequenceModel, BYTES, trial.dim, trial.depth, context=trial.context)
     if trial.network not in ("pairwise", "scan"):
         return make(mixer=mixer_of(trial.network, trial.heads))
-    measure = count_parameters(make(mixer=mixer_of("transformer", trial.heads), device="meta"))
-    hidden = matched_width(lambda width: make(mixer=mixer_of(trial.network, hidden=width)), measure)
+    target = count_parameters(make(mixer=mixer_of("transformer", trial.heads), device="meta"))
+    hidden = matched_width(lambda width: make(mixer=mixer_of(trial.network, hidden=width)), target)
     return make(mixer=mixer_of(trial.network, hidden=hidden))
 
 
 def run(trial: LanguageTrial) -> Outcome:
-    """Train, and judge by the validation part."""
+    """Train and evaluate on the validation text."""
     device = pick_device(trial.device)
     text = load_text(trial.text, trial.context).to(device)
-    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
-        torch.manual_seed(trial.seed)
-        model = build(trial).to(device)
+    model = trial.initialize(lambda: build(trial))
     generator = torch.Generator(device).manual_seed(trial.seed)
-    course = fit_sequence(model, text, trial.training(schedule="cosine"), generator)
+    losses = fit_sequence(model, text, trial.training(schedule="cosine"), generator)
     exam = text.exam(trial.exam)
     return Outcome(
         metrics={
@@ -90,7 +88,7 @@ def run(trial: LanguageTrial) -> Outcome:
             "parameters": count_parameters(model),
             "digest": int(text.digest[:12], 16),
         },
-        series={"step": course.steps, "loss": course.loss},
+        series={"step": losses.steps, "loss": losses.loss},
     )
 
 

@@ -1,88 +1,75 @@
-"""What claims read from the lines: accuracies over lengths, leads over other networks, and growth of costs, by seed."""
+"""Measures that claims of several parts share, and those that select records first."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
 
-from normplace.lab.trials.claims import by_seed, pick
-from normplace.lab.trials.measures import difference, metric, quotient
-from normplace.lab.trials.results import TrialRecord
+from normplace.lab.trials.per_seed import Measure, PerSeed, Records, config_values, measure, metric, pick
 
-
-def lengths(lines: Sequence[TrialRecord], part: str) -> list[int]:
-    """The lengths a part was run at, in order."""
-    return sorted({line.config["length"] for line in pick(lines, part)})
+FIXED = "copying-fixed"
+AtLength = Callable[[int], Measure]
+"""From a length to a measure at that length."""
 
 
-def worst(lines: Sequence[TrialRecord], name: str, **fields: Any) -> dict[int, float]:
-    """The least value of a metric over the lengths of fixed copying, by seed."""
-    each = [by_seed(pick(lines, "copying-fixed", length=n, **fields), name) for n in lengths(lines, "copying-fixed")]
-    seeds = set.intersection(*map(set, each)) if each else set()
-    return {seed: min(values[seed] for values in each) for seed in seeds}
+def copying_accuracy(**fields: object) -> AtLength:
+    """String accuracy of a network on strings of one length."""
+    return lambda length: metric(FIXED, "string", length=length, **fields)
 
 
-def lead_at_shortest(lines: Sequence[TrialRecord], **other: Any) -> dict[int, float]:
-    """The lead of the pairwise form over another network in string accuracy at the shortest length, by seed."""
-    found = lengths(lines, "copying-fixed")[:1]
-    return lead([line for line in lines if line.config.get("length") in found], **other)
+def copying_lead(**other: object) -> AtLength:
+    """String accuracy of the pairwise form minus that of another network, on strings of one length."""
+    pairwise = copying_accuracy(network="pairwise", size="equal")
+    return lambda length: pairwise(length) - copying_accuracy(**other)(length)
 
 
-def at_shortest(lines: Sequence[TrialRecord], **fields: Any) -> dict[int, float]:
-    """String accuracy at the shortest length of fixed copying, by seed."""
-    found = lengths(lines, "copying-fixed")[:1]
-    return worst([line for line in lines if line.config.get("length") in found], "string", **fields)
+@measure
+def at_worst_length(records: Records, at_length: AtLength) -> PerSeed:
+    """Least value over the lengths of fixed-length copying."""
+    return PerSeed.over((at_length(n)(records) for n in config_values(records, FIXED, "length")), min)
 
 
-def lead(lines: Sequence[TrialRecord], **other: Any) -> dict[int, float]:
-    """The worst lead of the pairwise form over another network in string accuracy, over lengths, by seed."""
-    ours = {"network": "pairwise", "size": "equal"}
-    each = [
-        difference(lines, "copying-fixed", "string", {**ours, "length": n}, {**other, "length": n})
-        for n in lengths(lines, "copying-fixed")
-    ]
-    seeds = set.intersection(*map(set, each)) if each else set()
-    return {seed: min(values[seed] for values in each) for seed in seeds}
+@measure
+def at_shortest_length(records: Records, at_length: AtLength) -> PerSeed:
+    """Value at the shortest length of fixed-length copying."""
+    return PerSeed.over((at_length(n)(records) for n in config_values(records, FIXED, "length")[:1]), min)
 
 
-def growth(lines: Sequence[TrialRecord], name: str, form: str) -> dict[int, float]:
-    """The power of the length with which a cost grows, between the two longest, by seed."""
-    found = lengths(lines, "scaling")[-2:]
-    if len(found) < 2:
-        return {}
-    short, long = (metric(lines, "scaling", name, {"form": form, "length": n}) for n in found)
-    ratios = {seed: quotient(long[seed], short[seed]) for seed in short if seed in long}
-    return {seed: math.log(value, found[1] / found[0]) if value > 0 else math.nan for seed, value in ratios.items()}
+@measure
+def cost_exponent(records: Records, name: str, form: str) -> PerSeed:
+    """Exponent of the length in a cost, between the two greatest lengths."""
+    lengths = config_values(records, "scaling", "length")[-2:]
+    if len(lengths) < 2:
+        return PerSeed()
+    short, long = (metric("scaling", name, form=form, length=n)(records) for n in lengths)
+    return (long / short).log(lengths[1] / lengths[0])
 
 
-def rows_per_token(lines: Sequence[TrialRecord], form: str) -> dict[int, float]:
-    """Rows by which the memory of decoding grows with each token, between the shortest and the longest, by seed."""
-    found = lengths(lines, "scaling")
-    if len(found) < 2:
-        return {}
-    short, long = (metric(lines, "scaling", "state_rows", {"form": form, "length": n}) for n in (found[0], found[-1]))
-    return {seed: (long[seed] - short[seed]) / (found[-1] - found[0]) for seed in short if seed in long}
+@measure
+def state_rows_per_token(records: Records, form: str) -> PerSeed:
+    """Rows by which the decoding state grows per token, between the shortest and the greatest length."""
+    lengths = config_values(records, "scaling", "length")
+    if len(lengths) < 2:
+        return PerSeed()
+    shortest, longest = (
+        metric("scaling", "state_rows", form=form, length=n)(records) for n in (lengths[0], lengths[-1])
+    )
+    return (longest - shortest) / (lengths[-1] - lengths[0])
 
 
-def head_accuracy(lines: Sequence[TrialRecord], **fields: Any) -> dict[int, float]:
-    """The accuracy of the hand-built head in its longest memory, by seed."""
-    found = lengths(lines, "head")
-    return metric(lines, "head", "accuracy", {**fields, "length": found[-1]}) if found else {}
+@measure
+def head_accuracy(records: Records, **fields: object) -> PerSeed:
+    """Accuracy of the hand-built head with the most keys."""
+    lengths = config_values(records, "head", "length")
+    return metric("head", "accuracy", **fields, length=lengths[-1])(records) if lengths else PerSeed()
 
 
-def head_queries(lines: Sequence[TrialRecord]) -> int:
-    """Queries that an accuracy of the hand-built head is a share of."""
-    return min(line.config["queries"] for line in pick(lines, "head"))
+def head_queries(records: Records) -> int:
+    """Number of queries behind an accuracy of the hand-built head."""
+    return min(record.config["queries"] for record in pick(records, "head"))
 
 
-def hardest_recall(lines: Sequence[TrialRecord], network: str) -> dict[int, float]:
-    """Accuracy with the most pairs, by seed."""
-    pairs = {line.config["pairs"] for line in pick(lines, "recall")}
-    return metric(lines, "recall", "accuracy", {"network": network, "pairs": max(pairs)}) if pairs else {}
-
-
-def recall_lead(lines: Sequence[TrialRecord], over: str) -> dict[int, float]:
-    """Accuracy of the pairwise form with the most pairs less that of another network, by seed."""
-    ours, theirs = hardest_recall(lines, "pairwise"), hardest_recall(lines, over)
-    return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
+@measure
+def recall_accuracy(records: Records, network: str) -> PerSeed:
+    """Recall accuracy of a network with the most pairs."""
+    pairs = config_values(records, "recall", "pairs")
+    return metric("recall", "accuracy", network=network, pairs=pairs[-1])(records) if pairs else PerSeed()

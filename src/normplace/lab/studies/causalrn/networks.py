@@ -1,4 +1,4 @@
-"""The networks that are compared, by name, at the size that makes the comparison fair."""
+"""The networks of the study by name, at equal or published parameter counts."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ TITLES = {
     "gated-linear": "gated linear attention",
 }
 SIZES = ("equal", "published")
+PAIR_NORMS = {"joint": "joint pair norm", "separate": "separate norms", "none": "no norm"}
 
 
 def mixer_of(network: str, heads: int = 1, hidden: int | None = None) -> Mixer:
-    """What mixes tokens in the network of that name.
+    """The token mixer of a network.
 
     Args:
         network: One of :data:`NETWORKS`.
-        heads: Of attention; CausalRN has one, as published.
-        hidden: Channels of a pair in CausalRN, inner width of the MLP in the others; by default as published.
+        heads: Number of attention heads; CausalRN has one, as published.
+        hidden: Pair channels of CausalRN, hidden width of the MLP in the others; by default as published.
     """
     if network in ("pairwise", "scan"):
         return Relation(hidden, norm="joint" if network == "pairwise" else "separate")
@@ -54,19 +55,18 @@ def build(
     positions: str = "learned",
     context: int | None = None,
 ) -> SequenceModel:
-    """The network of that name; its initial weights come from the global generator.
+    """Build a network with initial weights from the global RNG.
 
     Args:
         network: One of :data:`NETWORKS`.
-        vocab_size: Number of tokens.
-        dim: Width of CausalRN, whose pairs have as many channels.
-        depth: Blocks of every network.
-        size: ``equal`` gives the others CausalRN's number of parameters within 2%: the nearest width, and what is then
-            missing or too much comes from the inner width of their MLPs; ``published`` gives them CausalRN's width,
-            hence up to four times its parameters.
-        heads: Of attention.
+        vocab_size: Vocabulary size.
+        dim: Width and number of pair channels of CausalRN.
+        depth: Number of blocks.
+        size: ``equal`` matches CausalRN's parameter count within 2%, by the nearest width and then by the hidden width
+            of the MLPs; ``published`` uses CausalRN's width, which gives up to four times its parameters.
+        heads: Number of attention heads.
         positions: Kind of position.
-        context: The longest sequence, where positions are learned.
+        context: Longest sequence, for learned positions.
     """
     shape: dict[str, Any] = {"positions": positions, "context": context}
     common = {**shape, "positions": positions if positions in mixer_of("pairwise").positions else "none"}

@@ -1,4 +1,4 @@
-"""What a sequence costs by its length: numbers read, memory of a training step, and memory of decoding."""
+"""Cost by sequence length: elements read, memory of a training step, and size of the decoding state."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ VOCAB = 32
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingTrial:
-    """One form of CausalRN and sequences of one length, on a CPU, so that operations can be counted.
+    """One form of CausalRN on sequences of one length, on a CPU, where operations can be counted.
 
     Args:
         form: ``scan`` or ``pairwise``.
-        length: Tokens.
-        seed: Of weights and tokens.
-        dim: Width, and channels of a pair.
-        depth: Blocks.
+        length: Sequence length in tokens.
+        seed: Random seed of weights and tokens.
+        dim: Width, and number of pair channels.
+        depth: Number of blocks.
     """
 
     form: str
@@ -44,7 +44,7 @@ class ScalingTrial:
 
 
 def plan(scale: str) -> Iterator[ScalingTrial]:
-    """Both forms at every length; nothing here depends on the seed but rounding, so two show it."""
+    """Both forms at every length; only rounding depends on the seed, so two seeds are enough."""
     for length in LENGTHS[scale][::-1]:
         for seed in range(2):
             for form in FORMS:
@@ -52,7 +52,7 @@ def plan(scale: str) -> Iterator[ScalingTrial]:
 
 
 def run(trial: ScalingTrial) -> Outcome:
-    """Count what one forward pass reads, what one training step holds, and what decoding keeps."""
+    """Count elements read by a forward pass, peak memory of a training step, and size of the decoding state."""
     with torch.random.fork_rng():
         torch.manual_seed(trial.seed)
         model = SequenceModel(VOCAB, trial.dim, trial.depth, mixer=mixer_of(trial.form), positions="sinusoidal")
@@ -66,14 +66,14 @@ def run(trial: ScalingTrial) -> Outcome:
     def step() -> None:
         model(tokens).sum().backward()
 
-    step()  # so that what is set up once is not counted
+    step()  # excludes one-time setup from the measurement
     model.zero_grad(set_to_none=True)
     gradients = sum(p.numel() * p.element_size() for p in model.parameters())
     peak = peak_bytes(step, torch.device("cpu")) - gradients
     _, state = model.prefill(tokens)
-    held = sum(memory.nbytes for memory in state.layers if memory is not None)
+    state_bytes = sum(memory.nbytes for memory in state.layers if memory is not None)
     row = trial.depth * trial.dim * 4
-    return Outcome({"elements": elements_read(forward), "peak_bytes": peak, "state_rows": held / row})
+    return Outcome({"elements": elements_read(forward), "peak_bytes": peak, "state_rows": state_bytes / row})
 
 
 PART = Part(

@@ -1,9 +1,9 @@
-"""The scan with its running sum in float32, and with its logarithm rounded to bfloat16.
+"""The scan with a float32 state, and with its logarithm rounded to bfloat16.
 
-The published code computes the scan's sum by ``logcumsumexp`` under bfloat16 autocast, whose list of operations kept in
-float32 names ``cumsum`` and ``exp`` but not that one, as far as we could read it; then the state has eight significant
-bits, and late tokens may leave it unchanged. Here the same network is trained both ways, so that a failure to copy can
-be told from that of its state.
+The published code computes the scan's sum by ``logcumsumexp`` under bfloat16 autocast. As far as we can tell, autocast
+keeps ``cumsum`` and ``exp`` in float32, but not this operation. The state then has eight significant bits, and late
+tokens may not change it. This part trains the same network with both states, to separate the effect of the state from
+that of the scan.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace.lab.studies.causalrn.ablation import LENGTH, SHORT
-from normplace.lab.studies.causalrn.copying import Copying, copy_outcome
-from normplace.lab.studies.causalrn.fixed import SEEDS
+from normplace.lab.studies.causalrn.copying_fixed import SEEDS
+from normplace.lab.studies.causalrn.training import CopyingTrial, copy_outcome
 from normplace.lab.tasks.sequences import FixedCopy
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import Relation, RelationBranch, SequenceModel
@@ -28,10 +28,10 @@ STATES = ("float32", "bfloat16")
 
 
 class RoundedScan(RelationBranch):
-    """The scan as published: the logarithm of the running sum, rounded to bfloat16 after every token."""
+    """The scan as published: the logarithm of the running sum is rounded to bfloat16 after every token."""
 
     def relate(self, a: Tensor, b: Tensor, mask: Tensor | None) -> Tensor:
-        """The same relation, with the rounded state; masks, which the study has none of, are not supported."""
+        """The same relation with the rounded state; masks are not supported."""
         assert mask is None
         assert self.options["heads"] == 1
         eps, channels = self.options["eps"], a.shape[-1:]
@@ -42,7 +42,7 @@ class RoundedScan(RelationBranch):
         return (F.layer_norm(y, channels, eps=eps) if self.options["post_norm"] else y).to(a.dtype)
 
     def rounded(self, state: Tensor) -> Tensor:
-        """What is kept of the state."""
+        """Round the state to bfloat16."""
         return state.to(torch.bfloat16).to(state.dtype)
 
 
@@ -54,7 +54,7 @@ class RoundedRelation(Relation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateTrial(Copying):
+class StateTrial(CopyingTrial):
     """The scan with one kind of state.
 
     Args:
@@ -65,7 +65,7 @@ class StateTrial(Copying):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.choose("state", self.state, STATES)
+        self.check_choice("state", self.state, STATES)
 
 
 def plan(scale: str) -> Iterator[StateTrial]:
@@ -83,7 +83,7 @@ def network_for(trial: StateTrial, task: FixedCopy) -> SequenceModel:
 
 
 def run(trial: StateTrial) -> Outcome:
-    """Train, and judge by new strings."""
+    """Train and test on new strings."""
     return copy_outcome(trial, partial(network_for, trial))
 
 

@@ -1,4 +1,4 @@
-"""Copying strings of many lengths, and of lengths that training never showed."""
+"""Copying strings of varying length, also beyond the trained lengths."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 
 from normplace._shared.device import pick_device
 from normplace.errors import UsageError
-from normplace.lab.studies.causalrn.fixed import SEEDS
+from normplace.lab.studies.causalrn.copying_fixed import SEEDS
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
-from normplace.lab.studies.causalrn.trained import Trained
+from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.tasks.sequences import StringTask
 from normplace.lab.train.sequence import fit_sequence, predict_tokens
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import count_parameters
 
 COPIED = 0.9
-"""The share of right characters from which a length counts as copied, for the reach."""
+"""Character accuracy from which a length counts as copied, for the reach."""
 VARIANTS = (
     ("pairwise", "none"),
     ("pairwise", "sinusoidal"),
@@ -39,19 +39,19 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariableTrial(Trained):
+class VariableTrial(TrainedTrial):
     """One network on packed strings of varying length.
 
     Args:
-        network: Which; at CausalRN's number of parameters.
-        positions: Kind of position; learned ones cannot be told beyond training, so they are not offered.
-        shortest: Least trained length.
-        longest: Greatest trained length.
-        context: Positions of a training row.
-        tested: Lengths to judge by.
-        heads: Of attention.
-        exam: Strings of each tested length.
-        steps: Of training.
+        network: Name of the network, at CausalRN's parameter count.
+        positions: Kind of position; learned positions do not extend beyond training and are not supported.
+        shortest: Shortest trained length.
+        longest: Longest trained length.
+        context: Context length in training, in tokens.
+        tested: Lengths to test.
+        heads: Number of attention heads.
+        exam: Strings per tested length.
+        steps: Maximum number of training steps.
     """
 
     network: str
@@ -66,48 +66,46 @@ class VariableTrial(Trained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.choose("network", self.network, NETWORKS)
+        self.check_choice("network", self.network, NETWORKS)
         if self.positions == "learned":
-            raise UsageError("learned positions end with training, and this tests beyond: choose none or sinusoidal.")
+            raise UsageError("learned positions do not extend beyond training: choose none or sinusoidal.")
         if self.longest not in self.tested:
-            raise UsageError(f"the longest trained length, {self.longest}, must be among those tested: add it.")
+            raise UsageError(f"tested must include the longest trained length, {self.longest}: add it.")
 
 
 def plan(scale: str) -> Iterator[VariableTrial]:
-    """The main networks, and at ``full`` more kinds of position."""
+    """The main networks; more kinds of position at ``full``."""
     for seed in range(min(3, SEEDS[scale])):
         for network, positions in VARIANTS if scale == "full" else MAIN:
             yield VariableTrial(network=network, positions=positions, seed=seed, **SIZES[scale])
 
 
 def run(trial: VariableTrial) -> Outcome:
-    """Train on packed rows, then judge by single strings of each length."""
+    """Train on packed strings, then test on single strings of each length."""
     device = pick_device(trial.device)
     task = StringTask("copy", trial.shortest, trial.longest, trial.context)
-    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
-        torch.manual_seed(trial.seed)
-        shape: dict[str, Any] = {"heads": trial.heads, "positions": trial.positions}
-        model = build(trial.network, task.vocab_size, trial.dim, trial.depth, **shape).to(device)
-    train, exam = (torch.Generator(device).manual_seed(2 * trial.seed + n) for n in range(2))
-    course = fit_sequence(model, task, trial.training(schedule="cosine"), train)
+    shape: dict[str, Any] = {"heads": trial.heads, "positions": trial.positions}
+    model = trial.initialize(lambda: build(trial.network, task.vocab_size, trial.dim, trial.depth, **shape))
+    train, test = (torch.Generator(device).manual_seed(2 * trial.seed + n) for n in range(2))
+    losses = fit_sequence(model, task, trial.training(schedule="cosine"), train)
     series: dict[str, list[float]] = {"length": [], "string": [], "character": []}
     for length in trial.tested:
-        batch = task.exam(trial.exam, length, exam)
+        batch = task.exam(trial.exam, length, test)
         scores = task.judge(predict_tokens(model, batch.inputs, precision=trial.precision, batch_size=16), batch)
         series["length"].append(length)
         for name, value in scores._asdict().items():
             series[name].append(float(value.mean()))
-    at_longest = trial.tested.index(trial.longest)
-    copied = [n for n, right in zip(trial.tested, series["character"], strict=True) if right >= COPIED]
+    longest = trial.tested.index(trial.longest)
+    copied = [n for n, accuracy in zip(trial.tested, series["character"], strict=True) if accuracy >= COPIED]
     return Outcome(
         metrics={
-            "string": series["string"][at_longest],
-            "character": series["character"][at_longest],
+            "string": series["string"][longest],
+            "character": series["character"][longest],
             "reach": max(copied, default=0) / trial.longest,
             "parameters": count_parameters(model),
-            "loss": course.loss[-1],
+            "loss": losses.loss[-1],
         },
-        series={**series, "step": course.steps, "loss": course.loss},
+        series={**series, "step": losses.steps, "loss": losses.loss},
     )
 
 

@@ -1,4 +1,4 @@
-"""Copying strings of one length: CausalRN in both forms beside a Transformer and linear attention."""
+"""Copying strings of one length: both forms of CausalRN, a Transformer and linear attention."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from normplace.lab.studies.causalrn.copying import Copying, copy_outcome
 from normplace.lab.studies.causalrn.networks import NETWORKS, SIZES, TITLES, build
+from normplace.lab.studies.causalrn.training import CopyingTrial, copy_outcome
 from normplace.lab.tasks.sequences import FixedCopy
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import SequenceModel
@@ -27,22 +27,22 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "full": {},
 }
-"""Sizes that all parts on copying share."""
+"""Sizes by scale, shared by all parts on fixed-length copying."""
 MAIN = (("pairwise", "equal"), ("scan", "equal"), ("transformer", "equal"), ("transformer", "published"))
 OTHERS = (("linear-attention", "equal"), ("gated-linear", "equal"))
-BESIDE = 128
-"""The greatest length at which the others, of which no claim speaks, are trained too."""
+OTHERS_LENGTH = 128
+"""Greatest length at which the other networks, which no claim uses, are trained."""
 LENGTHS = {"smoke": (4,), "laptop": (6, 10), "full": (64, 128, 300)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedTrial(Copying):
+class FixedTrial(CopyingTrial):
     """One network on strings of one length.
 
     Args:
-        network: Which.
-        size: ``equal`` or ``published`` number of parameters.
-        heads: Of attention; published: 1.
+        network: Name of the network.
+        size: ``equal`` or ``published`` parameter count.
+        heads: Number of attention heads; published: 1.
     """
 
     network: str
@@ -51,15 +51,15 @@ class FixedTrial(Copying):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.choose("network", self.network, NETWORKS)
-        self.choose("size", self.size, SIZES)
+        self.check_choice("network", self.network, NETWORKS)
+        self.check_choice("size", self.size, SIZES)
 
 
 def plan(scale: str) -> Iterator[FixedTrial]:
-    """Networks at equal parameters, and the Transformer at the published ones too; the longest strings first."""
+    """All networks at equal parameter counts, and the Transformer at the published size; the longest strings first."""
     for length in LENGTHS[scale][::-1]:
         for seed in range(SEEDS[scale]):
-            for network, size in MAIN + (() if scale == "laptop" or length > BESIDE or seed >= 3 else OTHERS):
+            for network, size in MAIN + (() if scale == "laptop" or length > OTHERS_LENGTH or seed >= 3 else OTHERS):
                 yield FixedTrial(network=network, size=size, length=length, seed=seed, **SMALL[scale])
 
 
@@ -77,7 +77,7 @@ def network_for(trial: FixedTrial, task: FixedCopy) -> SequenceModel:
 
 
 def run(trial: FixedTrial) -> Outcome:
-    """Train, and judge by new strings."""
+    """Train and test on new strings."""
     return copy_outcome(trial, partial(network_for, trial))
 
 

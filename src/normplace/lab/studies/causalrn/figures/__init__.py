@@ -1,0 +1,22 @@
+"""The study's figures, part by part."""
+
+from __future__ import annotations
+
+from normplace.lab.studies.causalrn.figures import (
+    ablation,
+    copying_fixed,
+    copying_variable,
+    head,
+    language,
+    recall,
+    scaling,
+)
+from normplace.lab.trials.per_seed import Records
+from normplace.lab.trials.study import Figure
+
+PARTS = (copying_fixed, copying_variable, ablation, head, recall, language, scaling)
+
+
+def figures(records: Records) -> list[Figure]:
+    """Draw the figures of every part that has successful trials."""
+    return [figure for part in PARTS for figure in part.figures(records)]

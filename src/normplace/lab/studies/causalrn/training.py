@@ -1,0 +1,134 @@
+"""Configuration fields of trials that train a network, and training on fixed-length copying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from normplace._shared.device import pick_device
+from normplace.errors import expect_at_least, unknown
+from normplace.lab.tasks.sequences import FixedCopy
+from normplace.lab.train.sequence import SequenceTraining, fit_sequence, predict_tokens
+from normplace.lab.trials.study import Outcome
+from normplace.models.sequence import SequenceModel, count_parameters
+
+EXAM = 128
+"""Strings of each evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedTrial:
+    """Size of a network, and how it is trained.
+
+    Args:
+        seed: Random seed of the initial weights and the data.
+        dim: Width of CausalRN.
+        depth: Number of blocks.
+        steps: Maximum number of training steps.
+        batch_size: Sequences per step.
+        learning_rate: AdamW's peak learning rate.
+        warm_up: Number of warm-up steps.
+        precision: ``float32`` or ``bfloat16``, of matrix products.
+        device: Device to train on: ``auto``, ``cpu`` or ``cuda``.
+        cuda_graph: Whether to replay training steps as a CUDA graph on a GPU.
+    """
+
+    seed: int
+    dim: int = 128
+    depth: int = 4
+    steps: int = 2000
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    warm_up: int = 50
+    precision: str = "float32"
+    device: str = "auto"
+    cuda_graph: bool = True
+
+    def __post_init__(self) -> None:
+        expect_at_least(1, self, "dim", "depth", "steps", "batch_size")
+
+    def check_choice(self, kind: str, choice: str, choices: Iterable[str]) -> None:
+        """Raise an error for an unknown choice.
+
+        Raises:
+            UsageError: If the choice is unknown.
+        """
+        if choice not in choices:
+            raise unknown(kind, choice, choices)
+
+    def training(self, **options: Any) -> SequenceTraining:
+        """The training settings, with further options of a part."""
+        return SequenceTraining(
+            self.steps,
+            self.batch_size,
+            self.learning_rate,
+            warm_up=self.warm_up,
+            precision=self.precision,
+            cuda_graph=self.cuda_graph,
+            **options,
+        )
+
+    def initialize(self, build: Callable[[], SequenceModel]) -> SequenceModel:
+        """Build a network with the initial weights of the seed, on the trial's device; the global RNG is restored."""
+        with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
+            torch.manual_seed(self.seed)
+            return build().to(pick_device(self.device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyingTrial(TrainedTrial):
+    """A trial on copying strings of one length.
+
+    Args:
+        length: Characters per string.
+        letters: Size of the alphabet.
+        learning_rate: AdamW's peak learning rate.
+        every: Steps between evaluations.
+        stop_when_perfect: Whether to stop when an evaluation has no error.
+        decoded: Number of strings that are also copied by greedy decoding.
+    """
+
+    length: int
+    letters: int = 26
+    learning_rate: float = 2e-3
+    every: int = 100
+    stop_when_perfect: bool = True
+    decoded: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expect_at_least(1, self, "length", "letters", "every")
+
+
+def copy_outcome(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceModel]) -> Outcome:
+    """Train the network that ``build`` returns on fixed-length copying and test it.
+
+    Training, evaluation and test strings are all drawn independently.
+    """
+    device = pick_device(trial.device)
+    task = FixedCopy(trial.length, trial.letters)
+    model = trial.initialize(lambda: build(task))
+    train, evaluation, test = (torch.Generator(device).manual_seed(3 * trial.seed + n) for n in range(3))
+    history: dict[str, list[float]] = {"string": [], "character": []}
+
+    def evaluate(generator: torch.Generator) -> dict[str, float]:
+        batch = task.draw(EXAM, generator)
+        scores = task.judge(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
+        return {name: float(value.mean()) for name, value in scores._asdict().items()}
+
+    def watch(step: int) -> bool:
+        scores = evaluate(evaluation)
+        for name, value in scores.items():
+            history[name].append(value)
+        return trial.stop_when_perfect and scores["string"] == 1
+
+    losses = fit_sequence(model, task, trial.training(every=trial.every), train, watch)
+    metrics = {**evaluate(test), "steps": losses.steps_taken, "parameters": count_parameters(model)}
+    if trial.decoded:
+        batch = task.draw(trial.decoded, test)
+        decoded = task.judge(model.generate(task.prompts(batch), trial.length + 1)[:, -trial.length - 1 :], batch)
+        metrics |= {f"decoded_{name}": float(value.mean()) for name, value in decoded._asdict().items()}
+    return Outcome(metrics, series={"step": losses.steps, "loss": losses.loss, **history})
