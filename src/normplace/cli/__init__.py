@@ -244,12 +244,12 @@ def _print_verdicts(
 ) -> list[Judgement]:
     """Print each claim with its verdict, and return the judgements."""
     from normplace.lab.trials.claims import SuccessfulLines, judge
-    from normplace.lab.trials.verdicts import printed
+    from normplace.lab.trials.verdicts import terminal_lines
 
     done = SuccessfulLines(lines)
     judgements = [judge(claim, done) for claim in claims]
     for judgement in judgements:
-        print("\n".join(printed(judgement, every_check)))
+        print("\n".join(terminal_lines(judgement, every_check)))
     return judgements
 
 

@@ -99,8 +99,8 @@ def test_totals_count_each_verdict(page):
 
 def test_gates_counts_and_later_checks_are_shown(page):
     assert "Gate: |prediction| at the far end, LN first" in page.text
-    assert "∅ void held without its gates" in page.text
-    assert "0 held, 0 open, 0 failed, 1 void (1 held without gates)" in page.text
+    assert "∅ void passed without its gates" in page.text
+    assert "0 passed, 0 open, 0 failed, 1 void (1 passed without gates)" in page.text
     assert "added later, not counted: seen in the results" in page.text
     assert "uncorrected for the number of checks" in page.text
 

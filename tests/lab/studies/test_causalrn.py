@@ -180,7 +180,7 @@ def test_an_opponent_that_did_not_learn_voids_the_comparison():
     (claim,) = (claim for claim in CLAIMS if claim.id == "copies-at-equal-parameters")
     judgement = judge(claim, ours + failed)
     assert judgement.verdict == Verdict.VOID
-    assert [measured.state for measured in judgement.later] == [State.HELD]  # at 64 characters it did learn
+    assert [measured.state for measured in judgement.later] == [State.PASSED]  # at 64 characters it did learn
     varying = {"pairwise": 1.0, "transformer": 0.0}
     lines = [
         line("copying-variable", seed, {"string": value, "reach": 1.0}, network=name, positions="none")

@@ -86,7 +86,7 @@ def test_no_check_holds_for_untrained_networks(recorded):
         f"{judgement.claim.id}: {measured.check.label}"
         for judgement in found
         for measured in judgement.measurements
-        if measured.state is State.HELD
+        if measured.state is State.PASSED
     ]
     assert not held
 
@@ -105,7 +105,7 @@ def test_no_check_holds_where_every_number_is_zero(recorded):
         judgement.claim.id
         for judgement in judged(study, zeros)
         for measured in judgement.measurements
-        if measured.state is State.HELD
+        if measured.state is State.PASSED
     }
     assert held <= {"language-like-linear-attention"}  # 0 bits per byte is a perfect score, and equal for both networks
 
@@ -122,7 +122,7 @@ def test_no_check_keeps_holding_on_shuffled_results(recorded):
             assert judgement.verdict is not Verdict.REPRODUCED or len(judgement.counted) == 1, judgement.claim.id
             total += len(judgement.counted)
             for measured in judgement.counted:
-                held[f"{judgement.claim.id}: {measured.check.label}"] += measured.state is State.HELD
+                held[f"{judgement.claim.id}: {measured.check.label}"] += measured.state is State.PASSED
     assert not [label for label, n in held.items() if n > SHUFFLES / 2]
     assert sum(held.values()) < 0.1 * total
 

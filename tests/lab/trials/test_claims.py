@@ -68,7 +68,7 @@ def test_verdicts(values, checks, verdict):
     ("values", "state"),
     [
         ([1.0, 1.001, 0.999, 1.0, 1.0], State.FAILED),  # far above the margin, though above its lower end
-        ([0.001, 0, -0.001, 0, 0], State.HELD),
+        ([0.001, 0, -0.001, 0, 0], State.PASSED),
         ([0.05, 0, -0.001, 0, 0.04], State.OPEN),
         ([-1.0, -1.001, -0.999, -1.0, -1.0], State.FAILED),
     ],
@@ -87,7 +87,7 @@ def test_no_effect_is_not_a_direction():
 def test_a_claim_of_direction_is_judged_by_its_sign_and_its_size():
     sign, size = sign_and_size("gain", measure("value"), at_least=0.05)
     small = judge(claim(sign, size), lines([0.02, 0.021, 0.019, 0.02, 0.02]))
-    assert [measured.state for measured in small.measurements] == [State.HELD, State.FAILED]
+    assert [measured.state for measured in small.measurements] == [State.PASSED, State.FAILED]
     assert (small.verdict, size.size, sign.size) == (Verdict.MIXED, True, False)
     falls = sign_and_size("ratio", measure("value"), no_effect=1, at_most=0.5)
     assert [check.threshold for check in falls] == ["< 1", "≤ 0.5"]
@@ -96,7 +96,7 @@ def test_a_claim_of_direction_is_judged_by_its_sign_and_its_size():
 @pytest.mark.parametrize(
     ("baseline", "state", "verdict"),
     [
-        ([0.9, 0.91, 0.9, 0.9, 0.9], State.HELD, Verdict.REPRODUCED),
+        ([0.9, 0.91, 0.9, 0.9, 0.9], State.PASSED, Verdict.REPRODUCED),
         ([0.0, 0.01, 0.0, 0.0, 0.0], State.VOID, Verdict.VOID),
         ([0.9, 0.1, 0.9, 0.2, 0.9], State.VOID, Verdict.VOID),  # not shown to have learned
         ([None] * 5, State.VOID, Verdict.VOID),
@@ -109,7 +109,7 @@ def test_a_check_is_void_unless_its_gates_hold(baseline, state, verdict):
     for gated in (claim(replace(HIGH, gates=(gate,))), replace(claim(HIGH), gates=(gate,))):
         judgement = judge(gated, rows)
         assert (judgement.measurements[0].state, judgement.verdict) == (state, verdict)
-        assert judgement.measurements[0].ungated == State.HELD
+        assert judgement.measurements[0].ungated == State.PASSED
         assert [measured.check.label for measured in judgement.gates] == ["baseline"]
 
 
@@ -124,7 +124,7 @@ def test_checks_added_after_a_result_do_not_count():
     judgement = judge(claim(HIGH, later), lines(CLEAR))
     assert judgement.verdict == Verdict.REPRODUCED
     assert [measured.state for measured in judgement.later] == [State.FAILED]
-    assert judgement.counts == {State.HELD: 1}
+    assert judgement.counts == {State.PASSED: 1}
     with pytest.raises(AssertionError, match="declared before"):
         claim(later)
 

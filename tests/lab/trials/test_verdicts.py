@@ -9,7 +9,7 @@ from tests.lab.trials.test_claims import CLEAR, FAR, HIGH, LOW, OPEN, SIGN, clai
 
 from normplace.lab.trials.claims import Check, judge
 from normplace.lab.trials.intervals import OrderStatistics
-from normplace.lab.trials.verdicts import as_json, counts_text, markdown, multiplicity, printed
+from normplace.lab.trials.verdicts import as_json, counts_text, markdown, multiplicity, terminal_lines
 
 GATE = Check("baseline", measure("value"), at_least=50)
 
@@ -17,32 +17,32 @@ GATE = Check("baseline", measure("value"), at_least=50)
 def test_no_summary_hides_a_failed_check(sample_study):
     later = replace(FAR, added_after="it looked interesting")
     judgement = judge(claim(HIGH, LOW, SIGN, replace(HIGH, gates=(GATE,)), later), lines(CLEAR))
-    text = "2 held, 0 open, 1 failed, 1 void (1 held without gates) (added later, not counted: 1 failed)"
+    text = "2 passed, 0 open, 1 failed, 1 void (1 passed without gates) (added later, not counted: 1 failed)"
     assert counts_text(judgement) == text
-    told = "\n".join(printed(judgement))
+    told = "\n".join(terminal_lines(judgement))
     assert f"  mixed: statement\n    {text} (paper)" in told
     assert "    gate failed: baseline: 2 [1.91, 2.09], n=5; needs ≥ 50" in told
     assert "    failed: low: 2 [1.91, 2.09], n=5; needs ≤ 1" in told
-    assert "    void (held without its gates): high" in told
+    assert "    void (passed without its gates): high" in told
     assert "not counted: it looked interesting" in told
-    assert "held: sign" not in told
-    assert "    held: sign" in "\n".join(printed(judgement, every_check=True))
+    assert "passed: sign" not in told
+    assert "    passed: sign" in "\n".join(terminal_lines(judgement, every_check=True))
     table = markdown([(replace(sample_study, claims=(judgement.claim,)), "full", lines(CLEAR))])
-    assert "| **mixed** | 2 | 0 | 1 | 1 (1 held) | 1 failed | full |" in table
+    assert "| **mixed** | 2 | 0 | 1 | 1 (1 passed) | 1 failed | full |" in table
     assert "1 claims: 1 mixed." in table
     found = json.loads(json.dumps(as_json(judgement), allow_nan=False))
-    assert found["counts"] == {"held": 2, "open": 0, "failed": 1, "void": 1, "not measured": 0}
+    assert found["counts"] == {"passed": 2, "open": 0, "failed": 1, "void": 1, "not measured": 0}
     assert found["verdict"] == "mixed"
-    assert [check["state"] for check in found["checks"]] == ["held", "failed", "held", "void", "failed"]
+    assert [check["state"] for check in found["checks"]] == ["passed", "failed", "passed", "void", "failed"]
 
 
 def test_an_open_check_tells_how_many_seeds_would_decide_it():
     (needed,) = [measured.seeds_to_decide for measured in judge(claim(HIGH), lines(OPEN)).measurements]
     assert f"open: high: 1.46 [0.101, 2.82], n=5; needs ≥ 1; about {needed} seeds would decide it" in "\n".join(
-        printed(judge(claim(HIGH), lines(OPEN)))
+        terminal_lines(judge(claim(HIGH), lines(OPEN)))
     )
     median = Check("median", measure("value"), at_least=1.0, interval=OrderStatistics())
-    told = "\n".join(printed(judge(claim(median), lines(CLEAR))))
+    told = "\n".join(terminal_lines(judge(claim(median), lines(CLEAR))))
     assert "open: median: 2, n=5 (median; order statistics); needs ≥ 1; 6 seeds are the fewest" in told
     assert as_json(judge(claim(median), lines(CLEAR)))["checks"][0]["low"] is None
 

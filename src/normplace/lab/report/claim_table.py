@@ -30,7 +30,7 @@ _VERDICTS = {
     Verdict.NOT_TESTED: Look("none", "○"),
 }
 _STATES = {
-    State.HELD: Look("yes", "✓ held"),
+    State.PASSED: Look("yes", "✓ passed"),
     State.FAILED: Look("no", "✗ failed"),
     State.OPEN: Look("none", "? open"),
     State.VOID: Look("none", "∅ void"),

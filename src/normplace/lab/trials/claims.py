@@ -1,4 +1,4 @@
-"""Claims declared before the runs, and verdicts computed from result lines."""
+"""Claims declared before the runs, and verdicts computed from the recorded trials."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from normplace.lab.trials.per_seed import PerSeed, SuccessfulRecords, pick
 from normplace.lab.trials.results import TrialRecord
 
 __all__ = [
-    # what is declared
+    # declared before the runs
     "Check",
     "Claim",
     "sign_and_size",
-    # what comes out
+    # computed from the records
     "Judgement",
     "Measurement",
     "State",
-    "SuccessfulLines",
     "Verdict",
     "judge",
-    # measures
+    # until every study uses per_seed
+    "SuccessfulLines",
     "Values",
     "by_seed",
     "interval",
@@ -35,15 +35,14 @@ __all__ = [
 
 SuccessfulLines = SuccessfulRecords
 Values = Mapping[int, float]
-Measure = Callable[[Sequence[TrialRecord]], Values]
 MOST_SEEDS = 1000
-"""Beyond this many seeds a check counts as out of reach."""
+"""Largest number of seeds that is reported as enough to decide a check."""
 
 
 class State(enum.StrEnum):
     """The outcome of one check."""
 
-    HELD = "held"
+    PASSED = "passed"
     OPEN = "open"
     FAILED = "failed"
     VOID = "void"
@@ -64,27 +63,26 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One number, and the threshold that its 95% confidence interval must clear.
+    """One statistic and its threshold.
 
-    The check is held when the whole interval lies on the right side of the threshold, failed when it lies on the wrong
-    side, and open otherwise.
+    A check passes when its 95% confidence interval clears the threshold, fails when the interval is entirely on the
+    wrong side, and is open otherwise.
 
     Args:
-        label: What is measured, for people.
-        measure: From the lines of a study to one value per seed.
-        at_least: The least value that supports the claim.
-        at_most: The greatest; with ``at_least``, the number must lie between the two: an equivalence is one check.
-        above: For a claim of direction: the value of no effect, which the number must exceed.
-        below: The same where the number must be smaller.
-        interval: The kind of interval, chosen for the kind of number and not for the result.
-        size: Whether the threshold is a margin that the claim itself does not name, beside a check of the sign.
-        gates: Preconditions, without which the number means nothing, such as a baseline that learned its task. Unless
-            every gate is held the check is void.
-        added_after: Why the check was added after its result was known; such a check is shown and does not count.
+        label: What is measured.
+        measure: From the successful records of a study to one number per seed.
+        at_least: Smallest value that supports the claim.
+        at_most: Largest value that supports the claim; with ``at_least``, an equivalence.
+        above: For a claim about a direction: the value of no effect, which the statistic must exceed.
+        below: The same where the statistic must be smaller.
+        interval: Kind of confidence interval, chosen for the kind of number.
+        size: Whether the threshold is a margin that the claim itself does not name, in addition to a check of the sign.
+        gates: Preconditions, such as a baseline that learned its task. The check is void unless every gate passes.
+        added_after: Why the check was added after its result was known; such a check is shown but does not count.
     """
 
     label: str
-    measure: Measure
+    measure: Callable[[Sequence[TrialRecord]], Mapping[int, float]]
     at_least: float = -math.inf
     at_most: float = math.inf
     above: float = -math.inf
@@ -112,21 +110,27 @@ class Check:
         return f"≥ {self.at_least:g}" if math.isfinite(self.at_least) else f"≤ {self.at_most:g}"
 
     def state(self, estimate: float, low: float, high: float) -> State:
-        """The outcome that a statistic with this interval gives; a statistic that is not finite fails."""
+        """Outcome for a statistic with this interval; NaN fails."""
         if math.isnan(estimate):
             return State.FAILED
         if low >= self.at_least and high <= self.at_most and low > self.above and high < self.below:
-            return State.HELD
+            return State.PASSED
         wrong = high < self.at_least or low > self.at_most or high <= self.above or low >= self.below
         return State.FAILED if wrong else State.OPEN
 
 
-def sign_and_size(label: str, measure: Measure, *, no_effect: float = 0.0, **margin: Any) -> tuple[Check, Check]:
-    """A claim of direction as two checks: the sign, which it is judged by, and a margin of ours, which is its size.
+def sign_and_size(
+    label: str,
+    measure: Callable[[Sequence[TrialRecord]], Mapping[int, float]],
+    *,
+    no_effect: float = 0.0,
+    **margin: Any,
+) -> tuple[Check, Check]:
+    """Two checks of a claim about a direction: the sign, and a margin that the claim does not name.
 
     Args:
         label: What is measured.
-        measure: From lines to one value per seed.
+        measure: From the successful records of a study to one number per seed.
         no_effect: The value of no effect: 0 for a difference, 1 for a ratio.
         **margin: ``at_least`` or ``at_most``, and other fields of both checks.
     """
@@ -140,15 +144,15 @@ def sign_and_size(label: str, measure: Measure, *, no_effect: float = 0.0, **mar
 
 @dataclass(frozen=True)
 class Claim:
-    """A paper's claim, and the checks that would show it.
+    """A claim of a paper, and the checks that test it.
 
     Args:
         id: Short name, unique in its study.
-        paper: Where the claim is made, such as ``arXiv 2505.14512, Theorem 3.1``.
-        statement: The claim in a sentence.
-        checks: All must hold.
-        seeds: Seeds each check needs; with fewer the claim counts as not tested.
-        note: What a reader should know of how it was measured, choices of ours included.
+        paper: Source of the claim, such as ``arXiv 2505.14512, Theorem 3.1``.
+        statement: The claim in one sentence.
+        checks: All must pass.
+        seeds: Number of seeds that each check needs; with fewer the claim is not tested.
+        note: How it was measured, and which choices are ours.
         gates: Preconditions of all checks.
     """
 
@@ -166,13 +170,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A check with the values measured for it.
+    """A check with the numbers measured for it.
 
     Args:
-        check: What was measured.
-        values: One per seed.
-        kind: The check's kind of interval, for the lines that were measured.
-        gates: The measurements of its preconditions.
+        check: The check.
+        values: One number per seed.
+        kind: Kind of interval; that of the check, adapted to the records.
+        gates: Measurements of its preconditions.
     """
 
     check: Check
@@ -197,29 +201,29 @@ class Measurement:
 
     @property
     def low(self) -> float:
-        """The lower end of its interval."""
+        """Lower end of the interval."""
         return self.interval[1]
 
     @property
     def high(self) -> float:
-        """The upper end."""
+        """Upper end of the interval."""
         return self.interval[2]
 
     @property
     def ungated(self) -> State:
-        """The outcome of the check alone, whatever its gates."""
+        """Outcome of the check without its gates."""
         return self.check.state(*self.interval) if self.n else State.UNTESTED
 
     @property
     def state(self) -> State:
-        """The outcome: void unless every gate is held."""
-        if self.n and any(gate.state is not State.HELD for gate in self.gates):
+        """Outcome of the check; void unless every gate passes."""
+        if self.n and any(gate.state is not State.PASSED for gate in self.gates):
             return State.VOID
         return self.ungated
 
     @cached_property
     def seeds_to_decide(self) -> int | None:
-        """How many seeds would decide an open check if they scattered like those measured; None if too many."""
+        """Number of seeds that would decide an open check if they scattered like those measured; None if too many."""
         if not self.n or not all(map(math.isfinite, self.values)):
             return None
 
@@ -241,8 +245,8 @@ class Measurement:
         if self.n == 0:
             return "no results"
         bounded = self.n >= self.kind.least and math.isfinite(self.low)
-        shown = f" [{self.low:.3g}, {self.high:.3g}]" if bounded else ""
-        return f"{self.estimate:.3g}{shown}, n={self.n}"
+        ends = f" [{self.low:.3g}, {self.high:.3g}]" if bounded else ""
+        return f"{self.estimate:.3g}{ends}, n={self.n}"
 
 
 @dataclass(frozen=True)
@@ -255,42 +259,42 @@ class Judgement:
 
     @property
     def counted(self) -> list[Measurement]:
-        """The checks that the verdict is formed from."""
-        return [measured for measured in self.measurements if not measured.check.added_after]
+        """The checks that determine the verdict."""
+        return [measurement for measurement in self.measurements if not measurement.check.added_after]
 
     @property
     def later(self) -> list[Measurement]:
-        """The checks that were added after their result, which do not count."""
-        return [measured for measured in self.measurements if measured.check.added_after]
+        """The checks that were added after their result was known, which do not count."""
+        return [measurement for measurement in self.measurements if measurement.check.added_after]
 
     @property
     def gates(self) -> list[Measurement]:
         """The distinct gates of all checks."""
-        gates = [gate for measured in self.measurements for gate in measured.gates]
+        gates = [gate for measurement in self.measurements for gate in measurement.gates]
         return list({(gate.check.label, gate.check.threshold): gate for gate in gates}.values())
 
     @property
     def counts(self) -> Counter[State]:
-        """How many of the counted checks have each outcome."""
-        return Counter(measured.state for measured in self.counted)
+        """Number of counted checks with each outcome."""
+        return Counter(measurement.state for measurement in self.counted)
 
 
-def judge(claim: Claim, lines: Sequence[TrialRecord]) -> Judgement:
-    """The verdict that the successful lines among ``lines`` give.
+def judge(claim: Claim, records: Sequence[TrialRecord]) -> Judgement:
+    """Compute the verdict on a claim from the successful trials.
 
     Args:
-        claim: What to judge.
-        lines: Result lines; several claims are judged faster by one :class:`SuccessfulLines`.
+        claim: The claim.
+        records: Records of the study; pass one :class:`SuccessfulRecords` to judge several claims faster.
     """
-    done = lines if isinstance(lines, SuccessfulLines) else SuccessfulLines(lines)
+    successful = records if isinstance(records, SuccessfulRecords) else SuccessfulRecords(records)
     gates: dict[int, Measurement] = {}
-    measures: dict[int, tuple[float, ...]] = {}
+    values_of: dict[int, tuple[float, ...]] = {}
 
     def measured(check: Check, preconditions: Sequence[Check] = ()) -> Measurement:
-        if id(check.measure) not in measures:
-            measures[id(check.measure)] = tuple(float(value) for _, value in sorted(check.measure(done).items()))
-        values = measures[id(check.measure)]
-        kind = check.interval.of(done) if values else check.interval
+        if id(check.measure) not in values_of:
+            values_of[id(check.measure)] = tuple(float(value) for _, value in sorted(check.measure(successful).items()))
+        values = values_of[id(check.measure)]
+        kind = check.interval.of(successful) if values else check.interval
         for gate in preconditions:
             if id(gate) not in gates:
                 gates[id(gate)] = measured(gate)
@@ -301,16 +305,16 @@ def judge(claim: Claim, lines: Sequence[TrialRecord]) -> Judgement:
 
 
 def _verdict(claim: Claim, measurements: Sequence[Measurement]) -> Verdict:
-    counted = [measured for measured in measurements if not measured.check.added_after]
-    unmeasured = any(gate.n == 0 for measured in counted for gate in measured.gates)
-    states = {measured.state for measured in counted}
-    if unmeasured or any(measured.n < claim.seeds for measured in counted):
+    counted = [measurement for measurement in measurements if not measurement.check.added_after]
+    unmeasured = any(gate.n == 0 for measurement in counted for gate in measurement.gates)
+    states = {measurement.state for measurement in counted}
+    if unmeasured or any(measurement.n < claim.seeds for measurement in counted):
         return Verdict.NOT_TESTED
     if states == {State.VOID}:
         return Verdict.VOID
-    if states == {State.HELD}:
+    if states == {State.PASSED}:
         return Verdict.REPRODUCED
-    if State.HELD in states:
+    if State.PASSED in states:
         return Verdict.MIXED if State.FAILED in states else Verdict.PARTLY
     return Verdict.NOT_REPRODUCED if State.FAILED in states else Verdict.UNDECIDED
 

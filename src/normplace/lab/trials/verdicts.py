@@ -1,4 +1,4 @@
-"""Verdicts as text, Markdown and JSON; every summary has the counts of held, open, failed and void checks."""
+"""Verdicts as text, Markdown and JSON; every summary counts passed, open, failed and void checks separately."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from normplace.lab.trials.claims import MOST_SEEDS, Judgement, Measurement, State, SuccessfulLines, Verdict, judge
+from normplace._shared.text_table import markdown_table
+from normplace.lab.trials.claims import MOST_SEEDS, Judgement, Measurement, State, Verdict, judge
 from normplace.lab.trials.intervals import TAIL
 from normplace.lab.trials.lines import SCALES
+from normplace.lab.trials.per_seed import SuccessfulRecords
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Study
 
-COUNTED = (State.HELD, State.OPEN, State.FAILED, State.VOID)
+COUNTED = (State.PASSED, State.OPEN, State.FAILED, State.VOID)
+_HEADINGS = ["study", "claim", "paper", "verdict", *COUNTED, "added later", "scale"]
 
 
 def counts_text(judgement: Judgement) -> str:
-    """The counts of a claim's checks, with those added after their result apart."""
+    """Counts of a claim's checks; those added after their result was known are counted separately."""
     counts = judgement.counts
     shown = [state for state in (*COUNTED, State.UNTESTED) if counts[state] or state in COUNTED[:3]]
     text = ", ".join(f"{counts[state]} {state}" for state in shown)
@@ -28,101 +31,106 @@ def counts_text(judgement: Judgement) -> str:
 
 
 def later_text(judgement: Judgement) -> str:
-    """The counts of the checks that were added after their result; empty without any that were measured."""
-    later = Counter(measured.state for measured in judgement.later if measured.n)
+    """Counts of the measured checks that were added after their result was known; empty without any."""
+    later = Counter(measurement.state for measurement in judgement.later if measurement.n)
     return ", ".join(f"{n} {state}" for state, n in later.items())
 
 
 def void_text(judgement: Judgement) -> str:
-    """What the void checks would have come to without their gates."""
-    alone = Counter(measured.ungated for measured in judgement.counted if measured.state is State.VOID)
-    return ", ".join(f"{alone[state]} {state}" for state in COUNTED if alone[state])
+    """Outcomes of the void checks without their gates."""
+    ungated = Counter(measurement.ungated for measurement in judgement.counted if measurement.state is State.VOID)
+    return ", ".join(f"{ungated[state]} {state}" for state in COUNTED if ungated[state])
 
 
-def decision_text(measured: Measurement) -> str:
-    """For an open check: how many seeds would decide it; empty for others."""
-    if measured.state is not State.OPEN:
+def decision_text(measurement: Measurement) -> str:
+    """For an open check, how many seeds would decide it; empty for others."""
+    if measurement.state is not State.OPEN:
         return ""
-    kind = measured.kind
-    needed = measured.seeds_to_decide
+    kind = measurement.kind
+    needed = measurement.seeds_to_decide
     likely = f"about {needed} seeds would decide it" if needed else f"more than {MOST_SEEDS:,} seeds would be needed"
-    if measured.n < kind.least:
+    if measurement.n < kind.least:
         return f"{kind.least} seeds are the fewest that can decide it ({kind}); {likely}"
     return likely
 
 
-def printed(judgement: Judgement, every_check: bool = False) -> Iterator[str]:
-    """Lines for a terminal: the verdict, its counts, and the checks that are not held, or all of them.
+def terminal_lines(judgement: Judgement, every_check: bool = False) -> Iterator[str]:
+    """Lines for a terminal: the verdict, its counts, and the checks that did not pass, or all of them.
 
     Args:
         judgement: The claim and its measurements.
-        every_check: Whether to print the held checks and gates too.
+        every_check: Whether to include the checks and gates that passed.
     """
     claim = judgement.claim
     yield f"  {judgement.verdict}: {claim.statement}"
     yield f"    {counts_text(judgement)} ({claim.paper})"
     for gate in judgement.gates:
-        if gate.n and (every_check or gate.state is not State.HELD):
+        if gate.n and (every_check or gate.state is not State.PASSED):
             yield f"    gate {gate.state}: {_check_text(gate)}"
-    for measured in judgement.measurements:
-        if measured.n and (every_check or measured.state is not State.HELD or measured.check.added_after):
-            decision = decision_text(measured)
-            later = f"; added later, not counted: {measured.check.added_after}" if measured.check.added_after else ""
-            alone = f" ({measured.ungated} without its gates)" if measured.state is State.VOID else ""
-            yield f"    {measured.state}{alone}: {_check_text(measured)}{f'; {decision}' if decision else ''}{later}"
+    for measurement in judgement.measurements:
+        added_after = measurement.check.added_after
+        if measurement.n and (every_check or measurement.state is not State.PASSED or added_after):
+            ungated = f" ({measurement.ungated} without its gates)" if measurement.state is State.VOID else ""
+            decision = decision_text(measurement)
+            remarks = f"; {decision}" if decision else ""
+            remarks += f"; added later, not counted: {added_after}" if added_after else ""
+            yield f"    {measurement.state}{ungated}: {_check_text(measurement)}{remarks}"
 
 
-def _check_text(measured: Measurement) -> str:
-    check = measured.check
+def _check_text(measurement: Measurement) -> str:
+    check = measurement.check
     kind = "" if check.interval.name == "Student" else f" ({check.interval.statistic}; {check.interval})"
-    return f"{check.label}: {measured}{kind}; needs {check.threshold}"
+    return f"{check.label}: {measurement}{kind}; needs {check.threshold}"
 
 
-def multiplicity(judged: Sequence[Judgement]) -> str:
-    """How many checks were measured, and how many of them chance alone may decide wrongly."""
-    tested = [one for one in judged if one.verdict is not Verdict.NOT_TESTED]
-    total = sum((one.counts for one in tested), Counter())
-    n = sum(total[state] for state in (State.HELD, State.OPEN, State.FAILED))
-    text = ", ".join(f"{total[state]} {state}" for state in COUNTED)
+def multiplicity(judgements: Sequence[Judgement]) -> str:
+    """How many checks were measured, and how many of them would pass by chance alone."""
+    tested = [judgement for judgement in judgements if judgement.verdict is not Verdict.NOT_TESTED]
+    total = sum((judgement.counts for judgement in tested), Counter())
+    n = sum(total[state] for state in (State.PASSED, State.OPEN, State.FAILED))
+    counts = ", ".join(f"{total[state]} {state}" for state in COUNTED)
     return (
-        f"{n + total[State.VOID]} checks of {len(tested)} tested claims: {text}. Their intervals have a confidence of "
-        f"95%, {TAIL:.1%} on each side, uncorrected for the number of checks: if the true value of each of the {n} "
-        f"checks that are not void were just on the wrong side of its threshold, {TAIL * n:.0f} would hold by chance."
+        f"{n + total[State.VOID]} checks of {len(tested)} tested claims: {counts}. Their intervals have a confidence "
+        f"of 95%, {TAIL:.1%} on each side, uncorrected for the number of checks: if the true value of each of the {n} "
+        f"checks that are not void were just on the wrong side of its threshold, {TAIL * n:.0f} would pass by chance."
     )
 
 
 def markdown(runs: Sequence[tuple[Study, str, Sequence[TrialRecord]]]) -> str:
-    """One Markdown row per claim, from the run of the largest scale that has results for it.
+    """Format a Markdown table with one row per claim, from the run of the largest scale that has results for it.
 
     Args:
-        runs: Study, scale and lines of each result file.
+        runs: Study, scale and records of each result file.
     """
     best: dict[tuple[str, str], tuple[int, str, Judgement]] = {}
-    for study, scale, lines in runs:
-        done = SuccessfulLines(lines)
+    for study, scale, records in runs:
+        successful = SuccessfulRecords(records)
         for claim in study.claims:
-            judgement = judge(claim, done)
-            rank = SCALES.index(scale) if any(measured.n for measured in judgement.measurements) else -1
+            judgement = judge(claim, successful)
+            measured = any(measurement.n for measurement in judgement.measurements)
+            rank = SCALES.index(scale) if measured else -1
             key = (study.name, claim.id)
             if key not in best or rank > best[key][0]:
-                best[key] = (rank, scale if rank >= 0 else "-", judgement)
-    head = "| study | claim | paper | verdict | held | open | failed | void | added later | scale |"
-    rows = [head, "|---|---|---|---|---|---|---|---|---|---|"]
-    for (study, _), (_, scale, judgement) in best.items():
-        claim, counts = judgement.claim, judgement.counts
-        cells = [study, claim.statement, claim.paper, f"**{judgement.verdict}**"]
-        cells += [str(counts[state]) for state in COUNTED]
-        if counts[State.VOID]:
-            cells[-1] += f" ({void_text(judgement)})"
-        rows.append(f"| {' | '.join([*cells, later_text(judgement) or '-', scale])} |")
-    chosen = [judgement for _, _, judgement in best.values()]
-    total = Counter(judgement.verdict for judgement in chosen)
-    words = ", ".join(f"{total[verdict]} {verdict}" for verdict in Verdict if total[verdict])
-    return "\n".join([*rows, "", f"{len(chosen)} claims: {words}.", "", multiplicity(chosen)])
+                best[key] = (rank, scale if measured else "-", judgement)
+    rows = [_markdown_row(name, scale, judgement) for (name, _), (_, scale, judgement) in best.items()]
+    judgements = [judgement for _, _, judgement in best.values()]
+    total = Counter(judgement.verdict for judgement in judgements)
+    verdicts = ", ".join(f"{total[verdict]} {verdict}" for verdict in Verdict if total[verdict])
+    parts = [markdown_table(_HEADINGS, rows), f"{len(judgements)} claims: {verdicts}.", multiplicity(judgements)]
+    return "\n\n".join(parts)
+
+
+def _markdown_row(study: str, scale: str, judgement: Judgement) -> list[str]:
+    claim, counts = judgement.claim, judgement.counts
+    states = [str(counts[state]) for state in COUNTED]
+    if counts[State.VOID]:
+        states[-1] += f" ({void_text(judgement)})"
+    later = later_text(judgement) or "-"
+    return [study, claim.statement, claim.paper, f"**{judgement.verdict}**", *states, later, scale]
 
 
 def as_json(judgement: Judgement) -> dict[str, Any]:
-    """The judgement as JSON types; a number that is not finite is null."""
+    """Convert a judgement to JSON values; a number that is not finite becomes null."""
     return {
         "claim": judgement.claim.id,
         "statement": judgement.claim.statement,
@@ -130,28 +138,27 @@ def as_json(judgement: Judgement) -> dict[str, Any]:
         "verdict": judgement.verdict.value,
         "counts": {state.value: judgement.counts[state] for state in (*COUNTED, State.UNTESTED)},
         "gates": [_measurement_json(gate) for gate in judgement.gates],
-        "checks": [_measurement_json(measured) for measured in judgement.measurements],
+        "checks": [_measurement_json(measurement) for measurement in judgement.measurements],
     }
 
 
-def _measurement_json(measured: Measurement) -> dict[str, Any]:
-    check = measured.check
-    open_check = measured.state is State.OPEN
+def _measurement_json(measurement: Measurement) -> dict[str, Any]:
+    check = measurement.check
     return {
         "label": check.label,
-        "state": measured.state.value,
-        "without_gates": measured.ungated.value,
+        "state": measurement.state.value,
+        "without_gates": measurement.ungated.value,
         "needs": check.threshold,
         "size": check.size,
         "added_after": check.added_after or None,
         "interval": str(check.interval),
         "statistic": check.interval.statistic,
-        "n": measured.n,
-        "estimate": _finite(measured.estimate),
-        "low": _finite(measured.low),
-        "high": _finite(measured.high),
-        "gates": [gate.check.label for gate in measured.gates],
-        "seeds_to_decide": measured.seeds_to_decide if open_check else None,
+        "n": measurement.n,
+        "estimate": _finite(measurement.estimate),
+        "low": _finite(measurement.low),
+        "high": _finite(measurement.high),
+        "gates": [gate.check.label for gate in measurement.gates],
+        "seeds_to_decide": measurement.seeds_to_decide if measurement.state is State.OPEN else None,
     }
 
 
