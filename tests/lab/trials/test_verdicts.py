@@ -51,6 +51,6 @@ def test_what_many_checks_mean_is_told_once():
     judged = [judge(claim(HIGH, LOW, replace(HIGH, gates=(GATE,))), lines(CLEAR))] * 40
     judged.append(judge(claim(HIGH), []))
     text = multiplicity(judged)
-    assert text.startswith("120 checks of 40 tested claims: 40 held, 0 open, 40 failed, 40 void.")
+    assert text.startswith("120 checks of 40 tested claims: 40 passed, 0 open, 40 failed, 40 void.")
     assert "each of the 80 checks that are not void" in text
-    assert text.endswith("2 would hold by chance.")
+    assert text.endswith("2 would pass by chance.")
