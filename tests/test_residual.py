@@ -82,7 +82,7 @@ def test_a_scale_must_be_positive(values, shown):
 
 MISFITS = [
     (lambda: Residual(nn.Identity(), DIM, "none", scale=Scale("degree")), "has none around the branch"),
-    (lambda: Residual(nn.Identity(), DIM, "peri", scale=Scale("degree")), "say which"),
+    (lambda: Residual(nn.Identity(), DIM, "peri", scale=Scale("degree")), "choose one with"),
     (lambda: Residual(nn.Identity(), DIM, "pre", scale=Scale("degree", slot="stream")), "slot with a norm"),
     (lambda: Scale("degree", where="aftr"), "did you mean 'after'"),
     (lambda: Scale(""), "name of its source"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -11,9 +13,11 @@ from tests.models.transformer.reference import build, tokens
 from torch import nn
 
 import normplace as npl
-from normplace import BlockCall, Branch, Residual, Scale, UsageError, explain_fusion, fusion_mode, run_blocks, stack
+from normplace import BlockCall, Branch, Residual, Scale, UsageError, explain_fusion, fusion_mode, run_blocks
 from normplace.models import GraphStack
 from normplace.placement.presets import ALL_PRESETS
+from normplace.stack import plan as planner
+from normplace.stack import run as scheduler
 
 DIM = 6
 
@@ -22,13 +26,13 @@ DIM = 6
 def passes(monkeypatch):
     """The boundaries computed in one pass, as (norm before the add, norm behind it)."""
     seen = []
-    true = stack.norm_add_norm
+    true = scheduler.norm_add_norm
 
     def noted(*args, **options):
         seen.append((options["out_norm"], options["in_norm"]))
         return true(*args, **options)
 
-    monkeypatch.setattr(stack, "norm_add_norm", noted)
+    monkeypatch.setattr(scheduler, "norm_add_norm", noted)
     return seen
 
 
@@ -238,7 +242,7 @@ def test_hooks_on_every_module_see_every_norm(passes):
     try:
         with fusion_mode("always"):
             run_blocks(made, stream())
-            assert explain_fusion(made).startswith("not fused here: hooks watch every module")
+            assert explain_fusion(made).startswith("not fused here: global module hooks are registered")
     finally:
         handle.remove()
     assert names.count("RMSNorm") == 6 and not passes
@@ -357,15 +361,15 @@ def test_it_says_what_is_fused_and_why_not():
         "block 1: output norm, add, input norm",
         "block 2: add, input norm (the output norm has hooks)",
         "block 3: output norm, add (the input norm has hooks)",
-        "block 4: output norm, add (next, Own is called as it is)",
-        "block 5: Own is called as it is",
+        "block 4: output norm, add (next, Own is called as a module)",
+        "block 5: Own is called as a module",
     ]
     assert said(blocks("post")) == ["blocks 1 to 3: add, stream norm"]
     assert said(blocks("post", norm="pair")) == ["blocks 1 to 3: the stream norm is normplace's PairNorm"]
     assert said(blocks("rezero")) == ["blocks 1 to 3: an add without norms"]
     assert said(blocks("plain")) == ["blocks 1 to 3: the block has no skip"]
     before = blocks("post", scale=Scale("degree", where="before"))
-    assert said(before) == ["blocks 1 to 3: a scale stands before the stream norm"]
+    assert said(before) == ["blocks 1 to 3: a scale is placed before the stream norm"]
     assert said(blocks("gpas")) == ["blocks 1 to 3: the sum is damped"]
     model = build("peri", depth=2)
     assert model.explain_fusion().splitlines()[1:] == [
@@ -373,9 +377,74 @@ def test_it_says_what_is_fused_and_why_not():
         "block 4: output norm, add, final norm",
     ]
     assert (
-        "adds more than the skip" in build("b2t").explain_fusion()
-        and "two streams" in build("siamese").explain_fusion()
+        "adds an extra residual" in build("b2t").explain_fusion() and "two streams" in build("siamese").explain_fusion()
     )
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """The plans that were made, in order."""
+    made, true = [], planner.plan_boundaries
+
+    def noted(*args):
+        made.append(true(*args))
+        return made[-1]
+
+    monkeypatch.setattr(planner, "plan_boundaries", noted)
+    return made
+
+
+def replace_norm(made):
+    made[1].output_norm = npl.RMSNorm(DIM).double()
+
+
+def replace_block(made):
+    made[1] = blocks(count=1)[0]
+
+
+def replace_parameter(made):
+    made[1].output_norm.weight = None
+
+
+@pytest.mark.parametrize(
+    "change", [replace_norm, replace_block, replace_parameter, lambda made: hook_norm(made[1], [])]
+)
+def test_a_plan_is_made_once_and_again_after_a_change(change, plans):
+    made, x = blocks(), stream()
+    with fusion_mode("always"):
+        for _ in range(3):
+            run_blocks(made, x)
+        run_blocks(made, x.float().double()[:2])
+        assert len(plans) == 1
+        change(made)
+        for _ in range(2):
+            run_blocks(made, x)
+        assert len(plans) == 2
+    with fusion_mode("never"):
+        expected = run_blocks(made, x)
+    with fusion_mode("always"):
+        torch.testing.assert_close(run_blocks(made, x), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_a_removed_hook_makes_a_new_plan(plans):
+    made, x = blocks(), stream()
+    with fusion_mode("always"):
+        run_blocks(made, x)
+        handle = made[1].output_norm.register_forward_hook(lambda *_: None)
+        run_blocks(made, x)
+        handle.remove()
+        run_blocks(made, x)
+    assert [plan[1].output_norm for plan in plans] == [True, False, True]
+
+
+def test_plans_do_not_keep_blocks_alive():
+    made = blocks()
+    with fusion_mode("always"):
+        run_blocks(made, stream())
+    first = weakref.ref(made[0])
+    del made
+    gc.collect()
+    assert first() is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -1,9 +1,13 @@
-"""The one residual block: a branch, its add, and the norms and scales a placement puts around them."""
+"""The one residual block: a branch, its skip, and the norms and scales that a placement puts around them.
+
+A block runs in three stages: :meth:`Residual.read` the stream, :meth:`Residual.run_branch`, and :meth:`Residual.merge`
+the result into the stream. :func:`normplace.run_blocks` schedules the same stages and fuses some of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,17 +22,17 @@ from normplace.placement import (
     LearnedScale,
     Number,
     Placement,
+    Scale,
     fixed_part,
     resolved,
 )
-from normplace.placement.scale import Scale
 
 NormLike = str | Callable[[int], nn.Module]
 NormChoice = NormLike | Mapping[str, NormLike]
 
 
 def reset_tree(module: nn.Module) -> None:
-    """Start a module's parameters anew, leaving each part that knows how to do it itself to do so once."""
+    """Call ``reset_parameters`` once on the module, or on each submodule that defines it."""
     if callable(reset := getattr(module, "reset_parameters", None)):
         reset()
     else:
@@ -68,18 +72,27 @@ class Branch(nn.Module):
         return self.scales[name] if name in self.scales else None  # noqa: SIM401, a ParameterDict has no typed get
 
 
+class RowInputs(NamedTuple):
+    """Inputs of a block that belong to the rows of the stream rather than to the branch."""
+
+    factor: Tensor | None = None
+    """Multiplier of each row, if the block has a :class:`Scale`."""
+    batch: Tensor | None = None
+    """Graph of each row, for norms over graphs."""
+
+
 class Residual(nn.Module):
-    """``branch`` with its skip, norms and scales as ``placement`` says for this layer.
+    """A branch with the skip, norms and scales that ``placement`` has for this layer.
 
     Args:
-        branch: Any module; called with the stream and whatever else :meth:`forward` is given.
+        branch: Any module; called with the stream and the other arguments of :meth:`forward`.
         dim: Width of the stream.
         placement: A :class:`Placement` or the name of a preset.
-        norm: What stands in the slots: a name, a factory that takes the width, or a mapping from slot to either.
-        layer: Which layer this is, counted from 1; only some placements ask.
+        norm: The norm of the slots: a name, a factory that takes the width, or a mapping from slot to either.
+        layer: Number of the layer, counted from 1; only some placements depend on it.
         depth: How many layers there are.
-        scale: A positive multiplier beside one of the norms; its per-row factor is passed to :meth:`forward`.
-        gate: A module that maps that factor to another positive one, such as :class:`normplace.placement.scale.Gate`.
+        scale: A positive multiplier before or after one of the norms; :meth:`forward` takes its factor for each row.
+        gate: A module that maps this factor to another positive one, such as :class:`normplace.Gate`.
 
     Raises:
         UsageError: If norm, slot, scale and branch do not fit together.
@@ -106,62 +119,58 @@ class Residual(nn.Module):
             raise UsageError(f"scale must be a Scale such as Scale('degree', power=-1), got {scale!r}.")
         if gate is not None and scale is None:
             raise UsageError("a gate maps the factor of a scale, but the block has none: pass scale=Scale(...).")
-        rule = Placement.of(placement)
-        self.spec: BlockSpec = rule.at(layer, depth, getattr(branch, "kind", None))
-        self.dim, self.layer, self.depth = dim, layer, depth
-        self._skip = fixed_part(self.spec.skip_scale)
-        self._input_scale = resolved(self.spec.input_scale)
-        self._fixed_scale = fixed_part(self.spec.branch_scale)
+        spec = Placement.of(placement).at(layer, depth, getattr(branch, "kind", None))
+        self.spec, self.dim, self.layer, self.depth = spec, dim, layer, depth
+        self.fixed_skip_scale = fixed_part(spec.skip_scale)
+        self.fixed_branch_scale = fixed_part(spec.branch_scale)
+        self.input_scale = resolved(spec.input_scale)
         self.branch = branch
-        self.input_norm = build_slot_norm(norm, "input", dim) if self.spec.input else None
-        self.output_norm = build_slot_norm(norm, "output", dim) if self.spec.output else None
-        self.stream_norm = build_slot_norm(norm, "stream", dim) if self.spec.stream else None
-        self._fill_inner(norm)
-        self.scale, self._scale_slot = _placed_scale(scale, self.spec)
-        self.gate = gate
+        self.input_norm = build_slot_norm(norm, "input", dim) if spec.input else None
+        self.output_norm = build_slot_norm(norm, "output", dim) if spec.output else None
+        self.stream_norm = build_slot_norm(norm, "stream", dim) if spec.stream else None
+        for name in spec.inner:
+            holder = self._branch_with("norm_sites", name, "norm")
+            holder.norms[name] = build_slot_norm(norm, f"inner.{name}", holder.norm_sites[name])
+        self.scale, self.gate = scale, gate
+        self.scale_slot = None if scale is None else _slot_of(scale, spec)
         like = next(branch.parameters(), torch.empty(0))
 
         def parameter(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, device=like.device, dtype=like.dtype))
 
-        def multiplier(learned: Number | LearnedScale | None) -> nn.Parameter | None:
-            if not isinstance(learned, LearnedScale):
+        def learned(multiplier: Number | LearnedScale) -> nn.Parameter | None:
+            if not isinstance(multiplier, LearnedScale):
                 return None
-            return parameter(dim) if learned.per_channel else parameter()
+            return parameter(dim) if multiplier.per_channel else parameter()
 
-        self.branch_scale = multiplier(self.spec.branch_scale)
-        self.skip_scale = multiplier(self.spec.skip_scale)
-        self.damping = parameter() if self.spec.damped else None
-        for name in self.spec.inner_scale:
-            holder = self._branch_offering("scale_sites", name, "learned multiplier")
+        self.branch_scale = learned(spec.branch_scale)
+        self.skip_scale = learned(spec.skip_scale)
+        self.damping = parameter() if spec.damped else None
+        for name in spec.inner_scale:
+            holder = self._branch_with("scale_sites", name, "learned multiplier")
             holder.scales[name] = parameter(holder.scale_sites[name])
-        self._start_scales()
+        self._init_scales()
 
-    def _fill_inner(self, norm: NormChoice) -> None:
-        for name in self.spec.inner:
-            holder = self._branch_offering("norm_sites", name, "norm")
-            holder.norms[name] = build_slot_norm(norm, f"inner.{name}", holder.norm_sites[name])
-
-    def _branch_offering(self, attribute: str, name: str, what: str) -> Branch:
-        """The branch, one of whose places must be ``name``."""
+    def _branch_with(self, sites: str, name: str, content: str) -> Branch:
+        """The branch, after checking that it has the site ``name``."""
         kind = type(self.branch).__name__
         if not isinstance(self.branch, Branch):
             raise UsageError(
-                f"the placement puts a {what} inside the branch at {name!r}, but {kind} offers no such place: "
-                "derive the branch from normplace.Branch and name its places."
+                f"the placement puts a {content} inside the branch at {name!r}, but {kind} has no such site: "
+                f"derive the branch from normplace.Branch and list its {sites}."
             )
-        places = getattr(self.branch, attribute)
-        if name not in places:
-            raise unknown(f"place inside {kind}:", name, places)
+        if name not in getattr(self.branch, sites):
+            raise unknown(f"site inside {kind}:", name, getattr(self.branch, sites))
         return self.branch
 
-    def _start_scales(self) -> None:
-        if self.branch_scale is not None:
-            assert isinstance(self.spec.branch_scale, LearnedScale)
-            nn.init.constant_(self.branch_scale, self.spec.branch_scale.init)
-        if self.skip_scale is not None:
-            assert isinstance(self.spec.skip_scale, LearnedScale)
-            nn.init.constant_(self.skip_scale, self.spec.skip_scale.init)
+    def _init_scales(self) -> None:
+        """Set learned multipliers, the input norm's gain and the branch's weights as the spec initializes them."""
+        for parameter, multiplier in (
+            (self.branch_scale, self.spec.branch_scale),
+            (self.skip_scale, self.spec.skip_scale),
+        ):
+            if parameter is not None and isinstance(multiplier, LearnedScale):
+                nn.init.constant_(parameter, multiplier.init)
         if self.damping is not None:
             nn.init.zeros_(self.damping)
         if isinstance(self.branch, Branch):
@@ -170,26 +179,28 @@ class Residual(nn.Module):
         if self.spec.input_gain != 1:
             if (weight := getattr(self.input_norm, "weight", None)) is None:
                 raise UsageError(
-                    f"the placement starts the gain of the input norm, but {type(self.input_norm).__name__} has none: "
-                    "choose a norm that learns one, such as 'rms'."
+                    f"the placement sets the initial gain of the input norm, but {type(self.input_norm).__name__} has "
+                    "none: choose a norm with a learned gain, such as 'rms'."
                 )
             nn.init.constant_(weight, resolved(self.spec.input_gain))
-        gain = resolved(self.spec.init_gain)
-        if gain != 1:
-            rescale = getattr(self.branch, "rescale_init", None)
-            if rescale is not None:
-                rescale(gain)
-            else:
-                with torch.no_grad():
-                    for parameter in self.branch.parameters():
-                        if parameter.ndim > 1:
-                            parameter.mul_(gain)
+        if (gain := resolved(self.spec.init_gain)) != 1:
+            self._rescale_branch(gain)
+
+    def _rescale_branch(self, gain: float) -> None:
+        rescale = getattr(self.branch, "rescale_init", None)
+        if rescale is not None:
+            rescale(gain)
+            return
+        with torch.no_grad():
+            for parameter in self.branch.parameters():
+                if parameter.ndim > 1:
+                    parameter.mul_(gain)
 
     def reset_parameters(self) -> None:
-        """Start the branch, the norms and the scales anew."""
+        """Reset the branch, the norms and the scales to initial values."""
         for child in self.children():
             reset_tree(child)
-        self._start_scales()
+        self._init_scales()
 
     def forward(
         self,
@@ -205,133 +216,154 @@ class Residual(nn.Module):
         Args:
             x: The stream, features last.
             *args: Passed to the branch.
-            factor: What :meth:`Scale.factor` returned, when the block has a scale.
-            batch: The graph each row belongs to, for norms that ask.
-            extra_residual: What a stack adds beside the skip, such as the input of a whole layer.
+            factor: The result of :meth:`Scale.factor`, if the block has a scale.
+            batch: The graph of each row, for norms over graphs.
+            extra_residual: A value that the stack adds to the sum, such as the input of a whole layer.
             **kwargs: Passed to the branch.
 
         Raises:
             UsageError: If the block has a scale and no factor is given, or the reverse, or x is not floating point.
         """
         if not isinstance(x, Tensor) or not (x.is_floating_point() or x.is_complex()):
-            found = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise UsageError(f"the stream must be a floating-point tensor, got {found}.")
-        factor = self._gated(factor)
-        normed = self._norm("input", self.input_norm, x, x, factor, batch)
-        out = self._added(normed, x, args, kwargs, factor, batch)
-        return self._joined(normed if self.spec.skip_normed else x, out, extra_residual, factor, batch)
+            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise UsageError(f"the stream must be a floating-point tensor, got {kind}.")
+        rows = self.row_inputs(factor, batch)
+        normed = self.read(x, rows)
+        out = self.run_branch(normed, *args, **kwargs)
+        return self.merge(x, normed, out, rows, extra_residual)
 
-    def added(
-        self, x: Tensor, *args: Any, factor: Tensor | None = None, batch: Tensor | None = None, **kwargs: Any
-    ) -> Tensor:
-        """What the block adds to its skip, for networks that add it to something else, such as reversible ones.
+    def row_inputs(self, factor: Tensor | None = None, batch: Tensor | None = None) -> RowInputs:
+        """The inputs of the other stages, with the factor passed through the gate.
 
-        Args:
-            x: What the branch reads, before its input norm.
-            *args: Passed to the branch.
-            factor: As in :meth:`forward`.
-            batch: As in :meth:`forward`.
-            **kwargs: Passed to the branch.
+        Raises:
+            UsageError: If the block has a scale and no factor is given, or the reverse.
         """
-        factor = self._gated(factor)
-        normed = self._norm("input", self.input_norm, x, x, factor, batch)
-        return self._added(normed, x, args, kwargs, factor, batch)
-
-    def joined(self, skip: Tensor, out: Tensor) -> Tensor:
-        """What the block makes of a skip and of what :meth:`added` returned, for networks that carry more streams.
-
-        Args:
-            skip: The stream.
-            out: What is added to it.
-        """
-        return self._joined(skip, out, None, None, None)
-
-    def _joined(
-        self, skip: Tensor, out: Tensor, extra_residual: Tensor | None, factor: Tensor | None, batch: Tensor | None
-    ) -> Tensor:
-        if not self.spec.is_plain:
-            skip = self._damped(skip) if self.spec.stream else skip
-            skip = skip if self.skip_scale is None else self.skip_scale.to(skip.dtype) * skip
-            out = (skip if self._skip == 1 else self._skip * skip) + out
-        if extra_residual is not None:
-            out = extra_residual + out
-        out = out if self.spec.stream else self._damped(out)
-        return self._norm("stream", self.stream_norm, out, None, factor, batch)
-
-    def _damped(self, x: Tensor) -> Tensor:
-        return x if self.damping is None else x - F.silu(self.damping).to(x.dtype) * x.detach()
-
-    def _gated(self, factor: Tensor | None) -> Tensor | None:
         if (factor is None) != (self.scale is None):
             raise UsageError(
                 "the block has no scale, so it takes no factor."
                 if self.scale is None
                 else f"the block scales by {self.scale.symbol}: pass factor=scale.factor(values)."
             )
-        return factor if self.gate is None else self.gate(factor)
+        return RowInputs(factor if self.gate is None else self.gate(factor), batch)
 
-    def _added(
-        self,
-        normed: Tensor,
-        x: Tensor,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        factor: Tensor | None,
-        batch: Tensor | None,
+    def read(self, x: Tensor, rows: RowInputs) -> Tensor:
+        """First stage: the stream through the input norm."""
+        return self.normalize("input", x, rows, reference=x)
+
+    def run_branch(self, normed: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Second stage: the branch on the result of :meth:`read`."""
+        return self.branch(normed if self.input_scale == 1 else self.input_scale * normed, *args, **kwargs)
+
+    def merge(
+        self, x: Tensor, normed: Tensor, out: Tensor, rows: RowInputs, extra_residual: Tensor | None = None
     ) -> Tensor:
-        return self._weighed(self._branched(normed, args, kwargs), x, factor, batch)
+        """Third stage: the next value of the stream.
 
-    def _branched(self, normed: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        read = normed if self._input_scale == 1 else self._input_scale * normed
-        return self.branch(read, *args, **kwargs)
+        Args:
+            x: The stream before the block.
+            normed: The result of :meth:`read`.
+            out: The result of :meth:`run_branch`.
+            rows: The result of :meth:`row_inputs`.
+            extra_residual: A value that the stack adds to the sum.
+        """
+        out = self.scale_output(out, x, rows)
+        return self.add_to_stream(self.skip(x, normed), out, rows, extra_residual)
 
-    def _weighed(self, out: Tensor, x: Tensor, factor: Tensor | None, batch: Tensor | None) -> Tensor:
-        out = self._norm("output", self.output_norm, out, x, factor, batch)
+    def skip(self, x: Tensor, normed: Tensor) -> Tensor:
+        """The skip before its multiplier: the stream, or the result of :meth:`read`."""
+        return normed if self.spec.skip_normed else x
+
+    def scale_output(self, out: Tensor, x: Tensor, rows: RowInputs) -> Tensor:
+        """The part of :meth:`merge` before the add: the output norm and the multiplier of the branch."""
+        out = self.normalize("output", out, rows, reference=x)
         if self.branch_scale is not None:
             return self.branch_scale.to(out.dtype) * out
-        return out if self._fixed_scale == 1 else self._fixed_scale * out
+        return out if self.fixed_branch_scale == 1 else self.fixed_branch_scale * out
 
-    def _norm(
-        self,
-        slot: str,
-        norm: nn.Module | None,
-        value: Tensor,
-        reference: Tensor | None,
-        factor: Tensor | None,
-        batch: Tensor | None,
+    def add_to_stream(
+        self, skip: Tensor, out: Tensor, rows: RowInputs | None = None, extra_residual: Tensor | None = None
     ) -> Tensor:
+        """The part of :meth:`merge` from the add on: the skip's multiplier, the sum, its damping and its norm.
+
+        Args:
+            skip: The result of :meth:`skip`.
+            out: The result of :meth:`scale_output`.
+            rows: The result of :meth:`row_inputs`; None if the block has no scale and no norm over graphs.
+            extra_residual: A value that the stack adds to the sum.
+        """
+        if not self.spec.is_plain:
+            skip = self._damp(skip) if self.spec.stream else skip
+            skip = skip if self.skip_scale is None else self.skip_scale.to(skip.dtype) * skip
+            out = (skip if self.fixed_skip_scale == 1 else self.fixed_skip_scale * skip) + out
+        if extra_residual is not None:
+            out = extra_residual + out
+        out = out if self.spec.stream else self._damp(out)
+        return self.normalize("stream", out, RowInputs() if rows is None else rows)
+
+    def _damp(self, x: Tensor) -> Tensor:
+        return x if self.damping is None else x - F.silu(self.damping).to(x.dtype) * x.detach()
+
+    def branch_output(
+        self, x: Tensor, *args: Any, factor: Tensor | None = None, batch: Tensor | None = None, **kwargs: Any
+    ) -> Tensor:
+        """The value that the block adds to its skip, for networks that add it to something else.
+
+        Args:
+            x: The branch's input, before the input norm.
+            *args: Passed to the branch.
+            factor: As in :meth:`forward`.
+            batch: As in :meth:`forward`.
+            **kwargs: Passed to the branch.
+        """
+        rows = self.row_inputs(factor, batch)
+        return self.scale_output(self.run_branch(self.read(x, rows), *args, **kwargs), x, rows)
+
+    def normalize(self, slot: str, value: Tensor, rows: RowInputs, reference: Tensor | None = None) -> Tensor:
+        """A value through the norm of a slot and the scale beside it; unchanged if the slot is empty.
+
+        Args:
+            slot: ``input``, ``output`` or ``stream``.
+            value: The norm's input.
+            rows: The result of :meth:`row_inputs`.
+            reference: The stream, for norms that compare with it.
+        """
+        norm = getattr(self, f"{slot}_norm")
         if norm is None:
             return value
-        if self.scale is None or factor is None or slot != self._scale_slot:
-            return apply_norm(norm, value, reference=reference, batch=batch)
-        factor = factor.to(value.dtype)
-        if self.scale.where == "before":
-            return apply_norm(norm, factor * value, reference=reference, batch=batch)
-        return factor * apply_norm(norm, value, reference=reference, batch=batch)
+        factor = self.row_factor(slot, rows, value.dtype)
+        if factor is None:
+            return apply_norm(norm, value, reference=reference, batch=rows.batch)
+        if self.scale is not None and self.scale.where == "before":
+            return apply_norm(norm, factor * value, reference=reference, batch=rows.batch)
+        return factor * apply_norm(norm, value, reference=reference, batch=rows.batch)
+
+    def row_factor(self, slot: str, rows: RowInputs, dtype: torch.dtype) -> Tensor | None:
+        """The factor of each row beside the norm of a slot; None if the scale is not there."""
+        return None if rows.factor is None or slot != self.scale_slot else rows.factor.to(dtype)
 
     def equation(self) -> str:
-        """This block's arithmetic, its scale included."""
-        if self.scale is None or self._scale_slot is None:
+        """This block's equation, including its scale."""
+        if self.scale is None or self.scale_slot is None:
             return self.spec.equation()
         symbol = self.scale.symbol if self.gate is None else f"g({self.scale.symbol})"
-        return f"{self.spec.equation({self._scale_slot: self.scale.where})}, s = {symbol}"
+        return f"{self.spec.equation({self.scale_slot: self.scale.where})}, s = {symbol}"
 
     def extra_repr(self) -> str:
-        """The equation, and where in the network it holds."""
+        """The equation, and the number of the layer."""
         return f"{self.equation()}, layer {self.layer} of {self.depth}"
 
 
 def build_slot_norm(norm: NormChoice, slot: str, dim: int) -> nn.Module:
-    """The norm that ``norm`` chooses for ``slot``, over ``dim`` features.
+    """Build the norm of a slot.
 
     Args:
-        norm: A name, a factory that takes the width, or a mapping from slot to either, where ``inner`` stands for
-            every inner place that is not named itself.
+        norm: A name, a factory that takes the width, or a mapping from slot to either; in a mapping, ``inner`` is the
+            default for inner slots.
         slot: A slot of the block or of the network, an inner one as ``inner.name``.
         dim: Number of features.
 
     Raises:
-        UsageError: If the mapping has nothing for the slot, or the norm cannot stand there.
+        UsageError: If the mapping has no norm for the slot, or the norm cannot be used in it.
     """
     if isinstance(norm, Mapping):
         for key in norm:
@@ -351,16 +383,14 @@ def build_slot_norm(norm: NormChoice, slot: str, dim: int) -> nn.Module:
     return built
 
 
-def _placed_scale(scale: Scale | None, block: BlockSpec) -> tuple[Scale | None, str | None]:
-    """The scale and the slot whose norm it stands beside."""
-    if scale is None:
-        return None, None
-    slots = [slot for slot in block.slots if not slot.startswith("inner.")]
+def _slot_of(scale: Scale, spec: BlockSpec) -> str:
+    """The slot whose norm a scale is placed at."""
+    slots = [slot for slot in spec.slots if not slot.startswith("inner.")]
     if not slots:
-        raise UsageError("a scale stands beside a norm, but this placement has none around the branch.")
+        raise UsageError("a scale is placed at a norm, but this placement has none around the branch.")
     if scale.slot is None and len(slots) > 1:
-        raise UsageError(f"this placement has norms in {' and '.join(slots)}: say which with Scale(slot=...).")
+        raise UsageError(f"this placement has norms in {' and '.join(slots)}: choose one with Scale(slot=...).")
     slot = scale.slot or slots[0]
     if slot not in slots:
         raise unknown("slot with a norm:", slot, slots)
-    return scale, slot
+    return slot

@@ -75,7 +75,7 @@ def test_our_transformer_against_hooks(placement):
 
     def on_block(block, given, out):
         seen.append((block, given[0], out))
-        added.append(block.added(given[0], **({} if block.branch.kind != "attention" else {"table": None})))
+        added.append(block.branch_output(given[0], **({} if block.branch.kind != "attention" else {"table": None})))
         if block.branch.kind == "attention":
             read = given[0] if block.input_norm is None else block.input_norm(given[0])
             q = block.branch.query(block.spec.input_scale * read).unflatten(-1, (2, 8)).transpose(1, 2)

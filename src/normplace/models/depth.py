@@ -102,7 +102,9 @@ class Coupling(nn.Module):
         """What the block of one group adds to it."""
         part = self.parts[group]
         assert isinstance(part, Residual)
-        return part.added(read, call.edge_index, call.edge_attr, factor=call.factor, batch=call.graph, graph=call.graph)
+        return part.branch_output(
+            read, call.edge_index, call.edge_attr, factor=call.factor, batch=call.graph, graph=call.graph
+        )
 
     def forward(
         self,

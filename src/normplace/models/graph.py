@@ -18,7 +18,7 @@ from normplace.ops.features import check_features
 from normplace.placement import BlockSpec, Placement
 from normplace.placement.scale import Gate, Scale
 from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
-from normplace.stack import BlockCall, run_blocks, watched
+from normplace.stack import BlockCall, has_hooks, run_blocks
 
 NAMED: dict[str, dict[str, Any]] = {
     "res+": {"placement": "pre", "order": "activation-conv"},
@@ -257,7 +257,7 @@ class GraphStack(nn.Module):
             edges = (call.edge_index, call.edge_attr)
             given = {"factor": call.factor, "batch": call.graph, "graph": call.graph}
             calls = [BlockCall(self.blocks[number], edges, given) for number in numbers]
-            drops = self.stream_dropout.p or watched(self.stream_dropout)
+            drops = self.stream_dropout.p or has_hooks(self.stream_dropout)
             if self.virtual is None and not drops:
                 return run_blocks(calls, x), state
             for number, block in zip(numbers, calls, strict=True):

@@ -37,6 +37,8 @@ class LayerNorm(nn.LayerNorm):
         UsageError: If eps is negative or not finite, or the shape is not of positive whole numbers.
     """
 
+    context: tuple[str, ...] = ()
+
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -63,6 +65,8 @@ class RMSNorm(nn.RMSNorm):
     Drop-in for :class:`torch.nn.RMSNorm`, with one difference: eps is always a number (1e-6 unless told). PyTorch's
     default of ``None`` means the machine epsilon of whatever dtype arrives, so one model changes with its precision.
     """
+
+    context: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -97,6 +101,8 @@ class DyT(nn.Module):
         device: Where the parameters live.
         dtype: Their dtype.
     """
+
+    context: tuple[str, ...] = ()
 
     def __init__(
         self,

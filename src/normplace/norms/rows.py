@@ -65,6 +65,8 @@ class BatchNorm(nn.BatchNorm1d):
     (batch, sequence, feature) input needs no transpose.
     """
 
+    context: tuple[str, ...] = ()
+
     def __init__(
         self,
         num_features: int,

@@ -10,8 +10,9 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from normplace import fusion_mode, stack
+from normplace import fusion_mode
 from normplace.lab.train.distributed import exit_now
+from normplace.stack import run as scheduler
 
 
 def parts(model, way):
@@ -33,8 +34,8 @@ def gradients(model, ids):
 def main(rank: int, meeting: str) -> None:
     """Compare, and print how many boundaries were one pass; the processes find each other through a file."""
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-    mesh, ids, calls, true = init_device_mesh("cpu", (2,)), tokens(), [], stack.norm_add_norm
-    stack.norm_add_norm = lambda *args, **options: (calls.append(0), true(*args, **options))[1]
+    mesh, ids, calls, true = init_device_mesh("cpu", (2,)), tokens(), [], scheduler.norm_add_norm
+    scheduler.norm_add_norm = lambda *args, **options: (calls.append(0), true(*args, **options))[1]
     expected = gradients(build("peri"), ids)  # both processes read the same tokens, so their mean is that of one
     for way in ("whole", "layers", "blocks", "norms"):
         model = build("peri")

@@ -38,4 +38,4 @@ def test_a_stack_can_add_to_the_skip():
     block = Residual(nn.Linear(4, 4), 4, "post")
     x, extra = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(block(x, extra_residual=extra), block.stream_norm(extra + x + block.branch(x)))
-    torch.testing.assert_close(block.joined(x, extra), block.stream_norm(x + extra))
+    torch.testing.assert_close(block.add_to_stream(x, extra), block.stream_norm(x + extra))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from normplace.models.transformer.cache import LayerCache
 from normplace.models.transformer.positions import Table
 from normplace.residual import Residual
-from normplace.stack import BlockCall, run_blocks, watched, watched_everywhere
+from normplace.stack import BlockCall, has_global_hooks, has_hooks, run_blocks
 
 
 class Layer(nn.Module):
@@ -53,6 +53,6 @@ def calls_of(layer: nn.Module, **read: object) -> list[BlockCall]:
         layer: What stands in the stack.
         **read: What attention is given.
     """
-    if (type(layer) is Layer or type(layer) is SequentialLayer) and not watched(layer) and not watched_everywhere():
+    if (type(layer) is Layer or type(layer) is SequentialLayer) and not has_hooks(layer) and not has_global_hooks():
         return layer.calls(**read)
     return [BlockCall(layer, kwargs=read)]

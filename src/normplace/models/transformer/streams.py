@@ -84,8 +84,8 @@ class DualStream(OneStream):
             call: The block and what its branch is given.
         """
         block = residual_of(call)
-        out = block.added(x, **call.kwargs)
-        return block.joined(x, out), r + out
+        out = block.branch_output(x, **call.kwargs)
+        return block.add_to_stream(x, out), r + out
 
     def explain_fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
         """Nothing: what the branch adds goes to two streams."""
@@ -111,8 +111,8 @@ class SiameseStreams(DualStream):
     def step(self, x: Tensor, r: Tensor, number: int, call: BlockCall) -> tuple[Tensor, Tensor]:
         """Both streams after a block, as in :class:`DualStream`."""
         block = residual_of(call)
-        z = block.added(x + self.norms[number - 1](r), **call.kwargs)
-        return block.joined(x, z / math.sqrt(2 * block.layer)), r + z
+        z = block.branch_output(x + self.norms[number - 1](r), **call.kwargs)
+        return block.add_to_stream(x, z / math.sqrt(2 * block.layer)), r + z
 
 
 def blocks_of(layer: nn.Module, read: Mapping[str, Any]) -> list[BlockCall]:
