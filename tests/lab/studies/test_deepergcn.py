@@ -16,9 +16,10 @@ from normplace.lab.studies.deepergcn import STUDY, anchors, depth, memory, molhi
 from normplace.lab.studies.deepergcn.claims import CLAIMS
 from normplace.lab.studies.deepergcn.measures import best_by_validation, deepest
 from normplace.lab.studies.deepergcn.memory import MemoryTrial
-from normplace.lab.studies.deepergcn.molhiv import PUBLISHED_PARAMETERS, MolhivTrial
-from normplace.lab.studies.deepergcn.network import AGGREGATIONS, conv_factory, learned
+from normplace.lab.studies.deepergcn.molhiv import MolhivTrial
+from normplace.lab.studies.deepergcn.networks import AGGREGATIONS, conv_factory, learned_scalars
 from normplace.lab.studies.deepergcn.node import NodeTrial
+from normplace.lab.studies.deepergcn.published import MOLHIV_PARAMETERS
 from normplace.lab.tasks.graphs.molecules import molecules_from_ogb, write_molecules
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.lines import SCALES
@@ -58,8 +59,8 @@ def test_full_scale_holds_the_laptops_trials_and_the_published_graphs():
 
 def test_the_published_network_has_the_published_parameters():
     model = molhiv.build(MolhivTrial(0))
-    assert sum(parameter.numel() for parameter in model.parameters()) == PUBLISHED_PARAMETERS
-    assert len(learned(model, "t")) == 7
+    assert sum(parameter.numel() for parameter in model.parameters()) == MOLHIV_PARAMETERS
+    assert len(learned_scalars(model, "t")) == 7
 
 
 def test_a_trial_is_a_pure_function_of_its_configuration():

@@ -10,19 +10,19 @@ STUDY = Study(
     title="Pre-activation residuals make graph networks deep",
     paper="Li, Xiong, Thabet, Ghanem, DeeperGCN: All You Need to Train Deeper GCNs, arXiv 2006.07739",
     summary=(
-        "Depth: stacks of generalized convolutions in three block orders learn to label nodes. res+ is norm, "
+        "Depth: stacks of generalized convolutions in three block orders are trained to classify nodes. res+ is norm, "
         "activation, convolution, add; res is convolution, norm, activation, add; plain is res without the add. "
-        "Grid-mines is made in code after the description of Minesweeper in arXiv 2302.11640, so it needs no data; "
-        "Minesweeper and Tolokers are the published graphs. All else is the same: BatchNorm, one linear layer per "
-        "convolution, softmax aggregation with learned temperature, dropout of the branch. After training, "
-        "over-smoothing is measured after every block.\n\n"
-        "Dropout: the published res drops elements of the whole stream, its res+ those of the branch alone; both "
-        "orders are trained with both. Aggregation: fixed and learned ones, and MsgNorm, in res+ stacks. Memory: one "
-        "step of reversible (arXiv 2106.07476), checkpointed and stored networks of the same numbers. Molhiv: the "
-        "published network, parameter for parameter. Anchors: official splits beside the best published scores we "
-        "know.\n\n"
-        "The paper's own ablation tables are not known to us; widths, rates, epochs and thresholds of the node tasks "
-        "are ours."
+        "Grid-mines is generated after the description of Minesweeper in arXiv 2302.11640, so it needs no data; "
+        "Minesweeper and Tolokers are the published graphs. Everything else is the same: BatchNorm, one linear layer "
+        "per convolution, softmax aggregation with learned temperature, branch dropout. After training, over-smoothing "
+        "is measured after every block.\n\n"
+        "Dropout: the published res has stream dropout, the published res+ branch dropout; here both orders are "
+        "trained with both. Aggregation: fixed and learned aggregations, and MsgNorm, in res+ stacks. Memory: one "
+        "training step of reversible (arXiv 2106.07476), checkpointed and stored networks that compute the same "
+        "function. Molhiv: the published network with the published parameter count. Anchors: official splits, "
+        "compared with the best published scores we know.\n\n"
+        "The paper's ablation tables are not known to us. Widths, learning rates, epochs and thresholds of the node "
+        "tasks are our choices."
     ),
     reference="normplace.lab.studies.deepergcn:STUDY",
     parts=(molhiv.PART, depth.PART, dropout.PART, aggregation.PART, anchors.PART, memory.PART),

@@ -1,15 +1,15 @@
-"""Fixed and learned aggregation, and MsgNorm, in res+ stacks of the depth whose learned values the paper shows."""
+"""Fixed and learned aggregation, and MsgNorm, in res+ stacks of the published depth of 7."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from normplace.lab.studies.deepergcn.depth import GRID, REAL, SEEDS, USUAL
-from normplace.lab.studies.deepergcn.network import AGGREGATIONS
+from normplace.lab.studies.deepergcn.networks import AGGREGATIONS
 from normplace.lab.studies.deepergcn.node import NodeTrial, label, ready, run
 from normplace.lab.trials.study import Part
 
-MSG_NORMED = ("mean", "sum", "softmax learned")
+WITH_MSG_NORM = ("mean", "sum", "softmax learned")
 DEPTH = {"smoke": 2, "laptop": 4, "full": USUAL}
 
 
@@ -21,7 +21,7 @@ def plan(scale: str) -> Iterator[NodeTrial]:
         depth = DEPTH[scale if data in REAL else grid]
         for seed in range(SEEDS):
             for aggregation in AGGREGATIONS:
-                for msg_norm in (False, True) if aggregation in MSG_NORMED else (False,):
+                for msg_norm in (False, True) if aggregation in WITH_MSG_NORM else (False,):
                     yield NodeTrial(data, "res+", depth, seed, aggregation=aggregation, msg_norm=msg_norm, **size)
 
 

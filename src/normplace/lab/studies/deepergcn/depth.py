@@ -1,4 +1,4 @@
-"""Score against depth for every block order, all with dropout on the branch alone."""
+"""Stacks of growing depth in every block order, with branch dropout."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from normplace.lab.trials.study import Part
 ORDERS = ("res+", "res", "plain")
 SEEDS = 5
 FEWER_SEEDS = 3
-"""Of the published graphs, whose deep stacks take longest."""
+"""Seeds on the published graphs, whose deep stacks take longest."""
 GRID: dict[str, dict[str, Any]] = {
     "smoke": {"side": 10, "dim": 8, "epochs": 3},
     "laptop": {"side": 50, "dim": 16, "epochs": 50, "learning_rate": 1e-2, "dropout": 0.2},
 }
-"""Sizes on the generated grid, shared by every part."""
+"""Settings on the generated grid by scale, shared by all parts."""
 REAL: dict[str, dict[str, Any]] = {
     "minesweeper": {"epochs": 300, "dropout": 0.2},
     "tolokers": {"epochs": 150, "dropout": 0.2},
 }
-"""Sizes on the published graphs, shared by every part."""
+"""Settings on the published graphs, shared by all parts."""
 DEPTHS = {"smoke": (2, 3), "laptop": (2, 7, 16)}
 REAL_DEPTHS = {"minesweeper": (2, 7, 14, 28, 56, 112), "tolokers": (2, 7, 14, 28, 56)}
 USUAL = 7
-"""A depth that every graph is also tried at, to compare the deepest with."""
+"""Depth that the deepest stacks are compared with; trained on every graph."""
 
 
 def plan(scale: str) -> Iterator[NodeTrial]:
-    """The grid, and at ``full`` the published graphs too; the deepest networks first, since they take longest."""
+    """The grid, and the published graphs at ``full``; the deepest networks first, because they take longest."""
     size = "smoke" if scale == "smoke" else "laptop"
     if scale == "full":
         for data, depths in REAL_DEPTHS.items():

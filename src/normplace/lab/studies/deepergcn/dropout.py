@@ -1,8 +1,7 @@
-"""What is due to the order of a block and what to where it drops: both orders with dropout of the stream.
+"""Both residual orders with stream dropout, to separate the effects of block order and place of dropout.
 
-In the published code ``res`` drops elements of the whole stream after every block and ``res+`` elements of the branch
-alone, so its comparison of orders is one of dropout too. The same stacks with dropout of the branch are trials of the
-part ``depth``.
+In the published code ``res`` has stream dropout after every block and ``res+`` has branch dropout, so its comparison of
+orders is also a comparison of dropout. The same stacks with branch dropout are trials of the part ``depth``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ ORDERS = ("res+", "res")
 
 
 def plan(scale: str) -> Iterator[NodeTrial]:
-    """The trials of part ``depth`` of the usual depth, with dropout moved to the stream."""
+    """The trials of the part ``depth`` at the usual depth, with stream dropout."""
     usual = 2 if scale == "smoke" else depth.USUAL
     for trial in depth.plan(scale):
         if trial.depth == usual and trial.order in ORDERS:

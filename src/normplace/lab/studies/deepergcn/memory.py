@@ -1,4 +1,4 @@
-"""How much memory one training step takes, by depth and by what is kept of it."""
+"""Memory of one training step, by depth and memory mode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
 from normplace.errors import UsageError, unknown
-from normplace.lab.studies.deepergcn.network import conv_factory
+from normplace.lab.studies.deepergcn.networks import conv_factory
 from normplace.lab.tasks.graphs.grid_mines import grid_mines
 from normplace.lab.trials.cost import peak_bytes
 from normplace.lab.trials.study import Outcome, Part
@@ -25,14 +25,14 @@ class MemoryTrial:
     """One training step of one network.
 
     Args:
-        memory: What is kept for the backward pass: ``store``, ``checkpoint`` or ``reversible``.
-        depth: Blocks.
-        seed: Of the grid and the initial weights.
-        groups: Of channels; the same for every mode, so that all compute the same network.
+        memory: Memory mode of the backward pass: ``store``, ``checkpoint`` or ``reversible``.
+        depth: Number of blocks.
+        seed: Random seed of the grid and the initial weights.
+        groups: Number of channel groups; the same in every mode, so that all compute the same function.
         dim: Width of the stream.
-        side: Of the grid.
-        dropout: Probability of dropping an element of a branch.
-        device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
+        side: Side length of the grid.
+        dropout: Dropout probability in branches.
+        device: Device to train on: ``auto``, ``cpu`` or ``cuda``.
     """
 
     memory: str
@@ -52,7 +52,7 @@ class MemoryTrial:
 
 
 def plan(scale: str) -> Iterator[MemoryTrial]:
-    """Every mode at every depth; what a step takes hardly depends on the seed, so two show it."""
+    """Every mode at every depth; memory hardly depends on the seed, so two seeds are enough."""
     size = {"smoke": {"dim": 8, "side": 8}, "laptop": {"dim": 32, "side": 50}, "full": {}}[scale]
     for depth in DEPTHS[scale][::-1]:
         for memory in MEMORY:
@@ -61,7 +61,7 @@ def plan(scale: str) -> Iterator[MemoryTrial]:
 
 
 def run(trial: MemoryTrial) -> Outcome:
-    """Take one step, and say how far the memory in use rose above the parameters and their gradients."""
+    """Measure the peak memory of one step, without parameters and gradients."""
     device = pick_device(trial.device)
     graph = grid_mines(torch.Generator().manual_seed(trial.seed), trial.side)
     with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
@@ -82,7 +82,7 @@ def run(trial: MemoryTrial) -> Outcome:
         def step() -> None:
             F.cross_entropy(model(x, edge_index), y).backward()
 
-        step()  # so that what is set up once, such as sorted edges, is not counted
+        step()  # excludes one-time setup, such as sorting edges, from the measurement
         model.zero_grad(set_to_none=True)
         peak = peak_bytes(step, device)
     gradients = sum(p.numel() * p.element_size() for p in model.parameters())

@@ -1,4 +1,4 @@
-"""Train one stack to label the nodes of one graph."""
+"""Train one stack to classify the nodes of one graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from normplace._shared.device import pick_device
 from normplace.analysis.smoothing import smoothing
 from normplace.errors import expect_at_least, unknown
-from normplace.lab.studies.deepergcn.network import check_aggregation, conv_factory, learned
+from normplace.lab.studies.deepergcn.networks import check_aggregation, conv_factory, learned_scalars
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.graphs import grid_mines
 from normplace.lab.tasks.graphs.labelled import LabelledGraph, load_labelled
@@ -21,7 +21,8 @@ from normplace.models import Dropout, GraphStack
 from normplace.models.graph import NAMED
 
 DROPPED = ("branch", "stream")
-MEASUREMENTS = 25
+EVALUATIONS = 25
+"""Evaluations during training."""
 
 
 @dataclass(frozen=True)
@@ -29,21 +30,21 @@ class NodeTrial:
     """One network on one graph.
 
     Args:
-        data: ``grid-mines``, made in code, or a set of :func:`load_labelled`.
-        order: Of a block: a key of ``GraphStack``'s named orders.
-        depth: Convolutions.
-        seed: Of the initial weights and dropout; it also numbers the split, and makes the grid.
-        aggregation: How messages become one.
-        msg_norm: Whether messages are normalized.
-        dropout: Probability of dropping an element.
-        dropped: ``branch`` or ``stream``.
-        norm: What stands in the slots.
+        data: ``grid-mines``, which is generated, or the name of a graph of :func:`load_labelled`.
+        order: Block order, one of ``GraphStack``'s named orders.
+        depth: Number of convolutions.
+        seed: Random seed of the initial weights, dropout and the grid; also the number of the split.
+        aggregation: Name of the aggregation.
+        msg_norm: Whether to use MsgNorm.
+        dropout: Dropout probability.
+        dropped: Place of dropout, ``branch`` or ``stream``.
+        norm: Name of the norm.
         dim: Width of the stream.
-        epochs: Full-batch steps.
-        learning_rate: Adam's.
-        side: Of the grid, for ``grid-mines``.
-        path: The data file; by default the set is looked for, then downloaded.
-        device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
+        epochs: Number of full-batch steps.
+        learning_rate: Adam's learning rate.
+        side: Side length of ``grid-mines``.
+        path: Path of the data file; if empty, the file is searched for, then downloaded.
+        device: Device to train on: ``auto``, ``cpu`` or ``cuda``.
     """
 
     data: str
@@ -74,19 +75,19 @@ class NodeTrial:
 
 
 def ready(trial: NodeTrial) -> str | None:
-    """Why the trial cannot run here, if so: its data are missing."""
+    """Why the trial cannot run: its data are missing; None if it can."""
     return None if trial.data == grid_mines.NAME else unavailable_reason(load_labelled, trial.data, trial.path)
 
 
 def label(trial: NodeTrial) -> str:
-    """A few words for one trial."""
+    """Short description for progress output."""
     extras = [trial.aggregation] + ["MsgNorm"] * trial.msg_norm
     extras += [f"{trial.dropped} dropout {trial.dropout:g}"] * bool(trial.dropout)
     return f"{trial.data}, {trial.order}, {trial.depth} layers, {', '.join(extras)}, seed {trial.seed}"
 
 
 def load(trial: NodeTrial) -> tuple[LabelledGraph, int]:
-    """The graph, and which of its splits to use."""
+    """Load the graph, and return it with the number of the split."""
     if trial.data == grid_mines.NAME:
         return grid_mines.grid_mines(torch.Generator().manual_seed(trial.seed), trial.side), 0
     graph = load_labelled(trial.data, trial.path)
@@ -94,7 +95,7 @@ def load(trial: NodeTrial) -> tuple[LabelledGraph, int]:
 
 
 def build(trial: NodeTrial, graph: LabelledGraph) -> GraphStack:
-    """The trial's network; its initial weights come from the global generator."""
+    """Build the trial's network with initial weights from the global RNG."""
     return GraphStack.named(
         trial.order,
         conv_factory(trial.aggregation, msg_norm=trial.msg_norm),
@@ -108,21 +109,21 @@ def build(trial: NodeTrial, graph: LabelledGraph) -> GraphStack:
 
 
 def run(trial: NodeTrial) -> Outcome:
-    """Train, and judge by the test nodes at the epoch that was best by the validation nodes."""
+    """Train; the test score is that of the evaluation with the best validation score."""
     device = pick_device(trial.device)
     graph, split = load(trial)
     with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
         torch.manual_seed(trial.seed)
         model = build(trial, graph).to(device)
-        course = list(_train(model, trial, graph, split, device))
-    _, best_val, best_test, _ = max(course, key=lambda row: row[1])
+        evaluations = list(_train(model, trial, graph, split, device))
+    _, best_val, best_test, _ = max(evaluations, key=lambda row: row[1])
     measured = smoothing(model, graph.x.to(device), graph.edge_index.to(device))
-    temperature, power, scale = (learned(model, suffix) for suffix in ("t", "p", "msg_norm.scale"))
+    temperature, power, scale = (learned_scalars(model, suffix) for suffix in ("t", "p", "msg_norm.scale"))
     metrics = {
         "test": best_test,
         "val": best_val,
-        "last_test": course[-1][2],
-        "diverged": sum(row[3] for row in course) / len(course),
+        "last_test": evaluations[-1][2],
+        "diverged": sum(row[3] for row in evaluations) / len(evaluations),
         "energy": measured.energy[-1],
         "cosine": measured.cosine[-1],
     }
@@ -139,8 +140,8 @@ def run(trial: NodeTrial) -> Outcome:
             "layer": list(range(len(measured.energy))),
             "energy": measured.energy,
             "cosine": measured.cosine,
-            "epoch": [row[0] for row in course],
-            "val": [row[1] for row in course],
+            "epoch": [row[0] for row in evaluations],
+            "val": [row[1] for row in evaluations],
             "temperature": temperature,
             "power": power,
             "msg_scale": scale,
@@ -151,19 +152,19 @@ def run(trial: NodeTrial) -> Outcome:
 def _train(
     model: nn.Module, trial: NodeTrial, graph: LabelledGraph, split: int, device: torch.device
 ) -> Iterator[tuple[float, float, float, bool]]:
-    """Epoch, validation and test score, and whether the network no longer gives numbers, at equal steps of training.
+    """Train, and yield epoch, validation score, test score and whether the outputs are not finite, per evaluation.
 
-    Such a network is judged as one that tells nothing apart: a plain stack may well diverge.
+    Outputs that are not finite, as a diverged plain stack may have, are scored like constant ones.
     """
     x, edge_index, y = (tensor.to(device) for tensor in (graph.x, graph.edge_index, graph.y))
     train = graph.train[split].nonzero()[:, 0].to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=trial.learning_rate, fused=device.type in ("cpu", "cuda"))
-    every = max(1, trial.epochs // MEASUREMENTS)
+    every = max(1, trial.epochs // EVALUATIONS)
     for epoch in range(1, trial.epochs + 1):
         model.train()
         optimizer.zero_grad()
         F.cross_entropy(model(x, edge_index)[train], y[train]).backward()
-        if bool(nn.utils.clip_grad_norm_(model.parameters(), 1.0).isfinite()):  # else the step is left out
+        if bool(nn.utils.clip_grad_norm_(model.parameters(), 1.0).isfinite()):  # skips steps with infinite gradients
             optimizer.step()
         if epoch % every == 0 or epoch == trial.epochs:
             model.eval()

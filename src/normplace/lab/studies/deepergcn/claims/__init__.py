@@ -1,0 +1,11 @@
+"""The study's claims, part by part."""
+
+from normplace.lab.studies.deepergcn.claims import aggregation, anchors, depth, dropout, memory, molhiv
+from normplace.lab.studies.deepergcn.claims.graphs import GRID, PUBLISHED
+
+CLAIMS = (
+    *(claim for graphs in (GRID, PUBLISHED) for part in (depth, dropout, aggregation) for claim in part.claims(graphs)),
+    *memory.CLAIMS,
+    *molhiv.CLAIMS,
+    *anchors.CLAIMS,
+)

@@ -1,0 +1,77 @@
+"""Scores compared with published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from normplace.lab.report.rows import Group, score_rows
+from normplace.lab.report.specs import dots
+from normplace.lab.studies.deepergcn import anchors, molhiv
+from normplace.lab.studies.deepergcn.published import ANCHORS, MOLHIV_TEST
+from normplace.lab.trials.per_seed import Records, pick
+from normplace.lab.trials.study import Figure
+
+HERE, PUBLISHED = "measured here", "published"
+BEST = {"molhiv": "DyResGEN-7", "minesweeper": "tuned GCN, 12 layers", "tolokers": "GAT-sep"}
+"""Networks of the published scores."""
+
+
+def figures(records: Records) -> list[Figure]:
+    """Draw the scores on molhiv and on the official splits."""
+    rows: list[dict[str, Any]] = []
+    tasks = []
+    candidates = {"molhiv": ("softmax learned",), **anchors.CANDIDATES}
+    for task, (mean, deviation) in {"molhiv": MOLHIV_TEST, **ANCHORS}.items():
+        part, fields = (molhiv.PART, {}) if task == "molhiv" else (anchors.PART, {"data": task})
+        groups: list[Group] = [
+            (
+                {"task": task, "network": f"res+, {name}", "source": HERE},
+                pick(records, part.name, aggregation=name, **fields),
+            )
+            for name in candidates[task]
+        ]
+        if measured := score_rows(groups, "test"):
+            tasks.append(task)
+            published = {"task": task, "network": BEST[task], "source": PUBLISHED}
+            rows += [*measured, {**published, "value": mean, "low": mean - deviation, "high": mean + deviation}]
+    if not rows:
+        return []
+    return [
+        Figure(
+            title="Scores compared with published ones",
+            caption="Test ROC-AUC at the best validation epoch: mean over seeds for molhiv, over the official "
+            "splits for the graphs, with its 95% interval; published numbers with their standard deviation.",
+            rows=rows,
+            spec=score_dots(
+                "network", dict.fromkeys(row["network"] for row in rows), "source", (HERE, PUBLISHED), "task", tasks
+            ),
+            alt="One panel per task with the measured and the published ROC-AUC.",
+        )
+    ]
+
+
+def score_dots(
+    rows: str, order: Iterable[str], series: str, sources: Iterable[str], facet: str, panels: Sequence[str]
+) -> dict[str, Any]:
+    """A point with its interval for each ROC-AUC.
+
+    Args:
+        rows: Column of the row names.
+        order: Row names from top to bottom.
+        series: Column of the series.
+        sources: Series in legend order.
+        facet: Column of the panels.
+        panels: Panels in order.
+    """
+    return dots(
+        x={"field": "value", "title": "ROC-AUC"},
+        rows=rows,
+        order=list(order),
+        low="low",
+        high="high",
+        series=series,
+        sources=list(sources),
+        facet=facet,
+        panels=panels,
+    )

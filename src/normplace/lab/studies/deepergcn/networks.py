@@ -1,0 +1,90 @@
+"""The paper's convolution with every aggregation of the study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from normplace.errors import unknown
+
+AGGREGATIONS: dict[str, dict[str, Any]] = {
+    "mean": {"aggr": "mean"},
+    "max": {"aggr": "max"},
+    "sum": {"aggr": "add"},
+    "softmax": {"aggr": "softmax", "t": 1.0},
+    "softmax learned": {"aggr": "softmax", "t": 1.0, "learn_t": True},
+    "power mean learned": {"aggr": "powermean", "p": 1.0, "learn_p": True},
+}
+"""Arguments of ``GENConv`` by name; learned scalars start at the paper's values."""
+OWN_WEIGHTS = ", own weights"
+"""Suffix of an aggregation's name: a node's own features have separate weights, as in the tuned networks of Luo et al.
+(2024, arXiv 2406.08993). The paper's convolution uses the same weights for the node and its messages."""
+FIXED = ("mean", "max", "sum", "softmax")
+LEARNED = ("softmax learned", "power mean learned")
+
+
+def conv_factory(aggregation: str, *, msg_norm: bool = False, edge_dim: int | None = None) -> Callable[..., nn.Module]:
+    """A factory of generalized convolutions.
+
+    Args:
+        aggregation: A key of :data:`AGGREGATIONS`, with or without :data:`OWN_WEIGHTS`.
+        msg_norm: Whether to use MsgNorm with a learned scale.
+        edge_dim: Width of the edge features, if any.
+
+    Raises:
+        UsageError: If the aggregation is unknown.
+    """
+    check_aggregation(aggregation)
+    from normplace.models import GENConv
+
+    named = AGGREGATIONS[aggregation.removesuffix(OWN_WEIGHTS)]
+    options = named | {"msg_norm": msg_norm, "learn_msg_scale": msg_norm, "edge_dim": edge_dim}
+
+    def build(in_dim: int, out_dim: int) -> nn.Module:
+        conv = GENConv(in_dim, out_dim, num_layers=1, bias=True, **options)
+        return OwnWeights(conv, in_dim, out_dim) if aggregation.endswith(OWN_WEIGHTS) else conv
+
+    return build
+
+
+def check_aggregation(name: str) -> None:
+    """Raise an error for an unknown aggregation.
+
+    Args:
+        name: Name of the aggregation.
+
+    Raises:
+        UsageError: If the aggregation is unknown.
+    """
+    if name.removesuffix(OWN_WEIGHTS) not in AGGREGATIONS:
+        raise unknown("aggregation", name, AGGREGATIONS)
+
+
+class OwnWeights(nn.Module):
+    """A convolution plus a linear map of the node's own features.
+
+    Args:
+        conv: The convolution.
+        in_dim: Width of the input features.
+        out_dim: Width of the output features.
+    """
+
+    def __init__(self, conv: nn.Module, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.conv, self.own = conv, nn.Linear(in_dim, out_dim, bias=False)
+
+    def forward(self, x: Tensor, *edges: Tensor) -> Tensor:
+        """Apply both and add the results."""
+        return self.conv(x, *edges) + self.own(x)
+
+
+def learned_scalars(model: nn.Module, suffix: str) -> list[float]:
+    """Values of a learned scalar of every convolution, in order.
+
+    Args:
+        model: A stack of convolutions.
+        suffix: Suffix of the parameter name: ``t``, ``p`` or ``msg_norm.scale``.
+    """
+    return [float(p.detach()) for name, p in model.named_parameters() if f".{name}".endswith(f".{suffix}")]
