@@ -130,7 +130,7 @@ def test_a_parameter_the_optimizer_does_not_hold_does_not_move():
 
 def test_optimizers_that_cannot_step_and_objects_that_are_none_are_named():
     model, x = build()
-    with pytest.raises(UsageError, match="LBFGS cannot update one matrix"):
+    with pytest.raises(UsageError, match="LBFGS cannot step one matrix"):
         npl.signals(model, x, loss, torch.optim.LBFGS(model.parameters()))
     with pytest.raises(UsageError, match=r"must be a torch\.optim\.Optimizer, got str"):
         npl.signals(model, x, loss, "adam")

@@ -226,7 +226,11 @@ class Needs(nn.Module):
     ("model", "inputs", "sentence"),
     [
         ("model", (), "audit takes an nn.Module, got str"),
-        (Needs(), (torch.randn(2, 8),), r"Needs.forward cannot be called so \(missing a required argument: 'mask'\)"),
+        (
+            Needs(),
+            (torch.randn(2, 8),),
+            r"Needs.forward does not take these inputs \(missing a required argument: 'mask'\)",
+        ),
         (nn.Linear(8, 8), (torch.randn(2, 7),), r"failed on inputs \(2, 7\) float32 \(RuntimeError: mat1 and mat2"),
         (
             Needs().to("meta"),

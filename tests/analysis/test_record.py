@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from normplace import UsageError
 from normplace.analysis.dataflow.graph import Graph
-from normplace.analysis.recording.recorder import record
+from normplace.analysis.recording.passes import record_pass
 from normplace.analysis.recording.tape import Tape
 
 
@@ -23,7 +24,7 @@ class Runs(nn.Module):
 
 
 def tape_of(function) -> Tape:
-    return record(Runs(function), (torch.randn(3, 4),), {})
+    return record_pass(Runs(function), (torch.randn(3, 4),), {})
 
 
 def upstream(tape: Tape) -> list[str]:
@@ -98,7 +99,7 @@ def test_values_know_where_they_come_from():
 
 def test_module_calls_are_nested():
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU()))
-    tape = record(model, (torch.randn(2, 4),), {})
+    tape = record_pass(model, (torch.randn(2, 4),), {})
     assert [(call.path, call.parent) for call in tape.calls] == [("", -1), ("0", 0), ("1", 0), ("1.0", 2)]
     assert tape.calls[0].outputs == tape.calls[3].outputs == tape.outputs
     assert [tape.calls[op.call].path for op in tape.ops if op.name == "relu"] == ["1.0"]
@@ -106,8 +107,8 @@ def test_module_calls_are_nested():
 
 def test_a_failed_pass_leaves_no_hooks():
     model = Runs(lambda x, weight: x @ x).train()
-    with pytest.raises(RuntimeError):
-        record(model, (torch.randn(3, 4),), {})
+    with pytest.raises(UsageError, match="forward pass failed"):
+        record_pass(model, (torch.randn(3, 4),), {})
     assert model.training
     assert not torch.nn.modules.module._global_forward_hooks
     assert not torch.nn.modules.module._global_forward_pre_hooks

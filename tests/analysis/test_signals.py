@@ -234,7 +234,7 @@ def test_massive_activations_and_headroom():
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [None, "bool", "float"])
 def test_the_largest_score_counts_only_what_is_read(causal, masked):
-    from normplace.analysis.signal_probe import watcher as watch
+    from normplace.analysis.signal_probe import step_recorder
 
     q, k = (torch.randn(2, heads, 6, 4, generator=seeded(heads)) for heads in (4, 2))
     scores = q @ k.repeat_interleave(2, 1).mT / 2
@@ -244,10 +244,10 @@ def test_the_largest_score_counts_only_what_is_read(causal, masked):
         given["attn_mask"] = keep if masked == "bool" else torch.where(keep, 0.25, -math.inf)
         scores = (scores + (masked == "float") * 0.25).masked_fill(~keep, -math.inf)
     expected = (scores.masked_fill(torch.ones(6, 6).triu(1).bool(), -math.inf) if causal else scores).max()
-    whole = watch.largest_score(given)
+    whole = step_recorder.largest_score(given)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch, "SCORES_AT_ONCE", 100)
-        assert watch.largest_score(given) == whole
+        patch.setattr(step_recorder, "SCORES_AT_ONCE", 100)
+        assert step_recorder.largest_score(given) == whole
     assert float(whole) == pytest.approx(float(expected), rel=1e-6)
 
 

@@ -273,7 +273,7 @@ def test_what_cannot_be_done_is_said():
     assert "did you mean 'norm'" in complaint(lambda: insert(net, scale, after="norms"))
     assert "chooses no module" in complaint(lambda: insert(net, scale, after=lambda *_: False))
     assert "names 'norm' twice" in complaint(lambda: insert(net, scale, after=["norm", net.norm]))
-    assert "no part of the model" in complaint(lambda: insert(net, scale, after=nn.LayerNorm(3)))
+    assert "not part of the model" in complaint(lambda: insert(net, scale, after=nn.LayerNorm(3)))
     assert "has no known norm module" in complaint(lambda: insert(nn.Linear(3, 3), scale))
     assert "is inside ''" in complaint(lambda: insert(net, scale, after=lambda *_: True))
     assert "did you mean 'learned'" in complaint(lambda: insert(net, scale, gate="lerned"))

@@ -393,7 +393,7 @@ class Fused(nn.Module):
         (Maps(), 4, {"to": "peri"}, "maps of more than one dimension"),
         (Fused(), 2, {"to": "peri"}, "no module returns what it adds"),
         (Fused(), 2, {"qk": "rms"}, "the model has no attention"),
-        (Block(), None, {"to": "pre"}, "cannot be called so"),
+        (Block(), None, {"to": "pre"}, "does not take these inputs"),
         (nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True), 3, {"qk": "rms"}, "a module each"),
     ],
 )  # fmt: skip

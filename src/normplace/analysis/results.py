@@ -34,6 +34,13 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(names), key=lambda name: (letters.index(name) if name in letters else len(letters), name)))
 
 
+def listed(names: Iterable[str], most: int = 3) -> str:
+    """The first few names, and how many more there are."""
+    unique = list(dict.fromkeys(names))
+    shown = ", ".join(unique[:most])
+    return shown if len(unique) <= most else f"{shown} and {len(unique) - most} more"
+
+
 @dataclass(frozen=True)
 class Site:
     """One use of one norm.

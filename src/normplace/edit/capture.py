@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from normplace.analysis.recording.ids import ValueId
 from normplace.analysis.recording.recorder import Recorder
 
 
@@ -25,13 +26,12 @@ class ValueRecorder(Recorder):
             return func(*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def _new_value(self, tensor: Tensor, origin: str) -> int:
-        number = super()._new_value(tensor, origin)
-        if number in self.wanted and not tensor.is_meta:
+    def on_new_value(self, value: ValueId, tensor: Tensor) -> None:
+        """Keep the value if it is wanted."""
+        if value in self.wanted and not tensor.is_meta:
             self.busy = True
-            self.keep(number, tensor.detach())
+            self.keep(value, tensor.detach())
             self.busy = False
-        return number
 
     def keep(self, number: int, tensor: Tensor) -> None:
         """Keep a value, which may be written to afterwards."""

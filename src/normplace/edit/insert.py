@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace._shared.text_table import text_table
-from normplace.analysis.scale_survival.measure import centres, find_norms, names_of, rows_key
+from normplace.analysis.norms.classes import known_norm_modules, module_names, rows_argument, subtracts_mean
 from normplace.edit.copying import copy_model
 from normplace.edit.graph_finder import GraphFinder
 from normplace.errors import UsageError
@@ -193,7 +193,7 @@ class ScaledForward:
         self, norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str, gate: str | None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Forward pre-hook of a norm."""
-        key = rows_key(norm, args, kwargs)
+        key = rows_argument(norm, args, kwargs)
         if isinstance(key, str):
             return args, {**kwargs, key: self.scaled(kwargs[key], norm, name, gate)}
         return (*args[:key], self.scaled(args[key], norm, name, gate), *args[key + 1 :]), kwargs
@@ -228,7 +228,7 @@ class ScaledForward:
 def _norm_names(model: nn.Module, after: NormChoice) -> list[str]:
     """The names of the chosen norms."""
     if after is None:
-        names = list(find_norms(model))
+        names = list(known_norm_modules(model))
         if not names:
             raise UsageError('the model has no known norm module: name the modules with after="...".')
         return names
@@ -237,7 +237,7 @@ def _norm_names(model: nn.Module, after: NormChoice) -> list[str]:
     if callable(after):
         names = [name for name, module in model.named_modules() if after(name, module)]
     else:
-        names = names_of(model, after)
+        names = module_names(model, after)
     if not names:
         raise UsageError("after chooses no module of the model: name at least one.")
     for name in names:
@@ -264,7 +264,7 @@ def _note(norm: nn.Module) -> str:
     """What a norm does to a scale before it."""
     if isinstance(norm, MsgNorm) or type(norm).__name__ == "MessageNorm":
         return "the norm replaces the length of the row, so the scale has no effect"
-    if centres(norm) is None:
+    if subtracts_mean(norm) is None:
         return ""
     eps = getattr(norm, "eps", None)
     limit = "the machine epsilon" if eps is None else f"its eps of {eps:g}"

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
 
-from normplace.analysis.api import analyse, run
+from normplace.analysis.analysis import Analysis
+from normplace.analysis.api import summarize
 from normplace.analysis.dataflow.graph import Node
 from normplace.analysis.dataflow.operators import MOVES
+from normplace.analysis.recording.ids import BlockIndex, ValueId
+from normplace.analysis.recording.passes import record_pass
+from normplace.analysis.recording.structures import fresh_inputs
 from normplace.analysis.recording.tape import Op
-from normplace.analysis.residuals.adds import ResidualAdd
+from normplace.analysis.residuals.reachability import ResidualAdd
 from normplace.analysis.results import ResidualBlock
-from normplace.analysis.scale_survival.taps import fresh
 from normplace.edit.attachments import Key
 from normplace.edit.capture import RmsRecorder, ValueRecorder
 from normplace.edit.layer_numbers import LayerNumbers
@@ -70,9 +73,10 @@ class ModelMap:
 
     def __init__(self, model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.model, self.inputs, self.kwargs = model, inputs, kwargs
-        self.assembly, self.audit = analyse(model, run(model, *fresh((inputs, kwargs))))
-        self.graph, self.norms = self.assembly.graph, self.assembly.norms
-        self.blocks, self.block_of = self.assembly.blocks()
+        self.analysis = Analysis(model, record_pass(model, *fresh_inputs((inputs, kwargs))))
+        self.audit = summarize(self.analysis)
+        self.graph, self.norms = self.analysis.graph, self.analysis.norms
+        self.blocks, self.block_of = self.analysis.blocks, self.analysis.block_of
         self.calls = self.graph.tape.calls
         self.names = [site.name for site in self.audit.sites]
         scalings = FixedScaling | LearnedScaling
@@ -82,23 +86,16 @@ class ModelMap:
 
     def residuals(self, block: int) -> list[ResidualAdd]:
         """The adds of a block."""
-        return self._adds[block]
+        return self.analysis.adds_of(BlockIndex(block))
 
-    @cached_property
-    def _adds(self) -> dict[int, list[ResidualAdd]]:
-        found: dict[int, list[ResidualAdd]] = {}
-        for residual, block in zip(self.assembly.residuals, self.block_of, strict=True):
-            found.setdefault(block, []).append(residual)
-        return found
-
-    @cached_property
-    def adds(self) -> dict[int, int]:
+    @property
+    def adds(self) -> Mapping[ValueId, int]:
         """The residual add that returned each sum."""
-        return {residual.output: at for at, residual in enumerate(self.assembly.residuals)}
+        return self.analysis.add_of_sum
 
-    def branches(self, block: int) -> list[tuple[ResidualAdd, int]]:
-        """The value of each of its arms, with the add it goes to."""
-        return [(residual, value) for residual in self.residuals(block) for value in self.assembly.summands(residual)]
+    def branches(self, block: int) -> list[tuple[ResidualAdd, ValueId]]:
+        """The value of each of its branches, with the add it goes to."""
+        return self.analysis.branches_of(BlockIndex(block))
 
     def own_path(self, block: int) -> str:
         """The module that adds."""
@@ -124,7 +121,7 @@ class ModelMap:
             UsageError: If something other than a module does.
         """
         residual, value = self.branches(block)[arm]
-        region = self.assembly.cores.between(replace(residual, branch=value), self.assembly.reach)
+        region = self.analysis.regions.of(residual, value)
         stream, queue, found = {residual.fork}, [residual.fork], set()
         above = set(self._upwards(residual.call))
         while queue:
@@ -206,24 +203,24 @@ class ModelMap:
         """
         residual = self.residuals(block)[-1]
         op, path = self.graph.nodes[residual.node].op, self.own_path(block)
-        if op is None or not op.where:
+        if op is None or not op.location:
             raise UsageError(
                 f"a norm cannot be put on the sum of block {self._label(block)}, which is part of a fused operator: "
                 "write it as a sum of its own."
             )
-        methods = [method_of(self.model.get_submodule(path), code) for code, _ in op.where]
+        methods = [method_of(self.model.get_submodule(path), code) for code, _ in op.location]
         depth = next((depth for depth, method in enumerate(methods) if method is not None), None)
-        position = None if depth is None else position_of(*op.where[depth])
+        position = None if depth is None else position_of(*op.location[depth])
         if depth is None or position is None:
             raise UsageError(
-                f"a norm cannot be put on the sum of block {self._label(block)}, which {op.where[0][0].co_qualname} "
+                f"a norm cannot be put on the sum of block {self._label(block)}, which {op.location[0][0].co_qualname} "
                 f"computes outside the methods of {path or 'the model'!r}: write it there."
             )
         method = methods[depth]
         assert method is not None
         # The audit of the result notices where a method is called more than once, and adds once each time.
-        where = op.where[: depth + 1]
-        turns = [other for other in self._ops[op.call] if other.where[: depth + 1] == where]
+        where = op.location[: depth + 1]
+        turns = [other for other in self._ops[op.call] if other.location[: depth + 1] == where]
         at = next(turn for turn, other in enumerate(turns) if other is op)
         return SumRef(path, method, position, at, len(turns))
 
@@ -232,7 +229,7 @@ class ModelMap:
         """The operators of each call that know where they were asked for."""
         found: dict[int, list[Op]] = {}
         for op in self.graph.tape.ops:
-            if op.where:
+            if op.location:
                 found.setdefault(op.call, []).append(op)
         return found
 
@@ -261,12 +258,12 @@ class ModelMap:
 
     def final_norms(self, block: int) -> list[int]:
         """The norms that end the stream of a block that is its last."""
-        bit = self.assembly.reach.bit[self.residuals(block)[-1].output]
-        places, reach = self.assembly.places, self.assembly.reach
+        bit = self.analysis.reachability.bit[self.residuals(block)[-1].output]
+        slots, reach = self.analysis.slots, self.analysis.reachability
         return [
             at
-            for at, (norm, place) in enumerate(zip(self.norms, places, strict=True))
-            if place.slot == "final" and reach.stream.get(norm.input, 0) & bit
+            for at, (norm, slot) in enumerate(zip(self.norms, slots, strict=True))
+            if slot.name == "final" and reach.stream.get(norm.input, 0) & bit
         ]
 
     def arguments_of(self, path: str) -> int:
@@ -287,8 +284,8 @@ class ModelMap:
             UsageError: If queries and keys do not come from a module each.
         """
         residual, value = self.branches(block)[arm]
-        cores = self.assembly.cores
-        region = cores.between(replace(residual, branch=value), self.assembly.reach)
+        cores = self.analysis.attention
+        region = self.analysis.regions.of(residual, value)
         found: dict[str, tuple[TensorRef, int]] = {}
         size = 0
         for (at, read), letter in cores.letters.items():
@@ -304,7 +301,7 @@ class ModelMap:
             )
         return found, size
 
-    def _projection(self, value: int, block: int) -> tuple[str, int]:
+    def _projection(self, value: ValueId, block: int) -> tuple[str, int]:
         queue, seen = [value], set()
         while queue:
             number = queue.pop(0)
@@ -330,13 +327,13 @@ class ModelMap:
     def root_mean_squares(self, values: Sequence[int]) -> dict[int, float]:
         """The size of each value, in a second pass; none of a model that has no numbers."""
         recorder = RmsRecorder(self.model, set(values))
-        run(self.model, *fresh((self.inputs, self.kwargs)), recorder)
+        record_pass(self.model, *fresh_inputs((self.inputs, self.kwargs)), recorder)
         return recorder.sizes
 
     def values(self, wanted: Set[int]) -> dict[int, Tensor]:
         """Copies of chosen values, in a second pass."""
         recorder = ValueRecorder(self.model, wanted)
-        run(self.model, *fresh((self.inputs, self.kwargs)), recorder)
+        record_pass(self.model, *fresh_inputs((self.inputs, self.kwargs)), recorder)
         return recorder.kept
 
     def _upwards(self, call: int) -> Iterator[int]:
@@ -344,7 +341,7 @@ class ModelMap:
             yield call
             call = self.calls[call].parent
 
-    def _unscaled(self, value: int) -> Iterator[int]:
+    def _unscaled(self, value: ValueId) -> Iterator[ValueId]:
         """The value and what it was before moves, factors and norms that are gone, nearest first."""
         while True:
             while value in self._normed and self.names[self._normed[value]] in self.gone:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from normplace.analysis.recording.passes import ForwardError
 from normplace.analysis.results import Audit
 from normplace.edit.changes import ATTRIBUTE, Changes, changes, small_matrix_warnings
 from normplace.edit.copying import copy_model, require_independent
@@ -114,8 +115,8 @@ def _verified(model: nn.Module, plan: MovePlan, inputs: tuple[Any, ...], kwargs:
     try:
         located = ModelMap(editor.model, inputs, kwargs)
     except UsageError as error:
-        said = str(error).removesuffix(": call the model itself first to see where.")
-        raise UsageError(f"the code of {name} does not let its norms be moved so: in the copy {said}.") from error
+        reason = error.reason if isinstance(error, ForwardError) else str(error)
+        raise UsageError(f"the code of {name} does not let its norms be moved so: in the copy {reason}.") from error
     plan.verify(located.audit)
     verify_numbers(located, editor.changes, editor.removed)
     if not any(parameter.is_meta for parameter in editor.model.parameters()):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from normplace.analysis.dataflow.operators import ADDS, MOVES
 from normplace.analysis.norms.find import Norm
-from normplace.analysis.residuals.adds import ResidualAdd
+from normplace.analysis.residuals.reachability import ResidualAdd
 from normplace.edit.changes import Change
 from normplace.edit.model_map import ModelMap, label
 from normplace.errors import UsageError
@@ -73,7 +73,7 @@ def _parents(name: str) -> set[str]:
 
 def _summing_block(located: ModelMap, norm: Norm, change: Change) -> int:
     """The block whose sum a norm reads."""
-    reach = located.assembly.reach
+    reach = located.analysis.reachability
     sums = reach.plain.get(norm.input, 0) & reach.sums
     if not sums:
         raise UsageError(f"after the move {change.name!r} does not read a residual sum, so the move is refused.")
@@ -135,7 +135,7 @@ def _is_affine_in(z: Tensor, y: Tensor, axis: int) -> bool:
 def _operands(located: ModelMap, block: int) -> list[int]:
     found = []
     for residual in located.residuals(block):
-        found += [residual.skip, residual.output, *located.assembly.summands(residual)]
+        found += [residual.skip, residual.output, *located.analysis.branches.summands(residual)]
     return found
 
 
@@ -145,7 +145,10 @@ def check_sum(located: ModelMap, norm: Norm, block: int, tensors: Mapping[int, T
     nodes = [graph.nodes[residual.node] for residual in residuals]
     if any(node.name != "add" or node.op is None or node.op.kwargs.get("alpha", 1) != 1 for node in nodes):
         return  # gated or scaled, so that the operands are not the summands
-    values = [residuals[0].skip, *(value for residual in residuals for value in located.assembly.summands(residual))]
+    values = [
+        residuals[0].skip,
+        *(value for residual in residuals for value in located.analysis.branches.summands(residual)),
+    ]
     summed = tensors.get(norm.input)
     if summed is None or any(value not in tensors for value in values):
         return  # part of a fused operator
@@ -164,9 +167,9 @@ def check_nothing_added_behind(located: ModelMap, streams: Sequence[tuple[Norm, 
         located: The recorded pass.
         streams: Norms on sums, with their blocks.
     """
-    graph, reach = located.graph, located.assembly.reach
+    graph, reach = located.graph, located.analysis.reachability
     inside = {node for norm in located.norms for node in norm.nodes}
-    adds = {residual.node for residual in located.assembly.residuals}
+    adds = {residual.node for residual in located.analysis.adds}
     upto = _streams_upto(located)
     for norm, block in streams:
         own, through = upto[block], reach.bit.get(norm.output, 0)
@@ -188,7 +191,7 @@ def check_nothing_added_behind(located: ModelMap, streams: Sequence[tuple[Norm, 
 
 def _streams_upto(located: ModelMap) -> list[int]:
     """For each block the values of its stream up to it, as a bit set."""
-    reach, found = located.assembly.reach, []
+    reach, found = located.analysis.reachability, []
     streams: dict[int, int] = {}
     for at, block in enumerate(located.blocks):
         for residual in located.residuals(at):
@@ -200,7 +203,7 @@ def _streams_upto(located: ModelMap) -> list[int]:
 
 def check_read_through(located: ModelMap, blocks: Iterable[int]) -> None:
     """A branch reads the stream through its input norm alone."""
-    graph, assembly = located.graph, located.assembly
+    graph = located.graph
     every = {node for norm in located.norms for node in norm.nodes}
     inside: dict[int | None, set[int]] = {}
     for norm, site in zip(located.norms, located.audit.sites, strict=True):
@@ -208,7 +211,7 @@ def check_read_through(located: ModelMap, blocks: Iterable[int]) -> None:
             inside.setdefault(site.block, set()).update(norm.nodes)
     for block in sorted(blocks):
         for residual in located.residuals(block):
-            region = assembly.cores.between(residual, assembly.reach)
+            region = located.analysis.regions.of(residual)
             for node in _readers(located, residual, set(region), every):
                 if node not in inside.get(block, ()):
                     where = graph.path(graph.nodes[node]) or "the model"

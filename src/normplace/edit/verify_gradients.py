@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
-from normplace.analysis.recording.recorder import evaluating, tensors_of
-from normplace.analysis.scale_survival.taps import fresh
+from normplace.analysis.recording.passes import evaluating
+from normplace.analysis.recording.structures import fresh_inputs, tensors_of
 from normplace.errors import UsageError
 
 STEPS = (1e-2, 1e-3, 1e-4)
@@ -172,7 +172,7 @@ class BackwardPass:
 
     def _loss(self) -> Tensor:
         """A fixed random combination of the model's outputs."""
-        inputs, kwargs = fresh(self.arguments)
+        inputs, kwargs = fresh_inputs(self.arguments)
         generator, total = torch.Generator().manual_seed(1), torch.zeros((), dtype=torch.float64)
         for tensor in tensors_of(self.model(*inputs, **kwargs)):
             if tensor.is_floating_point():

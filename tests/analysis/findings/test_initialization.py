@@ -17,8 +17,8 @@ def findings(model: torch.nn.Module, tokens: torch.Tensor = TOKENS) -> list:
     return [found for found in npl.audit(model, tokens).findings if found.rule == "small matrix before a norm"]
 
 
-def transformer(placement: str, start: str | None, eps: float | None = None) -> Transformer:
-    config = TransformerConfig(16, 64, 4, placement, attention=AttentionConfig(heads=4), start=start, eps=eps)
+def transformer(placement: str, init: str | None, eps: float | None = None) -> Transformer:
+    config = TransformerConfig(16, 64, 4, placement, attention=AttentionConfig(heads=4), init=init, eps=eps)
     return Transformer(config, generator=torch.Generator().manual_seed(0))
 
 

@@ -19,17 +19,19 @@ _preset = functools.cache(Placement.named)
 BARE = 1 / 2  # at most this share of branches may lack norms
 
 
-def placement_name(blocks: Sequence[ResidualBlock], normed: bool, twins: Set[int] = frozenset()) -> str | None:
+def placement_name(
+    blocks: Sequence[ResidualBlock], normed: bool, shared_branches: Set[int] = frozenset()
+) -> str | None:
     """The preset that every block with a norm follows; inner norms and those at the network's ends are no part of it.
 
     Args:
         blocks: The blocks in the order of the network.
         normed: Whether the network has any norm at all.
-        twins: The blocks whose branch another block adds to another stream.
+        shared_branches: The blocks whose branch another block adds to another stream.
     """
     if not blocks:
         return "plain" if normed else None
-    if len(twins) == len(blocks) and _is_dual(blocks):
+    if len(shared_branches) == len(blocks) and _is_dual(blocks):
         return "residual-dual"
     specs = [
         # A projected skip is read from the normalized stream by custom.

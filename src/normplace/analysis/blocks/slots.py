@@ -1,17 +1,17 @@
-"""The slot of every norm, decided by where its input comes from and where its output goes.
+"""The slot of every norm, found from where its input comes from and where its output goes.
 
 ======================  =====================================================================================
-slot                    what it means
+slot                    meaning
 ======================  =====================================================================================
 ``embedding``           on the trunk before the first residual add
 ``input``               between the stream and the first mixing operator of a branch
 ``inner.<name>``        between two mixing operators of a branch: q, k, v, pre-output, mid
 ``output``              between the last mixing operator of a branch and its add
 ``stream``              on the sum, so that everything after it reads the normalized stream
-``skip``                on the skip alone
+``skip``                on the skip only
 ``final``               on a stream that no further add continues
 ``transition``          on the trunk between two stacks of blocks
-``head``                behind a stack, after a further mixing operator
+``head``                after a stack and a further mixing operator
 ``plain``               in a network, or a part of one, without residual adds
 ======================  =====================================================================================
 """
@@ -22,153 +22,171 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from normplace.analysis.blocks.attention import AttentionCores
+from normplace.analysis.blocks.module_tree import is_inside, shared_depth
 from normplace.analysis.dataflow.graph import Graph
 from normplace.analysis.dataflow.operators import MOVES
 from normplace.analysis.norms.find import Norm
-from normplace.analysis.residuals.adds import Reachability, ResidualAdd
+from normplace.analysis.recording.ids import AddIndex, CallId, NodeId, ValueId
+from normplace.analysis.residuals.reachability import Landmarks, Reachability, ResidualAdd
+from normplace.analysis.residuals.regions import BranchRegions
 from normplace.analysis.results import pattern
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one norm stands.
+class NormSlot:
+    """The slot of one norm.
 
     Attributes:
-        slot: One of the slots above.
-        residual: The position of the add it belongs to among the residual adds, None for the network's ends.
-        skip_normed: The branch's input norm feeds the skip too.
+        name: One of the slots above.
+        add: The residual add it belongs to; None at the ends of the network.
+        skip_normed: Whether the skip starts after this input norm.
     """
 
-    slot: str
-    residual: int | None = None
+    name: str
+    add: AddIndex | None = None
     skip_normed: bool = False
 
 
-class Placer:
-    """Places the norms of one graph."""
+class SlotFinder:
+    """Finds the slots of the norms of one graph.
+
+    Args:
+        graph: The graph.
+        norms: Its norms.
+        adds: Its residual adds.
+        reachability: Which landmarks each value was computed from.
+        attention: The attention cores.
+        regions: The nodes of each branch.
+    """
 
     def __init__(
-        self, graph: Graph, norms: Sequence[Norm], residuals: Sequence[ResidualAdd], reach: Reachability
+        self,
+        graph: Graph,
+        norms: Sequence[Norm],
+        adds: Sequence[ResidualAdd],
+        reachability: Reachability,
+        attention: AttentionCores,
+        regions: BranchRegions,
     ) -> None:
-        self.graph, self.norms, self.residuals, self.reach = graph, norms, residuals, reach
-        self.cores = AttentionCores(graph)
-        self.sums = {residual.output: at for at, residual in enumerate(residuals)}
-        self._carried_by, self._branches_of = self._index()
-        self._weighing = [(at, node) for at, node in enumerate(graph.nodes) if node.copies is not None]
-        self.trunk = self._trunk()
+        self.graph, self.norms, self.adds, self.reachability = graph, norms, adds, reachability
+        self.attention, self.regions = attention, regions
+        self._add_of_sum = {add.output: AddIndex(index) for index, add in enumerate(adds)}
+        self._skips_after, self._branches_after = self._adds_after_norms()
+        self._combining = [(NodeId(index), node) for index, node in enumerate(graph.nodes) if node.copies is not None]
+        self._trunk = self._trunk_values()
 
-    def places(self) -> list[Place]:
-        """The place of each norm, in the order given."""
-        found = [self._place(norm) for norm in self.norms]
-        found = self._entries(found)
-        if any(place.skip_normed for place in found):
-            # In such a stack a norm midway between two adds is the later one's, as its siblings are.
-            found = [self._tied(norm, place) for norm, place in zip(self.norms, found, strict=True)]
-        return [self._ending(norm, place, found) for norm, place in zip(self.norms, found, strict=True)]
+    def slots(self) -> list[NormSlot]:
+        """The slot of each norm."""
+        slots = self._with_embedding_norms([self._slot(norm) for norm in self.norms])
+        if any(slot.skip_normed for slot in slots):
+            # In such a stack a norm midway between two adds belongs to the later one, as its siblings do.
+            slots = [self._with_later_add(norm, slot) for norm, slot in zip(self.norms, slots, strict=True)]
+        return [self._with_stack_end(norm, slot, slots) for norm, slot in zip(self.norms, slots, strict=True)]
 
-    def _index(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-        """For each norm's output, the adds whose skip it is, and the adds in whose branch it is."""
-        reach = self.reach
+    def _adds_after_norms(self) -> tuple[dict[ValueId, list[AddIndex]], dict[ValueId, list[AddIndex]]]:
+        """For the output of each norm, the adds that have it on their skip, and those that have it in their branch."""
+        reachability = self.reachability
         outputs = 0
         for norm in self.norms:
-            outputs |= reach.bit.get(norm.output, 0)
-        carried: dict[int, list[int]] = {}
-        within: dict[int, list[int]] = {}
-        for at, residual in enumerate(self.residuals):
-            start = residual.fork if residual.projected else residual.skip
-            plain = reach.plain.get(residual.skip, 0) | reach.plain.get(start, 0)
-            for value in reach.members(plain & outputs):
-                carried.setdefault(value, []).append(at)
-            for value in reach.members(reach.any.get(residual.branch, 0) & ~reach.any.get(residual.fork, 0) & outputs):
-                within.setdefault(value, []).append(at)
-        return carried, within
+            outputs |= reachability.bit.get(norm.output, 0)
+        on_skip: dict[ValueId, list[AddIndex]] = {}
+        in_branch: dict[ValueId, list[AddIndex]] = {}
+        for index, add in enumerate(self.adds):
+            start = add.fork if add.projected else add.skip
+            plain = reachability.plain.get(add.skip, 0) | reachability.plain.get(start, 0)
+            for value in reachability.members(plain & outputs):
+                on_skip.setdefault(value, []).append(AddIndex(index))
+            for value in reachability.members(reachability.inside_branch(add) & outputs):
+                in_branch.setdefault(value, []).append(AddIndex(index))
+        return on_skip, in_branch
 
-    def _trunk(self) -> set[int]:
-        """Values that lead to the skip of an add other than through the branch of one."""
-        seen: set[int] = set()
-        queue = [residual.skip for residual in self.residuals]
-        skips = {residual.node: residual.skip for residual in self.residuals}
+    def _trunk_values(self) -> set[ValueId]:
+        """Values that lead to the skip of an add on a path outside all branches."""
+        trunk: set[ValueId] = set()
+        queue = [add.skip for add in self.adds]
+        skips = {add.node: add.skip for add in self.adds}
         while queue:
             value = queue.pop()
-            if value in seen:
+            if value in trunk:
                 continue
-            seen.add(value)
-            at = self.graph.producer.get(value)
-            if at is not None:
-                queue += [skips[at]] if at in skips else self.graph.nodes[at].inputs
-        return seen
+            trunk.add(value)
+            node = self.graph.producer.get(value)
+            if node is not None:
+                queue += [skips[node]] if node in skips else self.graph.nodes[node].inputs
+        return trunk
 
-    def _place(self, norm: Norm) -> Place:
-        reach, residuals = self.reach, self.residuals
-        carried, within = self._carried_by.get(norm.output, []), list(self._branches_of.get(norm.output, ()))
-        first = self._first_adds(norm) if len(within) > 1 else set()
-        within.sort(
-            key=lambda at: (at not in first, -reach.bit[residuals[at].fork].bit_length(), residuals[at].node)
-        )  # fmt: skip
-        if carried:
-            around = [at for at in within if self._opens(norm, residuals[at])]
-            return Place("input", around[0]) if around else self._carried(norm, carried[0])
-        for at in within:
-            if self._opens(norm, residuals[at]):
-                return Place("input", at)
-        inside = [at for at in within if reach.comes_from(norm.input, residuals[at].fork)]
-        if inside:
-            return self._inside(norm, inside[0])
-        # What a branch reads besides the stream may have its own keys and values.
-        for at in within:
-            operand = self.cores.operand(norm, self.cores.region(residuals[at], reach))
+    def _slot(self, norm: Norm) -> NormSlot:
+        reachability, adds = self.reachability, self.adds
+        on_skip, in_branch = self._skips_after.get(norm.output, []), list(self._branches_after.get(norm.output, ()))
+        nearest = self._nearest_adds(norm) if len(in_branch) > 1 else set()
+        in_branch.sort(
+            key=lambda add: (add not in nearest, -reachability.bit[adds[add].fork].bit_length(), adds[add].node)
+        )
+        opened = next((add for add in in_branch if self._opens(norm, adds[add])), None)
+        if opened is not None:
+            return NormSlot("input", opened)
+        if on_skip:
+            return self._slot_on_skip(norm, on_skip[0])
+        for add in in_branch:
+            if reachability.comes_from(norm.input, adds[add].fork):
+                return self._slot_in_branch(norm, add)
+        # A branch may read queries, keys or values that do not come from the stream.
+        for add in in_branch:
+            operand = self.attention.operand(norm, self.regions.of(adds[add]))
             if operand:
-                return Place(f"inner.{operand}", at)
-        weighed = self._weighed(norm)
-        if weighed is not None:
-            return Place("input", weighed)
-        # What a branch reads besides the stream, a memory, may be normalized for it alone.
-        alone = norm.output not in self.trunk and not reach.any.get(norm.input, 0) & self.reach.sums
-        for at in within:
-            if alone or self._nearer(norm, residuals[at].call):
-                return Place("input", at)
-        return self._outside(norm)
+                return NormSlot(f"inner.{operand}", add)
+        combined = self._combined_copies(norm)
+        if combined is not None:
+            return NormSlot("input", combined)
+        # A branch may read a memory besides the stream, normalized for this branch only.
+        private = norm.output not in self._trunk and not reachability.any.get(norm.input, 0) & reachability.sums
+        for add in in_branch:
+            if private or self._is_nearer(norm, adds[add].call):
+                return NormSlot("input", add)
+        return self._slot_outside(norm)
 
-    def _inside(self, norm: Norm, at: int) -> Place:
-        """A norm behind the beginning of branch ``at``, in which other adds may stand."""
-        reach, residual = self.reach, self.residuals[at]
-        since = reach.plain.get(norm.input, 0) & self.reach.sums
-        sums = [value for value in reach.members(since) if reach.bit[value] > reach.bit[residual.fork]]
-        if reach.comes_plainly(residual.branch, norm.output):
-            return Place("stream", self.sums[sums[0]]) if sums else Place("output", at)
-        if sums and self._leaves(sums[0], residual):
-            return Place("input", at)  # the branch reads another stream than the one it is added to
-        direct = reach.comes_plainly(norm.input, residual.fork)
-        # Behind one add within the branch it reads the stream still; behind a stack of its own it ends that.
+    def _slot_in_branch(self, norm: Norm, index: AddIndex) -> NormSlot:
+        """The slot of a norm after the start of a branch, which may contain other adds."""
+        reachability, add = self.reachability, self.adds[index]
+        plain_sums = reachability.plain.get(norm.input, 0) & reachability.sums
+        sums = [
+            value for value in reachability.members(plain_sums) if reachability.bit[value] > reachability.bit[add.fork]
+        ]
+        if reachability.comes_plainly(add.branch, norm.output):
+            return NormSlot("stream", self._add_of_sum[sums[0]]) if sums else NormSlot("output", index)
+        if sums and self._is_another_stream(sums[0], add):
+            return NormSlot("input", index)
+        direct = reachability.comes_plainly(norm.input, add.fork)
+        # After one add within the branch, a norm still reads the stream; after a stack of adds, it ends the stack.
         if len(sums) > 1 or (sums and not direct):
-            return Place("final")
+            return NormSlot("final")
         if direct:
-            return Place("input", at)
-        region = self.cores.region(residual, reach)
-        return Place(f"inner.{self.cores.role(norm, region, residual, reach)}", at)
+            return NormSlot("input", index)
+        inner = self.attention.inner_slot(norm, self.regions.of(add), add, reachability)
+        return NormSlot(f"inner.{inner}", index)
 
-    def _first_adds(self, norm: Norm) -> set[int]:
+    def _nearest_adds(self, norm: Norm) -> set[AddIndex]:
         """The adds whose branches a norm reaches with no other add on the way."""
-        branches = {(residual.node, residual.branch): at for at, residual in enumerate(self.residuals)}
-        nodes = {residual.node for residual in self.residuals}
-        found, seen, queue = set(), set(), [norm.output]
+        branches = {(add.node, add.branch): AddIndex(index) for index, add in enumerate(self.adds)}
+        add_nodes = {add.node for add in self.adds}
+        nearest, seen, queue = set(), set(), [norm.output]
         while queue:
             value = queue.pop()
             if value in seen:
                 continue
             seen.add(value)
-            for at in self.graph.consumers.get(value, ()):
-                if at not in nodes:
-                    queue += self.graph.nodes[at].outputs
-                elif (at, value) in branches:
-                    found.add(branches[at, value])
-        return found
+            for node in self.graph.consumers.get(value, ()):
+                if node not in add_nodes:
+                    queue += self.graph.nodes[node].outputs
+                elif (node, value) in branches:
+                    nearest.add(branches[node, value])
+        return nearest
 
-    def _leaves(self, value: int, residual: ResidualAdd) -> bool:
-        """Whether a sum within a branch is a stream of its own: read outside the branch, and not that of the skip."""
-        if self.reach.stream.get(residual.skip, 0) & self.reach.bit[value]:
+    def _is_another_stream(self, value: ValueId, add: ResidualAdd) -> bool:
+        """Whether a sum within a branch is read outside the branch and is not the stream of the skip."""
+        if self.reachability.stream.get(add.skip, 0) & self.reachability.bit[value]:
             return False
-        region, seen, queue = self.cores.region(residual, self.reach), set(), [value]
+        region, seen, queue = self.regions.of(add), set(), [value]
         while queue:
             value = queue.pop()
             if value in seen:
@@ -176,195 +194,187 @@ class Placer:
             seen.add(value)
             if value in self.graph.tape.outputs:
                 return True
-            for at in self.graph.consumers.get(value, ()):
-                if at not in region:
+            for node in self.graph.consumers.get(value, ()):
+                if node not in region:
                     return True
-                if self.graph.nodes[at].name in MOVES:
-                    queue += self.graph.nodes[at].outputs
+                if self.graph.nodes[node].name in MOVES:
+                    queue += self.graph.nodes[node].outputs
         return False
 
-    def _weighed(self, norm: Norm) -> int | None:
-        """The first add behind a product in which weights made of a norm recombine the copies that it reads."""
-        reach = self.reach
-        for at, node in self._weighing:
-            if at < norm.core or node.copies is None or not reach.comes_plainly(node.copies, norm.input):
+    def _combined_copies(self, norm: Norm) -> AddIndex | None:
+        """The first add after a product that combines copies of the norm's input by weights computed from the norm."""
+        reachability = self.reachability
+        for index, node in self._combining:
+            if index < norm.core or node.copies is None or not reachability.comes_plainly(node.copies, norm.input):
                 continue
-            if any(reach.comes_from(value, norm.output) for value in node.inputs if value != node.copies):
-                adds = (at for at, add in enumerate(self.residuals) if reach.comes_from(add.output, norm.output))
-                return next(adds, None)
+            if any(reachability.comes_from(value, norm.output) for value in node.inputs if value != node.copies):
+                after = (
+                    index for index, add in enumerate(self.adds) if reachability.comes_from(add.output, norm.output)
+                )
+                return next(map(AddIndex, after), None)
         return None
 
-    def _carries(self, residual: ResidualAdd, norm: Norm) -> bool:
-        """Whether an add's skip is what a norm returned, or a projection of it."""
-        start = residual.fork if residual.projected else residual.skip
-        return self.reach.comes_plainly(residual.skip, norm.output) or self.reach.comes_plainly(start, norm.output)
+    def _is_on_skip(self, norm: Norm, add: ResidualAdd) -> bool:
+        """Whether the skip of an add is the output of a norm, or a projection of it."""
+        start = add.fork if add.projected else add.skip
+        return any(self.reachability.comes_plainly(value, norm.output) for value in (add.skip, start))
 
-    def _is_within(self, norm: Norm, residual: ResidualAdd) -> bool:
-        return self.reach.comes_from(residual.branch, norm.output) and not self.reach.comes_from(
-            residual.fork, norm.output
-        )
-
-    def _opens(self, norm: Norm, residual: ResidualAdd) -> bool:
-        """Whether a norm reads the fork of a branch with no other add between, whatever small stream it then begins."""
-        reach = self.reach
-        plain, fork = reach.plain.get(norm.input, 0), reach.bit[residual.fork]
+    def _opens(self, norm: Norm, add: ResidualAdd) -> bool:
+        """Whether a norm reads the fork of a branch with no other add of the stream between."""
+        reachability = self.reachability
+        plain, fork = reachability.plain.get(norm.input, 0), reachability.bit[add.fork]
         if not plain & fork:
             return False
-        # A later add of another stream, which is concatenated with the fork, is not between.
-        later = reach.members(plain & reach.sums & ~(2 * fork - 1))
-        return not any(reach.comes_from(value, residual.fork) for value in later)
+        # A later sum of another stream may be concatenated with the fork.
+        later = reachability.members(plain & reachability.sums & ~(2 * fork - 1))
+        return not any(reachability.comes_from(value, add.fork) for value in later)
 
-    def _carried(self, norm: Norm, at: int) -> Place:
-        """A norm whose output is the stream that add ``at`` reads."""
-        reach, residual = self.reach, self.residuals[at]
-        before = reach.any.get(norm.input, 0) & self.reach.sums
-        on_sum = reach.plain.get(norm.input, 0) & self.reach.sums
-        later = on_sum.bit_length() > reach.bit[residual.fork].bit_length()
+    def _slot_on_skip(self, norm: Norm, index: AddIndex) -> NormSlot:
+        """The slot of a norm whose output is on the skip of an add."""
+        reachability, add = self.reachability, self.adds[index]
+        earlier = reachability.any.get(norm.input, 0) & reachability.sums
+        on_sum = reachability.plain.get(norm.input, 0) & reachability.sums
         if (
-            not later
-            and not reach.comes_from(residual.branch, norm.output)
-            and reach.comes_from(norm.input, residual.fork)
+            on_sum.bit_length() <= reachability.bit[add.fork].bit_length()
+            and not reachability.comes_from(add.branch, norm.output)
+            and reachability.comes_from(norm.input, add.fork)
         ):
-            return Place("skip", at)
-        if self._nearer(norm, residual.call) and not self._normed_again(norm, residual):
-            return Place("input", at, skip_normed=True)
+            return NormSlot("skip", index)
+        if self._is_nearer(norm, add.call) and not self._is_normalized_again(norm, add):
+            return NormSlot("input", index, skip_normed=True)
         if on_sum:
-            return Place("stream", self.sums[reach.latest(on_sum)])
-        if not before:
-            return Place("embedding")
-        return Place("stream", self.sums[reach.latest(before)]) if self._follows_norm(norm) else Place("transition")
+            return NormSlot("stream", self._add_of_sum[reachability.latest(on_sum)])
+        if not earlier:
+            return NormSlot("embedding")
+        if self._follows_norm(norm):
+            return NormSlot("stream", self._add_of_sum[reachability.latest(earlier)])
+        return NormSlot("transition")
 
-    def _entries(self, found: list[Place]) -> list[Place]:
-        """A norm at the entry of a stack is no branch's own where the norms after it stand on the sums."""
+    def _with_embedding_norms(self, slots: list[NormSlot]) -> list[NormSlot]:
+        """Move norms before a stack from ``input`` to ``embedding`` if the later norms are on the sums."""
         entries = {
-            at
-            for at, (norm, place) in enumerate(zip(self.norms, found, strict=True))
-            if place.skip_normed and not self.reach.any.get(norm.input, 0) & self.reach.sums
+            index
+            for index, (norm, slot) in enumerate(zip(self.norms, slots, strict=True))
+            if slot.skip_normed and not self.reachability.any.get(norm.input, 0) & self.reachability.sums
         }
-        later = any(place.skip_normed for at, place in enumerate(found) if at not in entries)
-        if later or not any(place.slot == "stream" for place in found):
-            return found
-        return [Place("embedding") if at in entries else place for at, place in enumerate(found)]
+        later = any(slot.skip_normed for index, slot in enumerate(slots) if index not in entries)
+        if later or not any(slot.name == "stream" for slot in slots):
+            return slots
+        return [NormSlot("embedding") if index in entries else slot for index, slot in enumerate(slots)]
 
-    def _tied(self, norm: Norm, place: Place) -> Place:
-        """A norm on a sum that is as near to the add that reads it as to the one it follows, given to the former."""
-        if place.slot != "stream":
-            return place
-        carried = [at for at, other in enumerate(self.residuals) if self._carries(other, norm)]
-        if carried and self._nearer(norm, self.residuals[carried[0]].call, or_as_near=True):
-            return Place("input", carried[0], skip_normed=True)
-        return place
+    def _with_later_add(self, norm: Norm, slot: NormSlot) -> NormSlot:
+        """Give a norm on a sum to the add that reads it if that add is at least as near as the one before."""
+        if slot.name != "stream":
+            return slot
+        readers = [AddIndex(index) for index, add in enumerate(self.adds) if self._is_on_skip(norm, add)]
+        if readers and self._is_nearer(norm, self.adds[readers[0]].call, or_as_near=True):
+            return NormSlot("input", readers[0], skip_normed=True)
+        return slot
 
-    def _outside(self, norm: Norm) -> Place:
-        reach = self.reach
-        before = reach.any.get(norm.input, 0) & self.reach.sums
-        if norm.output in self.trunk:
-            return Place("transition" if before else "embedding")
-        if not before:
-            later = any(reach.comes_from(residual.output, norm.output) for residual in self.residuals)
-            return Place("embedding" if later else "plain")
-        directly = reach.stream.get(norm.input, 0) & self.reach.sums
-        if not directly:
-            return Place("head")
-        end = reach.latest(directly)
-        # A level of a backbone that the next one reads too, and a later stack besides.
-        read = any(reach.comes_from(residual.output, norm.output) for residual in self.residuals)
-        return Place("transition" if read and end in self.trunk else "final", self.sums[end])
+    def _slot_outside(self, norm: Norm) -> NormSlot:
+        """The slot of a norm outside all branches."""
+        reachability = self.reachability
+        earlier = reachability.any.get(norm.input, 0) & reachability.sums
+        if norm.output in self._trunk:
+            return NormSlot("transition" if earlier else "embedding")
+        read_later = any(reachability.comes_from(add.output, norm.output) for add in self.adds)
+        if not earlier:
+            return NormSlot("embedding" if read_later else "plain")
+        on_stream = reachability.stream.get(norm.input, 0) & reachability.sums
+        if not on_stream:
+            return NormSlot("head")
+        end = reachability.latest(on_stream)
+        # A level of a backbone may be read by the next level and by a later stack.
+        return NormSlot("transition" if read_later and end in self._trunk else "final", self._add_of_sum[end])
 
-    def _ending(self, norm: Norm, place: Place, found: Sequence[Place]) -> Place:
-        """Tell the last block's own norm on the sum from a norm behind the stack, which look alike from the stream."""
-        if place.slot not in ("final", "transition"):
-            return place
-        on_sum = self.reach.plain.get(norm.input, 0) & self.reach.sums
-        behind = on_sum or self.reach.stream.get(norm.input, 0) & self.reach.sums
-        if not behind:
-            return Place(place.slot)
-        at = self.sums[self.reach.latest(behind)]
-        residual = self.residuals[at]
-        if not on_sum:  # another norm stands between
-            own = self._is_block(residual) and _within(self._path(norm.call), self._path(residual.call))
-            return Place("stream", at) if own else Place(place.slot)
-        before = self._before(residual)
-        likewise = [
-            other
-            for other, its in zip(self.norms, found, strict=True)
-            if (its.slot, its.residual) == ("stream", before)
+    def _with_stack_end(self, norm: Norm, slot: NormSlot, slots: Sequence[NormSlot]) -> NormSlot:
+        """Tell the stream norm of the last block from a norm after the stack."""
+        if slot.name not in ("final", "transition"):
+            return slot
+        on_sum = self.reachability.plain.get(norm.input, 0) & self.reachability.sums
+        end: Landmarks = on_sum or self.reachability.stream.get(norm.input, 0) & self.reachability.sums
+        if not end:
+            return NormSlot(slot.name)
+        index = self._add_of_sum[self.reachability.latest(end)]
+        in_block = is_inside(self._path(norm.call), self._path(self.adds[index].call))
+        if on_sum:
+            is_stream = self._ends_block(index, in_block, slots)
+        else:  # another norm is between the sum and this one
+            is_stream = in_block and self._adds_one_block(self.adds[index])
+        return NormSlot("stream", index) if is_stream else NormSlot(slot.name)
+
+    def _ends_block(self, index: AddIndex, in_block: bool, slots: Sequence[NormSlot]) -> bool:
+        """Whether a norm on the last sum of a stream belongs to the block of that sum.
+
+        Args:
+            index: The last add.
+            in_block: Whether the norm is in the module that adds.
+            slots: The slots of all norms.
+        """
+        add, previous = self.adds[index], self._add_before_block(self.adds[index])
+        siblings = [
+            norm for norm, slot in zip(self.norms, slots, strict=True) if (slot.name, slot.add) == ("stream", previous)
         ]
-        if self._is_block(residual):
-            own = _within(self._path(norm.call), self._path(residual.call))
-            # A norm beside the block is the block's if those of earlier blocks stand beside theirs too.
-            beside = before is not None and any(
-                not _within(self._path(other.call), self._path(self.residuals[before].call)) for other in likewise
+        if self._adds_one_block(add):
+            # A norm outside the module of its block is the block's if those of earlier blocks are outside theirs too.
+            return in_block or (
+                previous is not None
+                and any(not is_inside(self._path(norm.call), self._path(self.adds[previous].call)) for norm in siblings)
             )
-            stream = own or beside
-        elif before is not None:
-            stream = bool(likewise)
-        else:
-            # Parallel branches part from the same value, and one add may own the input norm of them all.
-            joined = [other for other, its in enumerate(self.residuals) if its.fork == residual.fork]
-            has = {its.slot for its in found if its.residual in joined}
-            path = self._path(residual.call)
-            own = len(joined) > 1 and path != "" and _within(self._path(norm.call), path)
-            stream = own or not {"input", "output"} & has
-        return Place("stream", at) if stream else Place(place.slot)
+        if previous is not None:
+            return bool(siblings)
+        # Parallel branches separate at the same value, and one add may own the input norm of them all.
+        parallel = [other for other, its in enumerate(self.adds) if its.fork == add.fork]
+        if len(parallel) > 1 and self._path(add.call) != "" and in_block:
+            return True
+        return not {"input", "output"} & {slot.name for slot in slots if slot.add in parallel}
 
-    def _before(self, residual: ResidualAdd) -> int | None:
-        """The last add before the block of this one, whose branches all part from the same value."""
+    def _add_before_block(self, add: ResidualAdd) -> AddIndex | None:
+        """The last add before the block of this one; the branches of a block separate at the same value."""
         while True:
-            previous = self.reach.stream.get(residual.skip, 0) & self.reach.sums
-            if not previous:
+            earlier = self.reachability.stream.get(add.skip, 0) & self.reachability.sums
+            if not earlier:
                 return None
-            at = self.sums[self.reach.latest(previous)]
-            if not self.reach.joins(residual, self.residuals[at]):
-                return at
-            residual = self.residuals[at]
+            index = self._add_of_sum[self.reachability.latest(earlier)]
+            if not self.reachability.joins(add, self.adds[index]):
+                return index
+            add = self.adds[index]
 
-    def _is_block(self, residual: ResidualAdd) -> bool:
-        """Whether the module that adds is one block of several, rather than one that holds a whole stack."""
-        own = self._path(residual.call)
-        paths = [self._path(other.call) for other in self.residuals]
-        if own == "" or any(other != own and _within(other, own) for other in paths):
+    def _adds_one_block(self, add: ResidualAdd) -> bool:
+        """Whether the module that adds is one block of several, rather than a whole stack."""
+        own = self._path(add.call)
+        paths = [self._path(other.call) for other in self.adds]
+        if own == "" or any(other != own and is_inside(other, own) for other in paths):
             return False
-        alike = any(other != own and pattern(other) == pattern(own) for other in paths)
-        return alike or sum(other.call == residual.call for other in self.residuals) == 1
+        has_siblings = any(other != own and pattern(other) == pattern(own) for other in paths)
+        return has_siblings or sum(other.call == add.call for other in self.adds) == 1
 
     def _follows_norm(self, norm: Norm) -> bool:
-        """Whether what a norm reads is another one's result, and not a mixture of that with what was made of it."""
-        reach = self.reach
+        """Whether the input of a norm is the output of another norm, not mixed with anything computed from it."""
+        reachability = self.reachability
         return any(
             other is not norm
-            and reach.comes_plainly(norm.input, other.output)
-            and not reach.mixed.get(norm.input, 0) & reach.bit[other.output]
+            and reachability.comes_plainly(norm.input, other.output)
+            and not reachability.mixed.get(norm.input, 0) & reachability.bit[other.output]
             for other in self.norms
         )
 
-    def _normed_again(self, norm: Norm, residual: ResidualAdd) -> bool:
-        """Whether the branch reads this norm through one of its own."""
+    def _is_normalized_again(self, norm: Norm, add: ResidualAdd) -> bool:
+        """Whether the branch reads this norm through another norm."""
         return any(
-            self._is_within(other, residual) and self.reach.comes_plainly(other.input, norm.output)
+            self.reachability.comes_from(add.branch, other.output)
+            and not self.reachability.comes_from(add.fork, other.output)
+            and self.reachability.comes_plainly(other.input, norm.output)
             for other in self.norms
             if other is not norm
         )
 
-    def _nearer(self, norm: Norm, call: int, or_as_near: bool = False) -> bool:
-        """Whether a norm is closer, in the tree of modules, to the add of ``call`` than to what made its input."""
+    def _is_nearer(self, norm: Norm, call: CallId, or_as_near: bool = False) -> bool:
+        """Whether a norm is closer, in the module tree, to the add of ``call`` than to what computed its input."""
         maker = self.graph.maker(self.graph.origin(norm.input))
         path = self._path(norm.call)
         source = self._path(maker.call) if maker is not None else ""
-        return _shared_depth(path, self._path(call)) + or_as_near > _shared_depth(path, source)
+        return shared_depth(path, self._path(call)) + or_as_near > shared_depth(path, source)
 
-    def _path(self, call: int) -> str:
-        return self.graph.tape.calls[call].path if call >= 0 else ""
-
-
-def _shared_depth(one: str, other: str) -> int:
-    depth = 0
-    for first, second in zip(one.split(".") if one else (), other.split("."), strict=False):
-        if first != second:
-            break
-        depth += 1
-    return depth
-
-
-def _within(path: str, module: str) -> bool:
-    return path == module or path.startswith(f"{module}.")
+    def _path(self, call: CallId) -> str:
+        return self.graph.tape.path(call)

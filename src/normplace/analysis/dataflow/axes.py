@@ -1,54 +1,49 @@
-"""Where the axes of a value go: through views, broadcasts and operators that work element by element."""
+"""Track the axes of a value through views, broadcasts and elementwise operators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from normplace.analysis.recording.ids import ValueId
 from normplace.analysis.recording.tape import Op
 
 Marks = tuple[int, ...]
-"""A set of marks for each axis, as bits."""
+"""Marks of each axis, as bits."""
 
 
-def argument(op: Op, at: int, default: Any = None, key: str = "") -> Any:
-    """A positional argument of an operator, or the keyword's."""
-    return op.args[at] if at < len(op.args) else op.kwargs.get(key, default)
-
-
-def moved(op: Op, value: int, marks: Marks, old: Sequence[int], new: Sequence[int]) -> Marks | None:
-    """The marks of the result of an operator that reads a value; None where its axes cannot be told.
+def move_marks(op: Op, value: ValueId, marks: Marks, old: Sequence[int], new: Sequence[int]) -> Marks | None:
+    """The marks of an operator's result; None if its axes cannot be determined.
 
     Args:
         op: An operator that moves axes or works element by element.
-        value: The operand.
-        marks: Those of its axes.
+        value: The operand that has the marks.
+        marks: The marks of its axes.
         old: Its shape.
-        new: The result's shape.
+        new: The shape of the result.
     """
-    move = MOVED.get(op.name)
+    move = AXIS_MOVES.get(op.name)
     if move is not None and op.inputs and op.inputs[0] == value:
         return move(op, marks, old, new)
     if op.name == "stack":
-        dim = argument(op, 1, 0, key="dim") % len(new)
+        dim = op.argument(1, 0, key="dim") % len(new)
         return (*marks[:dim], 0, *marks[dim:])
-    return _spread(marks, old, new)
+    return _broadcast(marks, old, new)
 
 
-def _spread(marks: Marks, old: Sequence[int], new: Sequence[int]) -> Marks | None:
-    """Axes aligned from the right, as broadcasting does; axes that only the result has are skipped."""
+def _broadcast(marks: Marks, old: Sequence[int], new: Sequence[int]) -> Marks | None:
+    """Align axes from the right, as broadcasting does; axes that only the result has get no mark."""
     if len(old) == len(new):
         return marks
-    made, queue = [0] * len(new), list(zip(marks, old, strict=True))
+    result, queue = [0] * len(new), list(zip(marks, old, strict=True))
     for dim in range(len(new) - 1, -1, -1):
         if queue and (queue[-1][1] in (new[dim], 1) or len(queue) == dim + 1):
-            made[dim] = queue.pop()[0]
-    return None if any(mark for mark, size in queue if size > 1) else tuple(made)
+            result[dim] = queue.pop()[0]
+    return None if any(mark for mark, size in queue if size > 1) else tuple(result)
 
 
 def _reshaped(op: Op, marks: Marks, old: Sequence[int], new: Sequence[int]) -> Marks:
-    """Axes that are merged or split share their marks."""
-    made = [0] * len(new)
+    """Merged or split axes share their marks."""
+    result = [0] * len(new)
     i = j = 0
     while i < len(old) and j < len(new):
         left, right, first, start = old[i], new[j], i, j
@@ -65,29 +60,29 @@ def _reshaped(op: Op, marks: Marks, old: Sequence[int], new: Sequence[int]) -> M
         for dim in range(first, i + 1):
             mark |= marks[dim] if old[dim] > 1 else 0
         for dim in range(start, j + 1):
-            made[dim] = mark if new[dim] > 1 or j == start else 0
+            result[dim] = mark if new[dim] > 1 or j == start else 0
         i, j = i + 1, j + 1
-    return tuple(made)
+    return tuple(result)
 
 
 def _transposed(op: Op, marks: Marks, old: Sequence[int], new: Sequence[int]) -> Marks:
-    first, second = (argument(op, at, at - 1) for at in (1, 2)) if op.name == "transpose" else (0, -1)
-    made = list(marks)
-    made[first], made[second] = made[second], made[first]
-    return tuple(made)
+    first, second = (op.argument(index, index - 1) for index in (1, 2)) if op.name == "transpose" else (0, -1)
+    result = list(marks)
+    result[first], result[second] = result[second], result[first]
+    return tuple(result)
 
 
 def _permuted(op: Op, marks: Marks, old: Sequence[int], new: Sequence[int]) -> Marks:
-    return tuple(marks[dim] for dim in argument(op, 1))
+    return tuple(marks[dim] for dim in op.argument(1))
 
 
 def _unsqueezed(op: Op, marks: Marks, old: Sequence[int], new: Sequence[int]) -> Marks:
-    dim = argument(op, 1) % len(new)
+    dim = op.argument(1) % len(new)
     return (*marks[:dim], 0, *marks[dim:])
 
 
 def _selected(op: Op, marks: Marks, old: Sequence[int], new: Sequence[int]) -> Marks:
-    dim = argument(op, 1, 0) % len(old)
+    dim = op.argument(1, 0) % len(old)
     return (*marks[:dim], *marks[dim + 1 :])
 
 
@@ -99,8 +94,8 @@ def _as_real(op: Op, marks: Marks, old: Sequence[int], new: Sequence[int]) -> Ma
     return (*marks, 0)
 
 
-Move = Callable[[Op, Marks, Sequence[int], Sequence[int]], Any]
-MOVED: dict[str, Move] = {
+AxisMove = Callable[[Op, Marks, Sequence[int], Sequence[int]], Marks]
+AXIS_MOVES: dict[str, AxisMove] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze"), _reshaped),
     **dict.fromkeys(("transpose", "t"), _transposed),
     "permute": _permuted,
@@ -115,12 +110,12 @@ COPIES, FEATURES = 1, 2
 REPEATS = frozenset({"expand", "repeat", "stack", "cat", "add", "mul"})
 
 
-def repeated(op: Op, old: Sequence[int], new: Sequence[int]) -> Marks:
-    """Which axes of a result count copies of its one operand of features; the last is the axis of features."""
+def repeat_marks(op: Op, old: Sequence[int], new: Sequence[int]) -> Marks:
+    """The marks of a result that repeats its one operand; the last axis is that of the features."""
     if op.name in ("stack", "cat"):
-        dim = argument(op, 1, 0, key="dim") % len(new)
+        dim = op.argument(1, 0, key="dim") % len(new)
         same = len(op.inputs) > 1 and len(set(op.inputs)) == 1
-        copied = [same and at == dim for at in range(len(new))]
-        return (*(COPIES * axis for axis in copied[:-1]), FEATURES)
+        copied = [same and axis == dim for axis in range(len(new))]
+        return (*(COPIES * is_copied for is_copied in copied[:-1]), FEATURES)
     before = (*[1] * (len(new) - len(old)), *old)
     return (*(COPIES * (size > start) for start, size in zip(before[:-1], new[:-1], strict=True)), FEATURES)

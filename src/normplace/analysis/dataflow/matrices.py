@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 from normplace.analysis.dataflow.graph import Graph
 from normplace.analysis.dataflow.operators import MOVES
+from normplace.analysis.recording.ids import ValueId
 from normplace.analysis.recording.tape import Tape
 
 SCALE_KEEPING = MOVES | {"mul", "div", "add", "sub"}
-"""Operators of one tensor of features that pass the scale of a matrix on, apart from what a bias adds to it."""
+"""Operators on one set of features after which the scale of a matrix still scales the result, apart from a bias."""
 
 
-def matrices_before(graph: Graph, value: int) -> Iterator[int]:
-    """The matrices that a value is a product with, with nothing but moves, biases and factors between."""
+def matrices_before(graph: Graph, value: ValueId) -> Iterator[ValueId]:
+    """The matrices of the product that computes a value, with only moves, biases and factors after it."""
     while (node := graph.maker(value)) is not None:
         if graph.is_barrier(node):
             for factor in node.inputs:
@@ -21,13 +22,13 @@ def matrices_before(graph: Graph, value: int) -> Iterator[int]:
                 if graph.values[origin].origin == "parameter" and len(graph.values[origin].shape) > 1:
                     yield origin
             return
-        before = graph.data_inputs(node)
-        if len(before) != 1 or node.name not in SCALE_KEEPING:
+        features = graph.data_inputs(node)
+        if len(features) != 1 or node.name not in SCALE_KEEPING:
             return
-        value = before[0]
+        value = features[0]
 
 
-def parameter_positions(tape: Tape) -> dict[int, int]:
-    """The position of each parameter among ``model.parameters()``, by its number on the tape."""
-    learned = (number for number, value in enumerate(tape.values) if value.origin == "parameter")
-    return {number: position for position, number in enumerate(learned)}
+def parameter_positions(tape: Tape) -> dict[ValueId, int]:
+    """The position in ``model.parameters()`` of each parameter on the tape."""
+    parameters = (ValueId(index) for index, value in enumerate(tape.values) if value.origin == "parameter")
+    return {value: position for position, value in enumerate(parameters)}

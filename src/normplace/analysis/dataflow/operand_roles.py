@@ -19,9 +19,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from normplace.analysis.dataflow.axes import Marks, moved
-from normplace.analysis.dataflow.graph import Graph, Node, argument
+from normplace.analysis.dataflow.axes import Marks, move_marks
+from normplace.analysis.dataflow.graph import Graph, Node, node_argument
 from normplace.analysis.dataflow.operators import PRODUCTS, REDUCTIONS
+from normplace.analysis.recording.ids import NodeId, ValueId
 
 ROWS, FEATURES = 1, 2
 PICKS = {"topk": 2, "sort": 1, "argsort": 1, "argmax": 1}  # and where their axis is among the arguments
@@ -41,14 +42,14 @@ class _State:
         scored: Whether the first of those was with a product of features with features.
     """
 
-    value: int
+    value: ValueId
     marks: Marks
     summed: int = 0
     products: int = 0
     scored: bool = False
 
 
-def operand_role(graph: Graph, value: int, axis: int = -1) -> str:
+def operand_role(graph: Graph, value: ValueId, axis: int = -1) -> str:
     """What a value with features along ``axis`` is to the attention that reads it: q, k or v; empty where nothing.
 
     A value that is an operand in several ways, as the keys of the delta rule are, is named by what only that operand
@@ -83,7 +84,7 @@ def _ends(graph: Graph, start: _State) -> list[_State]:
     return [end for end in ends if end.products]
 
 
-def _after(graph: Graph, at: int, state: _State) -> list[_State]:
+def _after(graph: Graph, at: NodeId, state: _State) -> list[_State]:
     """The states that a node makes of one of its operands; none where it ends the walk."""
     node = graph.nodes[at]
     if node.name in PRODUCTS and not graph.is_barrier(node):
@@ -96,14 +97,14 @@ def _after(graph: Graph, at: int, state: _State) -> list[_State]:
         return _picked(node, state)
     if node.name in REDUCTIONS or node.name == "logsumexp":
         return _through_reduction(graph, node, state)
-    if node.name in RUNNING_SUMS and isinstance(dim := argument(node, 1), int):
+    if node.name in RUNNING_SUMS and isinstance(dim := node_argument(node, 1), int):
         state = replace(state, summed=state.summed | state.marks[dim])
     found = []
     for output in node.outputs:
         if not graph.is_features(output):
             continue
         old, new = graph.values[state.value].shape, graph.values[output].shape
-        marks = state.marks if node.op is None else moved(node.op, state.value, state.marks, old, new)
+        marks = state.marks if node.op is None else move_marks(node.op, state.value, state.marks, old, new)
         if node.name in ("select", "unbind") and marks is not None and ROWS in state.marks and ROWS not in marks:
             continue  # one row at a time, as in a recurrence: which rows follow is not known
         if marks is not None:
@@ -141,7 +142,7 @@ def _through_product(graph: Graph, node: Node, state: _State) -> list[_State]:
 def _through_reduction(graph: Graph, node: Node, state: _State) -> list[_State]:
     """A reduction sums over its axes, which is a product's sum where features were multiplied before it."""
     rank, shape = len(state.marks), graph.values[node.outputs[0]].shape
-    dims = argument(node, 2 if node.name in ("linalg_vector_norm", "norm") else 1, key="dim")
+    dims = node_argument(node, 2 if node.name in ("linalg_vector_norm", "norm") else 1, key="dim")
     dims = (dims,) if isinstance(dims, int) and not isinstance(dims, bool) else dims
     over = {dim % rank for dim in dims} if isinstance(dims, tuple) and dims else set(range(rank))
     marks = [0 if dim in over else mark for dim, mark in enumerate(state.marks)]
@@ -158,13 +159,13 @@ def _through_reduction(graph: Graph, node: Node, state: _State) -> list[_State]:
 
 def _picked(node: Node, state: _State) -> list[_State]:
     """Where the largest scores along an axis are picked, as by an indexer, that axis is used up."""
-    dim = argument(node, PICKS[node.name], -1, key="dim")
+    dim = node_argument(node, PICKS[node.name], -1, key="dim")
     if not isinstance(dim, int):
         return []
     return [replace(state, value=node.outputs[0], marks=(), summed=state.summed | state.marks[dim])]
 
 
-def _is_outer(graph: Graph, value: int) -> bool:
+def _is_outer(graph: Graph, value: ValueId) -> bool:
     """Whether a value is a product in which two sets of features were spread over each other's axes."""
     node, size = graph.maker(value), math.prod(graph.values[value].shape)
     while node is not None and node.name == "mul":

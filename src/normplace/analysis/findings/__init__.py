@@ -1,44 +1,44 @@
-"""What an audit warns of: each rule is a function from the evidence to findings."""
+"""Findings of an audit: each rule is a function from an analysis to findings, listed in the ``RULES`` of its file."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
+from normplace.analysis.analysis import Analysis
 from normplace.analysis.findings import depth, initialization, numerics, order
-from normplace.analysis.findings.evidence import Evidence
+from normplace.analysis.findings.extrapolation import extrapolation
 from normplace.analysis.results import SEVERITIES, Finding, pattern
 
-RULES = (
-    order.consecutive,
-    order.undone,
-    order.unused,
-    order.erased_scale,
-    order.skip_after_norm,
-    depth.missing_final,
-    depth.mixed,
-    initialization.small_matrix,
-    numerics.eps_vanishes,
-    numerics.eps_rules,
-    numerics.low_precision,
-    numerics.overflow,
-    numerics.extrapolation,
+RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
+    *order.RULES,
+    *depth.RULES,
+    *initialization.RULES,
+    *numerics.RULES,
 )
 
-__all__ = ["RULES", "Evidence", "find"]
+__all__ = ["RULES", "find"]
 
 
-def find(evidence: Evidence) -> tuple[Finding, ...]:
-    """What every rule finds, worst first, and once for norms that differ only in the numbers of their names."""
+def find(analysis: Analysis, certified_inputs: tuple[Any, ...] | None = None) -> tuple[Finding, ...]:
+    """The findings of all rules, worst first; findings on norms whose names differ only in numbers are merged.
+
+    Args:
+        analysis: The analysis.
+        certified_inputs: Inputs for the certificate; None to leave it out.
+    """
+    findings = [finding for rule in RULES for finding in rule(analysis)]
+    if certified_inputs is not None:
+        findings += extrapolation(analysis.model, certified_inputs)
     groups: dict[tuple[str, ...], list[Finding]] = {}
-    for rule in RULES:
-        for finding in rule(evidence):
-            key = (finding.rule, finding.severity, *map(pattern, finding.where))
-            groups.setdefault(key, []).append(finding)
-    found = [_merged(group) for group in groups.values()]
-    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+    for finding in findings:
+        key = (finding.rule, finding.severity, *map(pattern, finding.where))
+        groups.setdefault(key, []).append(finding)
+    return tuple(sorted(map(_merge, groups.values()), key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
-def _merged(group: list[Finding]) -> Finding:
+def _merge(group: list[Finding]) -> Finding:
     first, *others = group
     if not others:
         return first

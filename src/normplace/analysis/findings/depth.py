@@ -5,34 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from normplace.analysis.blocks.naming import placement_name, same_slots
-from normplace.analysis.findings.evidence import Evidence, listed
-from normplace.analysis.results import Finding, ResidualBlock, pattern
+from normplace.analysis.analysis import Analysis
+from normplace.analysis.blocks.naming import same_slots
+from normplace.analysis.results import Finding, ResidualBlock, listed, pattern
 
 
-def missing_final(evidence: Evidence) -> Iterator[Finding]:
+def missing_final(analysis: Analysis) -> Iterator[Finding]:
     """A stream that no norm reads after its last add, though its blocks never normalize it."""
-    assembly = evidence.assembly
-    reach, residuals = assembly.reach, assembly.residuals
-    for stream in sorted({block.stream for block in evidence.blocks}):
-        blocks = [block for block in evidence.blocks if block.stream == stream]
-        if len(blocks) < 2 or not all(arm.spec.input or arm.spec.output for arm in blocks[-1].branches):
+    reachability, adds = analysis.reachability, analysis.adds
+    for stream in sorted({block.stream for block in analysis.blocks}):
+        members = {index for index, block in enumerate(analysis.blocks) if block.stream == stream}
+        blocks = [block for block in analysis.blocks if block.stream == stream]
+        last_branches = [branch.spec for branch in blocks[-1].branches]
+        if len(blocks) < 2 or not all(spec.input or spec.output for spec in last_branches):
             continue
-        steps = zip(residuals, evidence.block_of, strict=True)
-        last = [residual for residual, at in steps if evidence.blocks[at].stream == stream][-1]
-        read = any(reach.stream.get(norm.input, 0) & reach.bit[last.output] for norm in assembly.norms)
-        goes_on = any(reach.comes_from(residual.branch, last.output) for residual in residuals)
-        goes_on |= any(reach.comes_from(residual.skip, last.output) for residual in residuals)
-        if (
-            read
-            or goes_on
-            or last.output not in assembly.graph.used
-            or any(arm.spec.stream for arm in blocks[-1].branches)
-        ):
+        last = [add for add, block in zip(adds, analysis.block_of, strict=True) if block in members][-1].output
+        is_normalized = any(
+            reachability.stream.get(norm.input, 0) & reachability.bit[last] for norm in analysis.norms
+        ) or any(spec.stream for spec in last_branches)
+        is_continued = any(reachability.comes_from(value, last) for add in adds for value in (add.branch, add.skip))
+        if is_normalized or is_continued or last not in analysis.graph.used:
             continue
-        members = {at for at, block in enumerate(evidence.blocks) if block.stream == stream}
-        if not any(site.block in members and site.kind in ("layer", "rms") for site in evidence.sites):
-            continue  # convolutional stacks with norms over the batch end without one by custom
+        if not any(site.block in members and site.kind in ("layer", "rms") for site in analysis.sites):
+            continue  # convolutional stacks with norms over the batch usually end without one
         yield Finding(
             "missing final norm",
             "warning",
@@ -44,13 +39,12 @@ def missing_final(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def mixed(evidence: Evidence) -> Iterator[Finding]:
+def mixed(analysis: Analysis) -> Iterator[Finding]:
     """Blocks of one kind that hold their norms in different slots."""
-    twins = evidence.assembly.twins(evidence.block_of)
-    if placement_name(evidence.blocks, normed=True, twins=twins) is not None:
+    if analysis.placement is not None:
         return
     groups: dict[tuple[int, str, str], list[ResidualBlock]] = {}
-    for block in evidence.blocks:
+    for block in analysis.blocks:
         module = pattern(block.branches[0].module or block.module)
         groups.setdefault((block.stream, block.kind, module), []).append(block)
     for (_, kind, _), blocks in groups.items():
@@ -74,3 +68,6 @@ def _same(one: ResidualBlock, other: ResidualBlock) -> bool:
     return len(one.branches) == len(other.branches) and all(
         same_slots(first.spec, second.spec) for first, second in zip(one.branches, other.branches, strict=True)
     )
+
+
+RULES = (missing_final, mixed)

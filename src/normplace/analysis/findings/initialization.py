@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
+from normplace.analysis.analysis import Analysis
 from normplace.analysis.dataflow.matrices import matrices_before, parameter_positions
-from normplace.analysis.findings.evidence import Evidence
 from normplace.analysis.results import Finding
 
 SMALL = 0.25
@@ -19,12 +19,12 @@ RATE = 1e-3
 """The learning rate of the example in the finding."""
 
 
-def small_matrix(evidence: Evidence) -> Iterator[Finding]:
+def small_matrix(analysis: Analysis) -> Iterator[Finding]:
     """A matrix that a norm makes scale-invariant, and that is so small that an optimizer step turns it far."""
-    graph = evidence.assembly.graph
+    graph = analysis.graph
     position = parameter_positions(graph.tape)
-    named = list(evidence.model.named_parameters())
-    for norm, site in evidence.pairs():
+    named = list(analysis.model.named_parameters())
+    for norm, site in zip(analysis.norms, analysis.sites, strict=True):
         if not norm.erases_scale or site.slot.partition(".")[0] not in INSIDE:
             continue
         for value in matrices_before(graph, norm.input):
@@ -56,3 +56,6 @@ def xavier_std(matrix: torch.Tensor) -> float:
     """The standard deviation of Xavier's initialization for a weight of this shape."""
     fan_in, fan_out = torch.nn.init._calculate_fan_in_and_fan_out(matrix)
     return math.sqrt(2 / (fan_in + fan_out))
+
+
+RULES = (small_matrix,)

@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
-from normplace.analysis.findings.evidence import Evidence, listed
-from normplace.analysis.results import Finding
+from normplace.analysis.analysis import Analysis
+from normplace.analysis.results import Finding, listed
 from normplace.analysis.scale_survival.law import law
-from normplace.errors import UsageError
 
 LARGEST_HALF = 65504.0
 HEADROOM = 8.0
@@ -19,9 +17,9 @@ LEAK = 0.5
 LOW = ("float16", "bfloat16")
 
 
-def eps_vanishes(evidence: Evidence) -> Iterator[Finding]:
+def eps_vanishes(analysis: Analysis) -> Iterator[Finding]:
     """An eps that the dtype it is added in rounds to zero."""
-    for norm, site in evidence.pairs():
+    for norm, site in zip(analysis.norms, analysis.sites, strict=True):
         if norm.eps is None or norm.eps <= 0 or norm.eps_dtype is None:
             continue
         if torch.tensor(norm.eps, dtype=norm.eps_dtype).item() == 0:
@@ -39,9 +37,9 @@ def _named(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def eps_rules(evidence: Evidence) -> Iterator[Finding]:
+def eps_rules(analysis: Analysis) -> Iterator[Finding]:
     """An eps as large as the variance it should only guard."""
-    for site in evidence.sites:
+    for site in analysis.sites:
         if site.eps is None or site.variance is None or site.kind == "l2" or site.variance[1] <= 0:
             continue
         share = law(1.0, site.variance[1], site.eps)
@@ -56,11 +54,11 @@ def eps_rules(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def low_precision(evidence: Evidence) -> Iterator[Finding]:
+def low_precision(analysis: Analysis) -> Iterator[Finding]:
     """Means of squares taken in half precision."""
-    names = [site.name for site in evidence.sites if site.precision in LOW and site.kind != "squash"]
+    names = [site.name for site in analysis.sites if site.precision in LOW and site.kind != "squash"]
     if names:
-        kinds = sorted({site.precision for site in evidence.sites if site.name in names})
+        kinds = sorted({site.precision for site in analysis.sites if site.name in names})
         yield Finding(
             "low-precision statistics",
             "warning",
@@ -71,18 +69,18 @@ def low_precision(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def overflow(evidence: Evidence) -> Iterator[Finding]:
+def overflow(analysis: Analysis) -> Iterator[Finding]:
     """A stream that leaves, or comes near, what half precision holds."""
-    for block in evidence.blocks:
-        for arm in block.branches:
-            peak = arm.peak
+    for block in analysis.blocks:
+        for branch in block.branches:
+            peak = branch.peak
             if peak is None:
                 continue
             if not math.isfinite(peak):
                 severity, seen = "error", f"the sum in {block.module or 'the model'} is not finite on these inputs"
-            elif arm.dtype == "float16" and peak > LARGEST_HALF / HEADROOM:
+            elif branch.dtype == "float16" and peak > LARGEST_HALF / HEADROOM:
                 severity, seen = "warning", f"the stream reaches {peak:.3g} in float16 in {block.module or 'the model'}"
-            elif arm.dtype != "float16" and peak > LARGEST_HALF:
+            elif branch.dtype != "float16" and peak > LARGEST_HALF:
                 severity, seen = "note", f"the stream reaches {peak:.3g} in {block.module or 'the model'}"
             else:
                 continue
@@ -97,22 +95,4 @@ def overflow(evidence: Evidence) -> Iterator[Finding]:
             return
 
 
-def extrapolation(evidence: Evidence) -> Iterator[Finding]:
-    """Whether the output can grow without bound away from the data, by the kernel's certificate."""
-    given = evidence.certified_inputs
-    if given is None:
-        return
-    if len(given) != 1 or not isinstance(given[0], Tensor) or given[0].ndim != 2 or not given[0].is_floating_point():
-        raise UsageError("certify needs a model of one floating input of rows and features: leave it off for this one.")
-    from normplace.ntk import certificate
-
-    verdict = certificate(evidence.model, given[0])
-    if verdict.verdict == "unbounded":
-        yield Finding(
-            "unbounded extrapolation",
-            "warning",
-            (),
-            f"along rays from the data the output grows as distance^{verdict.output_exponent:.2g}: {verdict.reason}",
-            "Far from its data the network answers with arbitrarily large numbers.",
-            "Put one norm over features into the network (arXiv 2505.14512).",
-        )
+RULES = (eps_vanishes, eps_rules, low_precision, overflow)

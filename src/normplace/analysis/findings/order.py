@@ -7,23 +7,23 @@ from collections.abc import Iterator, Set
 
 from torch import nn
 
-from normplace.analysis.blocks.slots import Place
+from normplace.analysis.analysis import Analysis
 from normplace.analysis.dataflow.graph import Graph, Node, constant
 from normplace.analysis.dataflow.operators import BIASED_PRODUCTS, KEEPS, MOVES, PRODUCTS, SPLITS
-from normplace.analysis.findings.evidence import Evidence, listed
 from normplace.analysis.norms.find import Norm
-from normplace.analysis.results import Finding, Site
+from normplace.analysis.recording.ids import ValueId
+from normplace.analysis.results import Finding, Site, listed
 
 PASSING = KEEPS | SPLITS
 PLAIN_PRODUCTS = PRODUCTS - BIASED_PRODUCTS
 KNOWN_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm)
 
 
-def consecutive(evidence: Evidence) -> Iterator[Finding]:
+def consecutive(analysis: Analysis) -> Iterator[Finding]:
     """Two norms with nothing between them."""
-    graph = evidence.assembly.graph
-    by_output = {norm.output: (norm, site) for norm, site in evidence.pairs()}
-    for norm, site in evidence.pairs():
+    graph = analysis.graph
+    by_output = {norm.output: (norm, site) for norm, site in zip(analysis.norms, analysis.sites, strict=True)}
+    for norm, site in zip(analysis.norms, analysis.sites, strict=True):
         source = next((by_output[value] for value in _before_scaling(graph, norm.input) if value in by_output), None)
         if source is None or source[0] is norm:
             continue
@@ -42,11 +42,11 @@ def consecutive(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def undone(evidence: Evidence) -> Iterator[Finding]:
+def undone(analysis: Analysis) -> Iterator[Finding]:
     """A norm each of whose readers is a plain product that is normalized again."""
-    graph = evidence.assembly.graph
-    starts = {norm.input: (norm, site) for norm, site in evidence.pairs()}
-    for norm, site in evidence.pairs():
+    graph = analysis.graph
+    starts = {norm.input: (norm, site) for norm, site in zip(analysis.norms, analysis.sites, strict=True)}
+    for norm, site in zip(analysis.norms, analysis.sites, strict=True):
         if norm.kind not in ("rms", "l2"):
             continue
         after = _normalized_again(graph, norm, starts)
@@ -63,11 +63,11 @@ def undone(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def unused(evidence: Evidence) -> Iterator[Finding]:
+def unused(analysis: Analysis) -> Iterator[Finding]:
     """A norm that is computed and dropped, and norm modules that are never called."""
-    graph = evidence.assembly.graph
+    graph = analysis.graph
     calls = graph.tape.calls
-    for norm, site in evidence.pairs():
+    for norm, site in zip(analysis.norms, analysis.sites, strict=True):
         # A gradient taken inside the model reads a norm's statistics instead of its result.
         if graph.used.intersection((norm.output, *graph.nodes[norm.core].outputs)):
             continue
@@ -86,7 +86,7 @@ def unused(evidence: Evidence) -> Iterator[Finding]:
     called = {call.path for call in calls}
     idle = [
         name
-        for name, module in evidence.model.named_modules()
+        for name, module in analysis.model.named_modules()
         if isinstance(module, KNOWN_NORMS) and name not in called
     ]
     if idle:
@@ -100,10 +100,10 @@ def unused(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def erased_scale(evidence: Evidence) -> Iterator[Finding]:
+def erased_scale(analysis: Analysis) -> Iterator[Finding]:
     """A factor per row, or for all, that a norm divides out at once."""
-    graph = evidence.assembly.graph
-    for norm, site in evidence.pairs():
+    graph = analysis.graph
+    for norm, site in zip(analysis.norms, analysis.sites, strict=True):
         product = graph.origin(norm.input, KEEPS)
         node = graph.maker(product)
         if not norm.erases_scale or node is None or node.name not in ("mul", "div"):
@@ -121,18 +121,14 @@ def erased_scale(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _is_projected(evidence: Evidence, place: Place) -> bool:
-    """Whether the skip passes a linear map, which is read from the normalized stream by custom."""
-    return place.residual is not None and evidence.assembly.residuals[place.residual].projected
-
-
-def skip_after_norm(evidence: Evidence) -> Iterator[Finding]:
+def skip_after_norm(analysis: Analysis) -> Iterator[Finding]:
     """Skips that start behind the norm of their own branch."""
     names = [
         site.name
-        for site, place in zip(evidence.sites, evidence.assembly.places, strict=True)
-        if place.skip_normed and not _is_projected(evidence, place)
-    ]  # fmt: skip
+        for site, slot in zip(analysis.sites, analysis.slots, strict=True)
+        # A projected skip usually reads the normalized stream.
+        if slot.skip_normed and not (slot.add is not None and analysis.adds[slot.add].projected)
+    ]
     if names:
         yield Finding(
             "residual after norm",
@@ -150,7 +146,7 @@ def _is_scaling(node: Node) -> bool:
     return node.name in MOVES or (node.name in ("mul", "div") and constant(node) is not None)
 
 
-def _before_scaling(graph: Graph, value: int) -> Iterator[int]:
+def _before_scaling(graph: Graph, value: ValueId) -> Iterator[ValueId]:
     """The value and what it was before moves and constant factors."""
     while True:
         yield value
@@ -160,7 +156,7 @@ def _before_scaling(graph: Graph, value: int) -> Iterator[int]:
         value = held[0]
 
 
-def _only_read_by(graph: Graph, value: int, norm: Norm, through: Set[str] | None = None) -> bool:
+def _only_read_by(graph: Graph, value: ValueId, norm: Norm, through: Set[str] | None = None) -> bool:
     """Whether a value goes nowhere but into a norm, through some operators or, by default, through scalings."""
     queue, seen = [value], set()
     while queue:
@@ -178,7 +174,7 @@ def _only_read_by(graph: Graph, value: int, norm: Norm, through: Set[str] | None
     return True
 
 
-def _normalized_again(graph: Graph, norm: Norm, starts: dict[int, tuple[Norm, Site]]) -> list[Site]:
+def _normalized_again(graph: Graph, norm: Norm, starts: dict[ValueId, tuple[Norm, Site]]) -> list[Site]:
     """The norms behind plain products at which every way out of a norm ends; empty if one does not."""
     ends: dict[str, Site] = {}
     queue, seen = [(norm.output, False)], set()
@@ -222,3 +218,6 @@ def _factor(graph: Graph, node: Node) -> str | None:
         if graph.is_features(factor) and (not shape or shape[-1] == 1) and floating:
             return "a factor per row"
     return None
+
+
+RULES = (consecutive, undone, unused, erased_scale, skip_after_norm)

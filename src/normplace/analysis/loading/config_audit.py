@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from normplace._shared.resources import available_memory, in_words
 from normplace.analysis.api import audit
 from normplace.analysis.loading.models import SAMPLES, Build, build_model, hf_inputs, quiet, read_config
+from normplace.analysis.recording.passes import ForwardError
 from normplace.analysis.results import Audit
 from normplace.errors import UsageError
 
@@ -101,7 +102,7 @@ def _try(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Audit | None, 
             with quiet():
                 return audit(model, **variant), ""
         except UsageError as error:
-            problems.append(str(error).rpartition(": ")[0])  # without the remedy
+            problems.append(error.reason if isinstance(error, ForwardError) else str(error))
     return None, problems[0]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from normplace._shared.fields import quoted
 from normplace._shared.references import load_reference
-from normplace.analysis.recording.recorder import said_by
+from normplace.analysis.recording.passes import first_line
 from normplace.errors import UsageError
 
 LENGTH = 16
@@ -49,7 +49,7 @@ def from_factory(reference: str) -> Loaded:
     try:
         made = factory()
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{reference} failed ({said_by(error)}): call it by itself to see where.") from error
+        raise UsageError(f"{reference} failed ({first_line(error)}): call it by itself to see where.") from error
     model, *rest = made if isinstance(made, tuple | list) else (made,)
     if not isinstance(model, nn.Module):
         raise UsageError(
@@ -93,7 +93,7 @@ def read_config(path: Path) -> tuple[Any, Build]:
         file = path / "config.json" if path.is_dir() else path
         there = file.is_file()
     except (OSError, ValueError) as error:
-        raise UsageError(f"{quoted(str(path))} cannot be read ({said_by(error)}): check the path.") from error
+        raise UsageError(f"{quoted(str(path))} cannot be read ({first_line(error)}): check the path.") from error
     if not there:
         raise UsageError(f"there is no configuration at {path}: give a config.json, or a folder that holds one.")
     with quiet():
@@ -101,7 +101,7 @@ def read_config(path: Path) -> tuple[Any, Build]:
             config = transformers.AutoConfig.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # each configuration class has checks of its own, and fails in its own way
             raise UsageError(
-                f"{file} is not a configuration that transformers knows ({said_by(error)}): check its fields."
+                f"{file} is not a configuration that transformers knows ({first_line(error)}): check its fields."
             ) from error
     _check_sizes(file, config.to_dict())
     config._experts_implementation = "batched_mm"  # the one that does not ask for the router's values
@@ -123,7 +123,7 @@ def build_model(path: Path, config: Any, build: Build) -> nn.Module:
             return build(config)
     except Exception as error:  # whatever an ill-typed field leads to
         raise UsageError(
-            f"transformers cannot build the model of {path} ({said_by(error)}): check the fields of the configuration."
+            f"transformers cannot build the model of {path} ({first_line(error)}): check its fields."
         ) from error
 
 
@@ -172,7 +172,7 @@ def hf_inputs(model: nn.Module, config: Any) -> dict[str, Tensor]:
         if isinstance(error, UsageError):
             raise
         raise UsageError(
-            f"the configuration of {type(model).__name__} has no valid size of its inputs ({said_by(error)}): check it."
+            f"the configuration of {type(model).__name__} has no valid input size ({first_line(error)}): check it."
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""Norms, known by what they do: a value divided by a statistic of itself.
+"""Find norms by what they do: divide a value by a statistic of itself.
 
 PyTorch's norm operators are known by name; :mod:`normplace.analysis.norms.statistics` recognizes other norms by their
-arithmetic. Class names play no part.
+arithmetic. Class names play no role.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from normplace.analysis.dataflow.graph import Graph, Node, argument, constant
+from normplace.analysis.dataflow.graph import Graph, Node, constant, node_argument
 from normplace.analysis.dataflow.operators import KEEPS, NORMS, SQUASHERS
-from normplace.analysis.norms.statistics import Division, divided_by, is_root
+from normplace.analysis.norms.statistics import Division, find_division, is_root
+from normplace.analysis.recording.ids import CallId, NodeId, ValueId
 
 SQUASH = "squash"
 
@@ -23,25 +24,25 @@ class Norm:
 
     Attributes:
         kind: ``layer``, ``rms``, ``l2``, ``batch``, ``group``, ``instance``, ``graph``, or ``squash`` for an
-            elementwise stand-in.
+            elementwise replacement of a norm.
         input: The value it normalizes.
-        output: What it returns, gain and shift included.
-        nodes: The nodes that make it up.
+        output: Its result, gain and shift included.
+        nodes: The nodes it consists of.
         core: The node that divides.
         call: The module call that divides.
-        eps: What it adds under, or to, its root; None where it has none.
-        eps_dtype: The dtype in which it is added.
-        precision: The dtype its statistics are taken in.
-        variance: The smallest and largest squared statistic seen, eps excluded.
+        eps: The number it adds under, or to, its root; None if it has no eps.
+        eps_dtype: The dtype in which eps is added.
+        precision: The dtype of its statistics.
+        variance: The smallest and largest squared statistic in the pass, without eps.
         affine: Whether it has a gain.
     """
 
     kind: str
-    input: int
-    output: int
-    nodes: frozenset[int]
-    core: int
-    call: int
+    input: ValueId
+    output: ValueId
+    nodes: frozenset[NodeId]
+    core: NodeId
+    call: CallId
     eps: float | None = None
     eps_dtype: torch.dtype | None = None
     precision: torch.dtype = torch.float32
@@ -50,42 +51,42 @@ class Norm:
 
     @property
     def erases_scale(self) -> bool:
-        """Whether a positive factor of each row is divided out, which norms over rows keep."""
+        """Whether it divides out a positive factor of each row, which norms over rows keep."""
         return self.kind in ("layer", "rms", "l2")
 
 
 def find_norms(graph: Graph) -> list[Norm]:
     """Every norm of the graph in the order of the pass."""
-    found: dict[int, Norm] = {}
-    for at, node in enumerate(graph.nodes):
+    norms: dict[NodeId, Norm] = {}
+    for index, node in enumerate(graph.nodes):
         norm = None
         if node.name in NORMS:
-            norm = _operator(graph, at, node)
+            norm = _operator(graph, NodeId(index), node)
         elif is_root(node):
-            division = divided_by(graph, at)
+            division = find_division(graph, NodeId(index))
             norm = None if division is None else _written_out(graph, division)
         elif node.name in SQUASHERS:
-            norm = _squasher(graph, at, node)
-        if norm is not None and norm.core not in found:
-            found[norm.core] = _with_gain(graph, norm)
-    return [found[core] for core in sorted(found)]
+            norm = _squasher(graph, NodeId(index), node)
+        if norm is not None and norm.core not in norms:
+            norms[norm.core] = _with_gain(graph, norm)
+    return [norms[core] for core in sorted(norms)]
 
 
-def _operator(graph: Graph, at: int, node: Node) -> Norm | None:
-    """The norm that one of PyTorch's operators computes; None where it normalizes a weight."""
-    kind, place = NORMS[node.name]
+def _operator(graph: Graph, node_id: NodeId, node: Node) -> Norm | None:
+    """The norm that one of PyTorch's operators computes; None if it normalizes a weight."""
+    kind, eps_index = NORMS[node.name]
     first, result = node.inputs[0], node.outputs[0]
     value = graph.values[first]
     if graph.is_weight(first) and not graph.is_data(first):
         return None
-    eps = argument(node, place, key="eps")
+    eps = node_argument(node, eps_index, key="eps")
     eps = float(eps) if isinstance(eps, int | float) and not isinstance(eps, bool) else None
     if kind == "rms" and eps is None:
         eps = torch.finfo(value.dtype).eps
     # instance_norm is batch_norm of an input reshaped to a batch of one, or group_norm with a group per channel.
     if kind == "batch" and len(value.shape) > 2 and value.shape[0] == 1 and len(node.inputs) == 1:
         kind = "instance"
-    if kind == "group" and argument(node, 6) == argument(node, 4):
+    if kind == "group" and node_argument(node, 6) == node_argument(node, 4):
         kind = "instance"
     variance = None
     if kind in ("layer", "rms") and len(node.outputs) > 1:
@@ -94,7 +95,9 @@ def _operator(graph: Graph, at: int, node: Node) -> Norm | None:
             variance = (_without(eps, extent[1] ** -2), _without(eps, extent[0] ** -2))
     precision = torch.promote_types(value.dtype, torch.float32)  # fused kernels keep statistics in float32 at least
     affine = len(node.inputs) > 1
-    return Norm(kind, first, result, frozenset({at}), at, node.call, eps, precision, precision, variance, affine)
+    return Norm(
+        kind, first, result, frozenset({node_id}), node_id, node.call, eps, precision, precision, variance, affine
+    )
 
 
 def _without(eps: float | None, statistic: float) -> float:
@@ -102,9 +105,9 @@ def _without(eps: float | None, statistic: float) -> float:
 
 
 def _written_out(graph: Graph, division: Division) -> Norm:
-    """The norm that a division by a statistic amounts to."""
+    """The norm that is a division by a statistic."""
     node, start = graph.nodes[division.node], graph.producer.get(division.value, -1)
-    nodes = frozenset(at for at in division.nodes if at > start)  # the walk back may have gone past the input
+    nodes = frozenset(index for index in division.nodes if index > start)  # the search may have gone past the input
     variance = None
     if division.extent is not None:
         low, high = division.extent
@@ -119,10 +122,10 @@ def _with_gain(graph: Graph, norm: Norm) -> Norm:
     """The norm with the casts, gain and shift that follow it in the same module call."""
     output, nodes, gain, shift = norm.output, set(norm.nodes), norm.affine, False
     while True:
-        ahead = graph.consumers.get(output, [])
-        if len(ahead) != 1 or output in graph.tape.outputs:
+        readers = graph.consumers.get(output, [])
+        if len(readers) != 1 or output in graph.tape.outputs:
             break
-        node = graph.nodes[ahead[0]]
+        node = graph.nodes[readers[0]]
         if node.call != norm.call or len(graph.data_inputs(node)) > 1:
             break
         if node.name in ("mul", "add"):
@@ -132,14 +135,14 @@ def _with_gain(graph: Graph, norm: Norm) -> Norm:
             gain, shift = gain or node.name == "mul", shift or node.name == "add"
         elif node.name not in KEEPS:
             break
-        nodes.add(ahead[0])
+        nodes.add(readers[0])
         output = node.outputs[0]
     return replace(norm, output=output, nodes=frozenset(nodes), affine=gain)
 
 
-def _squasher(graph: Graph, at: int, node: Node) -> Norm | None:
-    """``gain * squash(alpha * x + shift)`` with a learned alpha and gain, which stands where a norm would."""
-    inside, value = {at}, node.inputs[0]
+def _squasher(graph: Graph, node_id: NodeId, node: Node) -> Norm | None:
+    """``gain * squash(alpha * x + shift)`` with a learned alpha and gain, which replaces a norm."""
+    inside, value = {node_id}, node.inputs[0]
     for name in ("add", "mul"):
         index = graph.producer.get(value)
         before = None if index is None else graph.nodes[index]
@@ -154,5 +157,5 @@ def _squasher(graph: Graph, at: int, node: Node) -> Norm | None:
         value = data[0]
     for after in graph.readers(node.outputs[0]):
         if after.name == "mul" and any(graph.is_weight(number) for number in after.inputs):
-            return Norm(SQUASH, value, node.outputs[0], frozenset(inside), at, node.call)
+            return Norm(SQUASH, value, node.outputs[0], frozenset(inside), node_id, node.call)
     return None

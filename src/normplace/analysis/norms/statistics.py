@@ -1,11 +1,11 @@
-"""Divisions of a value by a statistic of itself, which is what a norm written out in code comes to.
+"""Divisions of a value by its own statistic: norms that are written out in code.
 
-Somewhere a root is taken of reduced squares of x, and x, or x less its mean, is divided by that root. Both ends are
-walked to from the root: back to what it is a statistic of, forward to what is divided by it, and where the two are the
-same value, that value is normalized.
+Such a norm takes the root of reduced squares of x, and divides x, or x minus its mean, by that root. From the root the
+graph is followed back to the values that the root is a statistic of, and forward to the value that is divided by it. If
+the two are the same value, that value is normalized.
 
-A softmax divides by a sum of exponentials, routing weights by a sum of magnitudes, a quantizer by a largest value:
-there is no root, or nothing squared, so none of them is found.
+A softmax divides by a sum of exponentials, routing weights by a sum of magnitudes, a quantizer by a maximum. They have
+no root or no squares, so they are not found.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from normplace.analysis.dataflow.graph import Graph, Node, argument, constant
+from normplace.analysis.dataflow.graph import Graph, Node, constant, node_argument
 from normplace.analysis.dataflow.operators import (
     CASTS,
     EVEN,
@@ -28,6 +28,7 @@ from normplace.analysis.dataflow.operators import (
     SPREAD_OF_VALUES,
     SPREADS,
 )
+from normplace.analysis.recording.ids import NodeId, ValueId
 
 HOMOGENEOUS = MOVES | FOLDS | {"pow", "square", "abs", "sub", "rsub", "real"}
 SCALING = MOVES | {"mul"}
@@ -39,20 +40,20 @@ class Division:
     """A value divided by its own statistic.
 
     Attributes:
-        value: What is normalized.
+        value: The value that is normalized.
         node: The node that divides.
-        nodes: That node and those the statistic was made by.
-        kind: What norm that makes.
-        eps: What was added under the root or to it.
-        eps_inside: What was added under it.
-        eps_dtype: The dtype it was added in.
-        precision: The dtype of the squares that were summed.
-        extent: The smallest and largest number whose root was taken, where that was measured.
+        nodes: That node and the nodes that compute the statistic.
+        kind: The kind of norm.
+        eps: The number added under the root or to it.
+        eps_inside: The number added under the root.
+        eps_dtype: The dtype in which it is added.
+        precision: The dtype of the summed squares.
+        extent: The smallest and largest number under the root, if measured.
     """
 
-    value: int
-    node: int
-    nodes: frozenset[int]
+    value: ValueId
+    node: NodeId
+    nodes: frozenset[NodeId]
     kind: str
     eps: float | None
     eps_inside: float | None
@@ -63,130 +64,130 @@ class Division:
 
 @dataclass
 class _Statistic:
-    """What a root was taken of.
+    """The number under a root.
 
     Attributes:
-        root: The node that takes it.
-        nodes: The nodes between it and its sources.
-        sources: Values of which it is a statistic: squared and reduced on the way.
+        root: The node that takes the root.
+        nodes: The nodes between the sources and the root.
+        sources: Values that the number is a statistic of: squared and reduced on the way.
         names: The operators on the way.
-        eps: What was added on the way.
-        eps_dtype: The dtype it was added in.
-        reduction: The first reduction met.
-        precision: The narrowest dtype of what was summed.
-        buffers: Whether a buffer was met, as running statistics are.
-        divisor: A number by which it was divided.
+        eps: The number added on the way.
+        eps_dtype: The dtype in which it is added.
+        reduction: The reduction nearest to the root.
+        precision: The narrowest dtype of the summed values.
+        has_buffers: Whether it depends on a buffer, as running statistics do.
+        divisor: The number by which it is divided.
     """
 
     root: Node
-    nodes: set[int]
-    sources: set[int] = field(default_factory=set)
+    nodes: set[NodeId]
+    sources: set[ValueId] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     eps: float | None = None
     eps_dtype: torch.dtype | None = None
     reduction: Node | None = None
     precision: torch.dtype = torch.float64
-    buffers: bool = False
+    has_buffers: bool = False
     divisor: float | None = None
 
     @property
     def is_frozen(self) -> bool:
-        """Whether it was not taken of anything in this pass."""
-        return self.buffers and not self.sources
+        """Whether it comes from buffers alone."""
+        return self.has_buffers and not self.sources
 
-    def note(self, node: Node, dtype: torch.dtype) -> None:
-        """Take a node on the way into account."""
+    def include(self, node: Node, dtype: torch.dtype) -> None:
+        """Include an operator on the way, which reads this dtype."""
         self.names.add(node.name)
         if node.name in REDUCTIONS and self.reduction is None:
             self.reduction = node
         if node.name in FOLDS:
-            # A reduction that squares by itself does so in float32 at least; squares made before it are what they are.
-            held = torch.promote_types(dtype, torch.float32) if node.name in EVEN else dtype
-            self.precision = min(self.precision, held, key=lambda kind: torch.finfo(kind).bits)
+            # A reduction that also squares works in float32 at least; separate squares have their own dtype.
+            squares = torch.promote_types(dtype, torch.float32) if node.name in EVEN else dtype
+            self.precision = min(self.precision, squares, key=lambda kind: torch.finfo(kind).bits)
 
 
 def is_root(node: Node) -> bool:
-    """Whether a node takes a square root, that of a sum of squares included."""
+    """Whether a node takes a square root, as a Euclidean length does."""
     if node.name in LENGTHS:
         return _is_euclidean(node)
     return node.name in ROOTS or (node.name == "pow" and constant(node) in (0.5, -0.5))
 
 
 def _is_euclidean(node: Node) -> bool:
-    """Whether a vector norm is the one of order 2."""
-    order = argument(node, 1, key="ord" if node.name == "linalg_vector_norm" else "p")
+    """Whether a vector norm has order 2."""
+    order = node_argument(node, 1, key="ord" if node.name == "linalg_vector_norm" else "p")
     return order is None or order == 2
 
 
-def divided_by(graph: Graph, at: int) -> Division | None:
-    """The norm that divides by the root at node ``at``, if one does."""
-    statistic = _statistic(graph, at)
-    if not statistic.sources and not statistic.buffers:
+def find_division(graph: Graph, root_id: NodeId) -> Division | None:
+    """The division of a value by the root of its own statistic, or None."""
+    statistic = _statistic(graph, root_id)
+    if not statistic.sources and not statistic.has_buffers:
         return None
     root = statistic.root
     inverted = root.name == "rsqrt" or (root.name == "pow" and constant(root) == -0.5)
     queue = [(root.outputs[0], inverted, (statistic.eps, statistic.eps_dtype), frozenset(statistic.nodes))]
     while queue:
         value, inverted, eps, nodes = queue.pop(0)
-        for index in graph.consumers.get(value, ()):
-            node, inside = graph.nodes[index], nodes | {index}
+        for node_id in graph.consumers.get(value, ()):
+            node, path = graph.nodes[node_id], nodes | {node_id}
             others = [number for number in node.inputs if number != value]
             if node.name in ("mul", "div") and others and graph.is_features(others[0]):
                 divides = inverted if node.name == "mul" else not inverted and node.inputs[-1] == value
-                found = _numerator(graph, others[0], statistic) if divides else None
-                if found is not None:
-                    return _division(graph, index, inside, statistic, found, eps)
+                numerator = _numerator(graph, others[0], statistic) if divides else None
+                if numerator is not None:
+                    return _division(graph, node_id, path, statistic, numerator, eps)
             elif node.name in SHIFTS and len(graph.data_inputs(node)) < 2:
                 added = constant(node), graph.values[node.outputs[0]].dtype
-                queue.append((node.outputs[0], inverted, added if added[0] else eps, inside))
+                queue.append((node.outputs[0], inverted, added if added[0] else eps, path))
             elif node.name == "reciprocal" or (node.name == "pow" and constant(node) == -1):
-                queue.append((node.outputs[0], not inverted, eps, inside))
+                queue.append((node.outputs[0], not inverted, eps, path))
             elif node.name in SCALING and len(others) < 2:
-                queue.append((node.outputs[0], inverted, eps, inside))
+                queue.append((node.outputs[0], inverted, eps, path))
             elif node.name == "div":
-                queue.append((node.outputs[0], inverted == (node.inputs[0] == value), eps, inside))
+                queue.append((node.outputs[0], inverted == (node.inputs[0] == value), eps, path))
     return None
 
 
-def _statistic(graph: Graph, at: int) -> _Statistic:
-    """Walk back from a root to all that it may be a statistic of."""
-    root = graph.nodes[at]
-    found = _Statistic(root, {at})
+def _statistic(graph: Graph, root_id: NodeId) -> _Statistic:
+    """Follow the graph back from a root to the values it may be a statistic of."""
+    root = graph.nodes[root_id]
+    statistic = _Statistic(root, {root_id})
     if root.name in REDUCTIONS:
-        found.note(root, graph.values[root.inputs[0]].dtype)
+        statistic.include(root, graph.values[root.inputs[0]].dtype)
     queue, seen = [(root.inputs[0], root.name in FOLDS, root.name in EVEN)], set()
     while queue:
-        step = value, reduced, squared = queue.pop()
-        if step in seen:
+        state = value, reduced, squared = queue.pop()
+        if state in seen:
             continue
-        seen.add(step)
+        seen.add(state)
         if reduced and squared:
-            found.sources.add(value)
-        found.buffers |= graph.values[value].origin == "buffer"
-        index = graph.producer.get(value)
-        if index is None:
+            statistic.sources.add(value)
+        statistic.has_buffers |= graph.values[value].origin == "buffer"
+        node_id = graph.producer.get(value)
+        if node_id is None:
             continue
-        node = graph.nodes[index]
-        steps = _back(graph, node, reduced)
-        if not steps:
+        node = graph.nodes[node_id]
+        inputs = _statistic_inputs(graph, node, reduced)
+        if not inputs:
             continue
         if node.name in SHIFTS and not (reduced and squared) and constant(node):
-            found.eps, found.eps_dtype = constant(node), graph.values[node.outputs[0]].dtype
-        found.note(node, graph.values[node.inputs[0]].dtype)
-        found.divisor = constant(node) if node.name == "div" else found.divisor
-        found.nodes.add(index)
+            statistic.eps, statistic.eps_dtype = constant(node), graph.values[node.outputs[0]].dtype
+        statistic.include(node, graph.values[node.inputs[0]].dtype)
+        statistic.divisor = constant(node) if node.name == "div" else statistic.divisor
+        statistic.nodes.add(node_id)
         squares = node.name in EVEN or (node.name == "pow" and constant(node) == 2) or _is_square(graph, node)
         folds = node.name in FOLDS or node.squares
-        queue += [(number, reduced or folds, squared or squares) for number in steps]
-    return found
+        queue += [(number, reduced or folds, squared or squares) for number in inputs]
+    return statistic
 
 
-def _back(graph: Graph, node: Node, reduced: bool) -> list[int]:
-    """Where the walk back goes on from a node; nowhere where it ends."""
+def _statistic_inputs(graph: Graph, node: Node, reduced: bool) -> list[ValueId]:
+    """The inputs of a node that a statistic may come from; empty if the node ends the search."""
     if node.name in LENGTHS and not _is_euclidean(node):
         return []
     if node.name in HOMOGENEOUS or node.squares:
-        return [number for number in node.inputs if graph.values[number].dtype.is_floating_point]
+        return [value for value in node.inputs if graph.values[value].dtype.is_floating_point]
     single = len(graph.data_inputs(node)) < 2
     if (node.name in SHIFTS and single) or (
         node.name in ("mul", "div") and (single or not reduced or _is_square(graph, node))
@@ -206,63 +207,79 @@ def _is_square(graph: Graph, node: Node) -> bool:
     return graph.origin(first, CASTS) == graph.origin(second, CASTS)
 
 
-def _numerator(graph: Graph, value: int, statistic: _Statistic) -> tuple[int, frozenset[int], bool] | None:
-    """The value whose statistic divides it, the nodes from it to the division, and whether its mean was taken off."""
+@dataclass(frozen=True)
+class _Numerator:
+    """The value that is divided by its statistic, the nodes from it to the division, and whether it is centred."""
+
+    value: ValueId
+    nodes: frozenset[NodeId]
+    centred: bool
+
+
+def _numerator(graph: Graph, value: ValueId, statistic: _Statistic) -> _Numerator | None:
     if statistic.is_frozen:
-        return value, frozenset(), True
+        return _Numerator(value, frozenset(), True)
     best, nodes, centred = None, set(), False
     while True:
         if value in statistic.sources:
-            best = (value, frozenset(nodes), centred)
-        index = graph.producer.get(value)
-        node = None if index is None else graph.nodes[index]
-        if index is None or node is None or not node.inputs:
+            best = _Numerator(value, frozenset(nodes), centred)
+        node_id = graph.producer.get(value)
+        node = None if node_id is None else graph.nodes[node_id]
+        if node_id is None or node is None or not node.inputs:
             return best
-        data = graph.data_inputs(node)
+        features = graph.data_inputs(node)
         if node.name == "sub" and len(node.inputs) == 2:
             centred = True
-        elif node.name == "mul" and best is None and len(data) == 1:
-            value = data[0]  # a factor inside the norm
-            nodes.add(index)
+        elif node.name == "mul" and best is None and len(features) == 1:
+            value = features[0]  # a factor inside the norm
+            nodes.add(node_id)
             continue
         elif node.name not in KEEPS or (node.name in RESHAPES and best is not None):
             return best
-        nodes.add(index)
+        nodes.add(node_id)
         value = node.inputs[0]
 
 
 def _division(
     graph: Graph,
-    node: int,
-    nodes: frozenset[int],
+    node_id: NodeId,
+    nodes: frozenset[NodeId],
     statistic: _Statistic,
-    numerator: tuple[int, frozenset[int], bool],
+    numerator: _Numerator,
     eps: tuple[float | None, torch.dtype | None],
 ) -> Division:
-    value, between, centred = numerator
     if statistic.names & SPREADS:
         kind = "graph"
     elif statistic.is_frozen or not _runs_over_features(graph, statistic.reduction):
         kind = "batch"
-    elif centred or statistic.names & SPREAD_OF_VALUES:
+    elif numerator.centred or statistic.names & SPREAD_OF_VALUES:
         kind = "layer"
     else:
-        averaged = "mean" in statistic.names or statistic.divisor == graph.values[value].shape[-1]
+        averaged = "mean" in statistic.names or statistic.divisor == graph.values[numerator.value].shape[-1]
         kind = "rms" if averaged else "l2"
     root = statistic.root
-    extent = None if root.name in REDUCTIONS else graph.values[root.inputs[0]].extent
-    return Division(value, node, nodes | between, kind, eps[0], statistic.eps, eps[1], statistic.precision, extent)
+    return Division(
+        value=numerator.value,
+        node=node_id,
+        nodes=nodes | numerator.nodes,
+        kind=kind,
+        eps=eps[0],
+        eps_inside=statistic.eps,
+        eps_dtype=eps[1],
+        precision=statistic.precision,
+        extent=None if root.name in REDUCTIONS else graph.values[root.inputs[0]].extent,
+    )
 
 
 def _runs_over_features(graph: Graph, reduction: Node | None) -> bool:
-    """Whether a reduction runs over the last dimension, or over all, rather than over rows alone."""
+    """Whether a reduction includes the last dimension, or all, rather than rows alone."""
     if reduction is None:
         return True
     rank = len(graph.values[reduction.inputs[0]].shape)
-    dims = argument(reduction, 2 if reduction.name in ("linalg_vector_norm", "norm") else 1, key="dim")
+    dims = node_argument(reduction, 2 if reduction.name in LENGTHS else 1, key="dim")
     dims = (dims,) if isinstance(dims, int) and not isinstance(dims, bool) else dims
     if not isinstance(dims, tuple) or not dims or not all(isinstance(dim, int) for dim in dims):
         return True
-    over = {dim % rank for dim in dims}
-    # Images keep their features first, so that a reduction over dimension 1 alone runs over features too.
-    return rank - 1 in over or over == {1}
+    reduced = {dim % rank for dim in dims}
+    # Images have their features in dimension 1.
+    return rank - 1 in reduced or reduced == {1}

@@ -1,18 +1,15 @@
-"""One forward pass, written down operator by operator.
+"""Record one forward pass, operator by operator.
 
-The recorder sits below autograd and above the kernels, where PyTorch has already taken its composite functions apart.
-So a model is recorded however it is written, with real tensors or with ``meta`` ones that cost neither memory nor time.
-
-Values are numbered once each: a tensor that is changed in place gets a new number, and so do the tensors that share its
-memory, so that later code can read the tape as if nothing had ever been changed.
+The recorder is a dispatch mode: it runs below autograd and above the kernels, where PyTorch has already split its
+composite functions. It works for any model code, with real tensors or with ``meta`` tensors, which cost no memory.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,120 +18,60 @@ from torch._library import custom_ops
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normplace.analysis.recording.source import callers, custom_function
-from normplace.analysis.recording.tape import Call, Op, Ref, Tape, Value
+from normplace.analysis.recording.ids import NO_CALL, CallId, ValueId
+from normplace.analysis.recording.memory import TrackedTensor, WrittenStorage, geometry, overlap, storage_key
+from normplace.analysis.recording.source import calling_code, custom_function
+from normplace.analysis.recording.structures import tensors_of
+from normplace.analysis.recording.tape import Call, Op, Tape, Value, ValueRef
 
-# What these read or return tells how large the statistics of a norm, and the stream, are.
+# The range of these operands and results shows how large the statistics of norms, and the streams, are.
 MEASURED_INPUT = {"rsqrt", "sqrt", "linalg_vector_norm"}
 MEASURED_OUTPUT = {"add", "native_layer_norm", "_fused_rms_norm", "native_group_norm"}
 OVERWRITING = {"copy", "zero", "fill", "normal", "uniform", "bernoulli", "exponential"}
 
 
-def record(
-    model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], recorder: Recorder | None = None
-) -> Tape:
-    """Call the model once, in evaluation mode and without gradients, and return the tape.
-
-    Training flags and the global random state are put back.
-
-    Args:
-        model: What to call.
-        inputs: What to call it with.
-        kwargs: The same by name.
-        recorder: One that does more than write down; by default a plain one.
-    """
-    with evaluating(model), torch.no_grad(), ExitStack() as stack:
-        recorder = recorder or Recorder(model)
-        stack.enter_context(recorder.hooks())
-        stack.enter_context(recorder)
-        recorder.declare((inputs, kwargs), "input")
-        result = model(*inputs, **kwargs)
-        recorder.tape.outputs = recorder.numbers(result)
-    return recorder.tape
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run a model in evaluation mode; training flags and the global random state are put back afterwards."""
-    training = {module: module.training for module in model.modules()}
-    # The fused encoder layer is one operator, in which no norm can be seen.
-    fast = torch.backends.mha.get_fastpath_enabled()
-    with torch.random.fork_rng(devices=[]):
-        try:
-            torch.backends.mha.set_fastpath_enabled(False)
-            model.eval()
-            yield
-        finally:
-            for module, flag in training.items():
-                module.training = flag
-            torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def said_by(error: BaseException) -> str:
-    """The first line of an error, for a sentence about it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0].rstrip('.:')}" if lines else type(error).__name__
-
-
-def tensors_of(structure: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """The tensors in nested containers, and in objects that keep theirs as attributes."""
-    seen = set() if seen is None else seen
-    if isinstance(structure, Tensor):
-        yield structure
-        return
-    if isinstance(structure, str | bytes | int | float | bool | type(None) | type) or id(structure) in seen:
-        return
-    seen.add(id(structure))
-    if isinstance(structure, Mapping):
-        held: Any = structure.values()
-    elif isinstance(structure, list | tuple | set):
-        held = structure
-    elif isinstance(structure, nn.Module):
-        return
-    else:
-        held = getattr(structure, "__dict__", {}).values()
-    for part in list(held):
-        yield from tensors_of(part, seen)
-
-
-@dataclass(slots=True)
-class _Known:
-    """What is known of one tensor object."""
-
-    tensor: weakref.ref[Tensor]
-    value: int
-    version: int
-
-
-@dataclass(slots=True)
-class _Storage:
-    """The writes into one piece of memory that more than one tensor may look at."""
-
-    version: int = 0
-    writes: list[tuple[int, int, _Geometry | None]] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """What an operator's schema says, and the function behind an operator that was written in Python."""
+    """Facts about an operator.
+
+    Attributes:
+        name: Its name on the tape.
+        written: Position and name of the arguments that it writes to.
+        views: Whether it returns a view of an argument.
+        python_body: The function behind an operator that is written in Python.
+    """
 
     name: str
     written: tuple[tuple[int, str], ...]
     views: bool
-    opened: Callable[..., Any] | None
+    python_body: Callable[..., Any] | None
 
 
 class Recorder(TorchDispatchMode):
-    """Writes every operator and module call down while it is active."""
+    """Records operators and module calls on a tape.
+
+    Subclasses may override :meth:`on_new_value`.
+
+    Args:
+        model: The model that will run.
+
+    Attributes:
+        tape: The tape.
+        measures_ranges: Whether the range of sums and statistics is measured, which waits for the device.
+        failed_operator: The operator that raised an exception, or None.
+    """
+
+    measures_ranges = True
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.tape = Tape()
-        self._known: dict[int, _Known] = {}
-        self._storages: dict[int, _Storage] = {}
+        self.failed_operator: str | None = None
+        self._tensors: dict[int, TrackedTensor] = {}
+        self._storages: dict[int, WrittenStorage] = {}
         self._signatures: dict[int, _Signature] = {}
-        self._stack: list[int] = []
-        self._modules = tuple(model.modules())
+        self._stack: list[CallId] = []
+        self._model = model
         self._paths = {id(module): name for name, module in model.named_modules()}
         for module in model.modules():
             for value in vars(module).values():
@@ -145,222 +82,199 @@ class Recorder(TorchDispatchMode):
         for parameter in model.parameters():
             self._new_tensor(parameter, "parameter")
 
+    def record(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tape:
+        """Call the model once and return the tape."""
+        with self.hooks(), self:
+            self.declare((inputs, kwargs), "input")
+            result = self._model(*inputs, **kwargs)
+            self.tape.outputs = self.value_ids(result)
+        return self.tape
+
+    def on_new_value(self, value: ValueId, tensor: Tensor) -> None:
+        """Called for each new value with the tensor that holds it."""
+
     def declare(self, structure: Any, origin: str) -> None:
-        """Make the tensors of a structure known before the pass begins."""
+        """Give the tensors of a structure ids before the pass begins."""
         for tensor in tensors_of(structure):
-            if id(tensor) not in self._known:
+            if id(tensor) not in self._tensors:
                 self._new_tensor(tensor, origin)
 
-    def numbers(self, structure: Any) -> tuple[int, ...]:
-        """The values of the tensors of a structure."""
-        return tuple(self._read(tensor) for tensor in tensors_of(structure))
+    def value_ids(self, structure: Any) -> tuple[ValueId, ...]:
+        """The ids of all tensors in a structure, nested ones included."""
+        return tuple(self._value_of(tensor) for tensor in tensors_of(structure))
 
-    def _held(self, structure: Any) -> dict[Any, int]:
-        """The values of the tensors that a structure holds itself, by position or name."""
+    def direct_value_ids(self, structure: Any) -> dict[Any, ValueId]:
+        """The ids of the tensors directly in a container by position or name; of a bare tensor by None."""
         if isinstance(structure, Tensor):
-            return {None: self._read(structure)}
+            return {None: self._value_of(structure)}
         if isinstance(structure, Mapping):
             pairs: Any = structure.items()
         else:
             pairs = enumerate(structure) if isinstance(structure, list | tuple) else ()
-        return {key: self._read(value) for key, value in pairs if isinstance(value, Tensor)}
+        return {key: self._value_of(value) for key, value in pairs if isinstance(value, Tensor)}
 
-    def hooks(self) -> ExitStack:
-        """Follow module calls until the stack is closed."""
+    @contextmanager
+    def hooks(self):
+        """Record module calls while the context is open."""
 
         def enter(module: nn.Module, args: Any) -> None:
             parent = self._call
             path = self._paths.get(id(module))
-            if path is None:  # a module made on the way
-                above = self.tape.calls[parent].path if parent >= 0 else ""
-                path = f"{above}.<{type(module).__name__}>".lstrip(".")
-            function = self._function(2)  # the call that is entered, and its parent's
-            self._stack.append(len(self.tape.calls))
+            if path is None:  # a module built during the pass
+                path = f"{self.tape.path(parent)}.<{type(module).__name__}>".lstrip(".")
+            function = self._custom_function(2)  # the frames of this call and of its parent's
+            self._stack.append(CallId(len(self.tape.calls)))
             self.tape.calls.append(
-                Call(path, parent, self.numbers(args), arguments=self._held(args), function=function)
+                Call(path, parent, self.value_ids(args), arguments=self.direct_value_ids(args), function=function)
             )
 
         def leave(module: nn.Module, args: Any, result: Any) -> None:
             call = self.tape.calls[self._stack.pop()]
-            call.outputs, call.results = self.numbers(result), self._held(result)
+            call.outputs, call.results = self.value_ids(result), self.direct_value_ids(result)
 
-        def name(module: nn.Module, args: Any, kwargs: Any) -> None:  # only hooks of one module are told names
-            self.tape.calls[self._call].arguments.update(self._held(kwargs))
+        def add_keyword_arguments(module: nn.Module, args: Any, kwargs: Any) -> None:
+            # Global hooks do not receive keyword arguments; hooks of a module do.
+            self.tape.calls[self._call].arguments.update(self.direct_value_ids(kwargs))
 
-        stack = ExitStack()
-        stack.callback(register_module_forward_pre_hook(enter).remove)
-        stack.callback(register_module_forward_hook(leave, always_call=True).remove)
-        for module in self._modules:
-            stack.callback(module.register_forward_pre_hook(name, prepend=True, with_kwargs=True).remove)
-        return stack
+        with ExitStack() as stack:
+            stack.callback(register_module_forward_pre_hook(enter).remove)
+            stack.callback(register_module_forward_hook(leave, always_call=True).remove)
+            for module in self._model.modules():
+                handle = module.register_forward_pre_hook(add_keyword_arguments, prepend=True, with_kwargs=True)
+                stack.callback(handle.remove)
+            yield
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         signature = self._signatures.get(id(func)) or self._signature(func)  # operators are slow to hash
-        if signature.opened is not None and all(tensor.device.type == "cpu" for tensor in tensors_of((args, kwargs))):
+        if signature.python_body is not None and all(
+            tensor.device.type == "cpu" for tensor in tensors_of((args, kwargs))
+        ):
             with self:
-                return signature.opened(*args, **kwargs)
-        if signature.name == "lift_fresh" and id(args[0]) not in self._known:
+                return signature.python_body(*args, **kwargs)
+        if signature.name == "lift_fresh" and id(args[0]) not in self._tensors:
             self._new_tensor(args[0], "constant")  # a tensor literal in the model's code
-        inputs: list[int] = []
-        refs = tuple([self._refer(value, inputs) for value in args])
-        named = {key: self._refer(value, inputs) for key, value in kwargs.items()}
+        inputs: list[ValueId] = []
+        refs = tuple([self._ref(value, inputs) for value in args])
+        named_refs = {key: self._ref(value, inputs) for key, value in kwargs.items()}
         if signature.name in MEASURED_INPUT:
             self._measure(args[0], inputs[0])
-        result = func(*args, **kwargs)
-        written = [kwargs.get(key) if at >= len(args) else args[at] for at, key in signature.written]
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            self.failed_operator = self.failed_operator or signature.name
+            raise
+        written = [kwargs.get(key) if index >= len(args) else args[index] for index, key in signature.written]
         if written and signature.name in OVERWRITING:
-            inputs = [number for number in inputs if number != inputs[0]]
-        outputs = self._results(signature, result, list(tensors_of(written)))
-        op = Op(signature.name, refs, named, tuple(inputs), outputs, self._call)
+            inputs = [value for value in inputs if value != inputs[0]]
+        outputs = self._outputs(signature, result, list(tensors_of(written)))
+        op = Op(signature.name, refs, named_refs, tuple(inputs), outputs, self._call)
         if signature.name == "add":
-            op.where, op.function = callers(), self._function(1)
+            op.location, op.function = calling_code(), self._custom_function(1)
         self.tape.ops.append(op)
         return result
 
     @property
-    def _call(self) -> int:
-        return self._stack[-1] if self._stack else -1
+    def _call(self) -> CallId:
+        return self._stack[-1] if self._stack else NO_CALL
 
-    def _function(self, modules: int) -> str | None:
-        """The outermost user-defined ``autograd.Function`` that is running, searched for up to the current call."""
+    def _custom_function(self, max_calls: int) -> str | None:
+        """The outermost user-defined ``autograd.Function`` that is running."""
         known = self.tape.calls[self._call].function if self._stack else None
-        return known or custom_function(record.__code__, modules)
+        return known or custom_function(Recorder.record.__code__, max_calls)
 
-    def _refer(self, value: Any, inputs: list[int]) -> Any:
-        """An argument with its tensors replaced by their numbers, which are appended to ``inputs``."""
+    def _ref(self, value: Any, inputs: list[ValueId]) -> Any:
+        """An argument with tensors replaced by their ids, which are appended to ``inputs``."""
         if isinstance(value, Tensor):
-            inputs.append(self._read(value))
-            return Ref(inputs[-1])
+            inputs.append(self._value_of(value))
+            return ValueRef(inputs[-1])
         if isinstance(value, list | tuple):
-            return tuple([self._refer(part, inputs) for part in value])
+            return tuple([self._ref(part, inputs) for part in value])
         return value
 
-    def _results(self, signature: _Signature, result: Any, changed: list[Tensor]) -> tuple[int, ...]:
-        """Number what the next operator changed and returned."""
+    def _outputs(self, signature: _Signature, result: Any, written: list[Tensor]) -> tuple[ValueId, ...]:
+        """Give ids to the tensors that an operator wrote to and returned."""
         returned = (result,) if isinstance(result, Tensor) else tensors_of(result)
-        fresh = [tensor for tensor in returned if not any(tensor is other for other in changed)]
-        outputs = [self._changed(tensor) for tensor in changed]
+        fresh = [tensor for tensor in returned if not any(tensor is other for other in written)]
+        outputs = [self._overwritten(tensor) for tensor in written]
         for tensor in fresh:
             if not signature.views and self._storages:
-                self._storages.pop(_key(tensor), None)
+                self._storages.pop(storage_key(tensor), None)
             outputs.append(self._new_tensor(tensor, "op"))
         if signature.name in MEASURED_OUTPUT:
-            for tensor, number in zip([*changed, *fresh], outputs, strict=True):
+            for tensor, value in zip([*written, *fresh], outputs, strict=True):
                 if signature.name == "add" or tensor is not fresh[0]:
-                    self._measure(tensor, number)
+                    self._measure(tensor, value)
         return tuple(outputs)
 
     def _signature(self, func: Any) -> _Signature:
         schema = func._schema
-        space, _, name = schema.name.partition("::")
+        namespace, _, name = schema.name.partition("::")
         written = tuple(
-            (at, argument.name)
-            for at, argument in enumerate(schema.arguments)
+            (index, argument.name)
+            for index, argument in enumerate(schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         )
         if written and name.endswith("_") and not name.endswith("__"):
             name = name[:-1]
         views = any(out.alias_info is not None and not out.alias_info.is_write for out in schema.returns)
-        # Running statistics are written by the operator, but they are no result of it.
-        kept = () if "batch_norm" in name or "rms" in name else written
-        defined = None if space == "aten" else custom_ops.OPDEFS.get(schema.name)
-        opened = None if defined is None else defined._init_fn
-        found = _Signature(name if space == "aten" else f"{space}::{name}", kept, views, opened)
-        self._signatures[id(func)] = found
-        return found
+        # Norm operators write their running statistics, which are not results.
+        results = () if "batch_norm" in name or "rms" in name else written
+        definition = None if namespace == "aten" else custom_ops.OPDEFS.get(schema.name)
+        body = None if definition is None else definition._init_fn
+        signature = _Signature(name if namespace == "aten" else f"{namespace}::{name}", results, views, body)
+        self._signatures[id(func)] = signature
+        return signature
 
-    def _new_value(self, tensor: Tensor, origin: str) -> int:
+    def _new_value(self, tensor: Tensor, origin: str) -> ValueId:
+        value = ValueId(len(self.tape.values))
         self.tape.values.append(Value(tuple(tensor.shape), tensor.dtype, origin))
-        return len(self.tape.values) - 1
+        self.on_new_value(value, tensor)
+        return value
 
-    def _new_tensor(self, tensor: Tensor, origin: str) -> int:
-        number = self._new_value(tensor, origin)
-        storage = self._storages.get(_key(tensor)) if self._storages else None
-        self._known[id(tensor)] = _Known(weakref.ref(tensor), number, storage.version if storage else 0)
-        return number
+    def _new_tensor(self, tensor: Tensor, origin: str) -> ValueId:
+        value = self._new_value(tensor, origin)
+        storage = self._storages.get(storage_key(tensor)) if self._storages else None
+        self._tensors[id(tensor)] = TrackedTensor(weakref.ref(tensor), value, storage.version if storage else 0)
+        return value
 
-    def _read(self, tensor: Tensor) -> int:
-        """The tensor's number, a new one if its memory was written through another tensor."""
-        known = self._known.get(id(tensor))
-        if known is None or known.tensor() is not tensor:
+    def _value_of(self, tensor: Tensor) -> ValueId:
+        """The id of a tensor's value, a new id if its memory was written through another tensor."""
+        tracked = self._tensors.get(id(tensor))
+        if tracked is None or tracked.tensor() is not tensor:
             return self._new_tensor(tensor, "input")
-        storage = self._storages.get(_key(tensor)) if self._storages else None
-        if storage is None or known.version >= storage.version:
-            return known.value
-        own = _geometry(tensor)
+        storage = self._storages.get(storage_key(tensor)) if self._storages else None
+        if storage is None or tracked.version >= storage.version:
+            return tracked.value
+        own = geometry(tensor)
         writes = [
-            (number, where)
-            for version, number, where in storage.writes
-            if version > known.version and _overlap(own, where)
+            (value, covered)
+            for version, value, covered in storage.writes
+            if version > tracked.version and overlap(own, covered)
         ]
         if not writes:
-            known.version = storage.version
-            return known.value
-        inputs = (writes[-1][0],) if writes[-1][1] == own else (known.value, *(number for number, _ in writes))
-        number = self._new_value(tensor, "op")
-        refs = tuple(Ref(value) for value in inputs)
-        self.tape.ops.append(Op("shared_write", refs, {}, inputs, (number,), self._call))
-        known.value, known.version = number, storage.version
-        return number
+            tracked.version = storage.version
+            return tracked.value
+        inputs = (writes[-1][0],) if writes[-1][1] == own else (tracked.value, *(value for value, _ in writes))
+        result = self._new_value(tensor, "op")
+        refs = tuple(ValueRef(value) for value in inputs)
+        self.tape.ops.append(Op("shared_write", refs, {}, inputs, (result,), self._call))
+        tracked.value, tracked.version = result, storage.version
+        return result
 
-    def _changed(self, tensor: Tensor) -> int:
-        number = self._new_value(tensor, "op")
-        storage = self._storages.setdefault(_key(tensor), _Storage())
+    def _overwritten(self, tensor: Tensor) -> ValueId:
+        value = self._new_value(tensor, "op")
+        storage = self._storages.setdefault(storage_key(tensor), WrittenStorage())
         storage.version += 1
-        storage.writes.append((storage.version, number, _geometry(tensor)))
-        self._known[id(tensor)] = _Known(weakref.ref(tensor), number, storage.version)
-        return number
+        storage.writes.append((storage.version, value, geometry(tensor)))
+        self._tensors[id(tensor)] = TrackedTensor(weakref.ref(tensor), value, storage.version)
+        return value
 
-    def _measure(self, tensor: Any, number: int) -> None:
-        if isinstance(tensor, Tensor) and tensor.is_floating_point() and not tensor.is_meta and tensor.numel():
+    def _measure(self, tensor: Any, value: ValueId) -> None:
+        if not self.measures_ranges or not isinstance(tensor, Tensor):
+            return
+        if tensor.is_floating_point() and not tensor.is_meta and tensor.numel():
             low, high = torch.aminmax(tensor.detach())
-            self.tape.values[number].extent = (low.item(), high.item())
-
-
-def _key(tensor: Tensor) -> int:
-    try:
-        return tensor.untyped_storage()._cdata
-    except RuntimeError:  # sparse and opaque tensors own no storage
-        return id(tensor)
-
-
-_Geometry = tuple[int, tuple[int, ...], tuple[int, ...]]
-
-
-def _geometry(tensor: Tensor) -> _Geometry | None:
-    """Offset, shape and strides of a tensor, those of a flat one where it is contiguous; None where it has none."""
-    if tensor.layout is not torch.strided:
-        return None
-    if tensor.is_contiguous():
-        return int(tensor.storage_offset()), (tensor.numel(),), (1,)
-    return int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride())
-
-
-def _overlap(one: _Geometry | None, other: _Geometry | None) -> bool:
-    """Whether two parts of a storage may share an element; parts of different strides do if their ranges do."""
-    if one is None or other is None:
-        return True
-    (start, shape, strides), (begin, sizes, steps) = one, other
-    last = start + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
-    end = begin + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
-    if last < begin or end < start:
-        return False
-    if strides != steps:
-        return True
-    widest = [max(pair) for pair in zip(shape, sizes, strict=True)]
-    dims = sorted(zip(strides, widest, strict=True), reverse=True)
-    return _is_combination(begin - start, [dim for dim in dims if dim[1] > 1])
-
-
-def _is_combination(distance: int, dims: list[tuple[int, int]]) -> bool:
-    """Whether a distance is a sum of fewer than ``size`` strides, forward or backward, in each dimension."""
-    if not dims:
-        return distance == 0
-    (stride, size), *rest = dims
-    if stride == 0:
-        return _is_combination(distance, rest)
-    nearest = distance // stride
-    return any(abs(n) < size and _is_combination(distance - n * stride, rest) for n in (nearest, nearest + 1))
+            self.tape.values[value].extent = (low.item(), high.item())

@@ -1,66 +1,69 @@
-"""Sums of attention scores, which are not streams even where a bias or earlier scores pass from layer to layer."""
+"""Sums of attention scores, which are not streams even if a bias or earlier scores pass from layer to layer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from normplace.analysis.dataflow.graph import Graph, Node
 from normplace.analysis.dataflow.operators import PRODUCTS, SOFTMAXES
+from normplace.analysis.recording.ids import NodeId, ValueId
 
 
-def score_nodes(graph: Graph) -> set[int]:
-    """The nodes between a product of features with features and the softmax that makes attention weights of it."""
-    found: set[int] = set()
-    for at, node in enumerate(graph.nodes):
+def score_nodes(graph: Graph) -> set[NodeId]:
+    """The nodes between a product of features with features and the softmax that turns it into attention weights."""
+    scores: set[NodeId] = set()
+    for index, node in enumerate(graph.nodes):
         if node.name in SOFTMAXES and graph.is_features(node.inputs[0]):
-            nodes = _made_of_products(graph, _upstream(graph, at, found), found)
-            if nodes and _gathers(graph, node):
-                found |= nodes
-    return found
+            nodes = _after_products(graph, _upstream(graph, NodeId(index), scores), scores)
+            if nodes and _weighs_features(graph, node):
+                scores |= nodes
+    return scores
 
 
-def _upstream(graph: Graph, softmax: int, known: set[int]) -> list[int]:
-    """The nodes that lead to a softmax, back to the nearest barriers and to known score nodes, in order."""
-    seen: set[int] = set()
+def _upstream(graph: Graph, softmax: NodeId, known: set[NodeId]) -> list[NodeId]:
+    """The nodes before a softmax, back to the nearest barriers and to known score nodes, in order."""
+    seen: set[NodeId] = set()
     queue = [softmax]
     while queue:
         for value in graph.data_inputs(graph.nodes[queue.pop()]):
-            at = graph.producer.get(value)
-            if at is None or at in seen:
+            node_id = graph.producer.get(value)
+            if node_id is None or node_id in seen:
                 continue
-            seen.add(at)
-            if at not in known and not graph.is_barrier(graph.nodes[at]):
-                queue.append(at)
+            seen.add(node_id)
+            if node_id not in known and not graph.is_barrier(graph.nodes[node_id]):
+                queue.append(node_id)
     return sorted(seen)
 
 
-def _made_of_products(graph: Graph, nodes: list[int], known: set[int]) -> set[int]:
-    """Those of the nodes behind a product of features with features."""
-    scores: set[int] = set()
-    found: set[int] = set()
-    for at in nodes:
-        node = graph.nodes[at]
-        behind = bool(scores.intersection(node.inputs))
-        if behind:
-            found.add(at)
-        if behind or at in known or _pairs(graph, node):
+def _after_products(graph: Graph, nodes: Sequence[NodeId], known: set[NodeId]) -> set[NodeId]:
+    """Those of the nodes that come after a product of features with features."""
+    scores: set[ValueId] = set()
+    after: set[NodeId] = set()
+    for node_id in nodes:
+        node = graph.nodes[node_id]
+        reads_scores = bool(scores.intersection(node.inputs))
+        if reads_scores:
+            after.add(node_id)
+        if reads_scores or node_id in known or _multiplies_features(graph, node):
             scores.update(node.outputs)
-    return found
+    return after
 
 
-def _gathers(graph: Graph, softmax: Node) -> bool:
-    """Whether a product with features reads the weights that a softmax returns."""
-    seen: set[int] = set()
+def _weighs_features(graph: Graph, softmax: Node) -> bool:
+    """Whether a product with features reads the output of a softmax."""
+    seen: set[NodeId] = set()
     queue = list(softmax.outputs)
     while queue:
-        for at in graph.consumers.get(queue.pop(), ()):
-            node = graph.nodes[at]
-            if _pairs(graph, node):
+        for node_id in graph.consumers.get(queue.pop(), ()):
+            node = graph.nodes[node_id]
+            if _multiplies_features(graph, node):
                 return True
-            if at not in seen and not graph.is_barrier(node):
-                seen.add(at)
+            if node_id not in seen and not graph.is_barrier(node):
+                seen.add(node_id)
                 queue += node.outputs
     return False
 
 
-def _pairs(graph: Graph, node: Node) -> bool:
+def _multiplies_features(graph: Graph, node: Node) -> bool:
     """Whether a node multiplies features with features."""
     return node.name in PRODUCTS and len(graph.factors(node)) > 1

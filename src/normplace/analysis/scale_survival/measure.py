@@ -1,58 +1,50 @@
-"""Which norms of an existing network erase a per-row scalar: injected beside each, measured at the network's output."""
+"""Which norms of an existing network erase a per-row scale: injected at each norm, measured at the network's output."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normplace.analysis.api import analyse, run
-from normplace.analysis.recording.recorder import evaluating
-from normplace.analysis.scale_survival.law import predicted
-from normplace.analysis.scale_survival.sensitivity import NoGradient, Sensitivity, Side
-from normplace.analysis.scale_survival.taps import (
-    CodeSite,
-    FunctionCall,
-    FunctionRecorder,
-    Locator,
-    Taps,
-    double_precision,
-    fresh,
+from normplace.analysis.analysis import Analysis
+from normplace.analysis.norms.classes import known_norm_modules, module_names, subtracts_mean
+from normplace.analysis.recording.functions import FunctionCall, FunctionRecorder
+from normplace.analysis.recording.passes import (
+    ForwardError,
+    evaluating,
+    record_pass,
+    uncompiled,
+    unfused_encoder_layers,
 )
-from normplace.errors import UsageError, unknown
-from normplace.norms import DyT, GraphNorm, MsgNorm, PairNorm
+from normplace.analysis.recording.structures import fresh_inputs, map_tensors
+from normplace.analysis.scale_survival.law import predicted
+from normplace.analysis.scale_survival.sensitivity import NoGradientError, Sensitivity, Side
+from normplace.analysis.scale_survival.taps import CodeSite, CodeSiteFinder, PassChangedError, Taps
+from normplace.errors import UsageError
 
-KINDS = (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, GraphNorm, PairNorm, MsgNorm, DyT)
-# PyG's are known by name, so that a network of them is understood without importing PyG.
-PYG_HOME = "torch_geometric.nn.norm"
-PYG_NAMES = {
-    "BatchNorm", "DiffGroupNorm", "GraphNorm", "GraphSizeNorm", "HeteroBatchNorm", "HeteroLayerNorm", "InstanceNorm",
-    "LayerNorm", "MeanSubtractionNorm", "MessageNorm", "PairNorm",
-}  # fmt: skip
 PROBES = 4
 EXACT_UP_TO = 4  # norms; as many passes as the probes take
 
 
 @dataclass(frozen=True)
 class SiteSurvival:
-    """What of a unit of log-scalar reaches the network's output from the two sides of one norm.
+    """How much of a unit of log-scale reaches the network's output from either side of one norm.
 
     Args:
-        name: The norm's name in the network, as in an audit.
-        kind: Its class, or the audit's kind where it is not a module of its own.
+        name: The name of the norm, as in an audit.
+        kind: Its class, or the audit's kind if it is written into code.
         eps: Its eps, if it has one.
-        calls: How often one forward pass uses it; the scalar is injected in every call.
+        calls: How often one forward pass uses it; the scale is injected in every call.
         before: Relative change of the output per unit injected into the norm's input.
-        after: The same, injected into its result.
-        kept: ``before / after``: the share that gets through the norm; None where the output does not hear it at all.
+        after: The same, injected into the norm's output.
+        kept: ``before / after``: the share that passes the norm; None if the output does not depend on it.
         predicted: That share by the law, for norms over features.
-        method: ``jvp`` where the derivative is exact, ``difference`` where it is a finite difference, ``probes`` where
-            ``before`` and ``after`` are estimated from random projections of the output.
+        method: ``jvp`` for exact derivatives, ``difference`` for finite differences, ``probes`` if ``before`` and
+            ``after`` are estimated from random projections of the output.
     """
 
     name: str
@@ -68,13 +60,13 @@ class SiteSurvival:
 
 @dataclass(frozen=True)
 class Survival:
-    """One row per norm of a network, in the order they are used.
+    """One row per norm of a network, in the order of use.
 
     Args:
         sites: The norms.
-        direction: Whether the rows' scalars changed against each other (``node``) or all alike (``graph``).
+        direction: ``node`` if the scales of rows change against each other, ``graph`` if all change alike.
         unused: Norms that the forward pass did not call.
-        probes: How many random projections ``before`` and ``after`` are estimated from; 0 where they are exact.
+        probes: How many random projections ``before`` and ``after`` are estimated from; 0 if they are exact.
         unmeasured: Norms inside one torch function, such as ``cosine_similarity``, which cannot be reached.
     """
 
@@ -85,7 +77,7 @@ class Survival:
     unmeasured: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready form."""
+        """A JSON-ready dict."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -95,10 +87,10 @@ class Survival:
             f"{'norm':{width}}  {'kind':12} {'eps':>7} {'before':>9} {'after':>9} {'kept':>9} {'law':>9}",
         ]
         for site in self.sites:
-            kept, said = ("-" if share is None else f"{share:.2e}" for share in (site.kept, site.predicted))
+            kept, law = ("-" if share is None else f"{share:.2e}" for share in (site.kept, site.predicted))
             eps = "-" if site.eps is None else f"{site.eps:g}"
             lines.append(
-                f"{site.name:{width}}  {site.kind:12} {eps:>7} {site.before:9.2e} {site.after:9.2e} {kept:>9} {said:>9}"
+                f"{site.name:{width}}  {site.kind:12} {eps:>7} {site.before:9.2e} {site.after:9.2e} {kept:>9} {law:>9}"
             )
         lines += [f"not used: {', '.join(self.unused)}"] if self.unused else []
         lines += [f"not measured: {', '.join(self.unmeasured)}"] if self.unmeasured else []
@@ -122,33 +114,33 @@ def survival(
     generator: torch.Generator | None = None,
     **kwargs: Any,
 ) -> Survival:
-    """How much of a unit change in a per-row log-scalar, injected beside each norm, reaches a network's output.
+    """How much of a unit change in a per-row log-scale, injected at each norm, reaches a network's output.
 
-    A norm with ``kept`` near 0 erases the scalar before it: information that rows carry in their length is lost there,
-    and a scale put after it says something the network does not otherwise know, as far as ``after`` says it is heard.
+    A norm with ``kept`` near 0 erases a scale before it: information in the length of rows is lost there. A scale after
+    such a norm adds information; ``after`` measures how much of it reaches the output.
 
-    The model is not touched: a copy is measured.
+    A copy of the model is measured.
 
     Args:
         model: Any module.
-        *inputs: What it is called with.
-        norms: Which of its modules to measure, by name or themselves; by default every norm that :func:`audit` finds,
-            be it a module or written into code, and the norms of PyTorch, this library and PyG.
-        direction: ``node``: the scalars of half the rows rise and those of the others fall, which a statistic over rows
+        *inputs: Its inputs.
+        norms: Modules to measure, by name or as modules; by default every norm that :func:`audit` finds, as a module
+            or in code, and the norm modules of PyTorch, this library and PyG.
+        direction: ``node``: the scales of half the rows rise and those of the others fall, which a statistic over rows
             cannot undo; ``graph``: all rise, which it can.
         training: Measure in training mode: BatchNorm uses the batch, and dropout is the same in every run.
-        double: Measure in double precision; by default where the model runs in it.
-        exact: Measure ``before`` and ``after`` exactly, in two passes per norm; or estimate them for all norms together
-            from the random projections of four backward passes, with a standard error of 35%, of which ``kept``
-            has less, because the two sides of a norm share it. By default exact for up to four norms.
-        generator: What draws the rows that go up.
-        **kwargs: What the model is called with, by name.
+        double: Measure in double precision; by default if the model runs in it.
+        exact: Measure ``before`` and ``after`` exactly, in two passes per norm, or estimate them for all norms together
+            from random projections in four backward passes, with a standard error of 35%; the error of ``kept`` is
+            smaller, because both sides of a norm share the projections. By default exact for up to four norms.
+        generator: Draws the rows whose scale rises.
+        **kwargs: Keyword arguments of the model.
 
     Returns:
-        A frozen table; ``str`` of it is for people.
+        A frozen table; print it for a report.
 
     Raises:
-        UsageError: If there is no norm, a name is unknown, or the output is no tensor or zero everywhere.
+        UsageError: If there is no norm, a name is unknown, or the output is not a tensor or is zero everywhere.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2))
@@ -157,51 +149,65 @@ def survival(
         ('1', True)
     """
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
-        raise UsageError("a model on the meta device has no numbers to measure: build it on the CPU.")
-    model = getattr(model, "_orig_mod", model)
-    names = [] if norms is None else names_of(model, norms)
-    probe, inputs, kwargs = _probe(model, inputs, kwargs, double)
-    probe.train(training)
-    chosen = _every_norm(probe, inputs, kwargs) if norms is None else _Chosen(names)
-    taps = Taps(probe, chosen.modules, chosen.code, chosen.functions, rows_key)
-    kinds = {name: kind for name, (kind, _) in chosen.audited.items()}
-    passes = Sensitivity(probe, inputs, kwargs, taps, kinds, direction, generator, training)
-    with _without_fused_encoders():
-        seen, sides, method, probes = _measure(passes, chosen.count <= EXACT_UP_TO if exact is None else exact)
-    if not seen:
+        raise UsageError("a model on the meta device has no values to measure: build it on the CPU.")
+    model = uncompiled(model)
+    names = None if norms is None else module_names(model, norms)
+    copied, inputs, kwargs, chosen = _prepare(model, inputs, kwargs, names, double)
+    copied.train(training)
+
+    def measure() -> tuple[_Measurement, bool]:
+        taps = Taps(copied, chosen.modules, chosen.code, chosen.functions)
+        kinds = {name: kind for name, (kind, _) in chosen.audited.items()}
+        passes = Sensitivity(copied, inputs, kwargs, taps, kinds, direction, generator, training)
+        with unfused_encoder_layers():
+            measurement = _measure(passes, chosen.count <= EXACT_UP_TO if exact is None else exact)
+        return measurement, training or taps.same_calls
+
+    try:
+        measurement, repeatable = measure()
+    except PassChangedError:
+        measurement, repeatable = None, False
+    if measurement is None or not repeatable:  # code may cache something at its first call and skip it at the second
+        chosen = _every_norm(copied, inputs, kwargs)
+        measurement, _ = measure()
+    if not measurement.inputs:
         raise UsageError("the forward pass used none of the norms: check that they are part of the model.")
-    sites = tuple(_site(probe, name, calls, sides, method, chosen.audited.get(name)) for name, calls in seen.items())
-    unused = tuple(name for name in chosen.modules if name not in seen)
-    return Survival(sites, direction, unused, probes, tuple(chosen.unmeasured))
+    sites = tuple(_site(copied, name, measurement, chosen.audited.get(name)) for name in measurement.inputs)
+    unused = tuple(name for name in chosen.modules if name not in measurement.inputs)
+    return Survival(sites, direction, unused, measurement.probes, tuple(chosen.unmeasured))
 
 
-def _probe(
-    model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], double: bool | None
-) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """A copy of the model to measure, and its inputs, in double precision where that is wanted or possible."""
-    probe = copy.deepcopy(model)
-    if double is False:
-        return probe, inputs, kwargs
-    _to_double(probe)
-    wide = double_precision((inputs, kwargs))
-    if double is None:
+Prepared = tuple[nn.Module, tuple[Any, ...], dict[str, Any], "_Chosen"]
+
+
+def _prepare(
+    model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], names: list[str] | None, double: bool | None
+) -> Prepared:
+    """A copy of the model, its inputs and the norms to measure, in double precision if requested or possible."""
+    if double is not False:
+        copied = copy.deepcopy(model)
+        _to_double(copied)
+        wide = map_tensors(lambda x: x.double() if x.is_floating_point() else x, (inputs, kwargs))
         try:
-            with evaluating(probe), torch.no_grad():
-                probe(*fresh(wide[0]), **fresh(wide[1]))
-        except RuntimeError:  # an operator without a double-precision kernel
-            return copy.deepcopy(model), inputs, kwargs
-    return probe, *wide
+            return copied, *wide, _choose(copied, wide[0], wide[1], names, try_pass=double is None)
+        except (ForwardError, RuntimeError) as error:
+            is_runtime_error = isinstance(error.__cause__ if isinstance(error, ForwardError) else error, RuntimeError)
+            if double or not is_runtime_error:
+                raise
+            # An operator has no kernel for double precision.
+    copied = copy.deepcopy(model)
+    return copied, inputs, kwargs, _choose(copied, inputs, kwargs, names, try_pass=False)
 
 
 @dataclass
 class _Chosen:
-    """What to measure.
+    """The norms to measure.
 
     Attributes:
         modules: Names of modules.
         code: Norms that are written into code.
-        functions: The function calls that those refer to.
-        audited: Kind and eps of each norm that the audit found.
+        functions: The function calls that ``code`` refers to.
+        audited: Kind and eps of each norm that the analysis found.
         unmeasured: Names of norms that cannot be reached.
     """
 
@@ -213,29 +219,42 @@ class _Chosen:
 
     @property
     def count(self) -> int:
-        """How many norms there are."""
+        """The number of norms."""
         return len(self.modules) + len({site.name for site in self.code})
 
 
+def _choose(
+    model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], names: list[str] | None, try_pass: bool
+) -> _Chosen:
+    """The named norms, or every norm; ``try_pass`` runs the model once also if norms are named."""
+    if names is None:
+        return _every_norm(model, inputs, kwargs)
+    if try_pass:
+        with evaluating(model), torch.no_grad():
+            fresh_args, fresh_kwargs = fresh_inputs((inputs, kwargs))
+            model(*fresh_args, **fresh_kwargs)
+    return _Chosen(names)
+
+
 def _every_norm(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> _Chosen:
-    """Every norm the audit finds, and the modules that are known to be norms."""
-    chosen = _Chosen(list(find_norms(model)))
+    """Every norm that an analysis finds, and the modules of known norm classes."""
+    chosen = _Chosen(list(known_norm_modules(model)))
     inside = tuple(f"{name}." for name in chosen.modules)
     recorder = FunctionRecorder(model)
-    assembly, audit = analyse(model, run(model, *fresh((inputs, kwargs)), recorder))
+    analysis = Analysis(model, record_pass(model, *fresh_inputs((inputs, kwargs)), recorder))
     chosen.functions = recorder.functions
-    locator = Locator(assembly.graph, recorder.functions)
-    for norm, site in zip(assembly.norms, audit.sites, strict=True):
+    finder = CodeSiteFinder(analysis.graph, recorder.functions)
+    for norm, site in zip(analysis.norms, analysis.sites, strict=True):
         if f"{site.module}.".startswith(inside):
             continue
         chosen.audited[site.name] = site.kind, site.eps
-        if site.own_module and "<" not in site.name:  # the latter are made in the pass
+        if site.own_module and "<" not in site.name:  # names with "<" are of modules built during the pass
             if site.name not in chosen.modules:
                 chosen.modules.append(site.name)
             continue
-        found = locator.locate(norm, site.name)
-        if found is not None:
-            chosen.code.append(found)
+        code_site = finder.find(norm, site.name)
+        if code_site is not None:
+            chosen.code.append(code_site)
         elif site.name not in chosen.unmeasured:
             chosen.unmeasured.append(site.name)
     if not (chosen.modules or chosen.code):
@@ -243,112 +262,57 @@ def _every_norm(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any
     return chosen
 
 
-def _measure(passes: Sensitivity, exact: bool) -> tuple[dict[str, list[Tensor]], dict[Side, float], str, int]:
-    """What each norm reads, how far each side of it reaches, how that was found, and from how many probes."""
+@dataclass
+class _Measurement:
+    """The inputs of each norm, the relative change of the output for each norm and side, and how it was measured."""
+
+    inputs: dict[str, list[Tensor]]
+    changes: Mapping[Side, float]
+    method: str
+    probes: int
+
+
+def _measure(passes: Sensitivity, exact: bool) -> _Measurement:
     if not exact:
         try:
-            return *passes.estimate(PROBES), "probes", PROBES
-        except NoGradient:
-            pass  # then only passes forwards are possible
-    seen = passes.inputs_of_norms()
-    return seen, *passes.exact(seen), 0
+            return _Measurement(*passes.estimate(PROBES), "probes", PROBES)
+        except NoGradientError:
+            pass  # forward passes still work
+    inputs = passes.inputs_of_norms()
+    return _Measurement(inputs, *passes.exact(inputs), 0)
 
 
 def _site(
-    model: nn.Module,
-    name: str,
-    calls: list[Tensor],
-    sides: Mapping[Side, float],
-    method: str,
-    audited: tuple[str, float | None] | None,
+    model: nn.Module, name: str, measurement: _Measurement, audited: tuple[str, float | None] | None
 ) -> SiteSurvival:
     kind, eps = audited or ("", None)
     norm = None if ":" in name or "<" in name else model.get_submodule(name)
     eps = getattr(norm, "eps", getattr(getattr(norm, "module", None), "eps", eps))
-    centred = None if norm is None else centres(norm)
+    centred = None if norm is None else subtracts_mean(norm)
     if centred is None and kind in ("layer", "rms"):
         centred = kind == "layer"
+    calls = measurement.inputs[name]
     law = None
     if centred is not None and eps is not None:
         law = predicted(torch.cat([x.flatten(0, -2) for x in calls]), eps, centred)
-    before, after = sides.get((name, True), 0.0), sides.get((name, False), 0.0)
-    kept = before / after if after > 0 else None
+    before, after = (measurement.changes.get((name, is_input), 0.0) for is_input in (True, False))
     return SiteSurvival(
-        name, kind if norm is None else type(norm).__name__, eps, len(calls), before, after, kept, law, method
+        name=name,
+        kind=kind if norm is None else type(norm).__name__,
+        eps=eps,
+        calls=len(calls),
+        before=before,
+        after=after,
+        kept=before / after if after > 0 else None,
+        predicted=law,
+        method=measurement.method,
     )
-
-
-@contextmanager
-def _without_fused_encoders() -> Iterator[None]:
-    """Keep PyTorch from running an encoder layer as one operator, which calls none of its norms."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def find_norms(model: nn.Module) -> Iterator[str]:
-    """Names of the outermost norms of a model, in the order of its modules."""
-    inside: tuple[str, ...] = ()
-    for name, module in model.named_modules():
-        if not name.startswith(inside):
-            home = type(module).__module__
-            if isinstance(module, KINDS) or (type(module).__name__ in PYG_NAMES and home.startswith(PYG_HOME)):
-                inside += (f"{name}.",)
-                yield name
-
-
-def names_of(model: nn.Module, modules: Iterable[str | nn.Module]) -> list[str]:
-    """The names of modules given by name or themselves.
-
-    Args:
-        model: What they are part of.
-        modules: The modules or their names.
-
-    Raises:
-        UsageError: If one is no part of the model.
-    """
-    names = {id(module): name for name, module in model.named_modules()}
-    chosen = []
-    for norm in modules:
-        name = names.get(id(norm)) if isinstance(norm, nn.Module) else norm
-        if name is None:
-            raise UsageError(
-                f"a {type(norm).__name__} was given that is no part of the model: give one of its own modules."
-            )
-        if name not in names.values():
-            raise unknown("module", name, names.values())
-        chosen.append(name)
-    return chosen
-
-
-def rows_key(norm: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | str:
-    """Where among its arguments a norm finds the rows it normalizes."""
-    # PyG's MessageNorm takes the receiver first and the message it rescales second.
-    position, names = (1, ("msg",)) if type(norm).__name__ == "MessageNorm" else (0, ("x", "input"))
-    if len(args) > position:
-        return position
-    for name in names:
-        if name in kwargs:
-            return name
-    raise UsageError(f"{type(norm).__name__} is called without an argument that looks like its rows.")
-
-
-def centres(norm: nn.Module) -> bool | None:
-    """Whether a norm over features subtracts the mean; None for a norm over anything else."""
-    if isinstance(norm, nn.RMSNorm):
-        return False
-    one = len(getattr(norm, "normalized_shape", (0,))) == 1
-    node_wise = type(norm).__name__ == "LayerNorm" and getattr(norm, "mode", None) == "node"
-    return True if (isinstance(norm, nn.LayerNorm) and one) or node_wise else None
 
 
 def _to_double(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.RMSNorm) and module.eps is None:
-            # None means the machine epsilon of the input, which the conversion would shrink.
-            held = next(model.parameters(), torch.empty(0))
-            module.eps = torch.finfo(held.dtype).eps
+            # None is the machine epsilon of the input, which the conversion would make smaller.
+            parameter = next(model.parameters(), torch.empty(0))
+            module.eps = torch.finfo(parameter.dtype).eps
     model.double()

@@ -14,14 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normplace.analysis.recording.structures import fresh_inputs
 from normplace.analysis.scale_survival.law import change, relative, slope
-from normplace.analysis.scale_survival.taps import Tap, Taps, first_tensor, fresh, is_channels_first
+from normplace.analysis.scale_survival.taps import Tap, Taps
 from normplace.errors import UsageError
 
 Side = tuple[str, bool]  # a site's name, and whether its input is meant
 
 
-class NoGradient(Exception):
+class NoGradientError(Exception):
     """Backward passes do not reach the norms of this model."""
 
 
@@ -74,7 +75,7 @@ class Sensitivity:
         for name in names:
             for side in (True, False):
                 # Copied here, because a copy made under forward mode has no storage; a difference takes three passes.
-                copies = iter([fresh((self.inputs, self.kwargs)) for _ in range(4)])
+                copies = iter([fresh_inputs((self.inputs, self.kwargs)) for _ in range(4)])
                 value, derivative, method = slope(
                     lambda log, name=name, side=side, copies=copies: self._rescaled(name, side, log, next(copies))
                 )
@@ -96,14 +97,14 @@ class Sensitivity:
         The relative standard error of the latter is about ``1 / sqrt(2 probes)``.
 
         Raises:
-            NoGradient: If the norms run without gradients, or an operator has no backward pass.
+            NoGradientError: If the norms run without gradients, or an operator has no backward pass.
             UsageError: If the output is zero everywhere.
         """
         tapped: list[tuple[Side, Tensor]] = []
 
         def split(name: str, before: bool, x: Tensor) -> Tensor:
             if not torch.is_grad_enabled():
-                raise NoGradient
+                raise NoGradientError
             tapped.append(((name, before), x.clone() if x.requires_grad else x.detach().clone().requires_grad_()))
             return tapped[-1][1]
 
@@ -113,7 +114,7 @@ class Sensitivity:
         if not tapped:
             return {}, {}
         if not output.requires_grad:
-            raise NoGradient
+            raise NoGradientError
         size = float(torch.linalg.vector_norm(output.detach().double()))
         if size == 0:
             relative(output.detach(), output.detach())
@@ -125,7 +126,7 @@ class Sensitivity:
                     output, [tensor for _, tensor in tapped], weights, retain_graph=True, allow_unused=True
                 )
             except RuntimeError as error:
-                raise NoGradient from error
+                raise NoGradientError from error
             projections: dict[Side, float] = {side: 0.0 for side, _ in tapped}
             for (side, _), gradient, direction in zip(tapped, gradients, directions, strict=True):
                 if gradient is not None:
@@ -156,10 +157,35 @@ class Sensitivity:
         return self._changes[tuple(shape)]
 
     def _output(self, tap: Tap, given: tuple[Any, Any] | None = None) -> Tensor:
-        inputs, kwargs = fresh((self.inputs, self.kwargs)) if given is None else given
+        inputs, kwargs = fresh_inputs((self.inputs, self.kwargs)) if given is None else given
         with self.taps.active(tap):
             if not self.training:
                 return first_tensor(self.model(*inputs, **kwargs))
             with torch.random.fork_rng():
                 torch.manual_seed(0)
                 return first_tensor(self.model(*inputs, **kwargs))
+
+
+def first_tensor(structure: Any) -> Tensor:
+    """The first floating tensor of a model's output.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    if isinstance(structure, Tensor) and structure.is_floating_point():
+        return structure
+    parts: Any = ()
+    if isinstance(structure, Mapping):
+        parts = structure.values()
+    elif isinstance(structure, tuple | list):
+        parts = structure
+    for part in parts:
+        if isinstance(part, Tensor | Mapping | tuple | list):
+            return first_tensor(part)
+    raise UsageError(f"the model returned {type(structure).__name__}, which contains no tensor to measure.")
+
+
+def is_channels_first(norm: nn.Module | None, kind: str, x: Tensor) -> bool:
+    """Whether the second dimension of a norm's input holds the features, as in feature maps."""
+    known = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm, nn.GroupNorm)
+    return x.ndim > 2 and (isinstance(norm, known) or kind in ("batch", "group", "instance"))

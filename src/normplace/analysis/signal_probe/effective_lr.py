@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.analysis.recording.recorder import said_by
+from normplace.analysis.recording.passes import first_line
 from normplace.errors import UsageError
 
 Optimizer = torch.optim.Optimizer
@@ -72,7 +72,7 @@ def _change(parameter: nn.Parameter, gradient: Tensor, optimizer: Optimizer) -> 
         type(optimizer).step(trial)
     except Exception as error:
         raise UsageError(
-            f"{type(optimizer).__name__} cannot update one matrix on its own ({said_by(error)}): leave the optimizer "
-            "out, and the effective learning rate is that of a gradient step."
+            f"{type(optimizer).__name__} cannot step one matrix ({first_line(error)}): leave out the optimizer to "
+            "measure the effective learning rate of a gradient step."
         ) from error
     return moved.detach() - parameter.detach()

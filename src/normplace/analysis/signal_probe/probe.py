@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.analysis.api import run
+from normplace.analysis.analysis import Analysis
 from normplace.analysis.dataflow.matrices import parameter_positions
-from normplace.analysis.recording.recorder import evaluating
+from normplace.analysis.recording.passes import evaluating, record_pass, uncompiled
 from normplace.analysis.results import finite
 from normplace.analysis.signal_probe.effective_lr import Optimizer, relative_update, unwrapped
+from normplace.analysis.signal_probe.step_recorder import StepRecorder
 from normplace.analysis.signal_probe.steps import Step, find_steps
-from normplace.analysis.signal_probe.watcher import Watcher
 from normplace.errors import UsageError
 
 Loss = Callable[[Any], Tensor]
@@ -166,28 +166,28 @@ class Probe:
         """
         if not isinstance(model, nn.Module):
             raise UsageError(f"signals takes an nn.Module, got {type(model).__name__}: build the model first.")
-        model = getattr(model, "_orig_mod", model)  # a compiled model runs kernels that cannot be seen
+        model = uncompiled(model)
         if any(parameter.is_meta for parameter in model.parameters()):
             raise UsageError("a model on the meta device has no values to measure: build it on the CPU or a GPU.")
         optimizer = None if optimizer is None else unwrapped(optimizer)
         args, kwargs = arguments(batch)
-        watcher = self._watched(model, args, kwargs)
+        recorder = self._watched(model, args, kwargs)
         parameters = list(model.parameters())
         value, gradients = (None, None) if loss is None else differentiate(model, args, kwargs, loss, parameters)
         rates = [None] * len(self._steps)
         if gradients is not None:
-            rates = self._effective_lrs(watcher, parameters, gradients, optimizer)
-        return self._signals(type(model).__name__, watcher, value, gradients, rates)
+            rates = self._effective_lrs(recorder, parameters, gradients, optimizer)
+        return self._signals(type(model).__name__, recorder, value, gradients, rates)
 
     def _effective_lrs(
         self,
-        watcher: Watcher,
+        recorder: StepRecorder,
         parameters: list[nn.Parameter],
         gradients: list[Tensor | None],
         optimizer: Optimizer | None,
     ) -> list[Tensor | None]:
         """The largest relative update among the normalized matrices of each step."""
-        position = parameter_positions(watcher.tape)
+        position = parameter_positions(recorder.tape)
         rates: list[Tensor | None] = []
         for step in self._steps:
             own = [(parameters[position[value]], gradients[position[value]]) for value in step.normalized]
@@ -195,14 +195,14 @@ class Probe:
             rates.append(torch.stack(updates).amax() if updates else None)
         return rates
 
-    def _watched(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Watcher:
+    def _watched(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepRecorder:
         for _ in range(3):  # code that keeps something at its first call takes another path at its second
-            watcher = Watcher(model, self._steps)
-            tape = run(model, args, kwargs, watcher)
+            recorder = StepRecorder(model, self._steps)
+            tape = record_pass(model, args, kwargs, recorder)
             names = [op.name for op in tape.ops]
             if names == self._pass:
-                return watcher
-            self._pass, self._steps = names, find_steps(tape)
+                return recorder
+            self._pass, self._steps = names, find_steps(Analysis(model, tape))
             if not self._steps:
                 raise UsageError(
                     f"{type(model).__name__} has no residual add, so no stream to measure: give a model that has one."
@@ -214,7 +214,7 @@ class Probe:
     def _signals(
         self,
         name: str,
-        watcher: Watcher,
+        recorder: StepRecorder,
         loss: Tensor | None,
         gradients: list[Tensor | None] | None,
         rates: Sequence[Tensor | None],
@@ -223,21 +223,21 @@ class Probe:
         wanted: list[tuple[dict[str, Any], dict[str, Tensor | None]]] = []
         begun: set[int] = set()
         total = norm_of(gradients or ())
-        position = parameter_positions(watcher.tape)
+        position = parameter_positions(recorder.tape)
         for step, rate in zip(self._steps, rates, strict=True):
             if step.stream not in begun:
                 begun.add(step.stream)
                 words = {"name": "input", "kind": "", "stream": step.stream}
-                wanted.append((words, {**watcher.streams[step.before]}))
-            scores = [score for value in step.scores if (score := watcher.scores.get(value)) is not None]
+                wanted.append((words, {**recorder.streams[step.before]}))
+            scores = [score for value in step.scores if (score := recorder.scores.get(value)) is not None]
             own = None if gradients is None else [gradients[position[value]] for value in step.parameters]
             readings = {
-                **watcher.streams[step.after],
-                "branch": watcher.branches.get(step.total if step.branch is None else step.branch),
+                **recorder.streams[step.after],
+                "branch": recorder.branch_norms.get(step.total if step.branch is None else step.branch),
                 "gradient": None if own is None else norm_of(own),
                 "effective_lr": rate,
                 "score": torch.stack(scores).amax() if scores else None,
-                "turn": watcher.turns.get(step.after),
+                "turn": recorder.angles.get(step.after),
             }
             wanted.append(({"name": step.name, "kind": step.kind, "stream": step.stream}, readings))
         flat = [*(tensor for _, readings in wanted for tensor in readings.values()), loss, total]

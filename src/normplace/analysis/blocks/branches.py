@@ -1,0 +1,101 @@
+"""The branches of residual adds: their values, and the modules that return them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from normplace.analysis.dataflow.graph import Graph
+from normplace.analysis.dataflow.operators import MOVES
+from normplace.analysis.norms.find import Norm
+from normplace.analysis.recording.ids import AddIndex, CallId, ValueId
+from normplace.analysis.residuals.reachability import Reachability, ResidualAdd
+from normplace.analysis.residuals.regions import BranchRegions
+
+SCALING = MOVES | {"mul", "div"}
+
+
+class Branches:
+    """The branches of the residual adds of one graph.
+
+    Args:
+        graph: The graph.
+        norms: Its norms.
+        adds: Its residual adds.
+        reachability: Which landmarks each value was computed from.
+        regions: The nodes of each branch.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        norms: Sequence[Norm],
+        adds: Sequence[ResidualAdd],
+        reachability: Reachability,
+        regions: BranchRegions,
+    ) -> None:
+        self.graph, self.norms, self.adds = graph, norms, adds
+        self.reachability, self.regions = reachability, regions
+        self._add_of_sum = {add.output: AddIndex(index) for index, add in enumerate(adds)}
+        self._norm_of_output = {norm.output: index for index, norm in enumerate(norms)}
+        self._returned_by: dict[ValueId, list[CallId]] = {}
+        for index, call in enumerate(graph.tape.calls):
+            for value in call.outputs:
+                self._returned_by.setdefault(value, []).append(CallId(index))
+
+    def previous_add(self, add: ResidualAdd) -> AddIndex | None:
+        """The add before this one on the same stream."""
+        earlier = self.reachability.stream.get(add.skip, 0) & self.reachability.sums
+        return self._add_of_sum[self.reachability.latest(earlier)] if earlier else None
+
+    def summands(self, add: ResidualAdd) -> list[ValueId]:
+        """The branches that are summed before the sum is added to the skip; often just one."""
+        summands: list[ValueId] = []
+        queue = [add.branch]
+        while queue:
+            value = queue.pop(0)
+            node = self.graph.maker(self.graph.origin(value))
+            parts = self.graph.data_inputs(node) if node is not None and node.name == "add" else []
+            from_fork = [
+                part for part in parts if self.reachability.mixed.get(part, 0) & self.reachability.bit[add.fork]
+            ]
+            if len(from_fork) >= 2 and len(from_fork) == len(parts) and self._are_separate(from_fork, add):
+                queue += from_fork
+            else:
+                summands.append(value)
+        return summands
+
+    def _are_separate(self, values: Sequence[ValueId], add: ResidualAdd) -> bool:
+        """Whether values come from different modules and share no product; a sum inside one module is not split."""
+        modules = [self.module(value, add.call) for value in values]
+        if None in modules or len(set(modules)) < len(modules):
+            return False
+        common = set.intersection(*(self.regions.of(add, value) for value in values))
+        return not any(self.graph.is_barrier(self.graph.nodes[node]) for node in common)
+
+    def module(self, value: ValueId, call: CallId) -> str | None:
+        """The outermost module inside ``call`` that returned a value, before its output norm if it has one."""
+        calls = self.graph.tape.calls
+        values = list(self._unscaled(value))
+        norms = [self._norm_of_output[number] for number in values if number in self._norm_of_output]
+        if norms:
+            before_norm = self.module(self.norms[min(norms)].input, call)
+            if before_norm is not None:
+                return before_norm
+        for returning in sorted({index for number in values for index in self._returned_by.get(number, ())}):
+            if call in self.graph.tape.enclosing_calls(calls[returning].parent):
+                return calls[returning].path
+        return None
+
+    def _unscaled(self, value: ValueId) -> Iterator[ValueId]:
+        """A value and what it was before moves and factors, nearest first; of a product, its larger factor."""
+        graph = self.graph
+        while True:
+            yield value
+            node = graph.maker(value)
+            if node is None or node.name not in SCALING or not node.inputs:
+                return
+            inputs = graph.data_inputs(node) or list(node.inputs)
+            if node.name == "mul":
+                inputs.sort(key=lambda number: (-math.prod(graph.values[number].shape), graph.is_gate(number)))
+            value = inputs[0]

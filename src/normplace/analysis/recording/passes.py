@@ -1,0 +1,124 @@
+"""Run a model and record the pass, with errors that explain a failed pass."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from normplace.analysis.recording.recorder import Recorder
+from normplace.analysis.recording.structures import map_tensors, tensors_of
+from normplace.analysis.recording.tape import Tape
+from normplace.errors import UsageError
+
+READS_VALUES = {"_local_scalar_dense", "allclose", "repeat_interleave"}
+"""Operators that raise a plain RuntimeError on the meta device because they read values."""
+
+
+class ForwardError(UsageError):
+    """A forward pass cannot be recorded.
+
+    Args:
+        reason: What happened.
+        advice: What to do.
+
+    Attributes:
+        reason: What happened, without the advice.
+    """
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(f"{reason}: {advice}")
+        self.reason = reason
+
+
+def record_pass(
+    model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], recorder: Recorder | None = None
+) -> Tape:
+    """Call a model once, in evaluation mode and without gradients, and return the tape.
+
+    Training flags and the global random state are restored.
+
+    Args:
+        model: The model; its inputs are moved to the meta device if it is there.
+        inputs: Positional arguments.
+        kwargs: Keyword arguments.
+        recorder: A recorder of this model; by default a plain one.
+
+    Raises:
+        ForwardError: If the arguments do not fit or the pass fails.
+    """
+    name = type(model).__name__
+    try:
+        inspect.signature(model.forward).bind(*inputs, **kwargs)
+    except TypeError as error:
+        raise ForwardError(
+            f"{name}.forward does not take these inputs ({error})", "pass its inputs after it."
+        ) from None
+    except ValueError:
+        pass  # a forward without a signature is called unchecked
+    on_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    if on_meta:
+        inputs, kwargs = map_tensors(lambda tensor: tensor.to("meta"), (inputs, dict(kwargs)))
+    recorder = recorder or Recorder(model)
+    try:
+        with evaluating(model), torch.no_grad():
+            return recorder.record(inputs, kwargs)
+    except UsageError:
+        raise
+    except Exception as error:
+        if on_meta and (isinstance(error, NotImplementedError) or recorder.failed_operator in READS_VALUES):
+            raise ForwardError(
+                f"the forward pass reads values of tensors, which a meta model does not have ({first_line(error)})",
+                "build the model on the CPU, smaller if need be.",
+            ) from error
+        shapes = ", ".join(
+            f"{tuple(tensor.shape)} {dtype_name(tensor.dtype)}" for tensor in tensors_of((inputs, kwargs))
+        )
+        raise ForwardError(
+            f"the forward pass failed on inputs {shapes or 'without tensors'} ({first_line(error)})",
+            "call the model directly to see the traceback.",
+        ) from error
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run a model in evaluation mode; training flags and the global random state are restored afterwards."""
+    training = {module: module.training for module in model.modules()}
+    with torch.random.fork_rng(devices=[]), unfused_encoder_layers():
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, flag in training.items():
+                module.training = flag
+
+
+@contextmanager
+def unfused_encoder_layers() -> Iterator[None]:
+    """Disable PyTorch's fused encoder layer, one operator in which no norm can be seen."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module behind a compiled one, whose operators can be recorded."""
+    return getattr(model, "_orig_mod", model)
+
+
+def first_line(error: BaseException) -> str:
+    """The type of an error and the first line of its message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].rstrip('.:')}" if lines else type(error).__name__
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype without ``torch.``."""
+    return str(dtype).removeprefix("torch.")
