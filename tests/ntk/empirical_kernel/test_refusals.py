@@ -135,13 +135,13 @@ MODELS = {
     "no trainable parameters are chosen": frozen,
     "runs different layers": Branching,
     "overwrites the input of parameter 'lin.weight' in place": Overwriting,
-    "parameter 'weight' is on meta but the samples are on cpu": lambda: nn.Linear(3, 1, device="meta"),
-    "the samples have dtype torch.float32 but the model's parameters have torch.float64": lambda: nn.Linear(
+    "parameter 'weight' is on meta, but the samples are on cpu": lambda: nn.Linear(3, 1, device="meta"),
+    "the samples have dtype torch.float32, but the model's parameters have torch.float64": lambda: nn.Linear(
         3, 1
     ).double(),
     "parameter 'weight' has no shape yet": lambda: nn.LazyLinear(2),
     "model is a function": lambda: F.relu,
-    "parameter 'scale' has dtype torch.complex64: the kernel is defined for real": lambda: ComplexScale(),
+    "parameter 'scale' has dtype torch.complex64: the kernel needs real": lambda: ComplexScale(),
     "cannot run on 8 sample(s) of shape (3,) and dtype torch.float32 (RuntimeError": lambda: nn.Linear(4, 1),
     "missing 1 required positional argument: 'edge_index'": lambda: Graph(),
     "for a graph network, one sample is a whole graph": lambda: FixedGraph(),
@@ -162,7 +162,7 @@ def test_models(sentence, diagonal):
 def test_embeddings():
     ids = torch.arange(6).reshape(3, 2)
     for settings, sentence in (
-        ({"max_norm": 1.0}, "rewrites its weights"),
+        ({"max_norm": 1.0}, "changes its weights"),
         ({"scale_grad_by_freq": True}, "counts over"),
     ):
         with pytest.raises(UsageError, match=sentence):
@@ -177,18 +177,18 @@ def test_a_refused_model_gets_its_buffers_back():
 
 
 ARGUMENTS = {
-    "a sample of x1 has shape (3,) but one of x2 has (2,)": {"x2": X[:, :2]},
-    "x1 has dtype torch.float32 but x2 has torch.float64": {"x2": X.double()},
-    "x1 is on cpu but x2 is on meta": {"x2": X.to("meta", dtype=torch.float32)},
-    "x1 holds NaN or infinite values": {"x1": broken(X, torch.nan)},
-    "x2 holds NaN or infinite values": {"x2": broken(X, torch.inf)},
-    "x1 has shape (0, 3) and holds no samples": {"x1": X[:0]},
-    "x2 has shape () and holds no samples": {"x2": X[0, 0]},
+    "samples of x1 have shape (3,), but of x2 (2,)": {"x2": X[:, :2]},
+    "x1 has dtype torch.float32, but x2 has torch.float64": {"x2": X.double()},
+    "x1 is on cpu, but x2 is on meta": {"x2": X.to("meta", dtype=torch.float32)},
+    "x1 has NaN or infinite values": {"x1": broken(X, torch.nan)},
+    "x2 has NaN or infinite values": {"x2": broken(X, torch.inf)},
+    "x1 has shape (0, 3) and no samples": {"x1": X[:0]},
+    "x2 has shape () and no samples": {"x2": X[0, 0]},
     "x1 is a list": {"x1": [1.0]},
     "x1 has shape (6, 0), so its samples are empty": {"x1": X[:, :0]},
     "x2 is a sparse or nested tensor": {"x2": X.to_sparse()},
     "unknown output 'traces': did you mean 'trace'?": {"output": "traces"},
-    "diagonal=True is about pairs (x_i, x_i)": {"diagonal": True, "x2": X},
+    "diagonal=True computes pairs (x_i, x_i)": {"diagonal": True, "x2": X},
     "memory_gb is 0": {"memory_gb": 0},
     "memory_gb is nan": {"memory_gb": float("nan")},
     "unknown parameter 'weigth': did you mean 'weight'?": {"parameters": ["weigth"]},
@@ -197,7 +197,7 @@ ARGUMENTS = {
     },
     "an object of type int in parameters": {"parameters": [3]},
     "no trainable parameters": {"parameters": lambda name, p: False},
-    "GB but cpu has": {"x1": torch.zeros(1, 3).expand(10**6, 3)},
+    "GB, but cpu has": {"x1": torch.zeros(1, 3).expand(10**6, 3)},
 }
 
 

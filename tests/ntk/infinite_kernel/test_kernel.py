@@ -231,7 +231,7 @@ def test_float32_inputs_are_accumulated_in_float64():
         ({"activation": "reul"}, "did you mean 'relu'"),
         ({"norm": "layr"}, "did you mean 'layer'"),
         ({"norm": "layer", "norm_at": "evry"}, "did you mean 'every'"),
-        ({"norm": "layer", "norm_at": (3,)}, "between 1 and 2"),
+        ({"norm": "layer", "norm_at": (3,)}, "from 1 to 2"),
         ({"norm_at": "first"}, "norm is None"),
         ({"norm_position": "befor"}, "did you mean 'before'"),
         ({"depth": 0}, "at least 1"),

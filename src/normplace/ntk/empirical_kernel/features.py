@@ -1,4 +1,4 @@
-"""What the kernel needs of a batch of samples: the layers' factors and the written-out gradients."""
+"""Gradient features of a batch of samples: layer factors and dense gradients."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from normplace.ntk.empirical_kernel.layer_gradients import (
     stack_outputs,
     weight_gradient,
 )
-from normplace.ntk.empirical_kernel.parameter_uses import Follow, Use
-from normplace.ntk.empirical_kernel.plan import Plan, forward
+from normplace.ntk.empirical_kernel.parameter_uses import ParameterTracker, ParameterUse
+from normplace.ntk.empirical_kernel.plan import KernelPlan, forward
 
-# One elementwise multiply-add costs about as much as this many of a matrix product's.
+# Cost of an elementwise multiply-add, relative to one in a matrix product.
 ELEMENTWISE = 16
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A weight's gradients as factors: inputs (n, T, I), or row numbers (n, T), and gradients (n, R, T, F).
+class FactorPair:
+    """A weight's gradients as factors: inputs (n, T, I), or row indices (n, T), and gradients (n, R, T, F).
 
-    ``plus`` is 1 where the layer's bias is included: its input is the constant 1 at every position.
+    ``plus`` is 1 if the layer's bias is included: its input is the constant 1 at every position.
     """
 
     inputs: Tensor
@@ -40,40 +40,39 @@ class Pair:
 
 @dataclass(frozen=True)
 class Features:
-    """What a set of samples contributes: R gradient rows per sample, written out (n·R, P) or as factors."""
+    """R gradient rows per sample, as a dense matrix (n·R, P) and as factors."""
 
     samples: int
     rows: int
     flat: Tensor | None
-    pairs: tuple[Pair, ...]
+    pairs: tuple[FactorPair, ...]
 
 
 @dataclass(frozen=True)
-class _Term:
-    """One weight kept as factors, over the sites that use it."""
+class _FactoredWeight:
+    """A weight kept as factors, with the sites that use it."""
 
     sites: tuple[int, ...]
     with_bias: bool
 
 
-class Extractor:
+class FeatureExtractor:
     """Computes :class:`Features` of samples under a plan.
 
     Args:
-        plan: What the probe found.
+        plan: How each parameter is treated.
         output: ``"full"``, ``"trace"`` or ``"sum"``.
-        diagonal: Only Θ(x_i, x_i) will be wanted, which moves the balance between factors and written-out
-            gradients.
-        budget: Bytes a batch may use while its features are computed.
+        diagonal: Only Θ(x_i, x_i) is needed, which changes the balance between factors and dense gradients.
+        budget: Memory for one batch, in bytes.
     """
 
-    def __init__(self, plan: Plan, output: str, *, diagonal: bool, budget: float) -> None:
+    def __init__(self, plan: KernelPlan, output: str, *, diagonal: bool, budget: float) -> None:
         self.plan = plan
         self.output = output
         self.outputs = 1 if output == "sum" else plan.outputs
         self.rows = self.outputs if output == "full" else 1
         self.jacobian = Jacobian(plan.model, plan.rest, plan.outputs, summed=output == "sum") if plan.rest else None
-        self._pairs: list[_Term] = []
+        self._pairs: list[_FactoredWeight] = []
         self._flat: list[tuple[str, tuple[int, ...]]] = []
         kept = self._assign(diagonal)
         sample = torch.empty(0, dtype=plan.dtype).element_size()
@@ -83,12 +82,12 @@ class Extractor:
         self.bytes_per_sample = sample * (kept + self.outputs * rest)
         working = 3 * plan.saved_bytes + 2 * sample * kept
         self.batch = max(1, int(budget / max(1, working)))
-        # jacrev keeps the graph of up to 16 outputs and its gradients about three times over.
+        # jacrev keeps the graph of up to 16 outputs, and about three copies of its gradients.
         backward = plan.saved_bytes * min(16, self.outputs)
         self.jacobian_batch = max(1, int(budget / max(1, 3 * backward + 3 * sample * self.outputs * rest)))
 
     def _assign(self, diagonal: bool) -> int:
-        """Choose factors or written-out gradients for each parameter; return the numbers kept per sample."""
+        """Choose factors or dense gradients for each parameter; return the number of entries kept per sample."""
         plan, kept = self.plan, 0
         numel = {name: p.numel() for name, p in plan.model.named_parameters()}
         users: dict[str, list[int]] = {}
@@ -97,27 +96,27 @@ class Extractor:
                 if name is not None:
                     users.setdefault(name, []).append(i)
         done: set[str] = set()
-        for name, places in users.items():
-            sites = [plan.sites[i] for i in places]
+        for name, indices in users.items():
+            sites = [plan.sites[i] for i in indices]
             if any(s.weight != name or not factorable(s) for s in sites) or len({s.kind for s in sites}) > 1:
                 continue
             t = sum(sizes(s)[0] for s in sites)
             _, i, f = sizes(sites[0])
             f *= self.outputs if self.output == "trace" else 1
             pair = t * t * (i + self.rows**2 * (f + ELEMENTWISE))
-            written = numel[name] * self.rows**2 * self.outputs // self.rows
+            dense = numel[name] * self.rows**2 * self.outputs // self.rows
             if diagonal:
-                written += self.outputs * t * numel[name]
+                dense += self.outputs * t * numel[name]
             bias = sites[0].bias
-            merged = bias is not None and users[bias] == places and all(s.bias == bias for s in sites)
-            # The written-out form has to write the bias out beside the weight.
-            if pair < written + (numel[bias] * self.rows * self.outputs if merged and bias else 0):
-                self._pairs.append(_Term(tuple(places), merged))
+            merged = bias is not None and users[bias] == indices and all(s.bias == bias for s in sites)
+            # The dense form needs the bias in addition to the weight.
+            if pair < dense + (numel[bias] * self.rows * self.outputs if merged and bias else 0):
+                self._pairs.append(_FactoredWeight(tuple(indices), merged))
                 done |= {name, bias} if merged and bias else {name}
                 kept += t * (i + self.outputs * f)
-        for name, places in users.items():
+        for name, indices in users.items():
             if name not in done:
-                self._flat.append((name, tuple(places)))
+                self._flat.append((name, tuple(indices)))
                 kept += self.outputs * numel[name]
         return kept
 
@@ -128,25 +127,25 @@ class Extractor:
 
     def _features(self, x: Tensor) -> Features:
         flats: list[Tensor] = []
-        pairs: list[Pair] = []
+        pairs: list[FactorPair] = []
         if self.plan.sites:
-            parts = [self._covered(x[i : i + self.batch]) for i in range(0, len(x), self.batch)]
+            parts = [self._batch_features(x[i : i + self.batch]) for i in range(0, len(x), self.batch)]
             if self._flat:
                 flats.append(join([flat for flat, _ in parts if flat is not None]))
             for k, term in enumerate(self._pairs):
-                inputs = join([found[k].inputs for _, found in parts])
-                gradients = join([found[k].gradients for _, found in parts])
-                pairs.append(Pair(inputs, gradients, float(term.with_bias)))
+                inputs = join([factors[k].inputs for _, factors in parts])
+                gradients = join([factors[k].gradients for _, factors in parts])
+                pairs.append(FactorPair(inputs, gradients, float(term.with_bias)))
         if self.jacobian is not None:
             step = self.jacobian_batch
             flats.append(join([self._arrange(self.jacobian(x[i : i + step])) for i in range(0, len(x), step)]))
         flat = join(flats, dim=1) if flats else None
         return Features(len(x), self.rows, flat, tuple(pairs))
 
-    def _covered(self, x: Tensor) -> tuple[Tensor | None, list[Pair]]:
+    def _batch_features(self, x: Tensor) -> tuple[Tensor | None, list[FactorPair]]:
         plan, n = self.plan, len(x)
         with torch.enable_grad():
-            with Follow(plan.names) as follow:
+            with ParameterTracker(plan.names) as follow:
                 y = forward(plan.model, x, plan.outputs)
             uses = follow.uses
             same = len(uses) == len(plan.sites) and all(
@@ -155,7 +154,7 @@ class Extractor:
             if not same or y.shape[1] != plan.outputs:
                 raise UsageError(
                     "the model runs different layers or shapes for different batches, so its output is not "
-                    "one function of a sample: remove control flow that depends on the data."
+                    "a function of one sample: remove control flow that depends on the data."
                 )
             edges = [use.edge for use in uses]
             targets = [y.sum()] if self.output == "sum" else [y[:, o].sum() for o in range(plan.outputs)]
@@ -171,34 +170,34 @@ class Extractor:
             ]
             del by_output
             pairs = [self._pair(term, uses, stacked) for term in self._pairs]
-            written = list(self._written(uses, stacked))
-            flat = join([self._arrange(w) for w in written], dim=1) if written else None
+            dense = list(self._dense_gradients(uses, stacked))
+            flat = join([self._arrange(w) for w in dense], dim=1) if dense else None
         return flat, pairs
 
-    def _pair(self, term: _Term, uses: list[Use], gradients: list[Tensor]) -> Pair:
+    def _pair(self, term: _FactoredWeight, uses: list[ParameterUse], gradients: list[Tensor]) -> FactorPair:
         plan, inputs, grads = self.plan, [], []
         for i in term.sites:
             a, g = factors(uses[i], plan.sites[i].layout, gradients[i])
             inputs.append(a.to(plan.dtype) if a.is_floating_point() else a)
             grads.append(g)
         a, g = join(inputs, dim=1), join(grads, dim=2)
-        if self.output == "trace":  # Σ_o g_o·g'_o is one product of the outputs' gradients side by side
+        if self.output == "trace":  # Σ_o g_o·g'_o is one product of the concatenated gradients
             g = g.transpose(1, 2).flatten(2).unsqueeze(1)
-        return Pair(a.contiguous(), g.contiguous(), float(term.with_bias))
+        return FactorPair(a.contiguous(), g.contiguous(), float(term.with_bias))
 
-    def _written(self, uses: list[Use], gradients: list[Tensor]) -> Iterator[Tensor]:
-        for name, places in self._flat:
+    def _dense_gradients(self, uses: list[ParameterUse], gradients: list[Tensor]) -> Iterator[Tensor]:
+        for name, indices in self._flat:
             parts = []
-            for i in places:
+            for i in indices:
                 site = self.plan.sites[i]
                 if site.weight == name:
                     parts.append(weight_gradient(uses[i], site.layout, gradients[i]))
                 if site.bias == name:
                     parts.append(bias_gradient(uses[i], gradients[i]))
-            # Summed before any product: a parameter used twice has one gradient.
+            # Summed before any product, because a parameter used twice has one gradient.
             yield sum(parts[1:], start=parts[0])
 
     def _arrange(self, gradient: Tensor) -> Tensor:
-        """(n, O, P) as the rows to multiply: one per output, or all outputs side by side for the trace."""
+        """(n, O, P) as the rows of the Gram matrix: one per output, or for the trace all outputs concatenated."""
         n = gradient.shape[0]
         return gradient.to(self.plan.dtype).reshape(n * self.rows, -1)

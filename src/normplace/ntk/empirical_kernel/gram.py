@@ -1,7 +1,7 @@
 """Kernel blocks from features.
 
-``K += Φ₁Φ₂ᵀ`` for written-out gradients, ``K += (A₁A₂ᵀ)∘(G₁G₂ᵀ)`` for factors. Work goes block by block
-through two scratch buffers, so that beside the kernel itself nothing of size N×N exists.
+``K += Φ₁Φ₂ᵀ`` for dense gradients, ``K += (A₁A₂ᵀ)∘(G₁G₂ᵀ)`` for factors. Blocks are computed in two scratch buffers, so
+that no other N×N matrix is needed.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from normplace.ntk.empirical_kernel.features import Features, Pair
+from normplace.ntk.empirical_kernel.features import FactorPair, Features
 
-# Numbers per scratch buffer: on the CPU two of them stay in the caches, on a GPU they keep every unit busy.
+# Entries of a scratch buffer: on the CPU both fit into the caches, on a GPU they occupy all units.
 SCRATCH_CPU = 1 << 18
 SCRATCH_GPU = 1 << 26
-# Rows of a diagonal block, which is computed whole although half of it would do.
+# Rows of a diagonal block, which is computed completely although its upper half suffices.
 PANEL_CPU = 128
 PANEL_GPU = 1024
 
 
 class Scratch:
-    """Two reusable buffers; allocating for each block would outweigh the products of small networks."""
+    """Two reusable buffers; allocations per block would dominate the time of small networks."""
 
     def __init__(self, like: Tensor) -> None:
         on_cpu = like.device.type == "cpu"
         self.size = SCRATCH_CPU if on_cpu else SCRATCH_GPU
         self.panel = PANEL_CPU if on_cpu else PANEL_GPU
         self._like = like
-        self._held = [like.new_empty(0), like.new_empty(0)]
+        self._buffers = [like.new_empty(0), like.new_empty(0)]
 
-    def take(self, which: int, rows: int, columns: int) -> Tensor:
-        """Buffer ``which`` as an uninitialised matrix."""
+    def take(self, index: int, rows: int, columns: int) -> Tensor:
+        """Buffer ``index`` as an uninitialized matrix."""
         need = rows * columns
-        if self._held[which].numel() < need:
-            self._held[which] = self._like.new_empty(need)
-        return self._held[which][:need].view(rows, columns)
+        if self._buffers[index].numel() < need:
+            self._buffers[index] = self._like.new_empty(need)
+        return self._buffers[index][:need].view(rows, columns)
 
 
 def accumulate(
@@ -50,11 +50,11 @@ def accumulate(
     """Add the kernel between two sets of samples to ``kernel``, a (n1·R, n2·R) matrix.
 
     Args:
-        kernel: Where to add; may be a slice of a larger matrix.
+        kernel: The matrix to add to; may be a slice of a larger one.
         left: Features of the samples along the rows.
         right: Features of the samples along the columns.
-        symmetric: ``left`` and ``right`` are the same samples: compute one triangle and mirror it.
-        tick: Called with the number of sample pairs just finished.
+        symmetric: Whether ``left`` and ``right`` are the same samples; then one triangle is computed and mirrored.
+        tick: Called with the number of sample pairs that were completed.
     """
     r, scratch = left.rows, Scratch(kernel)
     for i0, i1, j0, j1 in _blocks(left, right, scratch, symmetric):
@@ -70,7 +70,7 @@ def accumulate(
 
 
 def _blocks(left: Features, right: Features, scratch: Scratch, symmetric: bool) -> Iterator[tuple[int, int, int, int]]:
-    """Blocks (i0, i1, j0, j1) of samples whose products fit the scratch; the upper ones if symmetric."""
+    """Blocks (i0, i1, j0, j1) of samples whose products fit the buffers; if symmetric, only the upper ones."""
     depth = max((_positions(a) * _positions(b) for a, b in zip(left.pairs, right.pairs, strict=True)), default=1)
     area = max(1, scratch.size // (depth * left.rows**2))
     height = max(1, min(scratch.panel, area))
@@ -81,11 +81,11 @@ def _blocks(left: Features, right: Features, scratch: Scratch, symmetric: bool) 
             yield i0, i1, j0, min(j0 + width, right.samples)
 
 
-def _positions(pair: Pair) -> int:
+def _positions(pair: FactorPair) -> int:
     return pair.gradients.shape[2]
 
 
-def _add_pair(block: Tensor, a: Pair, b: Pair, where: tuple[int, int, int, int], scratch: Scratch) -> None:
+def _add_pair(block: Tensor, a: FactorPair, b: FactorPair, where: tuple[int, int, int, int], scratch: Scratch) -> None:
     i0, i1, j0, j1 = where
     ni, nj, r = i1 - i0, j1 - j0, a.gradients.shape[1]
     ti, tj = _positions(a), _positions(b)
@@ -107,7 +107,7 @@ def _add_pair(block: Tensor, a: Pair, b: Pair, where: tuple[int, int, int, int],
 
 
 def _mirror(kernel: Tensor, step: int) -> None:
-    """Copy the upper triangle onto the lower, so that the kernel is symmetric to the last bit."""
+    """Copy the upper triangle onto the lower, so that the kernel is exactly symmetric."""
     size = kernel.shape[0]
     for i in range(0, size, step):
         j = min(i + step, size)

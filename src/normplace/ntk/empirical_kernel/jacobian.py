@@ -1,4 +1,4 @@
-"""Per-sample gradients of the parameters that no layer rule covers, by torch.func or one by one."""
+"""Per-sample gradients of the parameters without a layer rule, by torch.func or sample by sample."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from normplace.ntk.model_state import differentiable
 
 
 class Jacobian:
-    """Gradients of a model's outputs with respect to some of its parameters, sample by sample.
+    """Per-sample gradients of a model's outputs with respect to some of its parameters.
 
     Args:
         model: The network.
         parameters: The parameters to differentiate, by name.
-        outputs: How many outputs the model has.
+        outputs: Number of the model's outputs.
         summed: Differentiate the sum of the outputs instead of each.
     """
 
@@ -37,29 +37,29 @@ class Jacobian:
                 with torch.enable_grad():
                     return self._vmapped(x).detach()
             except (RuntimeError, ValueError, TypeError):
-                # torch.func refuses some models (data-dependent shapes, operators without a batching rule).
-                # The loop gives the same numbers, and raises again whatever is truly wrong with the model.
+                # torch.func does not support some models (data-dependent shapes, operators without a batching rule).
+                # The loop computes the same gradients, and raises again if the model itself fails.
                 self._vmap_works = False
         return torch.cat([self._single(x[i : i + 1]) for i in range(len(x))])
 
     def _vmapped(self, x: Tensor) -> Tensor:
         def outputs_of(parameters: dict[str, Tensor], sample: Tensor) -> Tensor:
-            everywhere = {place: parameters[name] for place, name in places.items()}
-            # ``tie_weights`` would swap a module that is registered twice twice, and restore it once.
+            everywhere = {location: parameters[name] for location, name in locations.items()}
+            # ``tie_weights`` would replace a module that is registered twice twice, and restore it once.
             y = functional_call(self.model, everywhere, (sample.unsqueeze(0).clone(),), tie_weights=False).reshape(-1)
             return y.sum(0, keepdim=True) if self.summed else y
 
-        places = self._places()
+        locations = self._locations()
         values = {name: p.detach() for name, p in self.parameters.items()}
         with warnings.catch_warnings(), differentiable(self.model):
-            # A missing batching rule only costs time, which is not the caller's to mend.
+            # A missing batching rule only costs time, and the caller cannot change it.
             warnings.filterwarnings("ignore", message=".*performance drop.*")
-            # `chunk_size` bounds the copies jacrev makes over the outputs.
+            # ``chunk_size`` limits the copies that jacrev makes over the outputs.
             grads = vmap(jacrev(outputs_of, chunk_size=16), in_dims=(None, 0))(values, x)
         return torch.cat([g.flatten(2) if g.ndim > 2 else g.unsqueeze(2) for g in grads.values()], dim=2)
 
-    def _places(self) -> dict[str, str]:
-        """The name of the parameter at every place of every distinct module that holds one."""
+    def _locations(self) -> dict[str, str]:
+        """The parameter's name at each of its locations in the model."""
         names = {id(p): name for name, p in self.parameters.items()}
         return {
             f"{prefix}.{own}" if prefix else own: names[id(p)]

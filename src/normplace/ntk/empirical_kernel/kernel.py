@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from normplace.errors import UsageError, expect_whole
 from normplace.ntk.empirical_kernel import arguments, gram
-from normplace.ntk.empirical_kernel.features import Extractor, Features
+from normplace.ntk.empirical_kernel.features import FeatureExtractor, Features
 from normplace.ntk.empirical_kernel.plan import make_plan
 from normplace.ntk.model_state import plain_arithmetic, refuse_randomness, unchanged_buffers
 
-# Shares of the budget: the features of the samples along the rows and along the columns (twice, while their
-# batches are joined), a batch on its way through the model, and in a stream the block that is handed out.
-# Rows get the larger share because the columns are computed anew for every set of rows.
+# Shares of the memory budget: features of the samples along the rows and along the columns (twice, while batches are
+# joined), a batch in the model, and when streaming the block that is returned. Rows get the larger share because the
+# columns are recomputed for every set of rows.
 ROWS, COLUMNS, BATCH, BLOCK = 0.25, 0.1, 0.2, 0.1
 
 
@@ -28,32 +28,31 @@ def empirical(
     *,
     output: str = "auto",
     diagonal: bool = False,
-    parameters: arguments.Chosen = None,
+    parameters: arguments.ParameterChoice = None,
     memory_gb: float | None = None,
     progress: bool = False,
 ) -> Tensor:
     """The empirical neural tangent kernel Θ(x, x') = ⟨∂f(x)/∂θ, ∂f(x')/∂θ⟩ of any module, exactly.
 
-    Layers with a known gradient (linear, convolution, embedding, the affine part of norms, biases)
-    contribute through the structured form (A₁A₂ᵀ)∘(G₁G₂ᵀ) of layer inputs A and output gradients G, which
-    never forms a Jacobian: Novak, Sohl-Dickstein and Schoenholz, "Fast Finite Width Neural Tangent Kernel",
-    2022 (arXiv 2206.08720). Parameters used in any other way contribute through their per-sample Jacobian,
-    so the result is always the whole kernel. Which of the two applies is read off the functional calls and
-    the autograd graph, never off a module's class.
+    Layers with a known gradient (linear, convolution, embedding, the affine part of norms, biases) use the structured
+    form (A₁A₂ᵀ)∘(G₁G₂ᵀ) of layer inputs A and output gradients G, which needs no Jacobian: Novak, Sohl-Dickstein and
+    Schoenholz, "Fast Finite Width Neural Tangent Kernel", 2022 (arXiv 2206.08720). All other parameters use their
+    per-sample Jacobian, so the result is always the complete kernel. The functional calls and the autograd graph decide
+    which form applies, not the module's class.
 
     Args:
-        model: The network, one function of one sample; samples stand on the first axis of its input and of
-            its one output tensor. It is left as it was found: no gradients, buffers, flags or hooks change.
+        model: The network, a function of one sample. The first axis of its input and of its single output tensor
+            indexes the samples. The model is not changed.
         x1: Samples along the rows, N1 × ....
-        x2: Samples along the columns, N2 × ...; x1 again if left out.
-        output: What to do with O outputs (all axes after the first). ``"full"`` keeps every pair of outputs,
-            ``"trace"`` sums Θ over equal outputs (not divided by O), ``"sum"`` is the kernel of the sum of
-            the outputs, and ``"auto"`` is the plain N1 × N2 matrix for one output and ``"full"`` for several.
-        diagonal: Only Θ(x_i, x_i).
-        parameters: Which trainable parameters count: names (of parameters or of modules), parameters, or a
-            function ``(name, parameter) -> bool``. All by default. Frozen ones never count.
-        memory_gb: Gigabytes to work in beside the model and the result; decides the sizes of batches and
-            blocks. By default 4 on the CPU and half of what is free on a GPU.
+        x2: Samples along the columns, N2 × ...; by default x1.
+        output: How to treat O outputs (all axes after the first). ``"full"`` keeps every pair of outputs, ``"trace"``
+            sums Θ over equal outputs (not divided by O), ``"sum"`` is the kernel of the sum of the outputs, and
+            ``"auto"`` is the N1 × N2 matrix for one output and ``"full"`` for several.
+        diagonal: Compute only Θ(x_i, x_i).
+        parameters: The trainable parameters to include: names (of parameters or of modules), parameters, or a
+            function ``(name, parameter) -> bool``. All by default. Frozen parameters are never included.
+        memory_gb: Working memory in gigabytes, in addition to the model and the result; determines the sizes of batches
+            and blocks. By default 4 on the CPU and half of the free memory on a GPU.
         progress: Show a progress bar (needs ``rich``).
 
     Returns:
@@ -61,8 +60,8 @@ def empirical(
         float64 if the samples or parameters are, else float32.
 
     Raises:
-        UsageError: If no kernel exists (batch statistics, active dropout, samples that influence one
-            another) or the arguments do not fit together.
+        UsageError: If the kernel does not exist (batch statistics, active dropout, samples that influence one another)
+            or the arguments are inconsistent.
 
     Example:
         >>> import torch, normplace.ntk
@@ -71,23 +70,23 @@ def empirical(
         tensor([[2., 3.],
                 [3., 5.]])
     """
-    job = _Job.prepare(model, x1, x2, output, diagonal, parameters, memory_gb)
-    n1, n2, r, single = len(job.x1), len(job.columns), job.extractor.rows, job.single
+    request = _KernelRequest.prepare(model, x1, x2, output, diagonal, parameters, memory_gb)
+    n1, n2, r, single = len(request.x1), len(request.columns), request.extractor.rows, request.single
     with plain_arithmetic(x1.device):
         if diagonal:
-            with _ticks(progress, n1) as tick:
-                found = torch.cat(list(job.diagonals(tick)))
-            return found.flatten() if single else found
-        arguments.check_fits(n1 * r * n2 * r * job.itemsize, x1.device)
-        kernel = torch.zeros(n1 * r, n2 * r, dtype=job.extractor.plan.dtype, device=x1.device)
-        with _ticks(progress, n1 * n2) as tick:
-            for rows, columns, left, right in job.tiles():
+            with _progress(progress, n1) as tick:
+                values = torch.cat(list(request.diagonals(tick)))
+            return values.flatten() if single else values
+        arguments.check_fits(n1 * r * n2 * r * request.itemsize, x1.device)
+        kernel = torch.zeros(n1 * r, n2 * r, dtype=request.extractor.plan.dtype, device=x1.device)
+        with _progress(progress, n1 * n2) as tick:
+            for rows, columns, left, right in request.tiles():
                 same = left is right
-                place = kernel[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
-                gram.accumulate(place, left, right, symmetric=same, tick=tick)
-                if job.x2 is None and not same:
-                    kernel[columns.start * r : columns.stop * r, rows.start * r : rows.stop * r] = place.T
-                    tick(place.numel() // r**2)
+                block = kernel[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
+                gram.accumulate(block, left, right, symmetric=same, tick=tick)
+                if request.x2 is None and not same:
+                    kernel[columns.start * r : columns.stop * r, rows.start * r : rows.stop * r] = block.T
+                    tick(block.numel() // r**2)
     return kernel if single else kernel.view(n1, r, n2, r)
 
 
@@ -97,54 +96,54 @@ def empirical_blocks(
     x2: Tensor | None = None,
     *,
     output: str = "auto",
-    parameters: arguments.Chosen = None,
+    parameters: arguments.ParameterChoice = None,
     memory_gb: float | None = None,
     block: int | None = None,
     progress: bool = False,
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """The kernel of :func:`empirical` as a stream of blocks, for kernels too large to hold.
+    """The kernel of :func:`empirical` as a stream of blocks, for kernels that do not fit into memory.
 
     Args:
         model: The network, as in :func:`empirical`.
         x1: Samples along the rows.
-        x2: Samples along the columns; x1 again if left out.
+        x2: Samples along the columns; by default x1.
         output: As in :func:`empirical`.
         parameters: As in :func:`empirical`.
-        memory_gb: Gigabytes to work in, one block included; by default as in :func:`empirical`.
-        block: At most this many samples along either side of a block; by default as many as the budget holds.
+        memory_gb: Working memory in gigabytes, including one block; by default as in :func:`empirical`.
+        block: Largest number of samples along either side of a block; by default as many as fit.
         progress: Show a progress bar (needs ``rich``).
 
     Yields:
-        Slices of rows and columns and the block they select of the dense kernel. The blocks cover it once;
-        of a symmetric kernel, a block off the diagonal is computed once and followed by its transpose.
+        Row slice, column slice, and that block of the kernel. The blocks cover the kernel once. If it is symmetric, an
+        off-diagonal block is computed once and followed by its transpose.
     """
     if block is not None:
         expect_whole(1, block=block)
-    job = _Job.prepare(model, x1, x2, output, False, parameters, memory_gb, block=block, streaming=True)
-    return _stream(job, progress)
+    request = _KernelRequest.prepare(model, x1, x2, output, False, parameters, memory_gb, block=block, streaming=True)
+    return _stream(request, progress)
 
 
-def _stream(job: _Job, progress: bool) -> Iterator[tuple[slice, slice, Tensor]]:
-    r = job.extractor.rows
-    with _ticks(progress, len(job.x1) * len(job.columns)) as tick:
-        for rows, columns, left, right in job.tiles():
+def _stream(request: _KernelRequest, progress: bool) -> Iterator[tuple[slice, slice, Tensor]]:
+    r = request.extractor.rows
+    with _progress(progress, len(request.x1) * len(request.columns)) as tick:
+        for rows, columns, left, right in request.tiles():
             n1, n2, same = left.samples, right.samples, left is right
-            with plain_arithmetic(job.x1.device):
-                found = torch.zeros(n1 * r, n2 * r, dtype=job.extractor.plan.dtype, device=job.x1.device)
-                gram.accumulate(found, left, right, symmetric=same, tick=tick)
-            yield rows, columns, found if job.single else found.view(n1, r, n2, r)
-            if job.x2 is None and not same:
+            with plain_arithmetic(request.x1.device):
+                block = torch.zeros(n1 * r, n2 * r, dtype=request.extractor.plan.dtype, device=request.x1.device)
+                gram.accumulate(block, left, right, symmetric=same, tick=tick)
+            yield rows, columns, block if request.single else block.view(n1, r, n2, r)
+            if request.x2 is None and not same:
                 tick(n1 * n2)
-                yield columns, rows, found.T if job.single else found.T.view(n2, r, n1, r)
+                yield columns, rows, block.T if request.single else block.T.view(n2, r, n1, r)
 
 
 @dataclass(frozen=True)
-class _Job:
-    """A checked request: the samples, how to get their features, and how many to hold at a time."""
+class _KernelRequest:
+    """Checked arguments: the samples, their feature extractor, and the tile sizes."""
 
     x1: Tensor
     x2: Tensor | None
-    extractor: Extractor
+    extractor: FeatureExtractor
     single: bool
     row_tile: int
     column_tile: int
@@ -157,26 +156,26 @@ class _Job:
         x2: Tensor | None,
         output: str,
         diagonal: bool,
-        parameters: arguments.Chosen,
+        parameters: arguments.ParameterChoice,
         memory_gb: float | None,
         *,
         block: int | None = None,
         streaming: bool = False,
-    ) -> _Job:
-        """Check the request, probe the model and size the tiles."""
+    ) -> _KernelRequest:
+        """Check the arguments, probe the model and choose the tile sizes."""
         arguments.check_output(output, diagonal, x2)
         arguments.check_samples(x1, x2)
         budget = arguments.budget_bytes(memory_gb, x1.device)
-        # A compiled model runs the same code; only the uncompiled one shows its calls.
+        # A compiled model computes the same function, but its calls cannot be intercepted.
         model = getattr(model, "_orig_mod", model)
-        chosen = arguments.choose(model, parameters, x1)
+        chosen = arguments.select_parameters(model, parameters, x1)
         refuse_randomness(model)
         x2 = None if x2 is x1 else x2
         with torch.inference_mode(False), unchanged_buffers(model):
             plan = make_plan(model, x1, x2, chosen)
         single = output in {"trace", "sum"} or (output == "auto" and plan.outputs == 1)
         kind = "full" if output == "auto" else output
-        extractor = Extractor(plan, kind, diagonal=diagonal, budget=BATCH * budget)
+        extractor = FeatureExtractor(plan, kind, diagonal=diagonal, budget=BATCH * budget)
         n1, n2 = len(x1), len(x1 if x2 is None else x2)
         per_sample = max(1, extractor.bytes_per_sample)
         if diagonal:
@@ -199,13 +198,13 @@ class _Job:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one number of the kernel."""
+        """Bytes of one entry of the kernel."""
         return torch.finfo(self.extractor.plan.dtype).bits // 8
 
     def tiles(self) -> Iterator[tuple[slice, slice, Features, Features]]:
-        """Pairs of sample ranges that cover the kernel, or the upper triangle of a symmetric one."""
+        """Slices and features of the tiles that cover the kernel, or its upper triangle if it is symmetric."""
         n1, n2 = len(self.x1), len(self.columns)
-        held: dict[tuple[int, int], Features] = {}
+        cached: dict[tuple[int, int], Features] = {}
         for i0 in range(0, n1, self.row_tile):
             i1 = min(i0 + self.row_tile, n1)
             left = self.extractor(self.x1[i0:i1])
@@ -213,14 +212,14 @@ class _Job:
                 yield slice(i0, i1), slice(i0, i1), left, left
             for j0 in range(i1 if self.x2 is None else 0, n2, self.column_tile):
                 j1 = min(j0 + self.column_tile, n2)
-                # Only the latest columns are held: all of them where they fit one tile.
-                if (j0, j1) not in held:
-                    held.clear()
-                    held[j0, j1] = self.extractor(self.columns[j0:j1])
-                yield slice(i0, i1), slice(j0, j1), left, held[j0, j1]
+                # Only the last column tile is kept: all columns if they fit into one tile.
+                if (j0, j1) not in cached:
+                    cached.clear()
+                    cached[j0, j1] = self.extractor(self.columns[j0:j1])
+                yield slice(i0, i1), slice(j0, j1), left, cached[j0, j1]
 
     def diagonals(self, tick: Callable[[int], object]) -> Iterator[Tensor]:
-        """Θ(x_i, x_i) for one tile of samples after the other."""
+        """Θ(x_i, x_i), tile by tile."""
         for i in range(0, len(self.x1), self.row_tile):
             features = self.extractor(self.x1[i : i + self.row_tile])
             yield gram.diagonal(features)
@@ -228,13 +227,13 @@ class _Job:
 
 
 @contextmanager
-def _ticks(progress: bool, total: int) -> Iterator[Callable[[int], object]]:
-    """A function to call with the work done, behind it a progress bar if one is wanted.
+def _progress(show: bool, total: int) -> Iterator[Callable[[int], object]]:
+    """A function that advances the progress bar, or does nothing if ``show`` is False.
 
     Raises:
-        UsageError: If a bar is wanted but rich is not installed.
+        UsageError: If rich is not installed.
     """
-    if not progress:
+    if not show:
         yield lambda _: None
         return
     try:

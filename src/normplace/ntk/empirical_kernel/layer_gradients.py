@@ -1,8 +1,7 @@
-"""The gradient of each known functional, per sample, as factors or written out.
+"""Per-sample gradients of the known functionals, as factors or as dense rows.
 
-A weight used by ``y_t = W a_t`` at positions t has the gradient ``J = Σ_t g_t a_tᵀ`` with ``g = ∂f/∂y``.
-Several uses of one weight are just more positions: concatenating them sums the gradients before any product,
-cross terms included.
+A weight used by ``y_t = W a_t`` at positions t has the gradient ``J = Σ_t g_t a_tᵀ`` with ``g = ∂f/∂y``. Several uses
+of one weight are more positions: concatenating them sums the gradients before any product, including cross terms.
 
 Axes: n samples, O outputs, T positions, I inputs and F features of one position.
 """
@@ -17,18 +16,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normplace.ntk.empirical_kernel.parameter_uses import Use
-from normplace.ntk.empirical_kernel.plan import Layout, Site
+from normplace.ntk.empirical_kernel.parameter_uses import ParameterUse
+from normplace.ntk.empirical_kernel.plan import LayerSite, SampleLayout
 
-FACTORED = {"linear", "conv", "embedding"}
-
-
-def factorable(site: Site) -> bool:
-    """Whether the weight's gradient is a sum of outer products that is worth keeping as factors."""
-    return site.kind in FACTORED and site.settings.get("groups", 1) == 1
+FACTORED_KINDS = {"linear", "conv", "embedding"}
 
 
-def sizes(site: Site) -> tuple[int, int, int]:
+def factorable(site: LayerSite) -> bool:
+    """Whether the weight's gradient can be kept as factors."""
+    return site.kind in FACTORED_KINDS and site.settings.get("groups", 1) == 1
+
+
+def sizes(site: LayerSite) -> tuple[int, int, int]:
     """Positions, inputs and features (T, I, F) of a factorable use for one sample."""
     if site.kind == "linear":
         return math.prod(site.input_shape[:-1]), site.input_shape[-1], site.output_shape[-1]
@@ -38,10 +37,10 @@ def sizes(site: Site) -> tuple[int, int, int]:
     return math.prod(site.input_shape), 1, site.output_shape[-1]
 
 
-def factors(use: Use, layout: Layout, gradient: Tensor) -> tuple[Tensor, Tensor]:
+def factors(use: ParameterUse, layout: SampleLayout, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """A weight's gradient as inputs (n, T, I), or row numbers (n, T), and gradients (n, O, T, F)."""
     n = gradient.shape[0]
-    a = use.untouched_input()
+    a = use.unmodified_input()
     if use.kind == "conv":
         patches, g = _patches(a, use.settings), gradient.flatten(3)
         return patches.flatten(1, 2).transpose(1, 2), g.transpose(2, 3)
@@ -53,11 +52,11 @@ def factors(use: Use, layout: Layout, gradient: Tensor) -> tuple[Tensor, Tensor]
     return rows, _without_padding(g, rows, use.settings)
 
 
-def weight_gradient(use: Use, layout: Layout, gradient: Tensor) -> Tensor:
-    """The weight's gradient written out, (n, O, size of the weight)."""
+def weight_gradient(use: ParameterUse, layout: SampleLayout, gradient: Tensor) -> Tensor:
+    """The dense gradient of the weight, (n, O, size of the weight)."""
     n, o = gradient.shape[:2]
     if use.kind == "conv":
-        a = _patches(use.untouched_input(), use.settings)  # n, groups, I, T
+        a = _patches(use.unmodified_input(), use.settings)  # n, groups, I, T
         g = gradient.flatten(3).unflatten(2, (a.shape[1], -1))  # n, O, groups, F, T
         return (g @ a.transpose(2, 3).unsqueeze(1)).flatten(2)
     if use.kind == "linear":
@@ -67,27 +66,27 @@ def weight_gradient(use: Use, layout: Layout, gradient: Tensor) -> Tensor:
         rows, g = factors(use, layout, gradient)
         full = g.new_zeros(n, o, use.settings["rows"], g.shape[-1])
         return full.scatter_add_(2, rows[:, None, :, None].expand_as(g), g).flatten(2)
-    standard = layout.split(_standardised(use), n).unsqueeze(1)
+    standard = layout.split(_normalized_input(use), n).unsqueeze(1)
     return _over_positions(use, gradient * standard.to(gradient.dtype))
 
 
-def bias_gradient(use: Use, gradient: Tensor) -> Tensor:
-    """The bias's gradient, (n, O, size of the bias)."""
+def bias_gradient(use: ParameterUse, gradient: Tensor) -> Tensor:
+    """The dense gradient of the bias, (n, O, size of the bias)."""
     return _over_positions(use, gradient)
 
 
-def _over_positions(use: Use, product: Tensor) -> Tensor:
+def _over_positions(use: ParameterUse, product: Tensor) -> Tensor:
     """Sum (n, O, ...) over every axis along which the parameter is shared."""
-    if use.kind in {"conv", "group_norm", "batch_norm"}:  # features stand first
+    if use.kind in {"conv", "group_norm", "batch_norm"}:  # features are the first axis
         return product.flatten(3).sum(3) if product.ndim > 3 else product
     trailing = len(use.settings["shape"]) if "shape" in use.settings else 1
     product = product.flatten(-trailing)
     return product.flatten(2, -2).sum(2) if product.ndim > 3 else product
 
 
-def _standardised(use: Use) -> Tensor:
-    """What the norm multiplies its weight with, recomputed by the norm itself without weight and bias."""
-    x, s = use.untouched_input(), use.settings
+def _normalized_input(use: ParameterUse) -> Tensor:
+    """The normalized input, recomputed by the norm without weight and bias."""
+    x, s = use.unmodified_input(), use.settings
     match use.kind:
         case "layer_norm":
             return F.layer_norm(x, s["shape"], None, None, s["eps"])
@@ -101,7 +100,7 @@ def _standardised(use: Use) -> Tensor:
 
 
 def _without_padding(g: Tensor, rows: Tensor, settings: Mapping[str, Any]) -> Tensor:
-    """Autograd gives the padding row of an embedding no gradient."""
+    """Zero the gradient of an embedding's padding row, as autograd does."""
     if settings["padding"] is None:
         return g
     return g.masked_fill((rows == settings["padding"])[:, None, :, None], 0.0)
@@ -116,7 +115,7 @@ def _patches(x: Tensor, settings: Mapping[str, Any]) -> Tensor:
         x = F.pad(x, [side for total in reversed(totals) for side in (total // 2, total - total // 2)])
         padding = 0
     padding = _pair(0 if padding == "valid" else padding, len(kernel))
-    if len(kernel) == 1:  # unfold knows images only: a sequence is an image one pixel high
+    if len(kernel) == 1:  # unfold supports images only: a sequence is an image of height one
         x = x.unsqueeze(2)
         kernel, stride, dilation, padding = (1, *kernel), (1, *stride), (1, *dilation), (0, *padding)
     columns = F.unfold(x, kernel, dilation=dilation, padding=padding, stride=stride)
@@ -128,12 +127,14 @@ def _pair(value: Any, length: int) -> tuple[int, ...]:
     return values * length if len(values) == 1 else values
 
 
-def stack_outputs(gradients: list[Tensor | None], use: Use, layout: Layout, n: int, dtype: torch.dtype) -> Tensor:
-    """One use's gradients for every output as (n, O, ...); zero where an output does not depend on it."""
+def stack_outputs(
+    gradients: list[Tensor | None], use: ParameterUse, layout: SampleLayout, n: int, dtype: torch.dtype
+) -> Tensor:
+    """One use's gradients for all outputs, (n, O, ...); zero if an output does not depend on it."""
     rows = [use.input.new_zeros(use.shape, dtype=dtype) if g is None else g.to(dtype) for g in gradients]
     return join([layout.split(g, n).unsqueeze(1) for g in rows], dim=1)
 
 
 def join(parts: list[Tensor], dim: int = 0) -> Tensor:
-    """Concatenate, without a copy where there is nothing to concatenate."""
+    """Concatenate; a single tensor is returned without a copy."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)

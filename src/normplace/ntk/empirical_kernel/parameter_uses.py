@@ -1,10 +1,9 @@
-"""Follow parameters through one forward pass: which functional used which parameter, on what input.
+"""Record which functional calls use which parameters in a forward pass, and on which inputs.
 
-The class of a module proves nothing about its formula, so modules are never looked at. A torch function mode
-sees the functional calls themselves (``linear``, ``conv2d``, ``layer_norm`` ...) and, where the weight or
-bias *is* a followed parameter, swaps in a detached stand-in. Every use with a known formula is thereby cut
-from the autograd graph, and whatever path to a parameter remains in the graph is a use this file does not
-know: see :func:`remaining`.
+Module classes do not determine the formula, so they are not inspected. A torch function mode intercepts the functional
+calls (``linear``, ``conv2d``, ``layer_norm`` ...). If the weight or bias is a tracked parameter, the call gets a
+detached copy of it instead. This removes every use with a known formula from the autograd graph. A parameter that is
+still reachable in the graph has another use: see :func:`unrecorded_parameters`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from normplace.ntk.model_state import BATCH_STATISTICS, DROPOUT
 
 
 @dataclass(frozen=True)
-class Call:
+class LayerCall:
     """The arguments of one functional call, bound to their names."""
 
     kind: str
@@ -36,8 +35,8 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Use:
-    """One use of followed parameters: ``weight`` and ``bias`` are their names, or None where not followed."""
+class ParameterUse:
+    """One use of tracked parameters; ``weight`` and ``bias`` are their names, or None if not tracked."""
 
     kind: str
     input: Tensor
@@ -50,11 +49,11 @@ class Use:
     traceable: bool
     inside: frozenset[Any]
 
-    def untouched_input(self) -> Tensor:
-        """The input as the call saw it.
+    def unmodified_input(self) -> Tensor:
+        """The input of the call.
 
         Raises:
-            UsageError: If the model has overwritten it since; ordinary training of such a model fails too.
+            UsageError: If the model has overwritten it since. Training such a model fails too.
         """
         if self.input._version != self.version:
             raise UsageError(
@@ -64,11 +63,13 @@ class Use:
         return self.input
 
 
-def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:
-    return Call("linear", input, weight, bias)
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> LayerCall:
+    return LayerCall("linear", input, weight, bias)
 
 
-def _conv(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride=1, padding=0, dilation=1, groups=1) -> Call:
+def _conv(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride=1, padding=0, dilation=1, groups=1
+) -> LayerCall:
     settings = {
         "stride": stride,
         "padding": padding,
@@ -76,7 +77,7 @@ def _conv(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride=1, p
         "groups": groups,
         "kernel": weight.shape[2:],
     }
-    return Call("conv", input, weight, bias, settings)
+    return LayerCall("conv", input, weight, bias, settings)
 
 
 def _embedding(
@@ -87,29 +88,29 @@ def _embedding(
     norm_type: float = 2.0,
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> Call:
+) -> LayerCall:
     if max_norm is not None:
-        raise UsageError("an embedding with max_norm rewrites its weights in every forward pass: set max_norm to None.")
+        raise UsageError("an embedding with max_norm changes its weights in every forward pass: set max_norm to None.")
     if scale_grad_by_freq:
         raise UsageError(
             "an embedding with scale_grad_by_freq scales gradients by counts over the batch, "
-            "so no kernel between two samples exists: set scale_grad_by_freq to False."
+            "so there is no kernel between two samples: set scale_grad_by_freq to False."
         )
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
-    return Call("embedding", input, weight, None, {"rows": weight.shape[0], "padding": padding_idx})
+    return LayerCall("embedding", input, weight, None, {"rows": weight.shape[0], "padding": padding_idx})
 
 
-def _layer_norm(input: Tensor, normalized_shape, weight=None, bias=None, eps: float = 1e-5) -> Call:
-    return Call("layer_norm", input, weight, bias, {"shape": tuple(normalized_shape), "eps": eps})
+def _layer_norm(input: Tensor, normalized_shape, weight=None, bias=None, eps: float = 1e-5) -> LayerCall:
+    return LayerCall("layer_norm", input, weight, bias, {"shape": tuple(normalized_shape), "eps": eps})
 
 
-def _rms_norm(input: Tensor, normalized_shape, weight=None, eps: float | None = None) -> Call:
-    return Call("rms_norm", input, weight, None, {"shape": tuple(normalized_shape), "eps": eps})
+def _rms_norm(input: Tensor, normalized_shape, weight=None, eps: float | None = None) -> LayerCall:
+    return LayerCall("rms_norm", input, weight, None, {"shape": tuple(normalized_shape), "eps": eps})
 
 
-def _group_norm(input: Tensor, num_groups: int, weight=None, bias=None, eps: float = 1e-5) -> Call:
-    return Call("group_norm", input, weight, bias, {"groups": num_groups, "eps": eps})
+def _group_norm(input: Tensor, num_groups: int, weight=None, bias=None, eps: float = 1e-5) -> LayerCall:
+    return LayerCall("group_norm", input, weight, bias, {"groups": num_groups, "eps": eps})
 
 
 def _batch_norm(
@@ -121,13 +122,13 @@ def _batch_norm(
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Call:
+) -> LayerCall:
     if training:
         raise UsageError(f"batch normalization with batch statistics {BATCH_STATISTICS}")
-    return Call("batch_norm", input, weight, bias, {"mean": running_mean, "var": running_var, "eps": eps})
+    return LayerCall("batch_norm", input, weight, bias, {"mean": running_mean, "var": running_var, "eps": eps})
 
 
-_READERS: dict[Any, Callable[..., Call]] = {
+_CALL_READERS: dict[Any, Callable[..., LayerCall]] = {
     F.linear: _linear,
     F.conv1d: _conv,
     F.conv2d: _conv,
@@ -139,31 +140,30 @@ _READERS: dict[Any, Callable[..., Call]] = {
 }
 
 
-def _dropped(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> float:
+def _dropout_rate(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> float:
     return p if training else 0.0
 
 
-def _dropped_off(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> float:
+def _dropout_rate_off_by_default(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> float:
     return p if training else 0.0
 
 
-def _dropped_attention(query, key, value, attn_mask=None, dropout_p: float = 0.0, *args, **kwargs) -> float:
+def _attention_dropout_rate(query, key, value, attn_mask=None, dropout_p: float = 0.0, *args, **kwargs) -> float:
     return dropout_p
 
 
-_DROPOUTS: dict[Any, Callable[..., float]] = {
-    F.dropout: _dropped,
-    F.dropout1d: _dropped,
-    F.dropout2d: _dropped,
-    F.dropout3d: _dropped,
-    F.alpha_dropout: _dropped_off,
-    F.feature_alpha_dropout: _dropped_off,
-    F.scaled_dot_product_attention: _dropped_attention,
+_DROPOUT_RATES: dict[Any, Callable[..., float]] = {
+    F.dropout: _dropout_rate,
+    F.dropout1d: _dropout_rate,
+    F.dropout2d: _dropout_rate,
+    F.dropout3d: _dropout_rate,
+    F.alpha_dropout: _dropout_rate_off_by_default,
+    F.feature_alpha_dropout: _dropout_rate_off_by_default,
+    F.scaled_dot_product_attention: _attention_dropout_rate,
 }
 
-# After one of these the rows of a tensor are no longer a fixed function of the batch's layout
-# (mixture-of-experts routing, packed sequences), so the uses that follow cannot be split into samples by
-# position.
+# After one of these, values decide which sample a row belongs to (mixture-of-experts routing, packed sequences), so
+# later uses cannot be split into samples by position.
 _REROUTING = {
     torch.nonzero,
     Tensor.nonzero,
@@ -176,8 +176,8 @@ _REROUTING = {
     getattr(torch, "_pack_padded_sequence"),  # noqa: B009 - not exported to type checkers
 }
 _INDEXING = {Tensor.__getitem__, Tensor.__setitem__}
-# One of these hands a value to Python, which may choose the layers to run by it.
-_DECIDING = {
+# These pass a value to Python, which may select layers by it.
+_VALUE_ACCESS = {
     Tensor.__bool__,
     Tensor.__int__,
     Tensor.__float__,
@@ -192,8 +192,8 @@ def _masks(index: object) -> bool:
     return any(isinstance(part, Tensor) and part.dtype in {torch.bool, torch.uint8} for part in parts)
 
 
-def _open(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of a python-level torch function that does not hand itself to the mode again."""
+def _traced_body(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of a Python-level torch function whose inner calls reach the mode, instead of the function itself."""
     assert isinstance(function, types.FunctionType)
     inside = {**function.__globals__, "has_torch_function": lambda *_: False}
     copy = types.FunctionType(function.__code__, inside, function.__name__, function.__defaults__, function.__closure__)
@@ -201,61 +201,61 @@ def _open(function: Callable[..., Any]) -> Callable[..., Any]:
     return copy
 
 
-_OPENED = {F.multi_head_attention_forward: _open(F.multi_head_attention_forward)}
+_TRACED_BODIES = {F.multi_head_attention_forward: _traced_body(F.multi_head_attention_forward)}
 
 
-class Follow(TorchFunctionMode):
-    """Record in ``uses`` every call whose formula is known and whose weight or bias is a followed parameter.
+class ParameterTracker(TorchFunctionMode):
+    """Records in ``uses`` every call with a known formula whose weight or bias is a tracked parameter.
 
-    ``data_dependent`` is set where the values of tensors may decide which layers run.
+    ``data_dependent`` is True if tensor values may decide which layers run.
 
     Args:
-        names: Name of each followed parameter by its ``id``.
+        names: Name of each tracked parameter by its ``id``.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__()
         self.names = names
-        self.uses: list[Use] = []
+        self.uses: list[ParameterUse] = []
         self.data_dependent = False
         self._traceable = True
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        """Swap the followed parameters of a known functional, and pass everything else through."""
+        """Replace the tracked parameters of a known functional, and run everything else unchanged."""
         kwargs = kwargs or {}
-        if func in _OPENED:
+        if func in _TRACED_BODIES:
             with self:
-                return _OPENED[func](*args, **kwargs)
-        if func in _DROPOUTS and _DROPOUTS[func](*args, **kwargs) > 0:
+                return _TRACED_BODIES[func](*args, **kwargs)
+        if func in _DROPOUT_RATES and _DROPOUT_RATES[func](*args, **kwargs) > 0:
             raise UsageError(f"dropout ({func.__name__}) {DROPOUT}")
         if func in _REROUTING or (func in _INDEXING and _masks(args[1])):
             self._traceable = False
             self.data_dependent = True
-        if func in _DECIDING:
+        if func in _VALUE_ACCESS:
             self.data_dependent = True
-        if func not in _READERS:
+        if func not in _CALL_READERS:
             return func(*args, **kwargs)
-        call = _READERS[func](*args, **kwargs)
+        call = _CALL_READERS[func](*args, **kwargs)
         weight, bias = self.names.get(id(call.weight)), self.names.get(id(call.bias))
         plain = isinstance(call.input, Tensor) and call.input.layout == torch.strided and not call.input.is_nested
-        # A parameter that is the input of its own layer would need the product rule; it stays in the graph.
-        itself = call.input is call.weight or call.input is call.bias or call.weight is call.bias
-        if (weight is None and bias is None) or not plain or itself or not torch.is_grad_enabled():
+        # A parameter that is also the input of its layer would need the product rule; it stays in the graph.
+        is_own_input = call.input is call.weight or call.input is call.bias or call.weight is call.bias
+        if (weight is None and bias is None) or not plain or is_own_input or not torch.is_grad_enabled():
             return func(*args, **kwargs)
-        # The stand-in requires grad so that the output has a node to differentiate at even in the first
-        # layer; its own gradient is never asked for, so autograd never computes it.
-        swap = {
+        # The copy requires grad so that the output has an autograd node even in the first layer. Its gradient is never
+        # requested, so autograd does not compute it.
+        copies = {
             id(parameter): parameter.detach().requires_grad_()
             for parameter, name in ((call.weight, weight), (call.bias, bias))
             if name is not None
         }
         version = call.input._version
-        output = func(*(swap.get(id(a), a) for a in args), **{k: swap.get(id(v), v) for k, v in kwargs.items()})
-        # The edge names the node that made the output, so a later in-place activation does not move it.
+        output = func(*(copies.get(id(a), a) for a in args), **{k: copies.get(id(v), v) for k, v in kwargs.items()})
+        # The edge refers to the node of the output, so a later in-place activation does not change it.
         edge = get_gradient_edge(output)
-        inside = _leading_to({id(leaf) for leaf in swap.values()}, edge.node, call.input.grad_fn)
+        inside = _leading_to({id(leaf) for leaf in copies.values()}, edge.node, call.input.grad_fn)
         self.uses.append(
-            Use(
+            ParameterUse(
                 kind=call.kind,
                 input=call.input.detach(),
                 version=version,
@@ -271,26 +271,25 @@ class Follow(TorchFunctionMode):
         return output
 
 
-def remaining(output: Tensor, names: Mapping[int, str], uses: list[Use]) -> set[str]:
-    """Names of the followed parameters that ``output`` reaches in other ways than the recorded uses."""
-    # An output that is itself a parameter has no grad_fn but is its own leaf.
-    found = {names[id(output)]} if id(output) in names else set()
+def unrecorded_parameters(output: Tensor, names: Mapping[int, str], uses: list[ParameterUse]) -> set[str]:
+    """Names of the tracked parameters that ``output`` uses in other ways than the recorded ones."""
+    # An output that is itself a parameter has no grad_fn but is a leaf.
+    unrecorded = {names[id(output)]} if id(output) in names else set()
     owner = {node: use for use in uses for node in use.inside}
     for node in _nodes(output.grad_fn):
         variable = getattr(node, "variable", None)
         if variable is not None and id(variable) in names:
-            found.add(names[id(variable)])
+            unrecorded.add(names[id(variable)])
         for child, _ in node.next_functions:
             use = owner.get(child)
-            # A model that differentiates itself reaches a stand-in past the use's output, from its own
-            # backward pass.
+            # A model that differentiates itself reaches a copy through its own backward pass, not through the output.
             if use is not None and node is not use.edge.node and node not in use.inside:
-                found |= {name for name in (use.weight, use.bias) if name is not None}
-    return found
+                unrecorded |= {name for name in (use.weight, use.bias) if name is not None}
+    return unrecorded
 
 
 def _leading_to(leaves: set[int], top: Any, stop: Any) -> frozenset[Any]:
-    """The nodes below ``top``, not past ``stop``, from which one of the leaf tensors is reached."""
+    """The nodes between ``top`` and the leaf tensors, without those beyond ``stop``."""
     parents: dict[Any, list[Any]] = {}
     ends = []
     stack, seen = [top], {top}
@@ -305,13 +304,13 @@ def _leading_to(leaves: set[int], top: Any, stop: Any) -> frozenset[Any]:
             if child not in seen:
                 seen.add(child)
                 stack.append(child)
-    found: set[Any] = set()
+    inside: set[Any] = set()
     while ends:
         node = ends.pop()
-        if node is not top and node not in found:
-            found.add(node)
+        if node is not top and node not in inside:
+            inside.add(node)
             ends.extend(parents.get(node, []))
-    return frozenset(found)
+    return frozenset(inside)
 
 
 def _nodes(start: Any) -> Iterator[Any]:

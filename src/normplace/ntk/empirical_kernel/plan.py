@@ -1,8 +1,8 @@
-"""Decide, from a handful of samples, how every parameter's share of the kernel will be computed.
+"""Plan how to compute each parameter's part of the kernel, from a few samples.
 
-A few samples run through the model alone and together. That tells where the samples stand inside each
-recorded input (first axis, second axis as in sequence-first attention, or folded into rows), whether the
-samples influence one another, and which parameters need the Jacobian instead.
+The samples run through the model one by one and as a batch. The comparison shows where the samples are in each recorded
+input (first axis, second axis as in sequence-first attention, or folded into rows), whether samples influence one
+another, and which parameters need the Jacobian.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from normplace.errors import UsageError
-from normplace.ntk.empirical_kernel.parameter_uses import Follow, Use, remaining
+from normplace.ntk.empirical_kernel.parameter_uses import ParameterTracker, ParameterUse, unrecorded_parameters
 from normplace.ntk.model_state import differentiable, running
 
-# Enough that a model which reorders its batch has no luck (1 in 8!) of leaving these in place.
-PROBES = 8
+# Enough that a model which shuffles its batch leaves them in place with probability 1/8! only.
+PROBE_SAMPLES = 8
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where the samples stand in a tensor: axis ``dim`` holds ``length`` entries per sample.
+class SampleLayout:
+    """Position of the samples in a tensor: axis ``dim`` has ``length`` entries per sample.
 
-    ``minor`` means the sample index runs fastest along the axis, as after folding a (time, sample) pair.
+    ``minor`` means that the sample index varies fastest along the axis, as after flattening (time, sample).
     """
 
     dim: int
@@ -44,19 +44,19 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Site:
-    """What every batch must repeat at one recorded use: kind, parameters, shapes for one sample."""
+class LayerSite:
+    """One recorded use, which every batch must repeat: kind, parameters, and shapes for one sample."""
 
     kind: str
     weight: str | None
     bias: str | None
-    layout: Layout
+    layout: SampleLayout
     input_shape: torch.Size
     output_shape: torch.Size
     settings: Mapping[str, Any]
 
-    def matches(self, use: Use, samples: int) -> bool:
-        """Whether a use in a batch of ``samples`` is this one."""
+    def matches(self, use: ParameterUse, samples: int) -> bool:
+        """Whether a use in a batch of ``samples`` corresponds to this site."""
         expected = list(self.input_shape)
         expected[self.layout.dim] = self.layout.length * samples
         return (use.kind, use.weight, use.bias, list(use.input.shape)) == (
@@ -68,12 +68,12 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How to compute the kernel of one model on one kind of input."""
+class KernelPlan:
+    """How to compute the kernel of a model on inputs of one shape."""
 
     model: nn.Module
     names: Mapping[int, str]
-    sites: tuple[Site, ...]
+    sites: tuple[LayerSite, ...]
     rest: Mapping[str, nn.Parameter]
     outputs: int
     dtype: torch.dtype
@@ -84,21 +84,21 @@ def forward(model: nn.Module, x: Tensor, outputs: int | None = None) -> Tensor:
     """The model's outputs as samples × outputs.
 
     Raises:
-        UsageError: If the output is not one tensor with a row per sample.
+        UsageError: If the output is not one floating-point tensor with a row per sample.
     """
-    # A model that begins with an in-place operation must not write into the caller's data.
+    # A model that starts with an in-place operation must not change the caller's data.
     with differentiable(model), running(f"{len(x)} sample(s) of shape {tuple(x.shape[1:])} and dtype {x.dtype}"):
         y = model(x.detach().clone())
     if not isinstance(y, Tensor):
         raise UsageError(
-            f"the model returns a {type(y).__name__}, not a tensor: wrap it in a module that returns the output wanted."
+            f"the model returns a {type(y).__name__}, not a tensor: wrap it in a module that returns one tensor."
         )
     if not y.is_floating_point():
         raise UsageError(
             f"the model's output has dtype {y.dtype}, which has no gradient: return a real floating tensor."
         )
     n = x.shape[0]
-    # ``squeeze()`` in a model drops the sample axis of a single sample; the count still tells.
+    # ``squeeze()`` in a model removes the axis of a single sample; the number of outputs identifies this case.
     alone = n == 1 and outputs is not None and y.numel() == outputs
     if not alone and (y.ndim == 0 or y.shape[0] != n):
         raise UsageError(
@@ -110,7 +110,7 @@ def forward(model: nn.Module, x: Tensor, outputs: int | None = None) -> Tensor:
     return y.reshape(n, -1)
 
 
-def make_plan(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[str, nn.Parameter]) -> Plan:
+def make_plan(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[str, nn.Parameter]) -> KernelPlan:
     """Probe the model and assign each chosen parameter to a layer rule or to the Jacobian.
 
     Raises:
@@ -128,66 +128,66 @@ def make_plan(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[s
         return tensor
 
     with torch.enable_grad():
-        with saved_tensors_hooks(keep, lambda t: t), Follow(names) as together:
+        with saved_tensors_hooks(keep, lambda t: t), ParameterTracker(names) as together:
             y = forward(model, x)
-        with Follow(names) as alone:
+        with ParameterTracker(names) as alone:
             last = forward(model, x[-1:], y.shape[1])
         again, first = forward(model, x, y.shape[1]), forward(model, x[:1], y.shape[1])
     if not _close(again, y):
         raise UsageError(
-            "the model gives different outputs for the same input, so its kernel is undefined: "
+            "the model returns different outputs for the same input, so its kernel is undefined: "
             "call model.eval() or remove the randomness from its forward pass."
         )
     if not (_close(last, y[-1:], y) and _close(first, y[:1], y)):
         raise UsageError(
-            "the model's output for one sample changes with the other samples in the batch, so no kernel "
-            "between two samples exists: remove what mixes samples, such as batch statistics or a "
+            "the model's output for one sample changes with the other samples in the batch, so there is no "
+            "kernel between two samples: remove what mixes samples, such as batch statistics or a "
             "recurrence over the sample axis."
         )
     if not y.requires_grad:
-        raise UsageError("the model's output does not depend on any chosen parameter that requires grad.")
-    left = remaining(y, names, together.uses)
-    sites: list[Site] = []
+        raise UsageError("the model's output does not depend on any chosen parameter: choose other parameters.")
+    unplanned = unrecorded_parameters(y, names, together.uses)
+    sites: list[LayerSite] = []
     if len(alone.uses) == len(together.uses):
         layouts = [_layout(u1, un, n) for u1, un in zip(alone.uses, together.uses, strict=True)]
-        left |= _misplaced(y, together.uses, layouts)
+        unplanned |= _misassigned_parameters(y, together.uses, layouts)
         for use, layout in zip(alone.uses, layouts, strict=True):
-            weight = None if use.weight in left else use.weight
-            bias = None if use.bias in left else use.bias
+            weight = None if use.weight in unplanned else use.weight
+            bias = None if use.bias in unplanned else use.bias
             if weight is not None or bias is not None:
                 assert layout is not None
-                sites.append(Site(use.kind, weight, bias, layout, use.input.shape, use.shape, use.settings))
+                sites.append(LayerSite(use.kind, weight, bias, layout, use.input.shape, use.shape, use.settings))
         if alone.data_dependent or together.data_dependent:
-            # Other samples may run layers that these did not.
-            left |= set(chosen) - {name for site in sites for name in (site.weight, site.bias)}
-    else:  # a loop over the samples, say: no use belongs to all of them
-        left = set(chosen)
-    covered = {id(p): name for name, p in chosen.items() if name not in left}
+            # Other samples may run layers that these samples do not run.
+            unplanned |= set(chosen) - {name for site in sites for name in (site.weight, site.bias)}
+    else:  # for example a loop over the samples, where no use covers all of them
+        unplanned = set(chosen)
+    covered = {id(p): name for name, p in chosen.items() if name not in unplanned}
     dtype = torch.promote_types(torch.float32, y.dtype)
     for parameter in chosen.values():
         dtype = torch.promote_types(dtype, parameter.dtype)
-    rest = {name: p for name, p in chosen.items() if name in left}
-    return Plan(model, covered, tuple(sites), rest, y.shape[1], dtype, sum(saved.values()) // n)
+    rest = {name: p for name, p in chosen.items() if name in unplanned}
+    return KernelPlan(model, covered, tuple(sites), rest, y.shape[1], dtype, sum(saved.values()) // n)
 
 
 def _pick(x1: Tensor, x2: Tensor | None) -> Tensor:
-    """A few samples spread over the data, in scrambled order."""
+    """A few samples spread over the data, in shuffled order."""
     pools = [x1] if x2 is None else [x1, x2]
     picks = []
     for pool in pools:
-        count = min(len(pool), PROBES // len(pools))
-        places = [(len(pool) - 1) * i // max(1, count - 1) for i in range(count)]
-        picks.append(pool[places])
+        count = min(len(pool), PROBE_SAMPLES // len(pools))
+        positions = [(len(pool) - 1) * i // max(1, count - 1) for i in range(count)]
+        picks.append(pool[positions])
     x = torch.cat(picks)
     if len(x) == 1:
         x = x.expand(2, *x.shape[1:])
-    stride = 5 if len(x) == PROBES else 1
+    stride = 5 if len(x) == PROBE_SAMPLES else 1
     order = torch.tensor([(i * stride + len(x) // 2) % len(x) for i in range(len(x))], device=x.device)
     return x[order]
 
 
 def _close(a: Tensor, b: Tensor, scale: Tensor | None = None) -> bool:
-    """Equal up to rounding, on the scale of the whole output; NaN agrees with NaN."""
+    """Whether a and b are equal up to rounding, relative to the whole output; NaN equals NaN."""
     a, b = a.detach(), b.detach()
     if a.shape != b.shape:
         return False
@@ -196,15 +196,15 @@ def _close(a: Tensor, b: Tensor, scale: Tensor | None = None) -> bool:
     return bool((near | (a == b) | (a.isnan() & b.isnan())).all())
 
 
-def _layout(alone: Use, together: Use, n: int) -> Layout | None:
-    """Where the ``n`` samples stand in a use's input, or None where its shape does not say."""
+def _layout(alone: ParameterUse, together: ParameterUse, n: int) -> SampleLayout | None:
+    """Position of the ``n`` samples in a use's input, or None if it is ambiguous."""
     one, many = alone.input.shape, together.input.shape
     if not together.traceable or len(one) != len(many):
         return None
-    moved = [d for d in range(len(one)) if one[d] != many[d]]
-    if len(moved) != 1 or many[moved[0]] != n * one[moved[0]]:
+    changed_axes = [d for d in range(len(one)) if one[d] != many[d]]
+    if len(changed_axes) != 1 or many[changed_axes[0]] != n * one[changed_axes[0]]:
         return None
-    dim, length = moved[0], one[moved[0]]
+    dim, length = changed_axes[0], one[changed_axes[0]]
     match together.kind:
         case "linear":
             allowed = dim < len(one) - 1
@@ -219,10 +219,10 @@ def _layout(alone: Use, together: Use, n: int) -> Layout | None:
     if not allowed:
         return None
     if length == 1:
-        return Layout(dim, 1, minor=False)
+        return SampleLayout(dim, 1, minor=False)
     fits = []
     for minor in (False, True):
-        layout = Layout(dim, length, minor)
+        layout = SampleLayout(dim, length, minor)
         sample = layout.split(together.input, n)[-1]
         single = layout.split(alone.input, 1)[0]
         if _close(sample.double(), single.double()) if sample.dtype.is_floating_point else torch.equal(sample, single):
@@ -230,11 +230,11 @@ def _layout(alone: Use, together: Use, n: int) -> Layout | None:
     return fits[0] if len(fits) == 1 else None
 
 
-def _misplaced(y: Tensor, uses: list[Use], layouts: list[Layout | None]) -> set[str]:
-    """Names of the parameters with a use whose gradient rows do not belong to the samples the layout says.
+def _misassigned_parameters(y: Tensor, uses: list[ParameterUse], layouts: list[SampleLayout | None]) -> set[str]:
+    """Names of the parameters whose gradient rows do not belong to the samples that the layout assigns.
 
-    Sample i's output is weighted by 2^i. Powers of two commute with rounding, so each sample's rows must
-    come out as exactly 2^i times the unweighted ones, and any row that belongs to another sample shows.
+    The output of sample i is weighted by 2^i. Powers of two commute with rounding, so the gradient rows of sample i
+    must be exactly 2^i times the unweighted ones. A row of another sample has another factor.
     """
     bad = {name for u, lay in zip(uses, layouts, strict=True) if lay is None for name in (u.weight, u.bias)} - {None}
     if uses:

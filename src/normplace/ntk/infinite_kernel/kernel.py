@@ -3,12 +3,12 @@
 The neural network Gaussian process (NNGP) kernel is the covariance of the random network, the neural tangent
 kernel (NTK; Jacot, Gabriel and Hongler 2018) the inner product of its parameter gradients. The recursion
 without norms, and with LayerNorm before the activation, is that of Lee et al. 2019 and the
-``neural-tangents`` package; norms after the activation are derived here and agree with the average over wide
-networks. LayerNorm before the activation is the placement that Ziomek, Whittle and Osborne (arXiv 2505.14512)
-prove to bound the NTK.
+``neural-tangents`` package. Norms after the activation are derived here and agree with averages over wide
+networks. Ziomek, Whittle and Osborne (arXiv 2505.14512) prove that LayerNorm before the
+activation bounds the NTK.
 
-Parametrisation (NTK): z = σ_w/√n W h + σ_b b with standard normal W and b, hidden layers first, one linear
-read-out last:
+NTK parametrization: z = σ_w/√n W h + σ_b b with standard normal W and b, hidden layers, then one linear
+read-out:
 
     S = T = σ_w² x xᵀ/n + σ_b²
     each hidden layer:
@@ -17,7 +17,7 @@ read-out last:
       norm after the activation     C = Q − m mᵀ (layer) or Q (rms);  Q ← C/√(c cᵀ), T ← T/√(c cᵀ)
       next linear map               S ← σ_w² Q + σ_b², T ← S + σ_w² T
 
-A norm's Jacobian also holds two rank-one terms (it projects out the mean and the radius); their share of the
+A norm's Jacobian also has two rank-one terms (it projects out the mean and the radius); their contribution to the
 kernel is O(1/width). Before the activation the layer mean is zero in the limit, so LayerNorm and RMSNorm are
 the same map there.
 """
@@ -40,7 +40,7 @@ _WHERE = ("none", "first", "last", "every")
 _POSITIONS = ("before", "after")
 _KINDS = ("ntk", "nngp", "both")
 
-# Entries of one block: 32 MiB a buffer in float64, and the recursion holds about eight buffers.
+# Entries of one block: 32 MiB per buffer in float64; the recursion uses about eight buffers.
 _BLOCK_ENTRIES = 2**22
 
 
@@ -56,18 +56,17 @@ class FullyConnected:
     """An infinitely wide fully connected network.
 
     Attributes:
-        depth: Hidden layers, at least one; the linear read-out comes on top.
+        depth: Number of hidden layers, at least one; the linear read-out is not counted.
         activation: "relu", "leaky_relu" or "erf".
-        negative_slope: The leaky ReLU's slope below zero; the others do not use it.
+        negative_slope: Slope of the leaky ReLU below zero; other activations ignore it.
         weight_variance: σ_w² of every linear map but the last.
-        bias_variance: σ_b² of every linear map. The paper needs it positive for a kernel that is not
-            degenerate.
-        last_weight_variance: σ_w² of the read-out; None takes ``weight_variance``.
-        norm: "layer", "rms" or None; the norms have no learned scale or shift, as in the paper.
-        norm_at: "none", "first", "last", "every", or the hidden layers' numbers, counted from 1.
+        bias_variance: σ_b² of every linear map; the paper needs a positive value for a nondegenerate kernel.
+        last_weight_variance: σ_w² of the read-out; None means ``weight_variance``.
+        norm: "layer", "rms" or None; norms have no learned scale or shift, as in the paper.
+        norm_at: "none", "first", "last", "every", or a tuple of hidden layers, counted from 1.
         norm_position: "before" or "after" the activation.
-        eps: Added to the variance under the norm's root. The paper has none, hence 0; ``torch.nn.LayerNorm``
-            has 1e-5.
+        eps: Added to the variance inside the norm's square root: 0 as in the paper; ``torch.nn.LayerNorm`` uses
+            1e-5.
     """
 
     depth: int = 2
@@ -82,10 +81,10 @@ class FullyConnected:
     eps: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built.
+        """Check the fields.
 
         Raises:
-            UsageError: a field holds an unknown name or an impossible value.
+            UsageError: If a field has an unknown name or an invalid value.
         """
         expect_whole(1, depth=self.depth)
         require_choice("activation", self.activation, _ACTIVATIONS)
@@ -101,10 +100,10 @@ class FullyConnected:
 
     @property
     def normed_layers(self) -> frozenset[int]:
-        """The hidden layers that carry a norm, counted from 1.
+        """The hidden layers with a norm, counted from 1.
 
         Raises:
-            UsageError: ``norm_at`` is an unknown name or holds layers that do not exist.
+            UsageError: If ``norm_at`` is an unknown name or contains layers that do not exist.
         """
         if isinstance(self.norm_at, str):
             named = {"none": (), "first": (1,), "last": (self.depth,), "every": range(1, self.depth + 1)}
@@ -113,7 +112,7 @@ class FullyConnected:
             raise UsageError(f"norm_at must be a name or a tuple of layers, not of type {type(self.norm_at).__name__}.")
         layers = frozenset(layer if isinstance(layer, int) else 0 for layer in self.norm_at)
         if not all(1 <= layer <= self.depth for layer in layers):
-            raise UsageError(f"norm_at={self.norm_at!r} must hold hidden layers between 1 and {self.depth}.")
+            raise UsageError(f"norm_at={self.norm_at!r} must contain hidden layers from 1 to {self.depth}.")
         return layers
 
     @property
@@ -131,21 +130,21 @@ class FullyConnected:
 
 
 class _Scales(NamedTuple):
-    """What one hidden layer does to a single input; None where it has no norm there."""
+    """The scales that one hidden layer applies to each input; None if it has no norm there."""
 
     before: Tensor | None  # multiplies the pre-activation
     variance: Tensor  # of the pre-activation, after that
-    mean: Tensor | None  # of the activation, where a norm subtracts it
+    mean: Tensor | None  # of the activation, if a norm subtracts it
     after: Tensor | None  # multiplies the activation
 
 
 def _inverse_root(variance: Tensor) -> Tensor:
-    """1/√variance, with 0 for 0: a norm leaves the zero vector at zero, whatever its eps."""
+    """1/√variance, or 0 if the variance is 0: a norm maps the zero vector to zero for any eps."""
     return torch.where(variance > 0, variance, torch.inf).rsqrt()
 
 
 def _diagonal(spec: FullyConnected, x: Tensor) -> tuple[list[_Scales], Tensor, Tensor]:
-    """Per-layer scales of each input, and the final diagonals (NNGP, NTK), free of rounding in ρ."""
+    """Per-layer scales of each input, and the final diagonals (NNGP, NTK), without rounding in ρ."""
     moments, normed = spec.moments, spec.normed_layers
     s = x.square().mean(1) * spec.weight_variance + spec.bias_variance
     if not bool(torch.isfinite(s).all()):
@@ -173,17 +172,16 @@ def _diagonal(spec: FullyConnected, x: Tensor) -> tuple[list[_Scales], Tensor, T
 
 
 def _correlation(s: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Clamp s/√(ab) to [−1, 1], with values that rounding cannot tell from ±1 set to ±1.
+    """s/√(ab) in [−1, 1]; values within rounding of ±1 become ±1.
 
-    acos turns a rounding error δ near ±1 into √δ, so without the last step a row would differ from its own
-    copy by 1e-8.
+    acos turns a rounding error δ near ±1 into √δ. Without this step a sample would differ from its copy by 1e-8.
     """
     rho = s * _inverse_root(a) * _inverse_root(b)
     snap = 1 - 4 * torch.finfo(rho.dtype).eps
     return torch.where(rho.abs() >= snap, rho.sign(), rho)
 
 
-def _block(
+def _kernel_block(
     spec: FullyConnected, x1: Tensor, x2: Tensor, rows: list[_Scales], columns: list[_Scales], with_ntk: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The recursion for one block of rows."""
@@ -213,7 +211,7 @@ def _block(
     return s, t
 
 
-def _rows_of(layers: list[_Scales], part: slice) -> list[_Scales]:
+def _select_inputs(layers: list[_Scales], part: slice) -> list[_Scales]:
     def cut(value: Tensor | None) -> Tensor | None:
         return None if value is None else value[part]
 
@@ -252,16 +250,16 @@ def infinite(
     Args:
         spec: The network.
         x1: Inputs (N1, features).
-        x2: Other inputs (N2, features); None gives the symmetric kernel of ``x1``, with an exact diagonal.
+        x2: Other inputs (N2, features); None computes the symmetric kernel of ``x1`` with an exact diagonal.
         kind: "ntk", "nngp" or "both".
-        block_rows: Rows computed at once; memory beyond the result is about eight blocks. None keeps a block
-            near 32 MiB.
+        block_rows: Rows per block; the recursion needs memory for about eight blocks. None uses blocks of about
+            32 MiB.
 
     Returns:
         The kernel (N1, N2) in float64 on the inputs' device, or both as ``Kernels(nngp, ntk)``.
 
     Raises:
-        UsageError: the inputs do not fit each other or the request is unknown.
+        UsageError: If the inputs are inconsistent or ``kind`` is unknown.
 
     >>> x = torch.tensor([[0.0], [25.0]], dtype=torch.float64)
     >>> infinite(FullyConnected(norm="layer", norm_at="first"), x).diagonal()
@@ -289,7 +287,9 @@ def infinite(
         part = slice(start, min(start + step, n1))
         # The symmetric kernel needs only the blocks on and right of the diagonal.
         rest = slice(start, n2) if symmetric else slice(0, n2)
-        s, t = _block(spec, x1[part], other[rest], _rows_of(rows, part), _rows_of(columns, rest), ntk is not None)
+        s, t = _kernel_block(
+            spec, x1[part], other[rest], _select_inputs(rows, part), _select_inputs(columns, rest), ntk is not None
+        )
         for out, value, diagonal in ((nngp, s, s_diagonal), (ntk, t, t_diagonal)):
             if out is None:
                 continue

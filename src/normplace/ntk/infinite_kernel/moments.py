@@ -1,7 +1,7 @@
-"""Gaussian moments of activations: all that an infinitely wide layer needs to know of its nonlinearity.
+"""Gaussian moments of activations, which determine the kernels of an infinitely wide layer.
 
 For centred Gaussians (u, v) with variances a, b and correlation ρ, a layer's kernels need E φ(u)φ(v), E
-φ'(u)φ'(v), and, for a LayerNorm that stands after the activation, E φ(u). Everything is written in (a, b, ρ)
+φ'(u)φ'(v), and, for a LayerNorm after the activation, E φ(u). Everything is written in (a, b, ρ)
 rather than in the covariance, because the differences that cancel near ρ = ±1 are then products of small
 numbers instead.
 
@@ -19,7 +19,7 @@ from torch import Tensor, atan2
 
 
 class Moments(Protocol):
-    """What an activation must offer; ``a`` and ``b`` are variances that broadcast against ``rho``."""
+    """The moments of an activation; ``a`` and ``b`` are variances that broadcast against ``rho``."""
 
     def product(self, a: Tensor, b: Tensor, rho: Tensor) -> Tensor:
         """E φ(u)φ(v)."""

@@ -1,16 +1,14 @@
-"""How far a trained network can go: bounds on kernel predictions from the kernel's diagonal.
+"""Bounds on kernel predictions from the kernel's diagonal.
 
 Ziomek, Whittle and Osborne (arXiv 2505.14512) show that one LayerNorm gives Θ(x, x) ≤ C for every x (Theorem
-3.2) and therefore a bounded trained network, whatever the data (Theorem 3.3). Two bounds follow from Cauchy
-and Schwarz alone, with the prediction f(x) = Θ(x, X) Θ⁻¹ y as an inner product of features of length at most
-√C:
+3.2) and therefore a bounded trained network for any data (Theorem 3.3). Two bounds follow from the Cauchy-Schwarz
+inequality, because the prediction f(x) = Θ(x, X) Θ⁻¹ y is an inner product of features of length at most √C:
 
     |f(x)| ≤ √C √(yᵀ Θ⁻¹ y) ≤ √(C n / λ_min) max|y|        and, cruder,        |f(x)| ≤ C n max|y| / λ_min.
 
-The first chain is ours; its middle term is data dependent and by far the tightest. The formula of the paper's
-own bound was not available to us: a secondary summary gives s C max|y| / (λ_min |D|), with s unspecified. It
-is computed for comparison, with s = 1 unless told otherwise, and is unconfirmed: a bound that shrinks as
-1/|D| is not what the ingredients of the proof give.
+The first chain is ours; its middle term depends on the data and is by far the tightest. The formula of the paper's
+bound was not available to us. A secondary summary gives s C max|y| / (λ_min |D|) with unspecified s. It is computed for
+comparison, with s = 1 by default, and is unconfirmed: the steps of the proof do not give a bound that shrinks as 1/|D|.
 """
 
 from __future__ import annotations
@@ -35,19 +33,19 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class Bound:
-    """Bounds on |f(x)| for every x, and whether the predictions kept to them.
+    """Bounds on |f(x)| for every x, and whether the predictions satisfy them.
 
     Attributes:
         lambda_min: Smallest eigenvalue of the training kernel, jitter included.
-        diagonal_sup: C, the supremum of Θ(x, x) that was given.
-        rows: n, the training points.
+        diagonal_sup: C, the supremum of Θ(x, x).
+        rows: n, the number of training samples.
         max_target: max|y|.
         from_norm: √C·√(yᵀΘ⁻¹y), provable.
         from_eigenvalue: √(C·n/λ_min)·max|y|, provable.
         crude: C·n·max|y|/λ_min, provable.
-        as_summarised: s·C·max|y|/(λ_min·n), the paper's bound as a secondary source gives it; unconfirmed.
-        scale: The s in it.
-        largest_prediction: max|f| over the predictions given, or None.
+        as_summarised: s·C·max|y|/(λ_min·n), the paper's bound according to a secondary source; unconfirmed.
+        scale: s.
+        largest_prediction: max|f| over the predictions, or None.
     """
 
     lambda_min: float
@@ -63,10 +61,10 @@ class Bound:
 
     @property
     def held(self) -> dict[str, bool]:
-        """Which bounds the predictions kept to, empty where none were given."""
+        """Whether the predictions satisfy each bound; empty without predictions."""
         if self.largest_prediction is None:
             return {}
-        # Equality is possible (one point, predicted at itself), so rounding must not break it.
+        # Equality is possible (one sample, predicted at itself), so the comparison allows for rounding.
         limit = self.largest_prediction * (1 - 1e-9)
         return {name: limit <= getattr(self, name) for name in _LABELS}
 
@@ -81,10 +79,10 @@ class Bound:
         ]
         if self.largest_prediction is not None:
             lines[0] += f", largest |prediction| = {self.largest_prediction:.4g}"
-        for name, (formula, standing) in _LABELS.items():
+        for name, (formula, status) in _LABELS.items():
             verdict = "" if not self.held else "  held" if self.held[name] else "  BROKEN"
             note = f" (s = {self.scale:g})" if name == "as_summarised" else ""
-            lines.append(f"  {formula:<22} {getattr(self, name):>12.4g}  {standing}{note}{verdict}")
+            lines.append(f"  {formula:<22} {getattr(self, name):>12.4g}  {status}{note}{verdict}")
         return "\n".join(lines)
 
 
@@ -103,18 +101,18 @@ def bound(
     Args:
         kernel_train: Θ(X, X), (N, N).
         targets: y, (N,) or (N, outputs); with several outputs each bound is the largest over them.
-        diagonal_sup: C with Θ(x, x) ≤ C for every x: exact for an infinite-width network with a norm, an
-            estimate otherwise, and the bounds are only as good as it.
-        predictions: Predictions anywhere, to say which bounds held.
+        diagonal_sup: C with Θ(x, x) ≤ C for every x. It is exact for an infinite-width network with a norm and an
+            estimate otherwise; the bounds are only as reliable.
+        predictions: Predictions at any inputs, to compare with the bounds.
         scale: s in the summarised bound.
-        jitter: What the prediction adds to the kernel's diagonal; the bounds stay valid with it.
+        jitter: Added to the kernel's diagonal, as in the prediction; the bounds remain valid.
 
     Returns:
         The bounds.
 
     Raises:
-        UsageError: the data do not fit, C is no supremum, or the kernel is singular (the paper's Assumption
-        3.3).
+        UsageError: If the data are inconsistent, C is below the kernel's diagonal, or the kernel is singular (which
+            the paper's Assumption 3.3 excludes).
     """
     kernel = require_kernel("kernel_train", kernel_train)
     y = require_columns("targets", targets, len(kernel))
@@ -122,11 +120,11 @@ def bound(
     expect_number("diagonal_sup", diagonal_sup, 0, above=True)
     expect_number("scale", scale, 0, above=True)
     expect_number("jitter", jitter, 0)
-    seen = float(kernel.diagonal().max())
-    # A supremum taken over a grid can miss the data's own maximum by rounding only.
-    if diagonal_sup < seen * (1 - 1e3 * torch.finfo(kernel.dtype).eps):
+    largest_diagonal = float(kernel.diagonal().max())
+    # A supremum over a grid may be below the data's maximum by rounding.
+    if diagonal_sup < largest_diagonal * (1 - 1e3 * torch.finfo(kernel.dtype).eps):
         raise UsageError(
-            f"diagonal_sup is {diagonal_sup:.6g}, but the training kernel's own diagonal reaches {seen:.6g}: "
+            f"diagonal_sup is {diagonal_sup:.6g}, but the training kernel's diagonal reaches {largest_diagonal:.6g}: "
             "C must bound Θ(x, x) everywhere."
         )
     spectrum = eigen(kernel, jitter)

@@ -1,4 +1,4 @@
-"""Conjugate gradients for kernel systems too large to factor, several right-hand sides at once."""
+"""Conjugate gradients with several right-hand sides, for kernel systems that are too large to factor."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 
 from normplace.errors import UsageError
 
-# The Lanczos matrix behind the eigenvalue estimates; its extremes settle long before this size.
+# Largest size of the Lanczos matrix; its extreme eigenvalues converge much earlier.
 _RITZ_SIZE = 400
 
 
 @dataclass(frozen=True)
 class ConjugateResult:
-    """The solution of A x = b and how it was reached.
+    """The solution of A x = b and its accuracy.
 
     Attributes:
         solution: x, one column per right-hand side.
-        iterations: Products with A that were made, not counting the final check.
-        residual: The largest ‖b − A x‖/‖b‖ over the columns, computed anew from x.
+        iterations: Number of products with A, without the final check.
+        residual: The largest ‖b − A x‖/‖b‖ over the columns, computed from x.
         converged: Whether that residual met the tolerance.
         lambda_min: Smallest Ritz value: an upper estimate of A's smallest eigenvalue.
         lambda_max: Largest Ritz value: a lower estimate of A's largest eigenvalue.
@@ -41,16 +41,13 @@ def conjugate_gradients(
     """Solve A x = rhs for a symmetric positive definite A given by its products.
 
     Args:
-        product: Takes (N, k) to A times it.
+        product: Maps columns (N, k) to A times them.
         rhs: Right-hand sides (N, k), float64.
-        tolerance: Relative residual at which a column is done.
-        max_iterations: Products after which the search stops, converged or not.
-
-    Returns:
-        The solution with its evidence.
+        tolerance: Relative residual at which a column has converged.
+        max_iterations: Largest number of products.
 
     Raises:
-        UsageError: a product shows that A is not positive definite, or is not finite.
+        UsageError: If A is not positive definite, or a product is not finite.
     """
     norms = rhs.norm(dim=0)
     goal = tolerance * norms
@@ -58,8 +55,8 @@ def conjugate_gradients(
     residual = rhs.clone()
     direction = residual.clone()
     squared = residual.square().sum(0)
-    # The column whose coefficients give the eigenvalue estimates must not be a zero one.
-    watched = int(norms.argmax())
+    # The column whose coefficients give the eigenvalue estimates must not be zero.
+    reference = int(norms.argmax())
     steps: list[float] = []
     ratios: list[float] = []
     iterations = 0
@@ -72,26 +69,26 @@ def conjugate_gradients(
             raise UsageError("a product with the kernel is not finite: check the kernel.")
         if bool((curvature[active] <= 0).any()):
             raise UsageError("the kernel is singular or not positive definite: drop duplicate rows or pass jitter > 0.")
-        # Finished columns take zero steps, so that rounding cannot stir them again.
+        # Converged columns take zero steps, so that rounding does not change them.
         step = torch.where(active, squared / torch.where(active, curvature, 1), 0)
         solution += step * direction
         residual -= step * image
         new = residual.square().sum(0)
         ratio = torch.where(active, new / torch.where(active, squared, 1), 0)
-        if bool(active[watched]) and len(steps) < _RITZ_SIZE:
-            steps.append(float(step[watched]))
-            ratios.append(float(ratio[watched]))
+        if bool(active[reference]) and len(steps) < _RITZ_SIZE:
+            steps.append(float(step[reference]))
+            ratios.append(float(ratio[reference]))
         direction = residual + ratio * direction
         squared = torch.where(active, new, squared)
     gap = (rhs - product(solution)).norm(dim=0)
     relative = float((gap / torch.where(norms > 0, norms, 1)).max())
     low, high = _ritz_range(steps, ratios)
-    # The recursive residual drifts from the true one by rounding; a factor of ten is the usual allowance.
+    # Rounding separates the recursive residual from the true one; a factor of ten is a usual tolerance.
     return ConjugateResult(solution, iterations, relative, relative <= 10 * tolerance, low, high)
 
 
 def _ritz_range(steps: list[float], ratios: list[float]) -> tuple[float, float]:
-    """Extreme eigenvalues of the Lanczos matrix that conjugate gradients build on the way."""
+    """Extreme eigenvalues of the Lanczos matrix, from the coefficients of conjugate gradients."""
     if not steps:
         return float("nan"), float("nan")
     size = len(steps)

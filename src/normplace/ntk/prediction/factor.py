@@ -1,4 +1,4 @@
-"""Positive definite kernel systems: factor, or say which rows make that impossible."""
+"""Factorization of positive definite kernels, with errors that name the rows that make a kernel singular."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from normplace.errors import UsageError
 
 
 class Eigen(NamedTuple):
-    """Eigenvalues in rising order, and the eigenvectors as columns."""
+    """Eigenvalues in ascending order, and the eigenvectors as columns."""
 
     values: Tensor
     vectors: Tensor
 
 
 def rounding_floor(size: int, dtype: torch.dtype) -> float:
-    """The relative size below which a pivot or an eigenvalue of an N x N kernel is rounding, not signal."""
+    """The relative size below which a pivot or an eigenvalue of an N × N kernel is rounding."""
     return 4 * max(4.0, size**0.5) * torch.finfo(dtype).eps
 
 
 def singular(kernel: Tensor, row: int, targets: Tensor) -> UsageError:
-    """The error for a kernel that is singular at ``row``, naming the twin of that row if it has one."""
+    """The error for a kernel that is singular at ``row``; it names the duplicate of that row, if there is one."""
     diagonal = kernel.diagonal()
     distance = diagonal + diagonal[row] - 2 * kernel[row]
     distance[row] = torch.inf
-    twin = int(distance.argmin())
-    # Squared feature distances carry the rounding of the diagonal they are differences of.
-    if float(distance[twin]) <= 1e3 * torch.finfo(kernel.dtype).eps * float(diagonal[row].abs()):
-        first, second = sorted((row, twin))
+    nearest = int(distance.argmin())
+    # A squared feature distance is a difference of diagonal entries and has their rounding error.
+    if float(distance[nearest]) <= 1e3 * torch.finfo(kernel.dtype).eps * float(diagonal[row].abs()):
+        first, second = sorted((row, nearest))
         differ = " with different targets" if not torch.equal(targets[first], targets[second]) else ""
         return UsageError(
             f"training rows {first} and {second} are duplicates{differ}, so the kernel is singular: "
-            "drop one of them, or pass jitter > 0 (predict finds the least with jitter='auto')."
+            "remove one of them, or pass jitter > 0 (jitter='auto' of predict finds the smallest)."
         )
     return UsageError(
-        f"the kernel is numerically singular at training row {row}: its rows are combinations of one another "
-        "to rounding; thin the data, or pass jitter > 0 (predict finds the least with jitter='auto')."
+        f"the kernel is numerically singular at training row {row}: remove similar rows, or pass jitter > 0 "
+        "(jitter='auto' of predict finds the smallest)."
     )
 
 
 def cholesky(kernel: Tensor, jitter: float, dtype: torch.dtype) -> Tensor | int:
-    """The factor of kernel + jitter, or the first row at which it cannot be trusted.
+    """The Cholesky factor of kernel + jitter, or the index of the first row with an unreliable pivot.
 
-    A pivot is what is left of a row's squared length after the rows before it explain their part; a pivot at
-    rounding level passes LAPACK's test of sign by luck, and its inverse is noise.
+    A pivot is the squared length of a row's residual after projection onto the previous rows. A pivot at rounding level
+    may pass LAPACK's sign test by chance, but its inverse is noise.
     """
     shifted = kernel.double().clone()
     shifted.diagonal().add_(jitter)
@@ -65,12 +65,12 @@ def eigen(kernel: Tensor, jitter: float) -> Eigen:
 
 
 def weakest_row(spectrum: Eigen) -> int:
-    """The row that carries most of the smallest eigenvector."""
+    """The row with the largest entry in the smallest eigenvector."""
     return int(spectrum.vectors[:, 0].abs().argmax())
 
 
 def extreme_eigenvalues(kernel: Tensor, factor: Tensor, jitter: float, rounds: int = 30) -> tuple[float, float]:
-    """Power-iteration estimates (λ_min from above, λ_max from below) of kernel + jitter, O(N²) a round."""
+    """Power-iteration estimates (λ_min from above, λ_max from below) of kernel + jitter, O(N²) per round."""
     shifted = kernel.double()
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(len(kernel), 1, generator=generator, dtype=torch.float64).to(shifted.device)

@@ -1,4 +1,4 @@
-"""What gradient descent makes of a kernel: the trained network's mean, at convergence or at a finite time.
+"""The mean prediction of a network trained in the kernel regime, at convergence or at a finite time.
 
 In the kernel regime (Jacot, Gabriel and Hongler 2018; Lee et al. 2019) gradient flow on ½ Σ (f − y)² with
 learning rate η moves the outputs by df/dt = −η Θ (f − y), so that
@@ -6,7 +6,7 @@ learning rate η moves the outputs by df/dt = −η Θ (f − y), so that
     f_t(x*) = f_0(x*) + Θ(x*, X) Θ⁻¹ (I − exp(−η t Θ)) (y − f_0(X)),
 
 and t → ∞ is kernel regression, the mean of a noiseless Gaussian process with covariance Θ. For a loss
-averaged over N rows, or without the ½, scale η accordingly.
+averaged over N samples, or without the ½, scale η accordingly.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from normplace.ntk.prediction.factor import cholesky, eigen, extreme_eigenvalues
 
 _METHODS = ("auto", "cholesky", "eigh", "cg")
 
-# A float64 factor of this size takes 2 GiB; above it "auto" turns to conjugate gradients.
+# A float64 factor of this size takes 2 GiB; for larger kernels "auto" uses conjugate gradients.
 FACTOR_LIMIT = 16_000
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A kernel prediction and how far to trust it.
+    """A kernel prediction and its numerical accuracy.
 
     Attributes:
-        mean: Predicted outputs at the test points, shaped as the targets.
-        variance: Variance over random initialisations, (M,), where the NNGP kernel was given.
-        weights: α with mean = f0 + kernel_test @ α, for further test points.
+        mean: Predicted outputs at the test points, in the shape of the targets.
+        variance: Variance over random initializations, (M,), if the NNGP kernel is given.
+        weights: α with mean = f0 + kernel_test @ α, for other test points.
         method: "cholesky", "eigh" or "cg".
-        jitter: What was added to the kernel's diagonal.
+        jitter: Added to the kernel's diagonal.
         time: Training time, or None for convergence.
         residual: Largest relative residual of the linear system over the outputs.
-        converged: False only where conjugate gradients stopped short of the tolerance.
-        iterations: Conjugate gradient steps, else None.
+        converged: False only if conjugate gradients did not reach the tolerance.
+        iterations: Number of conjugate gradient steps; None for other methods.
         lambda_min: Smallest eigenvalue with the jitter (exact for "eigh", else an estimate from above).
         lambda_max: Largest eigenvalue with the jitter (exact for "eigh", else an estimate from below).
     """
@@ -83,7 +83,7 @@ class Prediction:
 @dataclass(frozen=True)
 class _Solution:
     weights: Tensor
-    apply: Callable[[Tensor], Tensor] | None  # the inverse (or its finite-time form) on further columns
+    apply: Callable[[Tensor], Tensor] | None  # applies the inverse (or its finite-time form) to columns
     method: str
     jitter: float
     residual: float
@@ -94,10 +94,10 @@ class _Solution:
 
 
 def _jitters(kernel: Tensor, jitter: float | str) -> list[float]:
-    """The diagonal additions to try, in turn."""
+    """The values to add to the diagonal, in the order they are tried."""
     if isinstance(jitter, str) and jitter == "auto":
         mean = float(kernel.diagonal().double().mean())
-        # Equal rows with unequal targets get weights of 1/jitter, so a jitter near eps would leave no digits.
+        # Equal rows with different targets get weights of 1/jitter, so a jitter near eps would lose all digits.
         least = 0.01 * torch.finfo(kernel.dtype).eps ** 0.5 * mean
         return [0.0, *(least * 10.0**power for power in range(5))]
     if isinstance(jitter, str):
@@ -132,7 +132,7 @@ def _by_cholesky(kernel: Tensor, error: Tensor, jitters: list[float]) -> _Soluti
 def _by_eigen(kernel: Tensor, error: Tensor, jitters: list[float], flow: float | None) -> _Solution:
     plain = eigen(kernel, 0.0)
     floor = rounding_floor(len(kernel), kernel.dtype) * float(plain.values[-1])
-    # A finite time needs no inverse: what the kernel cannot see simply does not move.
+    # A finite time needs no inverse: directions in the kernel's null space do not move.
     if flow is None:
         jitter = next((jitter for jitter in jitters if float(plain.values[0]) + jitter > floor), None)
     else:
@@ -143,9 +143,9 @@ def _by_eigen(kernel: Tensor, error: Tensor, jitters: list[float], flow: float |
     if flow is None:
         gain = values.reciprocal()
     else:
-        # (1 − e^(−τλ))/λ, which tends to τ where the kernel is blind.
-        seen = values * flow > 1e-12
-        gain = torch.where(seen, -torch.expm1(-values * flow) / torch.where(seen, values, 1), flow)
+        # (1 − e^(−τλ))/λ, which tends to τ for λ → 0.
+        nonzero = values * flow > 1e-12
+        gain = torch.where(nonzero, -torch.expm1(-values * flow) / torch.where(nonzero, values, 1), flow)
 
     def apply(columns: Tensor) -> Tensor:
         return plain.vectors @ (gain[:, None] * (plain.vectors.T @ columns))
@@ -168,30 +168,30 @@ def _by_conjugate(
                 raise UsageError(f"the kernel's product must keep its argument's shape {tuple(columns.shape)}.")
         return image.double() + jitter * columns
 
-    found = conjugate_gradients(product, error, tolerance=tolerance, max_iterations=limit)
-    if not found.converged:
+    result = conjugate_gradients(product, error, tolerance=tolerance, max_iterations=limit)
+    if not result.converged:
         warnings.warn(
-            f"conjugate gradients stopped after {found.iterations} iterations at relative residual "
-            f"{found.residual:.2e}, above the tolerance {tolerance:.0e}: raise max_iterations or jitter, "
+            f"conjugate gradients stopped after {result.iterations} iterations at relative residual "
+            f"{result.residual:.2e}, above the tolerance {tolerance:.0e}: raise max_iterations or jitter, "
             "or factor the kernel.",
             RuntimeWarning,
             stacklevel=3,
         )
     return _Solution(
-        weights=found.solution,
+        weights=result.solution,
         apply=None,
         method="cg",
         jitter=jitter,
-        residual=found.residual,
-        lambda_min=found.lambda_min,
-        lambda_max=found.lambda_max,
-        iterations=found.iterations,
-        converged=found.converged,
+        residual=result.residual,
+        lambda_min=result.lambda_min,
+        lambda_max=result.lambda_max,
+        iterations=result.iterations,
+        converged=result.converged,
     )
 
 
-def _start(name: str, value: Tensor | None, rows: int, targets: Tensor) -> Tensor:
-    """The initial outputs as columns, zero where not given."""
+def _initial_outputs(name: str, value: Tensor | None, rows: int, targets: Tensor) -> Tensor:
+    """The initial outputs as columns; zero by default."""
     if value is None:
         return targets.new_zeros(rows, targets.shape[1])
     start = require_columns(name, value, rows)
@@ -204,7 +204,7 @@ def _start(name: str, value: Tensor | None, rows: int, targets: Tensor) -> Tenso
 def _variance(nngp: tuple[Tensor, Tensor, Tensor], kernel_test: Tensor, solution: _Solution) -> Tensor:
     """The diagonal of K** + A K Aᵀ − A K*ᵀ − K* Aᵀ (Lee et al. 2019), A = Θ(x*, X) Θ⁻¹ (I − exp(−η t Θ))."""
     if solution.apply is None:
-        raise UsageError("the variance needs a factor: leave nngp out, or choose 'cholesky' or 'eigh'.")
+        raise UsageError("the variance needs a factorization: do not pass nngp, or use method='cholesky' or 'eigh'.")
     if not isinstance(nngp, tuple | list) or len(nngp) != 3:
         raise UsageError("nngp must be three tensors: (train, test against train, test diagonal).")
     tests, rows = kernel_test.shape
@@ -219,7 +219,7 @@ def _variance(nngp: tuple[Tensor, Tensor, Tensor], kernel_test: Tensor, solution
     require_same_device(kernel_test=kernel_test, train=train, cross=cross, own=own)
     transfer = solution.apply(kernel_test.T).T
     spread = own + ((transfer @ train) * transfer).sum(1) - 2 * (transfer * cross).sum(1)
-    # It is a square, so what falls below zero is rounding.
+    # The variance is nonnegative; negative values are rounding.
     return spread.clamp(min=0)
 
 
@@ -239,37 +239,37 @@ def predict(
     tolerance: float = 1e-8,
     max_iterations: int | None = None,
 ) -> Prediction:
-    """Predict with a kernel, as the network it belongs to would after training.
+    """Predict the outputs of the network with this kernel after training.
 
     Args:
-        kernel_train: Θ(X, X), or a function that multiplies it to columns (N, k); a function needs conjugate
+        kernel_train: Θ(X, X), or a function that multiplies columns (N, k) by it; a function requires conjugate
             gradients.
-        targets: y, (N,) or (N, outputs). One kernel serves every output.
+        targets: y, (N,) or (N, outputs). All outputs share the kernel.
         kernel_test: Θ(x*, X), (M, N).
         time: Gradient-flow training time; None trains to convergence.
         learning_rate: η; only η·time matters.
-        f0_train: The untrained network's outputs at X; None for zero, its mean over initialisations.
-        f0_test: The same at the test points; give both or neither.
+        f0_train: The untrained network's outputs at X; None means zero, the mean over initializations.
+        f0_test: The same at the test points; pass both or neither.
         nngp: The NNGP kernels (train, (N, N); test against train, (M, N); test diagonal, (M,)), for the
-            variance over random initialisations (Lee et al. 2019). With the NNGP kernel itself as Θ this is
+            variance over random initializations (Lee et al. 2019). With the NNGP kernel itself as Θ this is
             the Bayesian posterior variance.
-        jitter: Added to the kernel's diagonal; "auto" tries none first, then the least that makes the kernel
-            regular.
+        jitter: Added to the kernel's diagonal; "auto" tries zero first, then the smallest value that makes the kernel
+            nonsingular.
         method: "cholesky", "eigh", "cg", or "auto": eigh for a finite time, cg beyond 16,000 rows, else
             cholesky.
         tolerance: Relative residual at which conjugate gradients stop.
-        max_iterations: Their limit; None is ten per row, at most 10,000. Falling short warns and is recorded.
+        max_iterations: Limit of conjugate gradient steps; None means ten per row, at most 10,000. A warning
+            is issued if they do not converge.
 
     Returns:
-        The prediction, with the jitter, residual and conditioning it was made with.
+        The prediction with its jitter, residual and condition number.
 
     Raises:
-        UsageError: the data do not fit or are not finite, or the kernel is singular and no jitter was
-        allowed.
+        UsageError: If the data are inconsistent or not finite, or the kernel is singular and ``jitter`` is zero.
     """
     require_choice("method", method, _METHODS)
     if (f0_train is None) != (f0_test is None):
-        raise UsageError("f0_train and f0_test belong together: give both or neither.")
+        raise UsageError("f0_train and f0_test must be passed together: pass both or neither.")
     if time is not None:
         expect_number("time", time, 0)
     if max_iterations is not None:
@@ -277,35 +277,37 @@ def predict(
     expect_number("learning_rate", learning_rate, 0, above=True)
     expect_number("tolerance", tolerance, 0, above=True)
     if not tolerance < 1:
-        raise UsageError(f"tolerance must lie between 0 and 1, not {tolerance!r}.")
-    given = require_floating("targets", targets)
+        raise UsageError(f"tolerance must be between 0 and 1, not {tolerance!r}.")
+    outputs = require_floating("targets", targets)
     matrix = require_kernel("kernel_train", kernel_train) if not callable(kernel_train) else None
-    rows = len(matrix) if matrix is not None else len(given) if given.ndim else 0
-    y = require_columns("targets", given, rows)
+    rows = len(matrix) if matrix is not None else len(outputs) if outputs.ndim else 0
+    y = require_columns("targets", outputs, rows)
     test = require_floating("kernel_test", kernel_test).detach().double()
     if test.ndim != 2 or test.shape[1] != rows:
         raise UsageError(f"kernel_test has shape {tuple(test.shape)}, but (test rows, {rows} training rows) is needed.")
     require_same_device(kernel_train=matrix, targets=y, kernel_test=test)
-    error = y - _start("f0_train", f0_train, rows, y)
-    start = _start("f0_test", f0_test, len(test), y)
+    error = y - _initial_outputs("f0_train", f0_train, rows, y)
+    start = _initial_outputs("f0_test", f0_test, len(test), y)
 
     if method == "auto":
         large = matrix is None or rows > FACTOR_LIMIT
         method = "eigh" if time is not None else "cg" if large else "cholesky"
     if method == "cg":
         if time is not None:
-            raise UsageError("conjugate gradients give convergence only: use method='eigh' for a finite time.")
+            raise UsageError(
+                "conjugate gradients compute the converged prediction only: use method='eigh' for a finite time."
+            )
         if isinstance(jitter, str):
             raise UsageError("conjugate gradients need jitter as a number: 'auto' works by factoring.")
         limit = min(10 * rows, 10_000) if max_iterations is None else max_iterations
         solution = _by_conjugate(kernel_train, error, _jitters(y, jitter)[0], tolerance, limit)
     elif matrix is None:
-        raise UsageError(f"method {method!r} needs the kernel as a matrix; a function serves 'cg' only.")
+        raise UsageError(f"method {method!r} needs the kernel as a matrix: pass a matrix, or use method='cg'.")
     elif method == "eigh":
         flow = None if time is None else time * learning_rate
         solution = _by_eigen(matrix, error, _jitters(matrix, jitter), flow)
     elif time is not None:
-        raise UsageError("a factor gives the converged prediction only: use method='eigh' for a finite time.")
+        raise UsageError("a Cholesky factor gives the converged prediction only: use method='eigh' for a finite time.")
     else:
         solution = _by_cholesky(matrix, error, _jitters(matrix, jitter))
 
