@@ -145,7 +145,7 @@ MISTAKES = [
     (lambda: GraphStack(SumConv, 3, 8, 2, 2, placement="post", growth=4), "has no add"),
     (
         lambda: GraphStack(SumConv, 3, 8, 2, 2, placement=Placement.uniform(BlockSpec(inner=("x",))), growth=4),
-        "place inside",
+        "site inside",
     ),
     (lambda: pool(features(), GRAPH, "median"), "unknown readout"),
     (lambda: named("res+", groups=0), "at least 1"),

@@ -199,7 +199,7 @@ MISTAKES = [
     (lambda: stack(order="conv-act"), "did you mean 'conv-activation'"),
     (lambda: stack(depth=0), "at least 1"),
     (lambda: stack(placement="none", scale=Scale("degree")), "has none around the branch"),
-    (lambda: stack(placement="peri", scale=Scale("degree")), "say which"),
+    (lambda: stack(placement="peri", scale=Scale("degree")), "choose one with"),
     (lambda: stack()(features(), RING, values=DEGREE), "no scale, so it takes no values"),
     (lambda: stack(scale=Scale("degree"))(features(), RING, values=DEGREE[:3]), "each of the 5 nodes"),
     (lambda: stack(scale=Scale("degree"))(features(), RING, values=DEGREE * 0), "must be positive"),

@@ -227,7 +227,7 @@ MISTAKES = [
     (lambda: topology("constant:kcore", EDGES, 3), "did you mean 'k-core'"),
     (lambda: topology("degree", EDGES, 2), "must be from 0 to 1, got 0 to 2"),
     (lambda: topology("degree", EDGES - 1, 3), "must be from 0 to 2, got -1 to 1"),
-    (lambda: topology("degree", EDGES.float(), 3), "whole numbers"),
+    (lambda: topology("degree", EDGES.float(), 3), "integers"),
     (lambda: topology("degree", EDGES.T.repeat(2, 1), 3), "2 × E"),
     (lambda: topology("degree", EDGES, 3, batch=torch.zeros(2, dtype=torch.long)), "each of the 3 nodes"),
     (lambda: topology("degree", EDGES, 3, batch=torch.tensor([0, 0, 1])), "joins two graphs"),

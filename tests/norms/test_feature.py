@@ -110,7 +110,7 @@ def test_the_registry_suggests_names_and_options():
         build_norm("layr", 4)
     with pytest.raises(UsageError, match="did you mean 'eps'"):
         build_norm("rms", 4, epss=1e-3)
-    with pytest.raises(UsageError, match="positive whole number"):
+    with pytest.raises(UsageError, match="positive integer"):
         build_norm("rms", 0)
     assert build_norm("pair", 4, scale=2.0).scale == 2.0
     assert torch.equal(build_norm("identity", 4, eps=1.0)(draw(2, 4)), draw(2, 4))

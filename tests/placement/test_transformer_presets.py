@@ -79,7 +79,7 @@ def test_deepnorm_of_pairs_counts_both_depths(depth):
 
 def test_deepnorm_refuses_half_a_pair():
     for options in ({"part": "encoder"}, {"decoder": 3}):
-        with pytest.raises(UsageError, match="layers of the decoder"):
+        with pytest.raises(UsageError, match="the number of decoder layers"):
             Placement.named("deepnorm", **options)
     with pytest.raises(UsageError, match="did you mean 'decoder'"):
         Placement.named("deepnorm", part="decodr")

@@ -1,4 +1,4 @@
-"""Networks built from :class:`normplace.Residual`."""
+"""Networks made of :class:`normplace.Residual` blocks."""
 
 from normplace.models.gen import GENConv
 from normplace.models.graph import GraphStack

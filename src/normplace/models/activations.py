@@ -1,4 +1,4 @@
-"""Activations by name, and the constant that keeps their variance."""
+"""Activations by name, and the gain that preserves variance through each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from normplace.errors import unknown
 
 
 class Erf(nn.Module):
-    """The error function, whose infinite-width kernel is known in closed form."""
+    """The error function; its infinite-width kernel has a closed form."""
 
     def forward(self, x: Tensor) -> Tensor:
         """``erf(x)``."""
@@ -32,10 +32,10 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def build_activation(name: str) -> nn.Module:
-    """The activation called ``name``.
+    """Build an activation by name.
 
     Raises:
-        UsageError: If there is none.
+        UsageError: If there is no such activation.
     """
     if name not in ACTIVATIONS:
         raise unknown("activation", name, ACTIVATIONS)
@@ -44,10 +44,10 @@ def build_activation(name: str) -> nn.Module:
 
 @cache
 def variance_gain(name: str) -> float:
-    """``1 / E[phi(u)²]`` for a standard normal u: 2 for ReLU, as in Kaiming initialisation.
+    """``1 / E[phi(u)²]`` for a standard normal u: 2 for ReLU, as in Kaiming initialization.
 
-    By the midpoint rule over ±12 standard deviations, which for a smooth or piecewise-smooth integrand of Gaussian tail
-    is exact to about ten digits.
+    The midpoint rule over ±12 standard deviations is exact to about ten digits for a piecewise-smooth integrand with
+    Gaussian tails.
     """
     activation = build_activation(name)
     cells = 48_000

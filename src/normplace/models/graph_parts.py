@@ -123,7 +123,7 @@ class Concat(nn.Module):
         self.output_norm = build_slot_norm(norm, "output", growth) if block.output else None
         for name in block.inner:
             if name not in branch.norm_sites:
-                raise unknown("place inside ConvBranch:", name, branch.norm_sites)
+                raise unknown("site inside ConvBranch:", name, branch.norm_sites)
             branch.norms[name] = build_slot_norm(norm, f"inner.{name}", growth)
 
     def forward(

@@ -1,4 +1,4 @@
-"""Fully connected networks with norms at chosen layers and places, residual or not."""
+"""Fully connected networks with norms in chosen layers and slots, residual or not."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ PARAMETRIZATIONS = ("standard", "ntk")
 
 
 class Dense(nn.Linear):
-    """A linear map of Gaussian weights, in either parametrization.
+    """A linear map with Gaussian initial weights, in one of two parametrizations.
 
-    At the start both compute the same random function, ``weight_std / sqrt(in) W x + bias_std b`` with W, b standard
-    normal. In ``standard`` the factors are in the parameters; in ``ntk`` (Jacot et al. 2018, arXiv 1806.07572) they
-    stay outside, so that gradients have a limit as the width grows.
+    Initially both compute ``weight_std / sqrt(in) W x + bias_std b`` with W, b standard normal. In ``standard`` the
+    parameters contain the factors. In ``ntk`` (Jacot et al. 2018, arXiv 1806.07572) the factors are outside, so that
+    gradients have a limit as the width grows.
 
     Args:
-        in_features: Width read.
-        out_features: Width written.
+        in_features: Input width.
+        out_features: Output width.
         parametrization: ``standard`` or ``ntk``.
         weight_std: Standard deviation of the weights times sqrt(in_features).
         bias_std: Standard deviation of the bias.
-        bias: Whether there is one.
-        generator: Source of the initial values.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        bias: Whether to add a bias.
+        generator: Random generator of the initial values.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Dense(nn.Linear):
         self._generator = None
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew."""
+        """Draw new initial values."""
         outside = self.parametrization == "ntk"
         std = 1.0 if outside else self.weight_std / math.sqrt(self.in_features)
         nn.init.normal_(self.weight, std=std, generator=self._generator)
@@ -71,17 +71,17 @@ class Dense(nn.Linear):
         check_features("the input of the MLP", input, self.in_features, like=self.weight)
         if self.parametrization == "standard":
             return F.linear(input, self.weight, self.bias)
-        # The factor goes to the input: it is smaller than the weight, and the weight stays a plain argument of linear.
+        # Scale the input: it is smaller than the weight, and the weight stays a plain argument of linear.
         out = F.linear(input * (self.weight_std / math.sqrt(self.in_features)), self.weight)
         return out if self.bias is None else out + self.bias * self.bias_std
 
     def extra_repr(self) -> str:
-        """The arguments that shape the module."""
+        """The main arguments."""
         return f"{super().extra_repr()}, {self.parametrization}, std {self.weight_std:.4g} and {self.bias_std:g}"
 
 
 class DenseBranch(Branch):
-    """A dense map and its activation; offers the place between them, ``preactivation``."""
+    """A dense map and its activation, with the norm site ``preactivation`` between them."""
 
     def __init__(self, dense: Dense, activation: str) -> None:
         super().__init__()
@@ -90,15 +90,15 @@ class DenseBranch(Branch):
         self.activation = build_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``activation(dense(x))`` with the norm between them if there is one."""
+        """``activation(dense(x))``, with a norm before the activation if the site holds one."""
         return self.activation(self.normalize_at("preactivation", self.dense(x)))
 
 
 def norm_layers(norm_at: str | Iterable[int], hidden: int) -> frozenset[int]:
-    """The hidden layers, counted from 1, that ``norm_at`` means.
+    """The hidden layers, counted from 1, that ``norm_at`` selects.
 
     Raises:
-        UsageError: If it is an unknown word or names a layer that is not there.
+        UsageError: If it is an unknown word or a layer outside the network.
     """
     words = {"none": (), "first": (1,), "last": (hidden,), "every": range(1, hidden + 1)}
     if isinstance(norm_at, str):
@@ -107,31 +107,31 @@ def norm_layers(norm_at: str | Iterable[int], hidden: int) -> frozenset[int]:
         return frozenset(words[norm_at])
     chosen = frozenset(norm_at)
     if outside := sorted(chosen - set(words["every"])):
-        raise UsageError(f"the network has hidden layers 1 to {hidden}, so no norm can stand at layer {outside[0]}.")
+        raise UsageError(f"the network has hidden layers 1 to {hidden}, but norm_at names layer {outside[0]}.")
     return chosen
 
 
 class MLP(nn.Module):
     """A fully connected network whose hidden layers are :class:`Residual` blocks.
 
-    With the default placement, ``plain``, they have no skip: layer k is ``activation(W h + b)``. With a residual
-    placement the first hidden layer embeds the input and every further one is a residual block of equal width.
+    With the default placement, ``plain``, they have no skip: a layer is ``activation(W h + b)``. With a residual
+    placement, the first hidden layer embeds the input and the others are residual blocks of equal width.
 
     Args:
         widths: Input, hidden and output widths, such as ``(1, 128, 128, 1)``.
-        norm: What stands in the slots: a name, a factory that takes the width, or a mapping from slot to either.
+        norm: The norm of the slots: a name, a factory that takes the width, or a mapping from slot to either.
         norm_at: Which hidden layers have norms: ``none``, ``first``, ``last``, ``every``, or their numbers from 1.
-            In a residual network layer 1 is the embedding, whose norm is the placement's embedding slot, so the blocks
-            are counted from 2.
+            In a residual network, layer 1 is the embedding, with the placement's embedding norm, and the blocks are
+            counted from 2.
         norm_where: In a plain network, ``before`` or ``after`` the activation.
         placement: ``plain``, or the residual placement of the hidden layers.
         activation: Name of the activation.
         parametrization: ``standard`` or ``ntk``.
-        weight_std: Standard deviation of weights times sqrt(fan-in); by default Kaiming's choice for the activation.
+        weight_std: Standard deviation of the weights times sqrt(fan-in); by default Kaiming's for the activation.
         bias_std: Standard deviation of the biases; 0.1 is the published setting of arXiv 2505.14512.
-        generator: Source of the initial values.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        generator: Random generator of the initial values.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
         UsageError: If an argument is unknown or they contradict each other.
@@ -191,21 +191,21 @@ class MLP(nn.Module):
                 self.embedding_norm = build_slot_norm(norm, "embedding", hidden[0])
         self.blocks = nn.ModuleList()
         for index, branch in enumerate(branches, start=1):
-            block = rule.at(index, len(branches))
-            here = Placement.uniform(block if index + first - 1 in chosen else block.without_norms())
+            spec = rule.at(index, len(branches))
+            here = Placement.uniform(spec if index + first - 1 in chosen else spec.without_norms())
             self.blocks.append(Residual(branch, branch.dense.out_features, here, norm, index, len(branches)))
         if self.embed is not None and rule.final and len(hidden) in chosen:
             self.final_norm = build_slot_norm(norm, "final", hidden[-1])
         self.head = dense(hidden[-1], widths[-1])
-        self.to(device=device, dtype=dtype)  # the norms' factories know neither
+        self.to(device=device, dtype=dtype)  # norm factories do not take them
 
     def reset_parameters(self) -> None:
-        """Start every parameter anew."""
+        """Reset every parameter to an initial value."""
         for child in self.children():
             reset_tree(child)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The network's output, features last."""
+        """The output, features last."""
         check_features("the input of the MLP", x, self.in_features)
         if self.embed is not None:
             x = self.embed(x)

@@ -1,4 +1,4 @@
-"""Position codes that are added to an embedding."""
+"""Sinusoidal position codes, which are added to an embedding."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def sinusoids(length: int, dim: int, like: Tensor, start: int = 0) -> Tensor:
     """Sinusoidal position codes (Vaswani et al. 2017, arXiv 1706.03762), (length, dim).
 
     Args:
-        length: How many positions.
+        length: Number of positions.
         dim: Width of a code.
-        like: A tensor of the dtype and on the device that the codes should have.
+        like: A tensor with the dtype and device of the codes.
         start: The first position.
     """
     rate = torch.exp(torch.arange(0, dim, 2, device=like.device) * (-math.log(10_000.0) / dim))

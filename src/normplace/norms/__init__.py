@@ -1,7 +1,7 @@
-"""Norm operators, and the registry that builds any of them by name.
+"""Norm layers, and the registry that builds them by name.
 
-Each is a module of one tensor whose features stand last. Those that need more say so in ``context``: ``batch`` (which
-graph a row belongs to) or ``reference`` (the rows a message will be added to).
+Each norm is a module of one tensor, features last. Its class attribute ``context`` names further inputs: ``batch`` (the
+graph of each row) or ``reference`` (the rows that a message is added to).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def build_norm(name: str, dim: int, **options: Any) -> nn.Module:
         raise unknown("norm", name, NORMS)
     norm_class = NORMS[name]
     if not isinstance(dim, int) or dim < 1:
-        raise UsageError(f"a norm needs a positive whole number of features, got {dim!r}.")
+        raise UsageError(f"the number of features of a norm must be a positive integer, got {dim!r}.")
     if norm_class is not Identity:
         accepted = inspect.signature(norm_class).parameters
         for option in options:
@@ -72,10 +72,10 @@ def build_norm(name: str, dim: int, **options: Any) -> nn.Module:
 
 
 def norm_context(norm: nn.Module) -> tuple[str, ...]:
-    """Names of what ``norm`` takes beside its input."""
+    """Names of the norm's inputs besides the tensor."""
     return getattr(norm, "context", ())
 
 
 def apply_norm(norm: nn.Module, x: Tensor, **context: Tensor | None) -> Tensor:
-    """Call ``norm`` on ``x`` with the part of the context it asks for."""
+    """Call ``norm`` on ``x`` with those further inputs that it takes."""
     return norm(x, **{name: context[name] for name in norm_context(norm) if name in context})

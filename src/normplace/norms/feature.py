@@ -1,7 +1,7 @@
-"""Norms over the features of one row: nothing but the row itself decides its scale.
+"""Norms over the features of each row.
 
-On graphs this makes them node-wise. PyG's ``LayerNorm`` defaults to graph-wise statistics, under which a per-node
-scalar survives; under these it is divided out, up to eps.
+On graphs they are node-wise: a scalar per node is divided out, up to eps. PyG's ``LayerNorm`` has graph-wise statistics
+by default, which keep such a scalar.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from normplace.ops.features import check_features
 
 
 def _shape(normalized_shape: int | Sequence[int]) -> list[int]:
-    """The dimensions a norm runs over, each a positive whole number."""
+    """The normalized dimensions as a list of positive integers."""
     shape = list(normalized_shape) if isinstance(normalized_shape, Sequence) else [normalized_shape]
     for size in shape:
         expect_whole(1, **{"each size of normalized_shape": size})
@@ -29,12 +29,12 @@ def _shape(normalized_shape: int | Sequence[int]) -> list[int]:
 class LayerNorm(nn.LayerNorm):
     """Layer normalization (Ba, Kiros, Hinton 2016, arXiv 1607.06450).
 
-    Drop-in for :class:`torch.nn.LayerNorm`: same arguments, parameters and state dict, and the same bits in float32.
-    The statistics of a half-precision input are computed in float32 and the result returned in the input's dtype,
-    under autocast too.
+    Drop-in for :class:`torch.nn.LayerNorm`: same arguments, parameters and state dict, and bit-identical in float32.
+    For a half-precision input the statistics are computed in float32 and the result has the input's dtype, also under
+    autocast.
 
     Raises:
-        UsageError: If eps is negative or not finite, or the shape is not of positive whole numbers.
+        UsageError: If eps is negative or not finite, or the shape is not made of positive integers.
     """
 
     context: tuple[str, ...] = ()
@@ -62,8 +62,8 @@ class LayerNorm(nn.LayerNorm):
 class RMSNorm(nn.RMSNorm):
     """Root-mean-square normalization (Zhang, Sennrich 2019, arXiv 1910.07467).
 
-    Drop-in for :class:`torch.nn.RMSNorm`, with one difference: eps is always a number (1e-6 unless told). PyTorch's
-    default of ``None`` means the machine epsilon of whatever dtype arrives, so one model changes with its precision.
+    Drop-in for :class:`torch.nn.RMSNorm`, except that eps is always a number (default 1e-6). PyTorch's default of
+    ``None`` is the machine epsilon of the input's dtype, so the same model changes with its precision.
     """
 
     context: tuple[str, ...] = ()
@@ -91,15 +91,15 @@ class RMSNorm(nn.RMSNorm):
 class DyT(nn.Module):
     """Dynamic tanh, ``weight * tanh(alpha x) + bias`` (Zhu et al. 2025, arXiv 2503.10622).
 
-    It squashes and measures nothing: no statistic, hence no invariance to scale.
+    It computes no statistics, so it is not invariant to scale.
 
     Args:
-        normalized_shape: Shape of the gain and shift.
-        alpha_init: Starting value of the one learned slope.
-        elementwise_affine: Whether the gain and shift are learned.
-        bias: Whether there is a shift.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        normalized_shape: Shape of the gain and bias.
+        alpha_init: Initial value of the learned slope.
+        elementwise_affine: Whether there is a learned gain.
+        bias: Whether there is a learned bias too.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
     """
 
     context: tuple[str, ...] = ()
@@ -116,16 +116,16 @@ class DyT(nn.Module):
         super().__init__()
         expect_number("alpha_init", alpha_init)
         shape = tuple(_shape(normalized_shape))
-        where = {"device": device, "dtype": dtype}
+        factory = {"device": device, "dtype": dtype}
         self.normalized_shape = shape
         self.alpha_init = alpha_init
-        self.alpha = nn.Parameter(torch.empty((), **where))
-        self.weight = nn.Parameter(torch.empty(shape, **where)) if elementwise_affine else None
-        self.bias = nn.Parameter(torch.empty(shape, **where)) if elementwise_affine and bias else None
+        self.alpha = nn.Parameter(torch.empty((), **factory))
+        self.weight = nn.Parameter(torch.empty(shape, **factory)) if elementwise_affine else None
+        self.bias = nn.Parameter(torch.empty(shape, **factory)) if elementwise_affine and bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Slope to ``alpha_init``, gain to one, shift to zero."""
+        """Set the slope to ``alpha_init``, the gain to one and the bias to zero."""
         nn.init.constant_(self.alpha, self.alpha_init)
         if self.weight is not None:
             nn.init.ones_(self.weight)
@@ -133,7 +133,7 @@ class DyT(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Squash every element."""
+        """Apply the map to every element."""
         check_features("the input of DyT", x, *self.normalized_shape)
         wide = widen(x)
         y = torch.tanh(self.alpha.to(wide.dtype) * wide)
@@ -144,9 +144,9 @@ class DyT(nn.Module):
         return y.to(x.dtype)
 
     def extra_repr(self) -> str:
-        """The arguments that shape the module."""
+        """The main arguments."""
         return f"{self.normalized_shape}, alpha_init={self.alpha_init}, elementwise_affine={self.weight is not None}"
 
 
 class Identity(nn.Identity):
-    """A slot that holds no norm; takes and ignores a norm's arguments."""
+    """No normalization; ignores the arguments of a norm."""

@@ -1,6 +1,6 @@
-"""Norms whose statistics run over rows: a batch, or the nodes of each graph.
+"""Norms with statistics over rows: over a batch, or over the nodes of each graph.
 
-They keep a per-row scalar that feature norms divide out, because every row of the batch or graph shares one scale.
+All rows of a batch or graph are divided by the same number, so a scalar per row survives these norms.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from normplace.ops.indices import checked_indices, is_integer
 
 
 def graph_mean(x: Tensor, batch: Tensor | None, num_graphs: int | None) -> Tensor:
-    """The mean row of each graph, repeated for each of its nodes.
+    """The mean over the nodes of each graph, repeated for each node.
 
     Args:
         x: Node features, one row per node.
-        batch: The graph each node belongs to, or None when all belong to one.
-        num_graphs: How many graphs there are; found from ``batch`` when None, at the cost of a device sync.
+        batch: The graph of each node; None if there is one graph.
+        num_graphs: Number of graphs; computed from ``batch`` when None, which synchronizes with the device.
     """
     if batch is None:
         return x.mean(0, keepdim=True).expand_as(x)
@@ -34,19 +34,19 @@ def graph_mean(x: Tensor, batch: Tensor | None, num_graphs: int | None) -> Tenso
 
 
 def checked_batch(batch: Tensor, rows: int, num_graphs: int | None) -> tuple[Tensor, int]:
-    """The graph of each row, and how many graphs there are.
+    """The graph of each row, checked, and the number of graphs.
 
     Args:
-        batch: Whole numbers from 0.
-        rows: How many rows there are.
-        num_graphs: How many graphs; found from ``batch`` when None, at the cost of a device sync.
+        batch: Integers from 0.
+        rows: Number of rows.
+        num_graphs: Number of graphs; computed from ``batch`` when None, which synchronizes with the device.
 
     Raises:
-        UsageError: If they do not fit each other.
+        UsageError: If they do not match.
     """
     if not isinstance(batch, Tensor) or batch.shape != (rows,) or not is_integer(batch):
-        found = f"{tuple(batch.shape)} of {batch.dtype}" if isinstance(batch, Tensor) else type(batch).__name__
-        raise UsageError(f"batch must hold the graph of each of the {rows} rows as a whole number, got {found}.")
+        kind = f"{tuple(batch.shape)} of {batch.dtype}" if isinstance(batch, Tensor) else type(batch).__name__
+        raise UsageError(f"batch must hold the graph of each of the {rows} rows as an integer, got {kind}.")
     if num_graphs is None:
         num_graphs = int(batch.max()) + 1 if rows else 0
     return checked_indices("batch", batch, num_graphs, "graphs are numbered from 0", asserted=True), num_graphs
@@ -61,8 +61,8 @@ def _check_rows(name: str, x: Tensor, dim: int) -> None:
 class BatchNorm(nn.BatchNorm1d):
     """Batch normalization (Ioffe, Szegedy 2015, arXiv 1502.03167) over every dimension but the last.
 
-    State dict and arguments of :class:`torch.nn.BatchNorm1d`; the features stand last, as in every norm here, so a
-    (batch, sequence, feature) input needs no transpose.
+    It has the state dict and arguments of :class:`torch.nn.BatchNorm1d`, but features are last, as in every norm here,
+    so a (batch, sequence, feature) input needs no transpose.
     """
 
     context: tuple[str, ...] = ()
@@ -80,14 +80,14 @@ class BatchNorm(nn.BatchNorm1d):
         expect_whole(1, num_features=num_features)
         expect_number("eps", eps, 0)
         if momentum is not None and not 0 <= momentum <= 1:
-            raise UsageError(f"momentum must be from 0 to 1, or None for the mean over all batches, got {momentum}.")
+            raise UsageError(f"momentum must be from 0 to 1, or None for a cumulative mean, got {momentum}.")
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize each feature over all rows."""
         check_features("the input of BatchNorm", input, self.num_features)
         same = self.weight is not None and self.weight.dtype == input.dtype
-        x = input if same else widen(input)  # PyTorch's kernel takes float32 statistics of half-precision rows itself
+        x = input if same else widen(input)  # PyTorch's kernel computes float32 statistics of half-precision rows
         return super().forward(x.reshape(-1, input.shape[-1])).reshape(input.shape).to(input.dtype)
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -97,14 +97,14 @@ class BatchNorm(nn.BatchNorm1d):
 class GraphNorm(nn.Module):
     """Graph normalization (Cai et al. 2021, arXiv 2009.03294), per graph and feature.
 
-    ``weight * (x - mean_scale * mean) / sqrt(var + eps) + bias``, the variance taken of the shifted values. Parameter
-    names are those of PyG's ``GraphNorm``.
+    ``weight * (x - mean_scale * mean) / sqrt(var + eps) + bias``, with the variance of the shifted values. Parameters
+    are named as in PyG's ``GraphNorm``.
 
     Args:
         dim: Number of features.
         eps: Added to the variance.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
     """
 
     context = ("batch",)
@@ -113,15 +113,15 @@ class GraphNorm(nn.Module):
         super().__init__()
         expect_whole(1, dim=dim)
         expect_number("eps", eps, 0)
-        where = {"device": device, "dtype": dtype}
+        factory = {"device": device, "dtype": dtype}
         self.dim, self.eps = dim, eps
-        self.weight = nn.Parameter(torch.empty(dim, **where))
-        self.bias = nn.Parameter(torch.empty(dim, **where))
-        self.mean_scale = nn.Parameter(torch.empty(dim, **where))
+        self.weight = nn.Parameter(torch.empty(dim, **factory))
+        self.bias = nn.Parameter(torch.empty(dim, **factory))
+        self.mean_scale = nn.Parameter(torch.empty(dim, **factory))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Gain and mean scale to one, shift to zero."""
+        """Set the gain and mean scale to one and the bias to zero."""
         nn.init.ones_(self.weight)
         nn.init.zeros_(self.bias)
         nn.init.ones_(self.mean_scale)
@@ -136,19 +136,19 @@ class GraphNorm(nn.Module):
         return (y * self.weight.to(wide.dtype) + self.bias.to(wide.dtype)).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """The arguments that shape the module."""
+        """The main arguments."""
         return f"{self.dim}, eps={self.eps}"
 
 
 class PairNorm(nn.Module):
     """PairNorm (Zhao, Akoglu 2020, arXiv 1909.12223): centre each graph, then fix its mean squared row norm.
 
-    Keeps the total pairwise distance of the rows constant from layer to layer. No parameters.
+    It keeps the total pairwise distance of the rows constant from layer to layer. It has no parameters.
 
     Args:
-        dim: Number of features; taken for the common signature, not used.
-        scale: The row norm (root mean square over the graph) of the result.
-        scale_individually: Give every row that norm instead (PairNorm-SI), which divides a per-row scalar out.
+        dim: Number of features; only checked.
+        scale: Root mean square length of the resulting rows of a graph.
+        scale_individually: Whether every row gets that length (PairNorm-SI), which divides out a scalar per row.
         eps: Added to the mean square.
     """
 
@@ -172,23 +172,23 @@ class PairNorm(nn.Module):
         return (self.scale * centred * torch.rsqrt(square + self.eps)).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """The arguments that shape the module."""
+        """The main arguments."""
         return f"scale={self.scale}, scale_individually={self.scale_individually}, eps={self.eps}"
 
 
 class MsgNorm(nn.Module):
     """Message normalization (Li et al. 2020, arXiv 2006.07739): ``scale * |reference| * message / |message|``.
 
-    Gives each message the length of the row it is added to, times one learned factor; so it needs that row, and stands
-    only where there is one: the output slot of a residual block, or inside a graph convolution.
+    It gives each message the length of the row it is added to, times one learned factor. It needs that row, so it can
+    only be in the output slot of a residual block or inside a graph convolution.
 
     Args:
-        dim: Number of features; taken for the common signature, not used.
-        scale_init: Starting value of the factor.
+        dim: Number of features; only checked.
+        scale_init: Initial value of the factor.
         learn_scale: Whether the factor is trained.
-        eps: Smallest message length that is divided by.
-        device: Where the factor lives.
-        dtype: Its dtype.
+        eps: Lower bound of the message length in the division.
+        device: Device of the factor.
+        dtype: Dtype of the factor.
     """
 
     context = ("reference",)
@@ -211,7 +211,7 @@ class MsgNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The factor back to its starting value."""
+        """Set the factor to its initial value."""
         nn.init.constant_(self.scale, self.scale_init)
 
     def forward(self, x: Tensor, reference: Tensor) -> Tensor:
@@ -222,8 +222,8 @@ class MsgNorm(nn.Module):
             or not reference.is_floating_point()
             or reference.shape[:-1] != x.shape[:-1]
         ):
-            found = tuple(reference.shape) if isinstance(reference, Tensor) else type(reference).__name__
-            raise UsageError(f"the reference must have a row for each message of {tuple(x.shape)}, got {found}.")
+            kind = tuple(reference.shape) if isinstance(reference, Tensor) else type(reference).__name__
+            raise UsageError(f"the reference must have a row for each message of {tuple(x.shape)}, got {kind}.")
         message, receiver = widen(x), widen(reference)
         direction = F.normalize(message, dim=-1, eps=self.eps)
         length = torch.linalg.vector_norm(receiver, dim=-1, keepdim=True)
@@ -231,5 +231,5 @@ class MsgNorm(nn.Module):
         return (scale * length * direction).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """The arguments that shape the module."""
+        """The main arguments."""
         return f"scale_init={self.scale_init}, learn_scale={self.scale.requires_grad}"

@@ -1,8 +1,8 @@
 """The published placements by name.
 
-Each preset is a function whose keyword arguments are what its paper leaves to choose, and whose docstring cites it.
-``F`` is the branch, ``N`` a norm, ``l`` the layer counted from 1, ``L`` the depth. The rest of those published for
-Transformers are in :mod:`normplace.placement.transformer_presets`.
+Each preset is a function. Its keyword arguments are the choices its paper leaves open, and its docstring cites the
+paper. ``F`` is the branch, ``N`` a norm, ``l`` the layer counted from 1, ``L`` the depth. Placements with several kinds
+of branches, inner norms or several streams are in :mod:`normplace.placement.transformer_presets`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from normplace.placement.transformer_presets import TRANSFORMER_PRESETS
 def plain(norm: str = "none") -> Placement:
     """A layer without a skip: ``F(x)``, or with one norm after the branch or inside it.
 
-    ``norm`` is ``none``, ``output``, or the name of an inner place the branch offers (``preactivation`` in the MLP).
+    ``norm`` is ``none``, ``output``, or the name of a norm site inside the branch (``preactivation`` in the MLP).
     """
     inner = () if norm in ("none", "output") else (norm,)
     return Placement.uniform(BlockSpec(skip_scale=0.0, output=norm == "output", inner=inner))
 
 
 def none() -> Placement:
-    """A residual block without any norm (He et al. 2016, arXiv 1512.03385, less its BatchNorm)."""
+    """A residual block without any norm (He et al. 2016, arXiv 1512.03385, without its BatchNorm)."""
     return Placement.uniform(BlockSpec())
 
 
@@ -54,22 +54,24 @@ def output() -> Placement:
 
 
 def pre_post() -> Placement:
-    """A norm on what the branch reads and one on the sum, without KEEL's skip scale (cf. arXiv 2601.19895)."""
+    """Norms on the branch's input and on the sum, without KEEL's skip scale (cf. arXiv 2601.19895)."""
     return Placement.uniform(BlockSpec(input=True, stream=True))
 
 
 def deepnorm(part: str = "stack", decoder: int | None = None) -> Placement:
     """DeepNorm (Wang et al. 2022, arXiv 2203.00555): ``N(a x + F(x))`` with initial weights times b.
 
-    For a ``stack`` alone a = (2L)^(1/4), b = (8L)^(-1/4); for the ``encoder`` of a pair, whose ``decoder`` has M
-    layers, a = 0.81 (L^4 M)^(1/16), b = 0.87 (L^4 M)^(-1/16); for the ``decoder`` of a pair a = (3L)^(1/4),
-    b = (12L)^(-1/4). L counts layers of two branches, a decoder's of three.
+    A single ``stack`` has a = (2L)^(1/4) and b = (8L)^(-1/4). The ``encoder`` of an encoder-decoder pair whose decoder
+    has M layers (``decoder=M``) has a = 0.81 (L^4 M)^(1/16) and b = 0.87 (L^4 M)^(-1/16); the ``decoder`` has
+    a = (3L)^(1/4) and b = (12L)^(-1/4). L counts layers of two branches, in a decoder of three.
     """
     if (part == "encoder") != (decoder is not None):
-        raise UsageError("deepnorm asks for the layers of the decoder beside an encoder: part='encoder', decoder=6.")
+        raise UsageError(
+            "deepnorm needs the number of decoder layers for an encoder, and only there: part='encoder', decoder=6."
+        )
     if part == "encoder" and decoder is not None:
-        grown = decoder**0.25  # (L^4 M)^(1/16) is (M^(1/4) L)^(1/4)
-        skip, init = 0.81**4 * grown, 0.87**-4 * grown
+        root = decoder**0.25  # (L^4 M)^(1/16) is (M^(1/4) L)^(1/4)
+        skip, init = 0.81**4 * root, 0.87**-4 * root
     elif part in ("stack", "decoder"):
         skip, init = (2, 8) if part == "stack" else (3, 12)
     else:
@@ -94,7 +96,7 @@ def mix(fraction: float = 0.25) -> Placement:
 
 
 def rezero() -> Placement:
-    """ReZero (Bachlechner et al. 2020, arXiv 2003.04887): no norm, one learned scalar per branch, from 0."""
+    """ReZero (Bachlechner et al. 2020, arXiv 2003.04887): no norm, one learned scalar per branch, initially 0."""
     return Placement.uniform(BlockSpec(branch_scale=LearnedScale(per_channel=False, init=0.0)))
 
 
@@ -123,7 +125,7 @@ ALL_PRESETS = {**PRESETS, **TRANSFORMER_PRESETS}
 
 
 def build_preset(name: str, options: Mapping[str, Any]) -> Placement:
-    """The placement a preset's function returns, under the preset's name.
+    """Build a preset, with the preset's name as the name of the placement.
 
     Raises:
         UsageError: If there is no such preset, or the preset has no such option.

@@ -1,10 +1,10 @@
-"""A positive multiplier that carries information, standing before or after a norm.
+"""A positive multiplier that carries information, placed before or after a norm.
 
-The whole of PostDeg (arXiv 2606.14022) is one of these: ``Scale("degree", power=-1, where="after")``. A norm over
-features obeys ``LN(s x) = s (x - mean) / sqrt(s² var + eps)``, so before it the scalar is divided out up to eps, and
-after it the scalar reaches the next layer as the length of the row.
+PostDeg (arXiv 2606.14022) is ``Scale("degree", power=-1, where="after")``. A norm over features satisfies
+``LN(s x) = s (x - mean) / sqrt(s² var + eps)``. Before the norm, the scalar is divided out up to eps. After it, the
+scalar reaches the next layer as the length of the row.
 
-A :class:`Gate` puts capacity in the same slot: it learns what the scalar becomes, and starts as the scale itself.
+A :class:`Gate` is a trained map of the scalar that is initially the identity.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ GATES = ("learned", "mlp")
 
 @dataclass(frozen=True)
 class Scale:
-    """A per-row scalar raised to a power, multiplied in beside one norm.
+    """A scalar per row, raised to a power and multiplied in before or after one norm.
 
     Args:
-        source: What the scalar is, for people and equations: ``degree``, ``k-core``, anything positive.
-        power: The exponent it is raised to.
+        source: Name of the scalar in equations and messages: ``degree``, ``k-core``, or any other positive quantity.
+        power: The exponent.
         where: ``before`` or ``after`` the norm.
-        slot: The slot whose norm it stands beside; None means the only one there is.
+        slot: The slot of the norm; None for the only one.
 
     Example:
         >>> Scale("degree", power=-1).symbol
@@ -49,43 +49,43 @@ class Scale:
 
     @property
     def symbol(self) -> str:
-        """The scalar as an equation shows it."""
+        """The scalar as equations print it."""
         return self.source if self.power == 1 else f"{self.source}^{self.power:g}"
 
     def factor(self, values: Tensor) -> Tensor:
-        """The multiplier of each row, checked and ready to be passed to every block.
+        """The multiplier of each row, as blocks take it.
 
         Args:
-            values: The raw positive scalar of each row, one dimension per leading dimension of the features.
+            values: The positive scalar of each row, with the leading dimensions of the features.
 
         Raises:
-            UsageError: If a value is not positive and finite, where the power would hide or amplify it.
+            UsageError: If a value is not positive and finite.
         """
         if not isinstance(values, Tensor) or values.is_complex():
-            found = values.dtype if isinstance(values, Tensor) else type(values).__name__
-            raise UsageError(f"the scale {self.source!r} needs a tensor of real numbers, got {found}.")
+            kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
+            raise UsageError(f"the scale {self.source!r} needs a tensor of real numbers, got {kind}.")
         x = values if values.is_floating_point() else values.to(torch.get_default_dtype())
-        bad = ~(torch.isfinite(x) & (x > 0))
-        if bool(bad.any()):
-            first = int(bad.flatten().nonzero()[0])
+        invalid = ~(torch.isfinite(x) & (x > 0))
+        if bool(invalid.any()):
+            first = int(invalid.flatten().nonzero()[0])
             raise UsageError(
                 f"the scale {self.source!r} must be positive and finite, but row {first} has "
-                f"{x.flatten()[first].item():g}: give such rows a stated value first (for degree, often 1)."
+                f"{x.flatten()[first].item():g}: replace such values first (for degree, often by 1)."
             )
         return x.pow(self.power).unsqueeze(-1)
 
 
 class Gate(nn.Module):
-    """A trained map from a scale's factor s to a positive factor, in the slot of the scale (our definition).
+    """A trained map from a scale's factor s to another positive factor (our definition).
 
     ``learned`` is ``exp(a log s + b)``, one exponent and one gain; ``mlp`` is ``s exp(f(log s))`` with f a network of
-    one hidden layer. Both start as ``s`` exactly, so that nothing but their training tells them from the plain scale.
+    one hidden layer. Both are initially exactly ``s``, so they differ from the plain scale by training only.
 
     Args:
         kind: ``learned`` or ``mlp``.
         hidden: Width of the hidden layer of ``mlp``.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Example:
         >>> Gate("learned")(torch.tensor([[0.5], [2.0]])).flatten().tolist()
@@ -109,7 +109,7 @@ class Gate(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Back to the plain scale; the hidden layer is drawn anew."""
+        """Reset to the plain scale, with a new random hidden layer."""
         if self.power is not None:
             with torch.no_grad():
                 self.power.copy_(torch.tensor([1.0, 0.0]))
@@ -119,7 +119,7 @@ class Gate(nn.Module):
             nn.init.zeros_(self.last.bias)
 
     def forward(self, factor: Tensor) -> Tensor:
-        """The positive factor of each row, from the one :meth:`Scale.factor` gave."""
+        """The positive factor of each row, from the result of :meth:`Scale.factor`."""
         log = factor.log()
         if self.power is not None:
             return (self.power[0] * log + self.power[1]).exp()
@@ -127,5 +127,5 @@ class Gate(nn.Module):
         return factor * self.last(torch.tanh(self.first(log.to(self.first.weight.dtype)))).exp().to(factor.dtype)
 
     def extra_repr(self) -> str:
-        """Which map it is."""
+        """The kind of map."""
         return self.kind

@@ -1,8 +1,8 @@
-"""The rest of the placements published for Transformers: several kinds of branches, places inside them, or streams.
+"""Published placements for Transformers with several kinds of branches, inner norms or several streams.
 
-Each is a function as in :mod:`normplace.placement.presets`. The kinds of branches are ``attention`` and ``mlp``; their
-places are those of ``Attention`` and ``FeedForward`` in :mod:`normplace.models.transformer`. Those that add something
-to another placement take it as ``base``.
+Each is a function as in :mod:`normplace.placement.presets`. The kinds of branches are ``attention`` and ``mlp``. Inner
+norms are at the norm sites of ``Attention`` and ``FeedForward`` in :mod:`normplace.models.transformer`. A preset that
+extends another placement takes that as ``base``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from normplace.placement.spec import BlockSpec
 PROJECTIONS = {"head": "", "projection": "_full"}
 
 
-def _places(names: str, over: str) -> tuple[str, ...]:
+def _sites(names: str, over: str) -> tuple[str, ...]:
     if over not in PROJECTIONS:
-        raise unknown("extent of a norm on queries and keys:", over, PROJECTIONS)
+        raise unknown("extent of the norm on queries and keys:", over, PROJECTIONS)
     return tuple(name + PROJECTIONS[over] for name in names)
 
 
@@ -32,7 +32,7 @@ def _based_on(base: str | Placement) -> Placement:
 def sub() -> Placement:
     """Sub-LN of Magneto (Wang et al. 2022, arXiv 2210.06423): pre, and a norm before the last matrix of each branch.
 
-    Initial weights times sqrt(ln 2L), as for one stack, on values, output and MLP.
+    The initial weights of values, output and MLP are multiplied by sqrt(ln 2L), the factor of a single stack.
     """
     return Placement.uniform(
         BlockSpec(input=True, inner=("pre_output",), init_gain=Power("depth", 1 / 2, times=2, log=True)), final=True
@@ -42,7 +42,7 @@ def sub() -> Placement:
 def normformer(scale_skip: bool = False) -> Placement:
     """NormFormer (Shleifer et al. 2021, arXiv 2110.09456): pre, an output norm on attention, one inside the MLP, heads.
 
-    ``scale_skip`` is its option of a learned factor per channel, from 1, on the skip of the MLP.
+    ``scale_skip`` adds a learned factor per channel, initially 1, on the skip of the MLP.
     """
     attention = BlockSpec(input=True, output=True, inner_scale=("heads",))
     learned = LearnedScale(per_channel=True, init=1.0) if scale_skip else 1.0
@@ -53,36 +53,35 @@ def normformer(scale_skip: bool = False) -> Placement:
 def qk(base: str | Placement = "pre", over: str = "head") -> Placement:
     """QK-norm (Henry et al. 2020, arXiv 2010.04245): norms on queries and keys of ``base``.
 
-    ``over`` is ``head``, each head by itself, or ``projection``, all heads at once. OLMo 2 (arXiv 2501.00656) is
+    ``over`` is ``head``, each head separately, or ``projection``, all heads together. OLMo 2 (arXiv 2501.00656) is
     ``base="output", over="projection"``.
     """
-    places = _places("qk", over)
-    return _based_on(base).map_specs(lambda spec: replace(spec, inner=(*spec.inner, *places)), "attention")
+    sites = _sites("qk", over)
+    return _based_on(base).map_specs(lambda spec: replace(spec, inner=(*spec.inner, *sites)), "attention")
 
 
 def qkv(base: str | Placement = "pre", over: str = "head") -> Placement:
     """QKV-norm (part of HybridNorm, arXiv 2503.04598): norms on queries, keys and values of ``base``."""
-    places = _places("qkv", over)
-    return _based_on(base).map_specs(lambda spec: replace(spec, inner=(*spec.inner, *places)), "attention")
+    sites = _sites("qkv", over)
+    return _based_on(base).map_specs(lambda spec: replace(spec, inner=(*spec.inner, *sites)), "attention")
 
 
 def hybrid(over: str = "head") -> Placement:
     """HybridNorm (Zhuo et al. 2025, arXiv 2503.04598): QKV-norm without a pre-norm, and post-norm around the MLP.
 
-    The MLP's skip starts after its norm, which is the norm on attention's sum, as in the authors' configuration
-    (``ffn_residual_after_norm``).
+    The MLP's skip starts after the MLP's norm, as in the authors' configuration (``ffn_residual_after_norm``).
     """
     return Placement.by_kind(
-        {"attention": BlockSpec(inner=_places("qkv", over)), "mlp": BlockSpec(input=True, skip_normed=True)}, final=True
+        {"attention": BlockSpec(inner=_sites("qkv", over)), "mlp": BlockSpec(input=True, skip_normed=True)}, final=True
     )
 
 
 def hybrid_star(over: str = "head") -> Placement:
     """HybridNorm* (Zhuo et al. 2025, arXiv 2503.04598): the first layer is pre with QKV-norm, the others hybrid."""
-    places = _places("qkv", over)
+    sites = _sites("qkv", over)
     return Placement.by_kind(
         {
-            "attention": ((First(1), BlockSpec(input=True, inner=places)), (1.0, BlockSpec(inner=places))),
+            "attention": ((First(1), BlockSpec(input=True, inner=sites)), (1.0, BlockSpec(inner=sites))),
             "mlp": ((First(1), BlockSpec(input=True)), (1.0, BlockSpec(input=True, skip_normed=True))),
         },
         final=True,
@@ -90,12 +89,12 @@ def hybrid_star(over: str = "head") -> Placement:
 
 
 def b2t() -> Placement:
-    """B2T (Takase et al. 2022, arXiv 2206.00330): post, and the layer's input once more before its last norm."""
+    """B2T (Takase et al. 2022, arXiv 2206.00330): post, and the layer's input added again before its last norm."""
     return Placement.by_kind({"attention": BlockSpec(stream=True), "mlp": BlockSpec(stream=True)}, streams="b2t")
 
 
 def residual_dual() -> Placement:
-    """ResiDual (Xie et al. 2023, arXiv 2304.14802): post, beside a second stream that is normed at the end alone."""
+    """ResiDual (Xie et al. 2023, arXiv 2304.14802): post, and a second stream that is normalized only at the end."""
     return Placement(((1.0, BlockSpec(stream=True)),), final=True, streams="dual")
 
 
@@ -107,18 +106,18 @@ def siamese() -> Placement:
 def keel() -> Placement:
     """KEEL (Chen and Wei 2026, arXiv 2601.19895): pre-post with the skip times 2L.
 
-    The factor is that of a port, since the paper's own equation was not at hand.
+    The factor is taken from a port of the method, not from the paper's equation.
     """
     return Placement.uniform(BlockSpec(input=True, stream=True, skip_scale=Power("depth", 1, times=2)))
 
 
 def lns_init() -> Placement:
-    """What GPAS (arXiv 2506.22049) trains as LNS: pre, whose gains start at 1/sqrt(l) and then move; cf. ``lns``."""
+    """The LNS of GPAS (arXiv 2506.22049): pre with gains that are initially 1/sqrt(l) and then trained; cf. ``lns``."""
     return Placement.uniform(BlockSpec(input=True, input_gain=Power("layer", -1 / 2)), final=True)
 
 
 def gpas(base: str | Placement = "pre") -> Placement:
-    """GPAS (Chen et al. 2025, arXiv 2506.22049): ``base`` whose sums, or skips, shrink in the forward pass alone.
+    """GPAS (Chen et al. 2025, arXiv 2506.22049): ``base`` whose sums, or skips, shrink in the forward pass only.
 
     Every add has its own gate; in the authors' code the two adds of a layer share one.
     """

@@ -120,5 +120,5 @@ def test_places_that_are_not_there_are_refused():
         Residual(branch(), 12, Placement.uniform(BlockSpec(inner=("qq",))))
     with pytest.raises(UsageError, match="did you mean 'heads'"):
         Residual(branch(), 12, Placement.uniform(BlockSpec(inner_scale=("head",))))
-    with pytest.raises(UsageError, match="offers no such place"):
+    with pytest.raises(UsageError, match="has no such site"):
         Residual(torch.nn.Linear(12, 12), 12, Placement.uniform(BlockSpec(inner_scale=("heads",))))
