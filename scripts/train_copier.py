@@ -47,7 +47,7 @@ def main() -> int:
 
     def watch(step: int) -> bool:
         batch = task.draw(CHECKED, generator)
-        scores = task.judge(predict_tokens(model, batch.inputs), batch)
+        scores = task.score(predict_tokens(model, batch.inputs), batch)
         character, string = (float(value.mean()) for value in (scores.character, scores.string))
         print(f"step {step}, {time.perf_counter() - begun:.0f} s: characters {character:.3f}, strings {string:.3f}")
         return string == 1
@@ -60,7 +60,7 @@ def main() -> int:
         save_sequence(model, kept, dtype=torch.float16)
         batch = task.draw(CHECKED, generator)
         copied = load_sequence(kept, device).generate(task.prompts(batch), chosen.length + 1, stop=task.EOS)
-        right = task.judge(copied[:, -chosen.length - 1 :], batch).string
+        right = task.score(copied[:, -chosen.length - 1 :], batch).string
         print(f"{int(right.sum())} of {CHECKED} strings of {chosen.length} characters repeated exactly")
         if not right.all():
             return 1

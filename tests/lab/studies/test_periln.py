@@ -103,7 +103,7 @@ def test_a_trial_is_a_pure_function_of_its_configuration(text):
 
 
 def test_what_is_measured_are_the_models_signals(text):
-    rows = training.load_text("words", text.context).exam(text.exam)
+    rows = training.load_text("words", text.context).evaluation_batch(text.exam)
     loss = torch.nn.functional.cross_entropy
     model = Transformer(training.config_of(text), generator=torch.Generator().manual_seed(text.seed))
     targets = rows.targets[:3].flatten()

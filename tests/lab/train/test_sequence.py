@@ -107,9 +107,9 @@ def test_a_small_causalrn_learns_to_copy():
     model = CausalRN(task.vocab_size, 32, 1, context=task.context)
     fit_sequence(model, task, SequenceTraining(150, 32, 1e-2, warm_up=10), generator())
     batch = task.draw(64, generator(1))
-    assert task.judge(predict_tokens(model, batch.inputs, batch_size=10), batch).string.mean() > 0.95
+    assert task.score(predict_tokens(model, batch.inputs, batch_size=10), batch).string.mean() > 0.95
     decoded = model.generate(task.prompts(batch), 5)[:, -5:]
-    assert task.judge(decoded, batch).string.mean() > 0.95
+    assert task.score(decoded, batch).string.mean() > 0.95
 
 
 def test_bits_are_the_mean_over_what_is_asked():

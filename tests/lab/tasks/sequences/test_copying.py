@@ -35,7 +35,7 @@ def test_soft_and_hard_answers_are_judged_alike():
     decoded[2, 2] = task.EOS
     whole = torch.cat([torch.zeros(3, 6, dtype=torch.long), decoded], 1)
     for predicted in (decoded, whole):
-        scores = task.judge(predicted, batch)
+        scores = task.score(predicted, batch)
         assert scores.string.tolist() == [1, 0, 0]
         assert scores.character.tolist() == pytest.approx([1, 0.8, 0])
     assert torch.equal(task.prompts(batch), batch.inputs[:, :7])

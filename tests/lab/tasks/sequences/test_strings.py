@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normplace import UsageError
-from normplace.lab.tasks.sequences import IGNORE, StringTask, letters, tokens
+from normplace.lab.tasks.sequences import IGNORE, StringTask, decode, encode
 
 
 def generator(seed=0):
@@ -42,8 +42,8 @@ def test_packed_rows_hold_whole_examples_and_one_that_is_cut(name):
     assert batch.inputs.shape == batch.targets.shape == (50, 70)
     lengths = set()
     for row, targets in zip(batch.inputs, batch.targets, strict=True):
-        text = letters(row)
-        asked = "*" + letters(29 if t == IGNORE else t for t in targets)
+        text = decode(row)
+        asked = "*" + decode(29 if t == IGNORE else t for t in targets)
         text += asked[-1] if asked[-1] != "*" else ""
         *whole, rest = text.split(".")
         place = 0
@@ -58,20 +58,20 @@ def test_packed_rows_hold_whole_examples_and_one_that_is_cut(name):
 @pytest.mark.parametrize("name", ["copy", "prefix", "suffix"])
 def test_an_exam_is_one_example_of_the_length_asked_for(name):
     task = StringTask(name, shortest=5, longest=9, context=70, alphabet=8, ngram=2, answer=3)
-    batch = task.exam(20, 31, generator())
+    batch = task.evaluation_batch(20, 31, generator())
     for row, targets in zip(batch.inputs, batch.targets, strict=True):
-        text = letters(row) + letters(targets[-1:])
-        asked = "*" + letters(29 if t == IGNORE else t for t in targets)
+        text = decode(row) + decode(targets[-1:])
+        asked = "*" + decode(29 if t == IGNORE else t for t in targets)
         assert check_example(task, text, asked) == 31
     right = torch.where(batch.targets == IGNORE, 0, batch.targets)
-    assert task.judge(right, batch).string.tolist() == [1] * 20
+    assert task.score(right, batch).string.tolist() == [1] * 20
     right[0, -1] = 0  # the end is no part of the answer
     right[1, -2] = (right[1, -2] + 1) % 26
-    assert task.judge(right, batch).string.tolist() == [1, 0] + [1] * 18
+    assert task.score(right, batch).string.tolist() == [1, 0] + [1] * 18
 
 
 def test_texts_and_tokens_are_inverse():
-    assert letters(tokens("$cab|cab.*")) == "$cab|cab.*"
+    assert decode(encode("$cab|cab.*")) == "$cab|cab.*"
 
 
 MISTAKES = [
@@ -80,8 +80,8 @@ MISTAKES = [
     (lambda: StringTask(shortest=9, longest=8), "shortest <= longest"),
     (lambda: StringTask("prefix", shortest=3), "4 <= shortest"),
     (lambda: StringTask(alphabet=27), "1 to 26 letters"),
-    (lambda: StringTask("suffix").exam(1, 3, generator()), "at least 4 characters"),
-    (lambda: tokens("Cab"), "'C' is no character"),
+    (lambda: StringTask("suffix").evaluation_batch(1, 3, generator()), "at least 4 characters"),
+    (lambda: encode("Cab"), "'C' is no character"),
 ]
 
 

@@ -38,7 +38,7 @@ def test_windows_are_slices(folder):
     for row, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
         assert row[1:] == wanted[:-1]
         assert any(train[n : n + 17] == [*row, wanted[-1]] for n in range(len(train) - 16))
-    exam = text.exam(100)
+    exam = text.evaluation_batch(100)
     assert exam.inputs.flatten().tolist() == text.valid[:48].tolist()
     assert exam.targets.flatten().tolist() == text.valid[1:49].tolist()
 

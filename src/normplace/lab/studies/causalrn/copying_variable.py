@@ -90,8 +90,8 @@ def run(trial: VariableTrial) -> Outcome:
     losses = fit_sequence(model, task, trial.training(schedule="cosine"), train)
     series: dict[str, list[float]] = {"length": [], "string": [], "character": []}
     for length in trial.tested:
-        batch = task.exam(trial.exam, length, test)
-        scores = task.judge(predict_tokens(model, batch.inputs, precision=trial.precision, batch_size=16), batch)
+        batch = task.evaluation_batch(trial.exam, length, test)
+        scores = task.score(predict_tokens(model, batch.inputs, precision=trial.precision, batch_size=16), batch)
         series["length"].append(length)
         for name, value in scores._asdict().items():
             series[name].append(float(value.mean()))

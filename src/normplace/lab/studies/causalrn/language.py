@@ -81,7 +81,7 @@ def run(trial: LanguageTrial) -> Outcome:
     model = trial.initialize(lambda: build(trial))
     generator = torch.Generator(device).manual_seed(trial.seed)
     losses = fit_sequence(model, text, trial.training(schedule="cosine"), generator)
-    exam = text.exam(trial.exam)
+    exam = text.evaluation_batch(trial.exam)
     return Outcome(
         metrics={
             "bits_per_byte": bits_per_token(model, *exam, precision=trial.precision),

@@ -69,7 +69,7 @@ def run(trial: RecallTrial) -> Outcome:
     train, test = (torch.Generator(device).manual_seed(2 * trial.seed + n) for n in range(2))
     losses = fit_sequence(model, task, trial.training(), train)
     batch = task.draw(EXAM, test)
-    scores = task.judge(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
+    scores = task.score(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
     metrics = {"accuracy": float(scores.character.mean()), "parameters": count_parameters(model)}
     return Outcome(metrics, series={"step": losses.steps, "loss": losses.loss})
 

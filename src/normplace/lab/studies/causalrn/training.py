@@ -116,7 +116,7 @@ def copy_outcome(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceModel
 
     def evaluate(generator: torch.Generator) -> dict[str, float]:
         batch = task.draw(EXAM, generator)
-        scores = task.judge(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
+        scores = task.score(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
         return {name: float(value.mean()) for name, value in scores._asdict().items()}
 
     def watch(step: int) -> bool:
@@ -129,6 +129,6 @@ def copy_outcome(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceModel
     metrics = {**evaluate(test), "steps": losses.steps_taken, "parameters": count_parameters(model)}
     if trial.decoded:
         batch = task.draw(trial.decoded, test)
-        decoded = task.judge(model.generate(task.prompts(batch), trial.length + 1)[:, -trial.length - 1 :], batch)
+        decoded = task.score(model.generate(task.prompts(batch), trial.length + 1)[:, -trial.length - 1 :], batch)
         metrics |= {f"decoded_{name}": float(value.mean()) for name, value in decoded._asdict().items()}
     return Outcome(metrics, series={"step": losses.steps, "loss": losses.loss, **history})

@@ -11,7 +11,13 @@ import torch
 from normplace.errors import expect_at_least, unknown
 from normplace.lab.studies.extrapolation.networks import SequenceRegressor
 from normplace.lab.tasks.regression.toy import growth_exponent
-from normplace.lab.tasks.sequences.straight_lines import GIVEN, TESTED, TRAINED, line_sequences, roll_out
+from normplace.lab.tasks.sequences.straight_lines import (
+    PROMPT_LENGTH,
+    TEST_LENGTH,
+    TRAIN_LENGTH,
+    line_sequences,
+    roll_out,
+)
 from normplace.lab.train.fit import fit
 from normplace.lab.trials.study import Outcome, Part
 
@@ -69,8 +75,8 @@ def plan(scale: str) -> Iterator[SequenceTrial]:
 def run(trial: SequenceTrial) -> Outcome:
     """Train, continue new lines from their first values, and measure growth on scaled lines."""
     generator = torch.Generator().manual_seed(trial.seed)
-    train = line_sequences(trial.sequences, TRAINED, generator)
-    test = line_sequences(min(trial.sequences, 64), TESTED, generator)
+    train = line_sequences(trial.sequences, TRAIN_LENGTH, generator)
+    test = line_sequences(min(trial.sequences, 64), TEST_LENGTH, generator)
     model = SequenceRegressor(trial.width, trial.heads, trial.layers, trial.norm_at == "embedding", generator)
     loss = fit(
         model,
@@ -81,27 +87,27 @@ def run(trial: SequenceTrial) -> Outcome:
         batch_size=trial.batch_size,
         generator=generator,
     )
-    continuation = roll_out(model, test[:, :GIVEN], TESTED).nan_to_num(CEILING).clamp(-CEILING, CEILING)
+    continuation = roll_out(model, test[:, :PROMPT_LENGTH], TEST_LENGTH).nan_to_num(CEILING).clamp(-CEILING, CEILING)
     error = (continuation - test).abs()
     with torch.no_grad():
         guided = model(test[:, :-1])
-        reach = {factor: float(model(factor * test[:, :TRAINED])[:, -1].abs().max()) for factor in (FAR, FARTHEST)}
+        reach = {factor: float(model(factor * test[:, :TRAIN_LENGTH])[:, -1].abs().max()) for factor in (FAR, FARTHEST)}
     largest = float(train.abs().max())
-    beyond = continuation[:, TRAINED:]
+    beyond = continuation[:, TRAIN_LENGTH:]
     return Outcome(
         metrics={
             "train_mse": loss,
-            "error_trained": float(error[:, GIVEN:TRAINED].mean()),
-            "error_beyond": float(error[:, TRAINED:].mean()),
-            "guided_error_beyond": float((guided[:, TRAINED - 1 :] - test[:, TRAINED:]).abs().mean()),
+            "error_trained": float(error[:, PROMPT_LENGTH:TRAIN_LENGTH].mean()),
+            "error_beyond": float(error[:, TRAIN_LENGTH:].mean()),
+            "guided_error_beyond": float((guided[:, TRAIN_LENGTH - 1 :] - test[:, TRAIN_LENGTH:]).abs().mean()),
             "reach_decades": math.log10(float(beyond.abs().max()) / largest),
             "truth_in_targets": float(test.abs().max()) / largest,
             "growth": growth_exponent(reach[FAR], reach[FARTHEST], FARTHEST / FAR),
         },
         series={
-            "position": list(range(GIVEN + 1, TESTED + 1)),
-            "error": error[:, GIVEN:].mean(0).tolist(),
-            "largest": continuation[:, GIVEN:].abs().amax(0).tolist(),
+            "position": list(range(PROMPT_LENGTH + 1, TEST_LENGTH + 1)),
+            "error": error[:, PROMPT_LENGTH:].mean(0).tolist(),
+            "largest": continuation[:, PROMPT_LENGTH:].abs().amax(0).tolist(),
         },
     )
 

@@ -162,7 +162,7 @@ def train_and_measure(trial: TrainingTrial, model: Transformer) -> Outcome:
     """
     device = pick_device(trial.device)
     text = load_text(trial.text, trial.context).to(device)
-    inputs, targets = (part[: trial.probe] for part in text.exam(trial.exam))
+    inputs, targets = (part[: trial.probe] for part in text.evaluation_batch(trial.exam))
 
     def loss(logits: Tensor) -> Tensor:
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
@@ -187,7 +187,7 @@ def train_and_measure(trial: TrainingTrial, model: Transformer) -> Outcome:
     )
     course = fit_sequence(model, text, training, torch.Generator(device).manual_seed(trial.seed), watch)
     bits = [value / math.log(2) for value in course.loss]
-    exam = text.exam(trial.exam)
+    exam = text.evaluation_batch(trial.exam)
     halves = (part.tensor_split(2) for part in exam)
     chosen, judged = (bits_per_token(model, *half, precision=trial.precision) for half in zip(*halves, strict=True))
     metrics = {

@@ -40,14 +40,16 @@ class SequenceTask(Protocol):
         ...
 
 
-class Strings(NamedTuple):
+class AnswerAccuracy(NamedTuple):
     """One number per row: whether the whole answer is right, and the share of its characters that are."""
 
     string: Tensor
     character: Tensor
 
 
-def answer_accuracy(predicted: Tensor, targets: Tensor, end: int | None = None, *, strict: bool = False) -> Strings:
+def answer_accuracy(
+    predicted: Tensor, targets: Tensor, end: int | None = None, *, strict: bool = False
+) -> AnswerAccuracy:
     """How right the predicted answers are, row by row.
 
     Args:
@@ -72,4 +74,4 @@ def answer_accuracy(predicted: Tensor, targets: Tensor, end: int | None = None, 
         ends_well = ~(asked & ((predicted == end) != is_end)).any(-1)
         string &= ends_well
         character = torch.where(ends_well, character, torch.zeros_like(character))
-    return Strings(string.to(character.dtype), character)
+    return AnswerAccuracy(string.to(character.dtype), character)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.lab.tasks.sequences.batch import IGNORE, Batch, Strings, answer_accuracy
+from normplace.lab.tasks.sequences.batch import IGNORE, AnswerAccuracy, Batch, answer_accuracy
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class FixedCopy:
         """The part of each row up to ``SEP``, for decoding."""
         return batch.inputs[:, : self.length + 2]
 
-    def judge(self, predicted: Tensor, batch: Batch) -> Strings:
+    def score(self, predicted: Tensor, batch: Batch) -> AnswerAccuracy:
         """Accuracy by the published rule: a row whose ``EOS`` is misplaced has no character right.
 
         Args:

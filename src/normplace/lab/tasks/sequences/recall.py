@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.lab.tasks.sequences.batch import IGNORE, Batch, Strings, answer_accuracy
+from normplace.lab.tasks.sequences.batch import IGNORE, AnswerAccuracy, Batch, answer_accuracy
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Recall:
 
     pairs: int = 8
     context: int = 64
-    vocab: int = 8192
+    vocab_size: int = 8192
     power: float = 0.01
     random_filler: bool = True
 
@@ -44,33 +44,28 @@ class Recall:
                 f"{self.pairs} pairs and their queries need an even context of at least {4 * max(self.pairs, 1)} "
                 f"positions, got {self.context}."
             )
-        if self.vocab // 2 - 1 < self.pairs:
+        if self.vocab_size // 2 - 1 < self.pairs:
             raise UsageError(f"{self.pairs} different keys need a vocab of at least {2 * self.pairs + 2} tokens.")
         if not 0 < self.power <= 1:
             raise UsageError(f"power must lie above 0 and at most at 1, got {self.power}.")
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens."""
-        return self.vocab
-
     def draw(self, rows: int, generator: torch.Generator) -> Batch:
         """New random rows."""
         device = generator.device
-        half = self.vocab // 2
+        half = self.vocab_size // 2
         keys = 1 + self._without_replacement(torch.zeros(half - 1, device=device), rows, generator)
-        values = half + self._without_replacement(torch.zeros(self.vocab - half, device=device), rows, generator)
+        values = half + self._without_replacement(torch.zeros(self.vocab_size - half, device=device), rows, generator)
         distance = torch.arange(1, self.context // 2 - self.pairs + 1, device=device)
         places = 2 * self._without_replacement((self.power - 1) * distance.log(), rows, generator) + 2 * self.pairs
         inputs = torch.zeros(rows, self.context, dtype=torch.long, device=device)
         inputs[:, : 2 * self.pairs] = torch.stack([keys, values], -1).flatten(1)
         inputs.scatter_(1, places, keys)
         if self.random_filler:
-            filler = torch.randint(self.vocab, inputs.shape, generator=generator, device=device)
+            filler = torch.randint(self.vocab_size, inputs.shape, generator=generator, device=device)
             inputs = torch.where(inputs == 0, filler, inputs)
         return Batch(inputs, torch.full_like(inputs, IGNORE).scatter_(1, places, values))
 
-    def judge(self, predicted: Tensor, batch: Batch) -> Strings:
+    def score(self, predicted: Tensor, batch: Batch) -> AnswerAccuracy:
         """Share of queries answered rightly, as ``character``, and of rows with all of them right, as ``string``."""
         return answer_accuracy(predicted, batch.targets)
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-TRAINED, GIVEN, TESTED = 30, 20, 100
-SCALE = math.sqrt(1 + sum(i * i for i in range(1, TRAINED + 1)) / TRAINED)
+TRAIN_LENGTH, PROMPT_LENGTH, TEST_LENGTH = 30, 20, 100
+SCALE = math.sqrt(1 + sum(i * i for i in range(1, TRAIN_LENGTH + 1)) / TRAIN_LENGTH)
 """Deviation of ``a + b i`` over a, b and the trained positions."""
 
 

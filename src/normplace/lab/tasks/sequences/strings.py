@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError, unknown
-from normplace.lab.tasks.sequences.batch import IGNORE, Batch, Strings, answer_accuracy
+from normplace.lab.tasks.sequences.batch import IGNORE, AnswerAccuracy, Batch, answer_accuracy
 from normplace.lab.tasks.sequences.packing import pack
 
 TASKS = ("copy", "prefix", "suffix")
@@ -33,7 +33,7 @@ ALPHABET = string.ascii_lowercase + "$|.*"
 START, ASK, END, PAD = range(26, 30)
 
 
-def tokens(text: str, device: torch.device | str = "cpu") -> Tensor:
+def encode(text: str, device: torch.device | str = "cpu") -> Tensor:
     """The tokens of a text in :data:`ALPHABET`.
 
     Raises:
@@ -49,7 +49,7 @@ def tokens(text: str, device: torch.device | str = "cpu") -> Tensor:
     return torch.tensor([ALPHABET.index(character) for character in text], device=device)
 
 
-def letters(row: Iterable[int] | Tensor) -> str:
+def decode(row: Iterable[int] | Tensor) -> str:
     """The text of some tokens."""
     return "".join(ALPHABET[int(token)] for token in row)
 
@@ -110,7 +110,7 @@ class StringTask:
         examples, answers, sizes = self._examples(lengths, generator)
         return pack(examples, answers, sizes, self.context)
 
-    def exam(self, rows: int, length: int, generator: torch.Generator) -> Batch:
+    def evaluation_batch(self, rows: int, length: int, generator: torch.Generator) -> Batch:
         """Rows of one example each, all of one length, which may be beyond any seen in training.
 
         Raises:
@@ -124,7 +124,7 @@ class StringTask:
         row, asked = examples[:, 0], answers[:, 0]
         return Batch(row[:, :-1], torch.where(asked, row, IGNORE)[:, 1:])
 
-    def judge(self, predicted: Tensor, batch: Batch) -> Strings:
+    def score(self, predicted: Tensor, batch: Batch) -> AnswerAccuracy:
         """Exact match of the answer, its ``.`` left out, and the share of right characters."""
         return answer_accuracy(predicted, batch.targets[:, -predicted.shape[1] :], END)
 

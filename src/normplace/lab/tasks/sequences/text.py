@@ -70,7 +70,7 @@ class Text:
         start = torch.randint(len(self.train) - self.context, (rows, 1), generator=generator, device=generator.device)
         return _windows(self.train, start, self.context)
 
-    def exam(self, rows: int) -> Batch:
+    def evaluation_batch(self, rows: int) -> Batch:
         """The first windows of the validation part, side by side, for every model the same; fewer where it is short."""
         rows = min(rows, (len(self.valid) - 1) // self.context)
         start = self.context * torch.arange(rows, device=self.valid.device)[:, None]

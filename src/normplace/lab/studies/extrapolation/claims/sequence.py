@@ -5,7 +5,7 @@ from __future__ import annotations
 from normplace.lab.studies.extrapolation.published import PAPER
 from normplace.lab.studies.extrapolation.sequence import PART
 from normplace.lab.studies.notes import GATE
-from normplace.lab.tasks.sequences.straight_lines import TESTED, TRAINED
+from normplace.lab.tasks.sequences.straight_lines import TEST_LENGTH, TRAIN_LENGTH
 from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.intervals import OrderStatistics
 from normplace.lab.trials.per_seed import Measure, metric
@@ -15,7 +15,9 @@ def _metric(name: str, norm_at: str) -> Measure:
     return metric(PART.name, name, norm_at=norm_at)
 
 
-_REACH = f"log10 of the largest prediction at positions {TRAINED + 1} to {TESTED} over the largest training value"
+_REACH = (
+    f"log10 of the largest prediction at positions {TRAIN_LENGTH + 1} to {TEST_LENGTH} over the largest training value"
+)
 _GROWTH = "growth exponent of the next value along scaled lines"
 _GROWS = Check(f"{_GROWTH}, no LN", _metric("growth", "none"), at_least=0.9)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from normplace.lab.report.rows import Group, mean_rows
 from normplace.lab.report.specs import curves
 from normplace.lab.studies.extrapolation.sequence import PART
-from normplace.lab.tasks.sequences.straight_lines import GIVEN, TRAINED
+from normplace.lab.tasks.sequences.straight_lines import PROMPT_LENGTH, TRAIN_LENGTH
 from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
 
@@ -22,10 +22,11 @@ def figures(records: Records) -> list[Figure]:
     if not groups:
         return []
     along = {"field": "position", "title": "position", "scale": {"zero": False}}
-    shape = {"series": "network", "order": list(NAMES.values()), "rules": (TRAINED,)}
+    shape = {"series": "network", "order": list(NAMES.values()), "rules": (TRAIN_LENGTH,)}
     caption = (
-        f"A two-layer Transformer reads the first {GIVEN} values of a line and continues it; it was trained on "
-        f"positions up to {TRAINED}, the dashed line. In standard deviations of the training values, logarithmic axis; "
+        f"A two-layer Transformer reads the first {PROMPT_LENGTH} values of a line and continues it; it was trained on "
+        f"positions up to {TRAIN_LENGTH}, the dashed line. In standard deviations of the training values, logarithmic "
+        "axis; "
     )
     return [
         Figure(
