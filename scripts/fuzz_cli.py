@@ -89,7 +89,7 @@ def fixtures(folder: Path) -> None:
     """Files of every kind that an argument may name."""
     lines = b""
     for seed in range(2):
-        from normplace.lab.trials.lines import TrialRecord, trial_hash
+        from normplace.lab.trials.record import TrialRecord, trial_hash
 
         config = {"seed": seed, "width": 2, "rate": 0.5, "sizes": [1, 2]}
         line = TrialRecord("tiny", "only", "smoke", trial_hash("tiny", "only", config), config, seed, "ok", {"m": 1.0})

@@ -212,9 +212,9 @@ def one(seed: int, index: int, base: Path, original: list[bytes], limit: float) 
     kept = after + (aside.read_bytes() if aside.exists() else b"")
     problems = []
     if resumed.code == 0:
-        from normplace.lab.trials.results import read_lines
+        from normplace.lab.trials.results import read_records
 
-        done = Counter(line.hash for line in read_lines(path) if line.status == "ok")
+        done = Counter(record.hash for record in read_records(path) if record.status == "ok")
         problems += [] if len(done) == len(original) else [f"{len(done)} of {len(original)} trials recorded"]
     elif after != content and resumed.code == 2:
         problems.append("a refused study changed the file")

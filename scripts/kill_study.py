@@ -23,7 +23,7 @@ from pathlib import Path
 
 from normplace.lab.studies import STUDIES
 from normplace.lab.trials.claims import judge
-from normplace.lab.trials.results import TrialRecord, read_lines
+from normplace.lab.trials.results import TrialRecord, read_records
 from normplace.lab.trials.runner import Run
 from normplace.lab.trials.study import load_study
 
@@ -71,7 +71,7 @@ def check(run: Run, out: Path, reference: list[TrialRecord]) -> None:
     Raises:
         SystemExit: If they differ.
     """
-    lines = read_lines(run.result_file(out))
+    lines = read_records(run.result_file(out))
     repeated = {key: count for key, count in Counter(line.hash for line in lines).items() if count > 1}
     problems = [f"trials recorded more than once: {repeated}"] if repeated else []
     problems += [] if facts(lines) == facts(reference) else ["the recorded numbers differ"]
@@ -98,7 +98,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         reference_out = Path(folder) / "uninterrupted"
         subprocess.run(command(run, reference_out), check=True, **QUIET)
-        reference = read_lines(run.result_file(reference_out))
+        reference = read_records(run.result_file(reference_out))
         kills = finished = torn = 0
         while kills < arguments.kills:
             out = Path(folder) / f"round{finished}"

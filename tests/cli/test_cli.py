@@ -124,7 +124,7 @@ def test_a_torn_last_line_is_recovered(capsys):
     assert "3 trials" in capsys.readouterr().out
     assert run_sample() == 0
     captured = capsys.readouterr()
-    assert "torn last line was set aside" in captured.err
+    assert "an incomplete last line was moved" in captured.err
     assert len(path.read_text().splitlines()) == 4
     kept = path.read_text().splitlines()[:3]
     assert kept == whole.splitlines()[:3]

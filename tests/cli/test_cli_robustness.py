@@ -107,7 +107,7 @@ def test_a_damaged_line_is_named_and_the_others_count(results, capsys):
     assert "sample-smoke.jsonl:2 " in capsys.readouterr().err
     assert "<dt>Damaged lines</dt><dd>1, left out</dd>" in Path("report.html").read_text()
     assert main(["study", "sample", "--scale", "smoke", "--jobs", "1"]) == 0
-    assert "damaged lines (2) were set aside in runs/sample-smoke.damaged" in capsys.readouterr().err.replace("\n", "")
+    assert "damaged lines (2) were moved to runs/sample-smoke.damaged" in capsys.readouterr().err.replace("\n", "")
     assert Path("runs/sample-smoke.damaged").read_bytes() == b"\xff" + good[1]
     assert results.read_bytes().startswith(good[0] + good[2] + good[3])
     assert main(["verify", "runs"]) == 0

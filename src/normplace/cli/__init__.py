@@ -25,7 +25,7 @@ from normplace.errors import UsageError, unknown
 if TYPE_CHECKING:
     from normplace.lab.trials.claims import Claim, Judgement
     from normplace.lab.trials.results import TrialRecord
-    from normplace.lab.trials.runner import Recorded
+    from normplace.lab.trials.runner import RecordedRun
 
 RUNS = Path("runs")
 SHOWN = 10
@@ -72,7 +72,7 @@ def study(arguments: argparse.Namespace) -> int:
     from normplace.lab.trials.config import parse_overrides
     from normplace.lab.trials.engines import open_engine
     from normplace.lab.trials.progress import Progress
-    from normplace.lab.trials.results import fitting
+    from normplace.lab.trials.results import translate_study_errors
     from normplace.lab.trials.runner import Run, trial_label
     from normplace.lab.trials.study import load_study
 
@@ -82,7 +82,7 @@ def study(arguments: argparse.Namespace) -> int:
     with closing(open_engine(arguments.engine, arguments.jobs, arguments.address)) as engine:
         lines = run.execute(arguments.out, engine, Progress(), arguments.part)
     failed = [line for line in lines if line.status == "failed"]
-    with fitting(path):
+    with translate_study_errors(path):
         _print_verdicts(chosen.claims, lines)
     print(f"{len(lines) - len(failed)} trials recorded in {path}; 'normplace report {arguments.out}' makes the page.")
     for line in failed:
@@ -99,13 +99,13 @@ def report(arguments: argparse.Namespace) -> int:
     _need("lab", "jinja2", "rich", "scipy")
     from normplace._shared.output import check_writable
     from normplace.lab.report import Section, write_report
-    from normplace.lab.trials.runner import recorded_run
+    from normplace.lab.trials.runner import read_run
 
     check_writable(arguments.out)
     known = _known_studies(arguments.study)
-    recorded = [recorded_run(path, known) for path in _result_files(arguments.results)]
+    recorded = [read_run(path, known) for path in _result_files(arguments.results)]
     write_report(
-        [Section(one.run.study, one.lines, str(one.path), len(one.damaged)) for one in recorded], arguments.out
+        [Section(one.run.study, one.records, str(one.path), len(one.damaged)) for one in recorded], arguments.out
     )
     print(f"The report is at {arguments.out.resolve()}")
     return _report_damage(recorded)
@@ -118,30 +118,30 @@ def verify(arguments: argparse.Namespace) -> int:
     """
     _need("lab", "rich", "scipy")
     from normplace.lab.trials.claims import SuccessfulLines, judge
-    from normplace.lab.trials.results import fitting
-    from normplace.lab.trials.runner import recorded_run
+    from normplace.lab.trials.results import translate_study_errors
+    from normplace.lab.trials.runner import read_run
     from normplace.lab.trials.verdicts import as_json, markdown, multiplicity
 
     known = _known_studies(arguments.study)
-    recorded = [recorded_run(path, known) for path in _result_files(arguments.results)]
+    recorded = [read_run(path, known) for path in _result_files(arguments.results)]
     if arguments.markdown:
-        with fitting("these files"):
-            print(markdown([(one.run.study, one.run.scale, one.lines) for one in recorded]))
+        with translate_study_errors("these files"):
+            print(markdown([(one.run.study, one.run.scale, one.records) for one in recorded]))
         return _report_damage(recorded)
     if arguments.json:
         judged: list[dict[str, Any]] = []
         for one in recorded:
             place = {"study": one.run.study.name, "scale": one.run.scale, "file": one.path.name}
-            done = SuccessfulLines(one.lines)
-            with fitting(one.path):
+            done = SuccessfulLines(one.records)
+            with translate_study_errors(one.path):
                 judged += [{**place, **as_json(judge(claim, done))} for claim in one.run.study.claims]
         print(json.dumps(judged, indent=1, ensure_ascii=False))
         return _report_damage(recorded)
     judgements: list[Judgement] = []
     for one in recorded:
-        print(f"{one.run.study.name} at scale {one.run.scale}, {len(one.lines)} trials in {one.path}")
-        with fitting(one.path):
-            judgements += _print_verdicts(one.run.study.claims, one.lines, every_check=True)
+        print(f"{one.run.study.name} at scale {one.run.scale}, {len(one.records)} trials in {one.path}")
+        with translate_study_errors(one.path):
+            judgements += _print_verdicts(one.run.study.claims, one.records, every_check=True)
     print(multiplicity(judgements))
     return _report_damage(recorded)
 
@@ -253,7 +253,7 @@ def _print_verdicts(
     return judgements
 
 
-def _report_damage(recorded: Sequence[Recorded]) -> int:
+def _report_damage(recorded: Sequence[RecordedRun]) -> int:
     """Name the lines that were left out; the exit code is 1 if there are any."""
     for one in recorded:
         for sentence in one.damaged[:SHOWN]:

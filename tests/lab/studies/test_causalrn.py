@@ -38,8 +38,8 @@ from normplace.lab.studies.causalrn.recall import RecallTrial
 from normplace.lab.studies.causalrn.scaling import ScalingTrial
 from normplace.lab.studies.causalrn.state import StateTrial
 from normplace.lab.trials.claims import State, Verdict, judge
-from normplace.lab.trials.lines import SCALES
 from normplace.lab.trials.progress import Progress
+from normplace.lab.trials.record import SCALES
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.runner import Run
 from normplace.models.sequence import RelationBranch, count_parameters

@@ -22,8 +22,8 @@ from normplace.lab.studies.deepergcn.node import NodeTrial
 from normplace.lab.studies.deepergcn.published import MOLHIV_PARAMETERS
 from normplace.lab.tasks.graphs.molecules import molecules_from_ogb, write_molecules
 from normplace.lab.trials.claims import Verdict, judge
-from normplace.lab.trials.lines import SCALES
 from normplace.lab.trials.progress import Progress
+from normplace.lab.trials.record import SCALES
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.runner import Run
 

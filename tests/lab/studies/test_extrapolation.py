@@ -22,8 +22,8 @@ from normplace.lab.studies.extrapolation.published import FACES, PROTEIN
 from normplace.lab.studies.extrapolation.sequence import SequenceTrial
 from normplace.lab.studies.extrapolation.toy import ToyTrial
 from normplace.lab.tasks.regression.faces import write_faces
-from normplace.lab.trials.lines import SCALES
 from normplace.lab.trials.progress import Progress
+from normplace.lab.trials.record import SCALES
 from normplace.lab.trials.runner import Run
 
 

@@ -16,7 +16,7 @@ from normplace.lab.studies import STUDIES, committed_results
 from normplace.lab.studies.postdeg.measures import RANDOM_ORDER
 from normplace.lab.trials.claims import Judgement, State, SuccessfulLines, Verdict, judge
 from normplace.lab.trials.results import TrialRecord
-from normplace.lab.trials.runner import recorded_run
+from normplace.lab.trials.runner import read_run
 from normplace.lab.trials.study import Study
 
 UNTRAINED = {
@@ -74,8 +74,8 @@ def judged(study: Study, lines: list[TrialRecord]) -> Iterator[Judgement]:
 
 @pytest.fixture(scope="module", params=RUNS)
 def recorded(request) -> tuple[Study, list[TrialRecord]]:
-    found = recorded_run(RUNS[request.param], dict(STUDIES))
-    return found.run.study, [line for line in found.lines if line.status == "ok"]
+    found = read_run(RUNS[request.param], dict(STUDIES))
+    return found.run.study, [line for line in found.records if line.status == "ok"]
 
 
 def test_no_check_holds_for_untrained_networks(recorded):
@@ -129,8 +129,10 @@ def test_no_check_keeps_holding_on_shuffled_results(recorded):
 
 def test_a_vacuous_window_would_be_caught():
     """The window that learned temperatures were once judged by holds for a network that never moved them."""
-    found = recorded_run(RUNS["deepergcn-laptop.jsonl"], dict(STUDIES))
+    found = read_run(RUNS["deepergcn-laptop.jsonl"], dict(STUDIES))
     (claim,) = (claim for claim in found.run.study.claims if claim.id == "learned-range-grid")
     window = replace(claim.checks[0], at_least=-0.5, at_most=2.5, gates=())
     moved = replace(claim, checks=(window,))
-    assert judge(moved, [untrained(line) for line in found.lines if line.status == "ok"]).verdict is Verdict.REPRODUCED
+    assert (
+        judge(moved, [untrained(line) for line in found.records if line.status == "ok"]).verdict is Verdict.REPRODUCED
+    )

@@ -22,8 +22,8 @@ from normplace.lab.studies.periln.claims import CLAIMS
 from normplace.lab.studies.periln.growth import linear_advantage, linear_error
 from normplace.lab.studies.periln.training import TrainingTrial
 from normplace.lab.trials.claims import Verdict, judge
-from normplace.lab.trials.lines import SCALES
 from normplace.lab.trials.progress import Progress
+from normplace.lab.trials.record import SCALES
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.runner import Run
 from normplace.models.transformer import Transformer

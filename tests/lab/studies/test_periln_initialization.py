@@ -19,7 +19,7 @@ from normplace.lab.studies.periln.initialization_claims import INITIALIZATION_CL
 from normplace.lab.studies.periln.initialization_figures import initialization_rows
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.results import TrialRecord
-from normplace.lab.trials.runner import recorded_run
+from normplace.lab.trials.runner import read_run
 from normplace.models.transformer import Transformer
 
 SMALL = next(iter(initialization.plan("smoke")))
@@ -90,7 +90,7 @@ def test_each_variant_is_compared_at_its_best_rate():
 
 def test_the_page_shows_the_recorded_numbers():
     path = Path(studies.__file__).parent / "periln" / "results" / "periln-full.jsonl"
-    lines = recorded_run(path, STUDIES).lines
+    lines = read_run(path, STUDIES).records
     page = (Path(__file__).parents[3] / "docs" / "initialization.md").read_text()
     table = page.partition("<!-- table: initialization -->")[2].strip().splitlines()
     rates = [cell.strip() for cell in table[0].strip("|").split("|")][1:]

@@ -12,8 +12,17 @@ import random
 import pytest
 
 from normplace import UsageError
-from normplace.lab.trials.lines import parse_line, trial_hash
-from normplace.lab.trials.results import FORMAT, Damage, ResultFile, TrialRecord, finite, latest, read_lines, scan
+from normplace.lab.trials.record import parse_line, trial_hash
+from normplace.lab.trials.results import (
+    FORMAT,
+    Damage,
+    LatestRecords,
+    ResultFile,
+    TrialRecord,
+    finite,
+    read_records,
+    scan,
+)
 
 
 def line(number: int, status: str = "ok", **more) -> TrialRecord:
@@ -33,7 +42,7 @@ def path(tmp_path):
 
 
 def test_lines_come_back_equal(path):
-    assert read_lines(path) == [line(number) for number in range(3)]
+    assert read_records(path) == [line(number) for number in range(3)]
 
 
 def test_a_file_cut_at_any_byte_recovers_every_whole_line(path):
@@ -42,7 +51,7 @@ def test_a_file_cut_at_any_byte_recovers_every_whole_line(path):
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
         complete = sum(end - 1 <= cut for end in ends)  # a line that only lacks its line end is complete
-        assert len(read_lines(path)) == complete
+        assert len(read_records(path)) == complete
         with ResultFile(path) as results:
             results.append(line(9))
         lines = [json.loads(text) for text in path.read_text().splitlines()]
@@ -53,7 +62,7 @@ def test_a_torn_fragment_is_kept_aside(path):
     path.write_bytes(path.read_bytes() + b'{"study": "sam')
     with ResultFile(path) as results:
         assert results.recovered.read_bytes() == b'{"study": "sam\n'
-        assert len(results.lines) == 3
+        assert len(results.records) == 3
 
 
 @pytest.mark.parametrize(
@@ -114,10 +123,10 @@ def test_a_damaged_line_is_numbered_and_set_aside_and_the_others_are_kept(path, 
     assert entries[1].number == 2
     assert reason in entries[1].reason
     with pytest.raises(UsageError, match=r"results.jsonl:2 "):
-        read_lines(path)
+        read_records(path)
     with ResultFile(path) as results:
         assert results.recovered.read_bytes() == damaged
-        assert len(results.lines) == 2
+        assert len(results.records) == 2
         with pytest.raises(UsageError, match="another run is writing"):
             ResultFile(path)
         results.append(line(9))
@@ -141,7 +150,7 @@ def test_any_single_changed_byte_is_noticed(path):
 
 def test_lines_from_before_checksums_are_read(path):
     path.write_bytes(b"".join(changed(text) + b"\n" for text in path.read_text().splitlines()))
-    assert [line.metrics for line in read_lines(path)] == [{"value": number / 3} for number in range(3)]
+    assert [line.metrics for line in read_records(path)] == [{"value": number / 3} for number in range(3)]
 
 
 def test_a_link_to_a_damaged_file_stays_a_link(path, tmp_path):
@@ -150,12 +159,12 @@ def test_a_link_to_a_damaged_file_stays_a_link(path, tmp_path):
     with ResultFile(tmp_path / "link.jsonl"):
         pass
     assert (tmp_path / "link.jsonl").is_symlink()
-    assert len(read_lines(path)) == 3
+    assert len(read_records(path)) == 3
 
 
 def test_only_the_lines_of_wanted_trials_are_held(path):
     with ResultFile(path, wanted={"hash1"}) as results:
-        assert [line.hash for line in results.lines] == ["hash1"]
+        assert [line.hash for line in results.records] == ["hash1"]
 
 
 def test_lines_that_are_not_needed_are_not_parsed_but_damage_is_still_seen(path, monkeypatch):
@@ -188,7 +197,7 @@ def test_a_pipe_is_refused_at_once(tmp_path):
     with pytest.raises(UsageError, match="not a regular file"):
         ResultFile(tmp_path / "pipe.jsonl")
     with pytest.raises(UsageError, match="not a regular file"):
-        read_lines(tmp_path / "pipe.jsonl")
+        read_records(tmp_path / "pipe.jsonl")
 
 
 def test_a_line_without_end_and_a_gzip_bomb_are_refused(tmp_path, monkeypatch):
@@ -196,10 +205,10 @@ def test_a_line_without_end_and_a_gzip_bomb_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("normplace.lab.trials.results.UNPACKED", 10_000)
     (tmp_path / "long.jsonl").write_bytes(b"x" * 2000)
     with pytest.raises(UsageError, match="is longer than"):
-        read_lines(tmp_path / "long.jsonl")
+        read_records(tmp_path / "long.jsonl")
     (tmp_path / "bomb.jsonl.gz").write_bytes(gzip.compress(b"\n" * 20_000))
     with pytest.raises(UsageError, match="expands to more than"):
-        read_lines(tmp_path / "bomb.jsonl.gz")
+        read_records(tmp_path / "bomb.jsonl.gz")
 
 
 def test_one_writer_at_a_time(path):
@@ -216,7 +225,11 @@ def test_an_unwritable_folder_is_named(tmp_path):
 
 def test_a_success_outranks_failures_whatever_their_order():
     ok, bad = line(1), line(1, "failed", error="x")
-    assert latest([ok, bad]) == latest([bad, ok]) == {"hash1": ok}
+    for order in ([ok, bad], [bad, ok]):
+        latest = LatestRecords()
+        for record in order:
+            latest.add(record)
+        assert latest == {"hash1": ok}
 
 
 def test_numbers_json_cannot_write_become_none():
@@ -230,13 +243,13 @@ def test_compressed_lines_are_read_and_a_broken_archive_has_a_sentence(tmp_path)
     plain, packed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.gz"
     plain.write_text(text)
     packed.write_bytes(gzip.compress(text.encode()))
-    assert read_lines(packed) == read_lines(plain)
+    assert read_records(packed) == read_records(plain)
     packed.write_bytes(packed.read_bytes()[:-9])
     with pytest.raises(UsageError, match="is not a whole gzip file"):
-        read_lines(packed)
+        read_records(packed)
     packed.write_text(text)
     with pytest.raises(UsageError, match="is not a whole gzip file"):
-        read_lines(packed)
+        read_records(packed)
 
 
 def test_random_damage_never_raises_and_never_costs_an_intact_line(tmp_path):

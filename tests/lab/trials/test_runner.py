@@ -17,8 +17,8 @@ from tests.lab.sample import STUDY
 from normplace import UsageError
 from normplace.lab.trials.engines import RETRIES, LocalEngine, open_engine
 from normplace.lab.trials.progress import Progress
-from normplace.lab.trials.results import ResultFile, TrialRecord, read_lines
-from normplace.lab.trials.runner import Run, recorded_run, run_trial
+from normplace.lab.trials.results import ResultFile, TrialRecord, read_records
+from normplace.lab.trials.runner import Run, read_run, run_trial
 from normplace.lab.trials.study import load_study
 
 REGISTRY = {"sample": STUDY.reference}
@@ -54,7 +54,7 @@ def test_a_second_run_has_nothing_to_do(tmp_path):
     again = Counting()
     assert execute(tmp_path, again) == first
     assert again.ran == []
-    assert len(read_lines(tmp_path / "sample-smoke.jsonl")) == 4
+    assert len(read_records(tmp_path / "sample-smoke.jsonl")) == 4
 
 
 def test_a_line_says_what_a_reader_needs(tmp_path):
@@ -76,13 +76,13 @@ def test_a_failure_is_recorded_does_not_stop_the_others_and_is_retried(tmp_path)
 
 def test_a_trial_that_cannot_run_here_is_left_out_with_a_note(tmp_path):
     part = dataclasses.replace(
-        STUDY.parts[0], ready=lambda trial: "there is no down here." if trial.kind == "down" else None
+        STUDY.parts[0], unavailable_reason=lambda trial: "there is no down here." if trial.kind == "down" else None
     )
     study = dataclasses.replace(STUDY, parts=(part,))
     stream, engine = io.StringIO(), Counting()
     lines = Run(study, "smoke").execute(tmp_path, engine, Progress(stream))
     assert [line.config["kind"] for line in lines] == ["up", "up"]
-    assert stream.getvalue() == "note: 2 trials are left out of part 'lines': there is no down here.\n"
+    assert stream.getvalue() == "note: skipped 2 trials of part 'lines': there is no down here.\n"
     whole = Counting()
     assert len(Run(STUDY, "smoke").execute(tmp_path, whole, Progress(io.StringIO()))) == 4
     assert [trial.config["kind"] for trial in whole.ran] == ["down", "down"]
@@ -97,7 +97,7 @@ def test_overrides_have_a_file_of_their_own(tmp_path):
     assert lines[0].metrics == {"value": 2.0}
     assert lines[0].overrides == {"slope": 2.0}
     assert len(list(tmp_path.glob("*.jsonl"))) == 2
-    with pytest.raises(UsageError, match="make trials of 'sample' alike"):
+    with pytest.raises(UsageError, match="make two trials of 'sample' equal"):
         execute(tmp_path, kind="up")
     with pytest.raises(UsageError, match="seed is part of the plan"):
         execute(tmp_path, seed=1)
@@ -106,12 +106,12 @@ def test_overrides_have_a_file_of_their_own(tmp_path):
 def test_a_recorded_run_is_found_again(tmp_path):
     lines = execute(tmp_path, slope=2.0)
     (path,) = tmp_path.glob("*.jsonl")
-    recorded = recorded_run(path, REGISTRY)
-    assert recorded.lines == lines
+    recorded = read_run(path, REGISTRY)
+    assert recorded.records == lines
     assert recorded.damaged == []
     assert recorded.run.command == "normplace study sample --scale smoke --set slope=2.0"
     with pytest.raises(UsageError, match="unknown study 'sample'"):
-        recorded_run(path, {"causalrn": "normplace.lab.studies.causalrn:STUDY"})
+        read_run(path, {"causalrn": "normplace.lab.studies.causalrn:STUDY"})
 
 
 def test_a_study_name_cannot_leave_its_folder():
@@ -128,7 +128,7 @@ def test_a_renamed_study_resumes_and_reads_its_old_file(tmp_path, monkeypatch):
     counting = Counting()
     assert Run(renamed, "smoke").execute(tmp_path, counting, Progress(io.StringIO())) == recorded
     assert counting.ran == []
-    assert recorded_run(tmp_path / "sample-smoke.jsonl", registry).lines == recorded
+    assert read_run(tmp_path / "sample-smoke.jsonl", registry).records == recorded
     fresh = Run(renamed, "smoke").execute(tmp_path / "fresh", counting, Progress(io.StringIO()))
     assert [line.hash for line in fresh] == [line.hash for line in recorded]
     assert {line.study for line in fresh} == {"renamed"}
@@ -140,13 +140,13 @@ def test_lines_that_the_plan_no_longer_has_do_not_count(tmp_path):
     path = tmp_path / "sample-smoke.jsonl"
     with ResultFile(path) as results:
         results.append(dataclasses.replace(lines[0], hash="old", metrics={"value": -1.0}))
-    assert recorded_run(path, REGISTRY).lines == lines
+    assert read_run(path, REGISTRY).records == lines
 
 
 def test_another_studys_file_is_left_alone(tmp_path):
     with ResultFile(tmp_path / "sample-smoke.jsonl") as results:
         results.append(TrialRecord("other", "lines", "smoke", "h", {"seed": 0}, 0, "ok"))
-    with pytest.raises(UsageError, match="holds results of 'other'"):
+    with pytest.raises(UsageError, match="contains results of 'other'"):
         execute(tmp_path)
 
 

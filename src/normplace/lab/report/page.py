@@ -19,7 +19,7 @@ from normplace.lab.report.figure import FigureView
 from normplace.lab.report.notes import fold
 from normplace.lab.report.section import Section
 from normplace.lab.trials.claims import Judgement, Verdict, judge
-from normplace.lab.trials.results import fitting
+from normplace.lab.trials.results import translate_study_errors
 from normplace.lab.trials.study import Figure
 from normplace.lab.trials.verdicts import counts_text, multiplicity
 
@@ -38,7 +38,7 @@ class StudyView:
     def __init__(self, section: Section, anchor: str, renderer: ChartRenderer) -> None:
         self.section, self.anchor = section, anchor
         records = section.successful
-        with fitting(section.source):
+        with translate_study_errors(section.source):
             self.judgements = [judge(claim, records) for claim in section.study.claims]
             figures: Sequence[Figure] = section.study.figures(records) if records else ()
         self.shared_notes, notes = fold([claim.note for claim in section.study.claims])

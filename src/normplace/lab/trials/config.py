@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from normplace._shared.fields import check_type, describe, fits, quoted
 from normplace.errors import UsageError, unknown
-from normplace.lab.trials.lines import trial_hash
+from normplace.lab.trials.record import trial_hash
 
 Config = TypeVar("Config")
 _hints = cache(get_type_hints)

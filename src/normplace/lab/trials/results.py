@@ -1,8 +1,7 @@
-"""Result files: lines appended whole or not at all, and read one at a time.
+"""Result files: one line per trial, appended by one process and read line by line.
 
-One process writes a file at a time and each line is one ``write`` followed by ``fsync``, so a process killed at any
-moment leaves at most one torn line, the last. Opening the file again sets that fragment, and any line that was damaged
-later, aside in a file of their own.
+Each line is one ``write`` followed by ``fsync``, so a process that is killed leaves at most one incomplete line, the
+last. Opening the file for appending moves that line, and any line that was damaged later, to a separate file.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -22,14 +21,25 @@ from typing import Self
 from normplace._shared.append_lock import open_for_append
 from normplace._shared.output import cannot_write
 from normplace.errors import UsageError
-from normplace.lab.trials.lines import FORMAT, DamagedLine, TrialRecord, finite, parse_line, peek_hash
+from normplace.lab.trials.record import FORMAT, DamagedLine, TrialRecord, finite, parse_line, peek_hash
 
-__all__ = ["FORMAT", "Damage", "ResultFile", "TrialRecord", "finite", "fitting", "latest", "read_lines", "scan"]
+__all__ = [
+    "FORMAT",
+    "Damage",
+    "LatestRecords",
+    "ResultFile",
+    "TrialRecord",
+    "finite",
+    "not_results",
+    "read_records",
+    "scan",
+    "translate_study_errors",
+]
 
 LONGEST = 64 * 2**20
-"""Bytes of the longest line that is read."""
+"""Maximum number of bytes of a line."""
 UNPACKED = 8 * 2**30
-"""Bytes that a compressed file may expand to."""
+"""Maximum number of bytes that a compressed file may expand to."""
 _REMEDY = "free space and run the same command to resume"
 
 
@@ -39,32 +49,32 @@ class Damage:
 
     Args:
         path: The file.
-        number: Which line, from 1.
+        number: Line number, from 1.
         reason: What is wrong, as the end of a sentence.
         raw: Its bytes.
-        torn: Whether it is the unfinished last line of a run that was killed.
+        incomplete: Whether it is the last line and has no newline, as a killed run leaves it.
     """
 
     path: Path
     number: int
     reason: str
     raw: bytes
-    torn: bool
+    incomplete: bool
 
     def __str__(self) -> str:
         return f"{self.path}:{self.number} {self.reason}"
 
 
 def scan(path: Path, needed: Callable[[str], bool] = lambda key: True) -> Iterator[TrialRecord | Damage]:
-    """Every line of a result file in order, compressed where its name ends in ``.gz``; blank lines are skipped.
+    """Read a result file line by line; blank lines are skipped, and a name that ends in ``.gz`` means gzip.
 
     Args:
         path: The file.
-        needed: Whether the line of a trial, given by its hash, is of use; others with a right checksum are left out
-            unparsed, which makes long files fast to read.
+        needed: From the hash of a trial to whether its line is needed; other lines are skipped without parsing if their
+            checksum is right, which is faster for long files.
 
     Raises:
-        UsageError: If the file cannot be read, or is not a text of lines.
+        UsageError: If the file cannot be read, or does not consist of lines.
     """
     try:
         mode = path.stat().st_mode
@@ -96,25 +106,24 @@ def _scan(path: Path, source: io.BufferedIOBase, needed: Callable[[str], bool]) 
         key = peek_hash(text)
         if text and (key is None or needed(key)):
             try:
-                line = parse_line(text)
+                yield parse_line(text)
             except DamagedLine as error:
-                line = Damage(path, number, str(error), raw, torn=not raw.endswith(b"\n"))
-            yield line
+                yield Damage(path, number, str(error), raw, incomplete=not raw.endswith(b"\n"))
 
 
-def read_lines(path: Path) -> list[TrialRecord]:
-    """Every line of a result file; a torn last line is left out.
+def read_records(path: Path) -> list[TrialRecord]:
+    """Read every record of a result file; an incomplete last line is skipped.
 
     Raises:
         UsageError: If the file cannot be read, or a line is damaged.
     """
-    lines: list[TrialRecord] = []
+    records: list[TrialRecord] = []
     for entry in scan(path):
         if isinstance(entry, TrialRecord):
-            lines.append(entry)
-        elif not entry.torn:
+            records.append(entry)
+        elif not entry.incomplete:
             raise not_results(entry)
-    return lines
+    return records
 
 
 def not_results(damage: Damage) -> UsageError:
@@ -122,19 +131,11 @@ def not_results(damage: Damage) -> UsageError:
     return UsageError(f"{damage}: give a file that this version of normplace wrote, or repair that line.")
 
 
-def latest(lines: Iterable[TrialRecord]) -> dict[str, TrialRecord]:
-    """The line that counts for each trial: a success if there is one, else the last failure."""
-    chosen = Latest()
-    for line in lines:
-        chosen.add(line)
-    return chosen
-
-
-class Latest(dict[str, TrialRecord]):
-    """The line that counts for each trial by its hash: a success if there is one, else the last failure.
+class LatestRecords(dict[str, TrialRecord]):
+    """The valid record of each trial by its hash: a success if there is one, else the last failure.
 
     Args:
-        wanted: Hashes of the trials to hold lines of; all if None.
+        wanted: Hashes of the trials whose records are kept; None keeps all.
     """
 
     def __init__(self, wanted: Container[str] | None = None) -> None:
@@ -142,20 +143,20 @@ class Latest(dict[str, TrialRecord]):
         self.wanted = wanted
 
     def needs(self, key: str) -> bool:
-        """Whether another line of this trial could count."""
+        """Whether another record of this trial could replace the present one."""
         return (self.wanted is None or key in self.wanted) and (key not in self or self[key].status != "ok")
 
-    def add(self, line: TrialRecord) -> None:
-        """Take a line if it counts."""
-        if self.needs(line.hash):
-            self[line.hash] = line
+    def add(self, record: TrialRecord) -> None:
+        """Keep the record if it is needed."""
+        if self.needs(record.hash):
+            self[record.hash] = record
 
 
 @contextlib.contextmanager
-def fitting(path: str | Path) -> Iterator[None]:
-    """Report an error of the study's code on recorded lines as what it is: lines that the study cannot read.
+def translate_study_errors(path: str | Path) -> Iterator[None]:
+    """Convert errors of a study's claims and figures into a UsageError: the study cannot read these records.
 
-    A line written before there were checksums can lack a metric, or have a series of another length.
+    A line without a checksum can lack a metric, or have a series of another length.
     """
     try:
         yield
@@ -172,23 +173,23 @@ class ResultFile:
     """A result file open for appending, locked against a second writer.
 
     Args:
-        path: The file; made with its folder when missing.
-        studies: Names of the study that every line must be of; any if empty.
-        wanted: Hashes of the trials whose lines are kept in memory; all if None.
+        path: The file; created with its folder if missing.
+        studies: Names of the study that every record must belong to; empty accepts any.
+        wanted: Hashes of the trials whose records are kept in memory; None keeps all.
 
     Raises:
-        UsageError: If it cannot be written, is in use, or holds something else.
+        UsageError: If it cannot be written, is in use, or does not contain results of the study.
     """
 
     def __init__(self, path: Path, studies: Sequence[str] = (), wanted: Container[str] | None = None) -> None:
         self.path = path
         self.recovered: Path | None = None
-        self.latest = Latest()
+        self.latest = LatestRecords()
         self._file = open_for_append(path)
         try:
             self.damaged = self._read(studies, wanted)
             if self.damaged:
-                self._set_aside(self.damaged)
+                self._move_damaged(self.damaged)
             self._end_line()
         except OSError as error:
             self.close()
@@ -198,12 +199,12 @@ class ResultFile:
             raise
 
     @property
-    def lines(self) -> list[TrialRecord]:
-        """The lines that count, one per trial."""
+    def records(self) -> list[TrialRecord]:
+        """The valid records, one per trial."""
         return list(self.latest.values())
 
     def _read(self, studies: Sequence[str], wanted: Container[str] | None) -> list[Damage]:
-        """Choose the lines that count, and return the damaged ones."""
+        """Read the valid records, and return the damaged lines."""
         damaged: list[Damage] = []
         usable = False
         for entry in scan(self.path, self.latest.needs):
@@ -211,31 +212,31 @@ class ResultFile:
                 damaged.append(entry)
                 continue
             if studies and entry.study not in studies:
-                raise UsageError(f"{self.path} holds results of {entry.study!r}: choose another --out.")
-            usable, self.latest.wanted = True, wanted  # from the second line on, so that the first is always parsed
+                raise UsageError(f"{self.path} contains results of {entry.study!r}: choose another --out.")
+            usable, self.latest.wanted = True, wanted  # set after the first line, which is always parsed
             self.latest.add(entry)
         self.latest.wanted = wanted
-        if not usable and any(not damage.torn for damage in damaged):
-            raise not_results(damaged[0])  # probably not a result file at all: leave it alone
+        if not usable and any(not damage.incomplete for damage in damaged):
+            raise not_results(damaged[0])  # probably not a result file
         return damaged
 
-    def _set_aside(self, damaged: list[Damage]) -> None:
-        """Move damaged lines to a file of their own, so that every line of this one can be read."""
+    def _move_damaged(self, damaged: list[Damage]) -> None:
+        """Move damaged lines to a separate file, so that every line of this file can be read."""
         self.recovered = self.path.with_suffix(".damaged")
-        aside = os.open(self.recovered, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
+        file = os.open(self.recovered, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
         try:
             for damage in damaged:
-                _write(aside, damage.raw.rstrip(b"\n") + b"\n")
-            os.fsync(aside)
+                _write(file, damage.raw.rstrip(b"\n") + b"\n")
+            os.fsync(file)
         finally:
-            os.close(aside)
-        if all(damage.torn for damage in damaged):
+            os.close(file)
+        if all(damage.incomplete for damage in damaged):
             os.ftruncate(self._file, os.fstat(self._file).st_size - len(damaged[-1].raw))
         else:
             self._rewrite_without({damage.number for damage in damaged})
 
     def _rewrite_without(self, numbers: set[int]) -> None:
-        """Replace the file by one without these lines; the new file is locked before it takes the old one's name."""
+        """Replace the file by one without these lines; the new file is locked before it is renamed."""
         target = Path(os.path.realpath(self.path))
         draft = target.with_name(f".{os.getpid()}.tmp")
         replacement = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
@@ -257,27 +258,27 @@ class ResultFile:
         self._file = replacement
 
     def _end_line(self) -> None:
-        """Complete a last line that only lacks its line end."""
+        """Add the newline that the last line lacks."""
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             _write(self._file, b"\n")
         os.fsync(self._file)
 
-    def append(self, line: TrialRecord) -> None:
-        """Add a line; when this returns it is on disk.
+    def append(self, record: TrialRecord) -> None:
+        """Append a record and sync it to disk.
 
         Raises:
-            UsageError: If it cannot be written; then no part of it is left.
+            UsageError: If it cannot be written; the file is then unchanged.
         """
         size = os.fstat(self._file).st_size
         try:
-            _write(self._file, (line.to_json() + "\n").encode())
+            _write(self._file, (record.to_json() + "\n").encode())
             os.fsync(self._file)
         except OSError as error:
-            with contextlib.suppress(OSError):  # the next run sets a torn line aside
+            with contextlib.suppress(OSError):  # the next run moves an incomplete line
                 os.ftruncate(self._file, size)
             raise cannot_write(self.path, error, _REMEDY) from error
-        self.latest.add(line)
+        self.latest.add(record)
 
     def close(self) -> None:
         """Release the file."""
@@ -291,6 +292,6 @@ class ResultFile:
 
 
 def _write(file: int, data: bytes) -> None:
-    """Write all of ``data``; what a full disk did not take raises on the next attempt."""
+    """Write all of ``data``; on a full disk the second ``write`` raises."""
     while data:
         data = data[os.write(file, data) :]

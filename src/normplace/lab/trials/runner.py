@@ -1,4 +1,4 @@
-"""Run a study: plan its trials, skip those already recorded, record the rest as they finish."""
+"""Run a study: plan its trials, skip those that are recorded, and record the others as they finish."""
 
 from __future__ import annotations
 
@@ -21,22 +21,31 @@ from normplace.errors import UsageError, unknown
 from normplace.lab.trials.config import config_dict, config_from_dict, config_hash
 from normplace.lab.trials.engines import Engine, WorkerLost
 from normplace.lab.trials.environment import hardware, versions
-from normplace.lab.trials.lines import SCALES, trial_hash
 from normplace.lab.trials.progress import Progress
-from normplace.lab.trials.results import Damage, Latest, ResultFile, TrialRecord, finite, fitting, not_results, scan
+from normplace.lab.trials.record import SCALES, trial_hash
+from normplace.lab.trials.results import (
+    Damage,
+    LatestRecords,
+    ResultFile,
+    TrialRecord,
+    finite,
+    not_results,
+    scan,
+    translate_study_errors,
+)
 from normplace.lab.trials.study import Study, named_study, resolve
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One call of a study's function, as it travels to a worker.
+    """One trial, as it is sent to a worker.
 
     Args:
         reference: ``module:attribute`` of the study.
         part: Name of its part.
-        scale: The scale it was planned at.
-        config: The configuration's fields.
-        overrides: Those the user set by hand.
+        scale: The scale of the run.
+        config: Fields of the configuration.
+        overrides: Fields that the user set.
     """
 
     reference: str
@@ -48,12 +57,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Run:
-    """A study at one scale, with what the user changed.
+    """A study at one scale, with the user's settings.
 
     Args:
-        study: What to run.
-        scale: How large.
-        overrides: Configuration fields that replace the plan's.
+        study: The study.
+        scale: The scale.
+        overrides: Configuration fields that replace those of the plan.
 
     Raises:
         UsageError: If the scale or a field is unknown.
@@ -85,87 +94,89 @@ class Run:
 
     @property
     def command(self) -> str:
-        """The command line that runs it."""
+        """The command that runs it."""
         words = ["normplace", "study", self.study.name, "--scale", self.scale]
         if self.overrides:
             words += ["--set", *(f"{key}={value}" for key, value in self.overrides.items())]
         return " ".join(words)
 
     def plan(self) -> dict[str, Trial]:
-        """Every trial, by its hash.
+        """All trials by their hash.
 
         Raises:
-            UsageError: If overrides make two trials the same.
+            UsageError: If overrides make two trials equal.
         """
         planned: dict[str, Trial] = {}
         for part in self.study.parts:
             known = get_type_hints(part.config)
-            own = {key: value for key, value in self.overrides.items() if key in known}
+            overrides = {key: value for key, value in self.overrides.items() if key in known}
             for config in part.plan(self.scale):
                 fields = config_dict(config)
-                if own:
-                    fields = config_dict(config_from_dict(part.config, {**fields, **own}))
+                if overrides:
+                    fields = config_dict(config_from_dict(part.config, {**fields, **overrides}))
                 key = trial_hash(self.study.hash_name, part.name, fields)
                 if key in planned:
-                    raise UsageError(f"these overrides make trials of {self.study.name!r} alike: set other keys.")
+                    raise UsageError(f"these overrides make two trials of {self.study.name!r} equal: set other keys.")
                 planned[key] = Trial(self.study.reference, part.name, self.scale, fields, dict(self.overrides))
         return planned
 
     def execute(self, out: Path, engine: Engine, progress: Progress, parts: Sequence[str] = ()) -> list[TrialRecord]:
-        """Run what is not yet recorded and can run here; what cannot is left out with a note.
+        """Run the trials that are not recorded and can run here; the others are skipped with a note.
 
         Args:
-            out: The folder of result files.
-            engine: Where trials run.
-            progress: What to tell the person watching.
-            parts: Names of the parts to run; all when empty.
+            out: Folder of result files.
+            engine: Runs the trials.
+            progress: Shows the progress.
+            parts: Names of the parts to run; empty runs all.
+
+        Returns:
+            The records of the run, in the order of the plan.
 
         Raises:
-            UsageError: If a part is unknown, or the file cannot be written or holds another study's results.
+            UsageError: If a part is unknown, or the file cannot be written or contains results of another study.
         """
         wanted = {self.study.part(name).name for name in parts} or {part.name for part in self.study.parts}
-        every = self.plan()
-        planned = {key: trial for key, trial in every.items() if trial.part in wanted}
-        with ResultFile(self.result_file(out), self.study.names, every) as results:
+        plan = self.plan()
+        planned = {key: trial for key, trial in plan.items() if trial.part in wanted}
+        with ResultFile(self.result_file(out), self.study.names, plan) as results:
             if results.recovered:
-                progress.note(_recovery(results.damaged, results.recovered))
-            done = {key for key, line in results.latest.items() if line.status == "ok"}
-            pending = [trial for key, trial in planned.items() if key not in done]
-            trials = self._ready(pending, progress)
+                progress.note(_recovery_note(results.damaged, results.recovered))
+            successful = {key for key, record in results.latest.items() if record.status == "ok"}
+            pending = [trial for key, trial in planned.items() if key not in successful]
+            trials = self._available(pending, progress)
             labels = [trial_label(self.study, trial.part, trial.config) for trial in trials]
             with progress.watch(self.study.name, labels, skipped=len(planned) - len(pending)):
                 for index, result in engine.run(run_trial, trials, progress.started):
-                    line = _lost(trials[index], result) if isinstance(result, WorkerLost) else result
-                    results.append(line)
-                    progress.finished(index, line.status == "ok")
-            return [results.latest[key] for key in every if key in results.latest]
+                    record = _lost_record(trials[index], result) if isinstance(result, WorkerLost) else result
+                    results.append(record)
+                    progress.finished(index, record.status == "ok")
+            return [results.latest[key] for key in plan if key in results.latest]
 
-    def _ready(self, trials: Sequence[Trial], progress: Progress) -> list[Trial]:
-        """The trials that can run here; for the others, one note per reason."""
-        kept: list[Trial] = []
-        refused: dict[tuple[str, str], int] = {}
+    def _available(self, trials: Sequence[Trial], progress: Progress) -> list[Trial]:
+        """The trials that can run here; one note per reason for the others."""
+        available: list[Trial] = []
+        skipped: dict[tuple[str, str], int] = {}
         for trial in trials:
             part = self.study.part(trial.part)
-            reason = part.ready(config_from_dict(part.config, trial.config))
+            reason = part.unavailable_reason(config_from_dict(part.config, trial.config))
             if reason is None:
-                kept.append(trial)
+                available.append(trial)
             else:
-                refused[trial.part, reason] = refused.get((trial.part, reason), 0) + 1
-        for (part_name, reason), n in refused.items():
-            trials_left_out = "1 trial is" if n == 1 else f"{n} trials are"
-            progress.note(f"{trials_left_out} left out of part {part_name!r}: {reason}")
-        return kept
+                skipped[trial.part, reason] = skipped.get((trial.part, reason), 0) + 1
+        for (part_name, reason), n in skipped.items():
+            progress.note(f"skipped {n} trial{'' if n == 1 else 's'} of part {part_name!r}: {reason}")
+        return available
 
 
 def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:
-    """A few words for one trial."""
-    kind = study.part(part)
-    return kind.label(config_from_dict(kind.config, config))
+    """Short name of one trial."""
+    trial_part = study.part(part)
+    return trial_part.label(config_from_dict(trial_part.config, config))
 
 
 def run_trial(trial: Trial) -> TrialRecord:
-    """Run one trial and describe it; an exception becomes a failed line, never a lost one."""
-    torch.set_num_threads(1)  # the same sums in the same order on every engine, and no two trials fight for a core
+    """Run one trial; an exception becomes a failed record."""
+    torch.set_num_threads(1)  # the same order of summation on every engine, and one core per trial
     start = time.perf_counter()
     study = resolve(trial.reference)
     part = study.part(trial.part)
@@ -173,8 +184,8 @@ def run_trial(trial: Trial) -> TrialRecord:
     try:
         outcome = part.run(config)
     except Exception:
-        return _line(trial, study, "failed", time.perf_counter() - start, error=traceback.format_exc(limit=-3))
-    return _line(
+        return _record(trial, study, "failed", time.perf_counter() - start, error=traceback.format_exc(limit=-3))
+    return _record(
         trial,
         study,
         "ok",
@@ -184,11 +195,11 @@ def run_trial(trial: Trial) -> TrialRecord:
     )
 
 
-def _lost(trial: Trial, reason: WorkerLost) -> TrialRecord:
-    return _line(trial, resolve(trial.reference), "failed", 0.0, error=str(reason))
+def _lost_record(trial: Trial, reason: WorkerLost) -> TrialRecord:
+    return _record(trial, resolve(trial.reference), "failed", 0.0, error=str(reason))
 
 
-def _line(trial: Trial, study: Study, status: str, seconds: float, **measured: Any) -> TrialRecord:
+def _record(trial: Trial, study: Study, status: str, seconds: float, **measured: Any) -> TrialRecord:
     config = config_from_dict(study.part(trial.part).config, trial.config)
     return TrialRecord(
         study=study.name,
@@ -208,24 +219,24 @@ def _line(trial: Trial, study: Study, status: str, seconds: float, **measured: A
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What a result file records.
+class RecordedRun:
+    """The contents of a result file.
 
     Args:
         path: The file.
-        run: The run it records.
-        lines: The lines that count: the planned trials', each once, in the order of the plan.
-        damaged: A sentence for each line that cannot be used, without the torn last line of a killed run.
+        run: The run.
+        records: One record per planned trial that has one, in the order of the plan.
+        damaged: A sentence for each damaged line; the incomplete last line of a killed run is not one of them.
     """
 
     path: Path
     run: Run
-    lines: list[TrialRecord]
+    records: list[TrialRecord]
     damaged: list[str]
 
 
-def recorded_run(path: Path, registry: Mapping[str, str]) -> Recorded:
-    """Read a result file line by line, and hold only the lines that count.
+def read_run(path: Path, registry: Mapping[str, str]) -> RecordedRun:
+    """Read a result file; only one record per planned trial is kept in memory.
 
     Args:
         path: The file.
@@ -234,25 +245,25 @@ def recorded_run(path: Path, registry: Mapping[str, str]) -> Recorded:
     Raises:
         UsageError: If the file is empty, unreadable, or of an unknown study.
     """
-    chosen = Latest()
-    entries = scan(path, chosen.needs)
+    latest = LatestRecords()
+    entries = scan(path, latest.needs)
     damaged: list[Damage] = []
     first = next(_usable(entries, damaged), None)
     if first is None:
-        whole = [damage for damage in damaged if not damage.torn]
-        raise not_results(whole[0]) if whole else UsageError(f"{path} has no results yet: run the study first.")
+        complete = [damage for damage in damaged if not damage.incomplete]
+        raise not_results(complete[0]) if complete else UsageError(f"{path} has no results yet: run the study first.")
     run = Run(named_study(first.study, registry), first.scale, first.overrides)
-    with fitting(path):
+    with translate_study_errors(path):
         planned = run.plan()
-    chosen.wanted = planned
-    for line in itertools.chain([first], _usable(entries, damaged)):
-        chosen.add(line)
-    lines = [chosen[key] for key in planned if key in chosen]
-    return Recorded(path, run, lines, [f"{damage} and is left out" for damage in damaged if not damage.torn])
+    latest.wanted = planned
+    for record in itertools.chain([first], _usable(entries, damaged)):
+        latest.add(record)
+    records = [latest[key] for key in planned if key in latest]
+    return RecordedRun(path, run, records, [f"{damage} and is left out" for damage in damaged if not damage.incomplete])
 
 
 def _usable(entries: Iterable[TrialRecord | Damage], damaged: list[Damage]) -> Iterator[TrialRecord]:
-    """The lines that can be used; the others are added to ``damaged``, without their bytes."""
+    """Yield the records; damaged lines are added to ``damaged``, without their bytes."""
     for entry in entries:
         if isinstance(entry, TrialRecord):
             yield entry
@@ -260,8 +271,8 @@ def _usable(entries: Iterable[TrialRecord | Damage], damaged: list[Damage]) -> I
             damaged.append(dataclasses.replace(entry, raw=b""))
 
 
-def _recovery(damaged: Sequence[Damage], aside: Path) -> str:
-    if all(damage.torn for damage in damaged):
-        return f"a torn last line was set aside in {aside}; its trial runs again"
+def _recovery_note(damaged: Sequence[Damage], path: Path) -> str:
+    if all(damage.incomplete for damage in damaged):
+        return f"an incomplete last line was moved to {path}; its trial runs again"
     numbers = ", ".join(str(damage.number) for damage in damaged[:8]) + (", …" if len(damaged) > 8 else "")
-    return f"damaged lines ({numbers}) were set aside in {aside}; their trials run again"
+    return f"damaged lines ({numbers}) were moved to {path}; their trials run again"

@@ -1,4 +1,4 @@
-"""What a study is: its claims, the trials that test them, and the figures that show them."""
+"""A study: its claims, the trials that test them, and the figures that show them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from normplace.lab.trials.results import TrialRecord
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial measured.
+    """The measurements of a trial.
 
     Args:
         metrics: Numbers by name, for claims.
@@ -30,11 +30,11 @@ class Figure:
     """A chart and the numbers behind it.
 
     Args:
-        title: What it shows, as a sentence a reader can check against it.
+        title: What it shows.
         caption: How it was made.
         rows: The numbers, one mapping per row, columns in the order of the first.
         spec: A Vega-Lite specification without data; the rows are its data.
-        alt: What a reader who cannot see it should know.
+        alt: Text alternative.
     """
 
     title: str
@@ -44,8 +44,8 @@ class Figure:
     alt: str
 
 
-def _always(config: Any) -> None:
-    """The readiness of a trial that needs nothing but the package."""
+def _available(config: Any) -> None:
+    """No reason: the trial needs no data or software beyond the package."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Part:
         config: The frozen dataclass of one trial; it has a ``seed``.
         plan: From a scale to the configurations of its trials.
         run: From a configuration to its outcome; a pure function.
-        label: From a configuration to a few words, for progress.
-        ready: From a configuration to the reason, in a sentence, why its trial cannot run here, such as data that
-            cannot be had; None when it can. Asked in the process that starts the trials, before any of them.
+        label: From a configuration to a short name, for progress.
+        unavailable_reason: From a configuration to the reason why its trial cannot run here, such as missing data;
+            None if it can. Called in the main process, before any trial runs.
     """
 
     name: str
@@ -67,22 +67,22 @@ class Part:
     plan: Callable[[str], Iterable[Any]]
     run: Callable[[Any], Outcome]
     label: Callable[[Any], str] = str
-    ready: Callable[[Any], str | None] = _always
+    unavailable_reason: Callable[[Any], str | None] = _available
 
 
 @dataclass(frozen=True)
 class Study:
-    """One paper's claims with everything that tests them.
+    """The claims of one paper, with the trials that test them.
 
     Args:
-        name: What the command line calls it.
-        title: One line for people.
+        name: Its name on the command line.
+        title: One line.
         paper: Authors, title and identifier.
-        summary: A few sentences on what is tested and which choices are ours.
+        summary: What is tested, and which choices are ours.
         reference: ``module:attribute`` where workers find this object.
         parts: Its kinds of trial.
         claims: Declared before the runs.
-        figures: From lines to figures.
+        figures: From the successful records to figures.
         aliases: Former names, oldest first. The command line and result files may still use them. Trial hashes use the
             oldest name, so that a renamed study still recognizes its recorded trials.
     """
@@ -111,7 +111,7 @@ class Study:
         """The part called ``name``.
 
         Raises:
-            UsageError: If there is none.
+            UsageError: If there is no such part.
         """
         by_name = {part.name: part for part in self.parts}
         if name not in by_name:
@@ -120,14 +120,14 @@ class Study:
 
 
 def load_study(name: str, registry: Mapping[str, str]) -> Study:
-    """The study of that name, or at that ``module:attribute``.
+    """Load a study by its name, or from ``module:attribute``.
 
     Args:
-        name: A key of ``registry``, or a reference of the reader's own.
+        name: A key of ``registry``, or a reference.
         registry: References by name.
 
     Raises:
-        UsageError: If there is none.
+        UsageError: If there is no such study.
     """
     return resolve(name) if ":" in name else named_study(name, registry)
 
@@ -152,12 +152,12 @@ def named_study(name: str, registry: Mapping[str, str]) -> Study:
 
 
 def resolve(reference: str) -> Study:
-    """The study at ``module:attribute``.
+    """Load the study at ``module:attribute``.
 
     Raises:
-        UsageError: If there is no such module or attribute, or it is something else.
+        UsageError: If there is no such module or attribute, or it is not a study.
     """
     study = load_reference(reference)
     if not isinstance(study, Study):
-        raise UsageError(f"{reference!r} is not a study: point to a normplace.lab.Study object.")
+        raise UsageError(f"{reference!r} is not a study: name a normplace.lab.trials.study.Study object.")
     return study

@@ -10,8 +10,8 @@ from typing import Any
 from normplace._shared.text_table import markdown_table
 from normplace.lab.trials.claims import MOST_SEEDS, Judgement, Measurement, State, Verdict, judge
 from normplace.lab.trials.intervals import TAIL
-from normplace.lab.trials.lines import SCALES
 from normplace.lab.trials.per_seed import SuccessfulRecords
+from normplace.lab.trials.record import SCALES
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Study
 

@@ -98,5 +98,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"bytes of {trial.text}, {TITLES[trial.network]}, seed {trial.seed}",
-    ready=lambda trial: unavailable_reason(find_text, trial.text),
+    unavailable_reason=lambda trial: unavailable_reason(find_text, trial.text),
 )

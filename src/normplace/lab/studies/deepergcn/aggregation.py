@@ -25,4 +25,4 @@ def plan(scale: str) -> Iterator[NodeTrial]:
                     yield NodeTrial(data, "res+", depth, seed, aggregation=aggregation, msg_norm=msg_norm, **size)
 
 
-PART = Part(name="aggregation", config=NodeTrial, plan=plan, run=run, label=label, ready=ready)
+PART = Part(name="aggregation", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=ready)

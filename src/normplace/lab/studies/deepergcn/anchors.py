@@ -38,4 +38,4 @@ def plan(scale: str) -> Iterator[NodeTrial]:
                 yield NodeTrial(data, "res+", seed=seed, aggregation=aggregation, **settings)
 
 
-PART = Part(name="anchors", config=NodeTrial, plan=plan, run=run, label=label, ready=ready)
+PART = Part(name="anchors", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=ready)

@@ -43,4 +43,4 @@ def plan(scale: str) -> Iterator[NodeTrial]:
                 yield NodeTrial("grid-mines", order, depth, seed, **GRID[size])
 
 
-PART = Part(name="depth", config=NodeTrial, plan=plan, run=run, label=label, ready=ready)
+PART = Part(name="depth", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=ready)

@@ -24,4 +24,4 @@ def plan(scale: str) -> Iterator[NodeTrial]:
             yield replace(trial, dropped="stream")
 
 
-PART = Part(name="dropout", config=NodeTrial, plan=plan, run=run, label=label, ready=ready)
+PART = Part(name="dropout", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=ready)

@@ -168,5 +168,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"molhiv, {trial.aggregation}, {trial.depth} layers, seed {trial.seed}",
-    ready=lambda trial: unavailable_reason(load_molhiv, trial.path),
+    unavailable_reason=lambda trial: unavailable_reason(load_molhiv, trial.path),
 )

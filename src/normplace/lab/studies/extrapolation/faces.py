@@ -96,5 +96,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"faces, {NAMES[trial.norm_at]}, seed {trial.seed}",
-    ready=ready,
+    unavailable_reason=ready,
 )

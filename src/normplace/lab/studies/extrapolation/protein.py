@@ -119,5 +119,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"protein, {TITLES[trial.learner]}, seed {trial.seed}",
-    ready=ready,
+    unavailable_reason=ready,
 )

@@ -261,5 +261,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"{trial.size}, {trial.placement}, rate {trial.learning_rate:g}, seed {trial.seed}",
-    ready=lambda trial: unavailable_reason(find_text, trial.text),
+    unavailable_reason=lambda trial: unavailable_reason(find_text, trial.text),
 )

@@ -244,7 +244,7 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"recommend, {title(trial)}, seed {trial.seed}",
-    ready=ready,
+    unavailable_reason=ready,
 )
 
 

@@ -189,4 +189,4 @@ def label(trial: SelectionTrial) -> str:
     return f"{trial.task}, {trial.aggregation}, {trial.features} input, {trial.slot}, seed {trial.seed}"
 
 
-PART = Part(name="selection", config=SelectionTrial, plan=plan, run=run, label=label, ready=ready)
+PART = Part(name="selection", config=SelectionTrial, plan=plan, run=run, label=label, unavailable_reason=ready)

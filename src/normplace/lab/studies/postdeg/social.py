@@ -187,5 +187,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"social, {AGGREGATIONS[trial.aggregation]}, {SLOTS[trial.slot]}, split {trial.seed}",
-    ready=ready,
+    unavailable_reason=ready,
 )

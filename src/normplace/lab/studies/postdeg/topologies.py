@@ -249,5 +249,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"{trial.task}, {trial.method}, seed {trial.seed}",
-    ready=ready,
+    unavailable_reason=ready,
 )

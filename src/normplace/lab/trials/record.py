@@ -1,7 +1,7 @@
-"""Result lines: one JSON object per trial, with a checksum, and the checks that a line passes when it is read.
+"""The record of one trial, and its line in a result file: one JSON object with a checksum.
 
-A line ends in the CRC-32 of everything before it, so that a single changed byte is noticed. Lines written before there
-was a checksum are accepted when every field has its type and the hash is that of the study, part and configuration.
+A line ends with the CRC-32 of everything before it. Lines of older versions have no checksum; they are accepted if
+every field has its type and the hash matches the study, part and configuration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHECKSUM = ',"crc32":"'
 
 
 class DamagedLine(UsageError):
-    """A line that is not a readable result; the message completes the sentence "line 3 …"."""
+    """A line that cannot be read as a record; the message completes the sentence "line 3 …"."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,20 @@ class TrialRecord:
     Args:
         study: Name of the study.
         part: Name of the study's part.
-        scale: The scale it was planned at.
+        scale: The scale of the run.
         hash: Identity of the trial: study, part and configuration.
         config: Every field of the configuration.
-        seed: The seed, which is in the configuration too.
+        seed: The seed, which is also in the configuration.
         status: ``ok`` or ``failed``.
-        metrics: Numbers by name; None where a number was not finite.
+        metrics: Numbers by name; None for a number that was not finite.
         series: Lists of numbers by name, for figures.
-        error: What went wrong, when it failed.
-        overrides: Configuration fields the user set by hand.
+        error: Error message of a failed trial.
+        overrides: Configuration fields that the user set.
         seconds: Wall time.
-        finished: When, UTC.
-        versions: Of what the numbers depend on.
-        hardware: What they were computed on.
-        format: Version of this layout.
+        finished: Time of completion, UTC.
+        versions: Software versions.
+        hardware: Hardware.
+        format: Version of this format.
     """
 
     study: str
@@ -70,19 +70,19 @@ class TrialRecord:
     format: int = FORMAT
 
     def to_json(self) -> str:
-        """The text of the line in a file, its checksum included, without the line end."""
+        """Format as a line of a result file, with its checksum, without the newline."""
         body = json.dumps(dataclasses.asdict(self), allow_nan=False, separators=(",", ":"))[:-1]
         return f'{body}{_CHECKSUM}{zlib.crc32(body.encode()):08x}"}}'
 
 
 def finite(value: float) -> float | None:
-    """The number rounded to seven digits, float32's own; or None, since JSON knows no infinity."""
+    """Round a number to seven digits, the precision of float32; None if it is not finite."""
     value = float(value)
     return float(f"{value:.7g}") if math.isfinite(value) else None
 
 
 def trial_hash(study: str, part: str, config: Mapping[str, Any]) -> str:
-    """What identifies a trial: its study, part and every field of its configuration, the seed included.
+    """Hash that identifies a trial: its study, part and every field of its configuration, including the seed.
 
     Args:
         study: Name of the study.
@@ -93,17 +93,17 @@ def trial_hash(study: str, part: str, config: Mapping[str, Any]) -> str:
 
 
 def peek_hash(raw: bytes) -> str | None:
-    """The hash of a line whose checksum is right, without parsing it; None for any other line."""
+    """Read the hash of a line without parsing it; None if the checksum is missing or wrong."""
     body, mark, checksum = raw.rpartition(_CHECKSUM.encode())
-    found = _HASH.search(body) if mark and checksum == b'%08x"}' % zlib.crc32(body) else None
-    return found[1].decode() if found else None
+    match = _HASH.search(body) if mark and checksum == b'%08x"}' % zlib.crc32(body) else None
+    return match[1].decode() if match else None
 
 
 def parse_line(raw: bytes) -> TrialRecord:
-    """A line read back.
+    """Parse a line of a result file.
 
     Raises:
-        DamagedLine: If it is not a whole result line of this format.
+        DamagedLine: If it is not a complete record of this format.
     """
     body, mark, checksum = raw.rpartition(_CHECKSUM.encode())
     if mark and checksum != b'%08x"}' % zlib.crc32(body):
@@ -123,40 +123,39 @@ def parse_line(raw: bytes) -> TrialRecord:
         raise DamagedLine(f"has results of format {_short(data['format'])}, this version reads format {FORMAT}")
     if missing := _REQUIRED - data.keys():
         raise DamagedLine(f"lacks {min(missing)!r}")
-    line = object.__new__(
-        TrialRecord
-    )  # setting the fields of a frozen class one by one would double the time of reading
-    line.__dict__.update({name: data[name] if name in data else default() for name, default in _FIELDS.items()})
-    _check_fields(line)
+    # The constructor of a frozen class, which sets the fields one by one, would double the time.
+    record = object.__new__(TrialRecord)
+    record.__dict__.update({name: data[name] if name in data else default() for name, default in _FIELDS.items()})
+    _check_fields(record)
     if not mark:
-        _check_content(line)
-    return line
+        _check_content(record)
+    return record
 
 
-def _check_fields(line: TrialRecord) -> None:
-    """Refuse a field of another type."""
-    fields = line.__dict__
+def _check_fields(record: TrialRecord) -> None:
+    """Raise DamagedLine for a field of the wrong type."""
+    fields = record.__dict__
     for name, kind in _TYPES.items():
         if not isinstance(fields[name], kind):
             raise DamagedLine(f"has a wrong {name!r}")
-    if line.status not in STATUSES or isinstance(line.seed, bool) or not _is_number(line.seconds):
+    if record.status not in STATUSES or isinstance(record.seed, bool) or not _is_number(record.seconds):
         raise DamagedLine("has a wrong 'status', 'seed' or 'seconds'")
-    if line.scale not in SCALES:
+    if record.scale not in SCALES:
         raise DamagedLine("has an unknown 'scale'")
 
 
-def _check_content(line: TrialRecord) -> None:
-    """Refuse what only a change after the line was written can explain."""
-    if not _are_numbers(line.metrics.values()):
+def _check_content(record: TrialRecord) -> None:
+    """Raise DamagedLine for contents that no version of the package writes."""
+    if not _are_numbers(record.metrics.values()):
         raise DamagedLine("has a metric that is not a finite number")
-    for values in line.series.values():
+    for values in record.series.values():
         if not isinstance(values, list) or not _are_numbers(values):
             raise DamagedLine("has a series that is not a list of finite numbers")
-    if not all(isinstance(version, str) for version in line.versions.values()):
+    if not all(isinstance(version, str) for version in record.versions.values()):
         raise DamagedLine("has a wrong 'versions'")
-    if line.hash != trial_hash(line.study, line.part, line.config) or line.seed != line.config.get("seed"):
+    if record.hash != trial_hash(record.study, record.part, record.config) or record.seed != record.config.get("seed"):
         raise DamagedLine("does not match its hash")
-    if any(line.config.get(key, value) != value for key, value in line.overrides.items()):
+    if any(record.config.get(key, value) != value for key, value in record.overrides.items()):
         raise DamagedLine("has overrides that its configuration does not have")
 
 
@@ -167,7 +166,7 @@ def _is_number(value: object) -> bool:
 
 
 def _are_numbers(values: Collection[object]) -> bool:
-    """Whether all values are finite numbers or None; series are long, so the loops are those of built-in functions."""
+    """Whether all values are finite numbers or None; with built-in loops, because series are long."""
     kinds = set(map(type, values))
     if not kinds <= {int, float, type(None)} or math.inf in values or -math.inf in values:
         return False
@@ -179,12 +178,12 @@ def _short(value: object) -> str:
     return text if len(text) <= 20 else f"{text[:20]}…"
 
 
-def _refuse(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
 _HASH = re.compile(rb'"hash":"([0-9a-z]+)"')
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
+_DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _FIELDS: dict[str, Callable[[], Any]] = {
     entry.name: dict if entry.default_factory is dict else lambda entry=entry: entry.default
