@@ -22,6 +22,7 @@ from normplace.lab.studies.periln.claims import CLAIMS
 from normplace.lab.studies.periln.growth import linear_advantage, linear_error
 from normplace.lab.studies.periln.training import TrainingTrial
 from normplace.lab.trials.claims import Verdict, judge
+from normplace.lab.trials.per_seed import Measure
 from normplace.lab.trials.progress import Progress
 from normplace.lab.trials.record import SCALES
 from normplace.lab.trials.results import TrialRecord
@@ -96,7 +97,7 @@ def test_a_trial_is_a_pure_function_of_its_configuration(text):
     assert other.metrics["bits_per_byte"] != first.metrics["bits_per_byte"]
     assert first.metrics["diverged"] == 0
     assert first.series["loss"][-1] < first.series["loss"][0]
-    assert len(first.series["loss"]) == training.LOOKS
+    assert len(first.series["loss"]) == training.EVALUATIONS
     for moment in training.MOMENTS:
         assert len(first.series[f"variance_{moment}"]) == 2 * text.depth + 1
         assert len(first.series[f"gradient_{moment}"]) == text.depth
@@ -149,7 +150,7 @@ def test_a_network_that_knows_frequencies_alone_is_stuck(text):
 @pytest.mark.parametrize("norm", bound.NORMS)
 def test_gradients_of_the_sublayer_are_the_chain_rules(norm):
     trial = BoundTrial(norm=norm, seed=3, dim=6, hidden=10, rows=4, gain=1.5)
-    hidden, last, direction = bound._parts(trial, 2.0)
+    hidden, last, direction = bound.sublayer(trial, 2.0)
     out = hidden @ last
     centred = out - out.mean(-1, keepdim=True) if norm == "layer" else out
     for row in range(trial.rows):
@@ -201,6 +202,14 @@ def verdict(name: str, lines: list[TrialRecord]) -> Verdict:
     return judge(claim, lines).verdict
 
 
+def best_rate(lines: list[TrialRecord], placement: str, size: str = "tiny") -> float | None:
+    return measures.best_rate(lines, "training", size=size, placement=placement)
+
+
+def interior(placement: str) -> Measure:
+    return measures.interior("training", size="tiny", placement=placement)
+
+
 RATES = (1e-4, 1e-3, 1e-2, 1e-1)
 
 
@@ -219,12 +228,12 @@ def swept(bits: dict[str, tuple[float, float]], **metrics: dict[str, float]) -> 
 def test_claims_compare_each_placement_at_its_own_best_rate():
     # At the shared rate 1e-2 pre would win; at their own best rates peri does.
     lines = swept({"post": (3.0, math.nan), "pre": (2.6, 2.4), "peri": (2.2, 2.5), "output": (2.5, 2.5)})
-    assert measures.best_rate(lines, "tiny", "pre") == 1e-2
-    assert measures.best_rate(lines, "tiny", "post") == measures.best_rate(lines, "tiny", "peri") == 1e-3
-    assert measures.best_rate(lines, "40M", "peri") is None
+    assert best_rate(lines, "pre") == 1e-2
+    assert best_rate(lines, "post") == best_rate(lines, "peri") == 1e-3
+    assert best_rate(lines, "peri", size="40M") is None
     assert verdict("loss-tiny", lines) == Verdict.REPRODUCED
     assert verdict("own-rate-tiny", lines) == Verdict.REPRODUCED
-    assert measures.sensitivity(lines, "tiny", "post") == pytest.approx(
+    assert measures.rate_sensitivity("training", size="tiny", placement="post")(lines) == pytest.approx(
         {seed: (7 + 7 + 8 - 3 * 3.0 - seed / 1e3) / 4 for seed in range(6)}
     )
     assert verdict("rates-tiny", lines) == Verdict.MIXED  # less sensitive than post, more than pre
@@ -235,8 +244,8 @@ def test_a_best_rate_at_the_edge_of_the_grid_voids_what_depends_on_it():
     lines = swept({"post": (3.0, 3.1), "pre": (2.6, 2.4), "peri": (2.2, 2.5), "output": (2.5, 2.5)})
     assert verdict("loss-tiny", lines) == Verdict.REPRODUCED
     lowest = [entry for entry in lines if entry.config["learning_rate"] >= 1e-3]
-    assert measures.interior(lowest, "tiny", ("pre",)) == dict.fromkeys(range(6), 1.0)
-    assert measures.interior(lowest, "tiny", ("pre", "peri")) == dict.fromkeys(range(6), 0.0)
+    assert interior("pre")(lowest) == dict.fromkeys(range(6), 1.0)
+    assert measures.every(map(interior, ("pre", "peri")))(lowest) == dict.fromkeys(range(6), 0.0)
     assert verdict("loss-tiny", lowest) == Verdict.VOID
     assert verdict("own-rate-tiny", lowest) == Verdict.REPRODUCED  # pre's best rate is inside, the others' are not it
     edges = [entry for entry in lines if entry.config["learning_rate"] in (1e-3, 1e-2)]
@@ -277,10 +286,13 @@ def test_the_spread_of_seeds_is_judged_by_deviations_from_the_median():
         for seed, value in enumerate(values)
         for rate in RATES[:3]
     ]
-    found = measures.spread_beyond_twice(lines, "tiny", "pre", "peri")
-    assert found == pytest.approx({0: 0.0, 1: 0.08, 2: 0.08, 3: 0.08, 4: 0.08})
+    pre, peri = (
+        measures.distance_from_median("training", "bits_per_byte", size="tiny", placement=name)
+        for name in ("pre", "peri")
+    )
+    assert (pre - 2 * peri)(lines) == pytest.approx({0: 0.0, 1: 0.08, 2: 0.08, 3: 0.08, 4: 0.08})
     assert verdict("spread-tiny", lines) == Verdict.REPRODUCED
-    assert measures.spread_beyond_twice([], "tiny", "pre", "peri") == {}
+    assert pre([]) == {}
 
 
 def test_figures_of_every_part_can_be_drawn(tmp_path):

@@ -15,8 +15,9 @@ from normplace import UsageError
 from normplace.lab import studies
 from normplace.lab.studies import STUDIES
 from normplace.lab.studies.periln import initialization
-from normplace.lab.studies.periln.initialization_claims import INITIALIZATION_CLAIMS, best_rate, gap
-from normplace.lab.studies.periln.initialization_figures import initialization_rows
+from normplace.lab.studies.periln.claims.initialization import CLAIMS, loss_gap
+from normplace.lab.studies.periln.figures.initialization import initialization_rows
+from normplace.lab.studies.periln.measures import best_rate
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.runner import read_run
@@ -80,10 +81,10 @@ def test_each_variant_is_compared_at_its_best_rate():
             ("peri", "fixed"): {5e-4: 1.6, 1e-3: 1.5, 2e-3: 1.6},
         }
     )
-    assert best_rate(lines, "peri", "xavier") == 2e-3
-    assert best_rate(lines, "pre", "xavier") is None
-    assert gap(lines, ("peri", "depth"), ("peri", "xavier")) == pytest.approx(dict.fromkeys(range(3), 0.8))
-    verdicts = {claim.id: judge(claim, lines).verdict for claim in INITIALIZATION_CLAIMS}
+    assert best_rate(lines, "initialization", placement="peri", start="xavier") == 2e-3
+    assert best_rate(lines, "initialization", placement="pre", start="xavier") is None
+    assert loss_gap(("peri", "depth"), ("peri", "xavier"))(lines) == pytest.approx(dict.fromkeys(range(3), 0.8))
+    verdicts = {claim.id: judge(claim, lines).verdict for claim in CLAIMS}
     assert verdicts["initialization-peri"] == Verdict.REPRODUCED
     assert verdicts["initialization-order"] == Verdict.NOT_TESTED
 
@@ -111,5 +112,5 @@ def test_the_page_shows_the_recorded_numbers():
 
 def test_a_best_rate_at_the_edge_of_the_grid_voids_the_comparison():
     rates = {("peri", start): {1e-3: 2.0 + n, 2e-3: 2.2 + n} for n, start in enumerate(("xavier", "fixed", "depth"))}
-    verdicts = {claim.id: judge(claim, lines_of(rates)).verdict for claim in INITIALIZATION_CLAIMS}
+    verdicts = {claim.id: judge(claim, lines_of(rates)).verdict for claim in CLAIMS}
     assert verdicts["initialization-peri"] == Verdict.VOID

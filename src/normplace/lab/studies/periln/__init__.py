@@ -11,16 +11,16 @@ STUDY = Study(
     title="Norms around each sublayer keep variance and gradients even",
     paper="Kim et al., Peri-LN: Revisiting Normalization Layer in the Transformer Architecture, arXiv 2502.02732",
     summary=(
-        "Training: Transformers that differ in placement alone learn to predict bytes of Python's standard library, "
-        "which every machine has. Every placement is trained at every learning rate with every seed and then judged at "
-        "the rate that is best for it. Variance, gradients, outliers and headroom are measured before, a quarter "
-        "through and after training.\n\n"
-        "Bound: the gradient in the last matrix of one MLP sublayer beside the bound of Proposition 3.1.\n\n"
+        "Training: Transformers that differ only in norm placement are trained to predict bytes of Python's standard "
+        "library, which every machine has. Every placement is trained at every learning rate with every seed and "
+        "compared at its best learning rate. Variance, gradients, outliers and headroom are measured before training, "
+        "after a quarter of it and after all of it.\n\n"
+        "Bound: the gradient of the last matrix of one MLP sublayer, compared with the bound of Proposition 3.1.\n\n"
         "Initialization: Pre-LN and Peri-LN with 24 layers, trained from three kinds of initial weights; "
         "at full scale only.\n\n"
-        "The paper's full text was not available to us: its sizes begin at 400 million parameters and 30 billion "
-        "tokens, its learning rates and initial weights are not known to us. Sizes, rates, steps, initial weights "
-        "(Xavier's for every placement in the training part) and thresholds are ours."
+        "The paper's full text was not available to us. Its sizes start at 400 million parameters and 30 billion "
+        "tokens; its learning rates and initial weights are not known to us. Sizes, learning rates, steps, initial "
+        "weights (Xavier for every placement in the training part) and thresholds are our choices."
     ),
     reference="normplace.lab.studies.periln:STUDY",
     parts=(bound.PART, training.PART, initialization.PART),

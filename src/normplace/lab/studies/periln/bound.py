@@ -1,7 +1,7 @@
-"""The gradient of one MLP sublayer's last matrix, with and without a norm on its output (Proposition 3.1).
+"""The gradient of one MLP sublayer's last matrix, with and without an output norm (Proposition 3.1).
 
-``h = relu(N(x) W1)`` and ``a = h W2``. The sublayer adds ``a`` (pre) or ``N(a)`` (peri) to the stream, and a loss whose
-gradient in the stream has norm 1 reads it.
+``h = relu(N(x) W1)`` and ``a = h W2``. The sublayer adds ``a`` (pre) or ``N(a)`` (peri) to the stream. The loss
+gradient in the stream has norm 1.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from normplace.norms import build_norm
 
 SCALES = tuple(2.0**power for power in range(-6, 7))
 FACTOR = 4.0
-"""The proposition's."""
+"""Constant of the proposition."""
 NORMS = ("rms", "layer")
 SEEDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoundTrial:
-    """Random rows through one random sublayer, whose hidden features are scaled up and down.
+    """Random tokens through one random sublayer with scaled hidden features.
 
     Args:
         norm: ``rms`` or ``layer``.
-        seed: Of everything.
+        seed: Random seed of tokens, weights and loss gradients.
         dim: Width of the stream.
-        hidden: Width between.
-        rows: How many rows, each with a gradient of its own.
+        hidden: Hidden width.
+        rows: Number of tokens, each with a separate gradient.
         gain: The gain γ of the norms.
     """
 
@@ -46,26 +46,26 @@ class BoundTrial:
 
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
-            raise unknown("norm of the bound", self.norm, NORMS)
+            raise unknown("norm", self.norm, NORMS)
 
 
 def plan(scale: str) -> Iterator[BoundTrial]:
-    """Both norms, a few seeds; small enough for every scale."""
+    """Both norms with a few seeds, at every scale."""
     for norm in NORMS:
         for seed in range(2 if scale == "smoke" else SEEDS):
             yield BoundTrial(norm=norm, seed=seed)
 
 
 def run(trial: BoundTrial) -> Outcome:
-    """Gradients at every scale: how they follow it, and how near they come to the bound."""
+    """Measure the gradients at every scale of the hidden features, and compare them with the bound."""
     sizes: dict[str, list[float]] = {"pre": [], "peri": [], "bound": []}
     worst = 0.0
     for scale in SCALES:
         gradient = {placement: gradients(trial, scale, placement) for placement in ("pre", "peri")}
         limit = bound(trial, scale)
         worst = max(worst, float((gradient["peri"] / limit[:, None, None]).max()))
-        for placement, found in gradient.items():
-            sizes[placement].append(float(found.amax((1, 2)).mean()))
+        for placement, magnitudes in gradient.items():
+            sizes[placement].append(float(magnitudes.amax((1, 2)).mean()))
         sizes["bound"].append(float(limit.mean()))
     logs = [math.log(scale) for scale in SCALES]
     return Outcome(
@@ -78,8 +78,8 @@ def run(trial: BoundTrial) -> Outcome:
     )
 
 
-def _parts(trial: BoundTrial, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden features times ``scale``, the last matrix, and the loss's gradient in the stream, in float64."""
+def sublayer(trial: BoundTrial, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden features times ``scale``, the last matrix, and the loss gradient in the stream, in float64."""
     generator = torch.Generator().manual_seed(trial.seed)
 
     def normal(*shape: int) -> Tensor:
@@ -100,23 +100,23 @@ def _norm(trial: BoundTrial) -> torch.nn.Module:
 
 
 def gradients(trial: BoundTrial, scale: float, placement: str) -> Tensor:
-    """Magnitudes of the gradient in each element of the last matrix, for each row alone: rows × hidden × dim."""
-    hidden, last, direction = _parts(trial, scale)
-    own = last.expand(trial.rows, -1, -1).clone().requires_grad_()
-    out = torch.bmm(hidden[:, None], own)[:, 0]
+    """Magnitude of the gradient of each weight of the last matrix, per token: (rows, hidden, dim)."""
+    hidden, last, direction = sublayer(trial, scale)
+    matrices = last.expand(trial.rows, -1, -1).clone().requires_grad_()
+    out = torch.bmm(hidden[:, None], matrices)[:, 0]
     added = _norm(trial)(out) if placement == "peri" else out
-    (found,) = torch.autograd.grad((added * direction).sum(), own)
-    return found.abs()
+    (gradient,) = torch.autograd.grad((added * direction).sum(), matrices)
+    return gradient.abs()
 
 
 def bound(trial: BoundTrial, scale: float) -> Tensor:
-    """``4 γ sqrt(D) |h| / |a|`` of each row."""
-    hidden, last, _ = _parts(trial, scale)
+    """``4 γ sqrt(D) |h| / |a|`` of each token."""
+    hidden, last, _ = sublayer(trial, scale)
     return FACTOR * trial.gain * math.sqrt(trial.dim) * hidden.norm(dim=-1) / (hidden @ last).norm(dim=-1)
 
 
 def _slope(x: list[float], y: list[float]) -> float:
-    """The power of the scale with which a gradient grows, by least squares on logarithms."""
+    """Exponent of the scale in a gradient, by least squares on logarithms."""
     logs = [math.log(value) for value in y]
     middle, height = sum(x) / len(x), sum(logs) / len(logs)
     return sum((a - middle) * (b - height) for a, b in zip(x, logs, strict=True)) / sum((a - middle) ** 2 for a in x)

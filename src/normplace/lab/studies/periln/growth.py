@@ -1,4 +1,4 @@
-"""Whether a positive quantity grows along the layers as a line does or as an exponential."""
+"""Whether a positive quantity grows linearly or exponentially over the layers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Sequence
 import numpy as np
 
 FLOOR = 1e-3
-"""A relative error that is good enough: below a thousandth, one curve is no better than another."""
+"""Relative error below which fits count as equally good."""
 ROUNDS, CANDIDATES = 4, 801
 
 
 def log_ratio(above: float, below: float, base: float) -> float:
-    """The logarithm of a ratio of positive numbers; NaN where it has none."""
+    """Logarithm of a ratio of positive finite numbers; NaN for others."""
     return math.log(above / below, base) if 0 < below < math.inf and 0 < above < math.inf else math.nan
 
 
 def linear_advantage(values: Sequence[float]) -> float:
-    """Decades by which the error of the best exponential exceeds that of the best line; negative where it is smaller.
+    """log10 of the error of the best exponential over that of the best line; negative if the exponential fits better.
 
-    Both have two parameters, and both errors are root mean squares of the relative deviation (of logarithms), so that
-    neither curve is judged by its largest values alone.
+    Both have two parameters, and both errors are RMS deviations of logarithms, so that the largest values do not
+    dominate.
 
     Args:
         values: One per layer.
@@ -37,23 +37,23 @@ def linear_advantage(values: Sequence[float]) -> float:
 
 
 def exponential_error(logs: np.ndarray) -> float:
-    """The error of ``a exp(k l)``: a straight line through the logarithms."""
-    at = np.arange(len(logs))
-    slope, offset = np.polyfit(at, logs, 1)
-    return float(np.sqrt(np.mean((logs - offset - slope * at) ** 2)))
+    """Error of the best ``a exp(k l)``: a straight line through the logarithms."""
+    layers = np.arange(len(logs))
+    slope, offset = np.polyfit(layers, logs, 1)
+    return float(np.sqrt(np.mean((logs - offset - slope * layers) ** 2)))
 
 
 def linear_error(logs: np.ndarray) -> float:
-    """The error of the best line that is positive at every layer."""
-    along = np.linspace(0, 1, len(logs))
-    # Up to a factor a line is p at its first layer and 1 - p at its last; p is searched on ever finer grids.
+    """Error of the best line that is positive at every layer."""
+    position = np.linspace(0, 1, len(logs))
+    # Up to a factor, a line is p at the first layer and 1 - p at the last; p is searched on ever finer grids.
     low, high, best = 0.0, 1.0, math.inf
     for _ in range(ROUNDS):
         first = np.linspace(low, high, CANDIDATES)[1:-1, None]
-        left = logs - np.log(first + (1 - 2 * first) * along)
-        errors = left.std(axis=1)
-        found = int(np.argmin(errors))
-        best = min(best, float(errors[found]))
+        residuals = logs - np.log(first + (1 - 2 * first) * position)
+        errors = residuals.std(axis=1)
+        index = int(np.argmin(errors))
+        best = min(best, float(errors[index]))
         step = (high - low) / (CANDIDATES - 1)
-        low, high = max(0.0, float(first[found, 0]) - step), min(1.0, float(first[found, 0]) + step)
+        low, high = max(0.0, float(first[index, 0]) - step), min(1.0, float(first[index, 0]) + step)
     return best

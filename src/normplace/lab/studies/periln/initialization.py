@@ -1,8 +1,8 @@
-"""Deep Transformers that differ in placement, initial weights and learning rate: does the initialization decide?
+"""Deep Transformers that differ in placement, initial weights and learning rate.
 
-A norm directly behind a matrix makes the network invariant to the scale of that matrix, so the size of an update
-relative to the matrix, not the learning rate alone, sets how fast it turns. Adam changes every weight by about the
-learning rate, whatever its size: the smaller the initial matrix, the larger its effective learning rate.
+A norm directly after a matrix makes the network invariant to the scale of that matrix, so the size of an update
+relative to the matrix determines how fast its direction changes. Adam changes every weight by about the learning rate,
+whatever its size: the smaller the initial matrix, the larger its effective learning rate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHAPE = {"dim": 512, "depth": 24, "heads": 8, "context": 1024, "batch_size": 16,
 
 @dataclass(frozen=True, kw_only=True)
 class InitializationTrial(TrainingTrial):
-    """One Transformer as ``normplace train`` builds it, trained from one kind of initial weights.
+    """One Transformer as ``normplace train`` builds it, with one kind of initial weights.
 
     Args:
         start: ``depth``, ``fixed`` or ``xavier``; see :class:`normplace.models.transformer.init.WeightInit`.
@@ -47,7 +47,7 @@ class InitializationTrial(TrainingTrial):
 
 
 def plan(scale: str) -> Iterator[InitializationTrial]:
-    """A few small trials at ``smoke``; the grid at ``full``, seed by seed; none at ``laptop``."""
+    """Two small trials at ``smoke``, the grid at ``full``, none at ``laptop``."""
     if scale == "smoke":
         small = {"dim": 16, "depth": 2, "heads": 2, "context": 8, "batch_size": 2, "steps": 8, "exam": 8, "probe": 2}
         for placement in PLACEMENTS:
@@ -63,8 +63,8 @@ def plan(scale: str) -> Iterator[InitializationTrial]:
 def _rates(placement: str, start: str, seed: int) -> tuple[float, ...]:
     """The learning rates of a variant.
 
-    The grid was changed once, after the first seed: extended downwards where the lowest rate was the best, and without
-    the rates far above the best, apart from the highest, for the other seeds.
+    The grid was changed once, after the first seed: lower rates were added if the lowest was the best, and the other
+    seeds leave out rates far above the best, except for the highest.
     """
     lower = LOWER_RATES.get((placement, start), ())
     if seed == 0:
@@ -79,7 +79,7 @@ def _trial(placement: str, start: str, rate: float, seed: int, **shape: Any) -> 
 
 
 def config_of(trial: InitializationTrial) -> TransformerConfig:
-    """The trial's network, with the defaults of ``normplace train`` apart from the initial weights."""
+    """The trial's network: the defaults of ``normplace train``, except for the initial weights."""
     return TransformerConfig(
         BYTES,
         trial.dim,
@@ -92,7 +92,7 @@ def config_of(trial: InitializationTrial) -> TransformerConfig:
 
 
 def run(trial: InitializationTrial) -> Outcome:
-    """Train as in the training part, and also measure the size of the last matrix of each branch."""
+    """Train as in the training part, and measure the size of the last matrix of each branch."""
     model = build(config_of(trial), trial)
     before = branch_output_rms(model)
     outcome = train_and_measure(trial, model)
@@ -109,7 +109,7 @@ def run(trial: InitializationTrial) -> Outcome:
 
 
 def branch_output_rms(model: Transformer) -> float:
-    """Root mean square of a weight in the last matrices of all branches, averaged geometrically over branches."""
+    """RMS of the weights in the last matrix of each branch, geometric mean over branches."""
     last = ("attention.branch.output.weight", "mlp.branch.down.weight")
     matrices = [matrix.detach() for name, matrix in model.named_parameters() if name.endswith(last)]
     return math.exp(fmean(math.log(float(matrix.float().square().mean().sqrt())) for matrix in matrices))

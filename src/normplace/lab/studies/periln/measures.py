@@ -1,130 +1,99 @@
-"""What claims and figures read from the lines: every placement at its own best learning rate."""
+"""Measures at the best learning rate of a variant, and of its sensitivity to the learning rate.
+
+A variant is a set of configuration fields, such as size and placement. Its best learning rate has the lowest mean loss
+over seeds on one half of the validation text; scores are measured on the other half.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from statistics import fmean, median
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 
-from normplace.lab.studies.periln import growth
 from normplace.lab.studies.periln.training import UNIFORM
-from normplace.lab.trials.claims import Values, by_seed, pick
+from normplace.lab.trials.per_seed import Measure, PerSeed, Records, config_values, measure, pick
 from normplace.lab.trials.results import TrialRecord
 
 
-def rates(lines: Sequence[TrialRecord], size: str) -> list[float]:
-    """The learning rates tried at a size, in order."""
-    return sorted({line.config["learning_rate"] for line in pick(lines, "training", size=size)})
-
-
-def at_rate(lines: Sequence[TrialRecord], size: str, placement: str, rate: float | None) -> list[TrialRecord]:
-    """The trials of one placement at one rate, one for each seed."""
-    return pick(lines, "training", size=size, placement=placement, learning_rate=rate)
-
-
-def cost(line: TrialRecord, name: str = "bits_per_byte") -> float:
-    """Bits per byte of a trial; those of a blind guess where they are worse or not finite."""
-    value = line.metrics.get(name)
+def loss(record: TrialRecord, name: str = "bits_per_byte") -> float:
+    """Bits per byte of a trial, at most those of a uniform guess, which also replace a number that is not finite."""
+    value = record.metrics.get(name)
     return UNIFORM if value is None or not math.isfinite(value) else min(value, UNIFORM)
 
 
-def best_rate(lines: Sequence[TrialRecord], size: str, placement: str) -> float | None:
-    """The rate with the lowest mean over seeds on the choosing half; None without lines."""
-    means = {}
-    for rate in rates(lines, size):
-        if found := at_rate(lines, size, placement, rate):
-            means[rate] = fmean(cost(line, "choosing_bits") for line in found)
+def best_rate(records: Records, part: str, **variant: object) -> float | None:
+    """The best learning rate of a variant; None without records."""
+    means = {
+        rate: fmean(loss(record, "choosing_bits") for record in pick(records, part, learning_rate=rate, **variant))
+        for rate in config_values(records, part, "learning_rate", **variant)
+    }
     return min(means, key=lambda rate: means[rate], default=None)
 
 
-def interior(lines: Sequence[TrialRecord], size: str, placements: Sequence[str]) -> Values:
-    """By seed, 1 if the best rate of every one of the placements has tried rates on both sides of it, else 0."""
-    tried = rates(lines, size)
-    chosen = [best_rate(lines, size, placement) for placement in placements]
-    seeds = {line.seed for placement in placements for line in best_lines(lines, size, placement)}
-    if not tried or None in chosen:
-        return {}
-    return dict.fromkeys(seeds, float(all(rate not in (tried[0], tried[-1]) for rate in chosen)))
+def best_records(records: Records, part: str, **variant: object) -> list[TrialRecord]:
+    """The records of a variant at its best learning rate."""
+    return pick(records, part, learning_rate=best_rate(records, part, **variant), **variant)
 
 
-def some_interior(lines: Sequence[TrialRecord], size: str, placements: Sequence[str]) -> Values:
-    """By seed, 1 if the best rate of at least one of the placements has tried rates on both sides of it, else 0."""
-    each = [interior(lines, size, (placement,)) for placement in placements]
-    return {seed: max(values.get(seed, 0.0) for values in each) for seed in set().union(*each)}
+@measure
+def at_best_rate(records: Records, part: str, name: str, **variant: object) -> PerSeed:
+    """A metric of a variant at its best learning rate."""
+    return PerSeed.of(best_records(records, part, **variant), name)
 
 
-def tokens(lines: Sequence[TrialRecord], size: str) -> Values:
-    """Bytes that a trial reads in training, by seed."""
-    found = pick(lines, "training", size=size)
-    return {line.seed: line.config["steps"] * line.config["batch_size"] * line.config["context"] for line in found}
+@measure
+def at_highest_rate(records: Records, part: str, name: str, *, size: str, placement: str) -> PerSeed:
+    """A metric at the highest learning rate that any placement of a size was trained with."""
+    highest = max(config_values(records, part, "learning_rate", size=size), default=None)
+    return PerSeed.of(pick(records, part, size=size, placement=placement, learning_rate=highest), name)
 
 
-def equal_rate_ratio(lines: Sequence[TrialRecord], size: str, name: str, ours: str, theirs: str, base: float) -> Values:
-    """The logarithm of the ratio of a metric of two placements, both at the highest rate tried, by seed."""
-    highest = max(rates(lines, size), default=None)
-    one, other = (by_seed(at_rate(lines, size, placement, highest), name) for placement in (ours, theirs))
-    return {seed: growth.log_ratio(one[seed], other[seed], base) for seed in one if seed in other}
+@measure
+def interior(records: Records, part: str, **variant: object) -> PerSeed:
+    """1 if lower and higher learning rates than the best one were tried, else 0."""
+    rates = config_values(records, part, "learning_rate", **variant)
+    best = best_rate(records, part, **variant)
+    return PerSeed.of(best_records(records, part, **variant), lambda record: float(best not in (rates[0], rates[-1])))
 
 
-def best_lines(lines: Sequence[TrialRecord], size: str, placement: str) -> list[TrialRecord]:
-    """The trials of one placement at its own best rate."""
-    return at_rate(lines, size, placement, best_rate(lines, size, placement))
+def every(measures: Iterable[Measure]) -> Measure:
+    """1 for a seed if all measures are 1, else 0; no values if a measure has none."""
+    first, *rest = measures
+    return first.map(lambda *values: min(values), *rest)
 
 
-def best(lines: Sequence[TrialRecord], size: str, placement: str, name: str) -> Values:
-    """A metric at the placement's own best rate, by seed."""
-    return by_seed(best_lines(lines, size, placement), name)
+@measure
+def some(records: Records, measures: Iterable[Measure]) -> PerSeed:
+    """1 for a seed if at least one measure is 1, else 0; measures without values are left out."""
+    return PerSeed.over((values for measure in measures if (values := measure(records))), max)
 
 
-def less(lines: Sequence[TrialRecord], size: str, name: str, ours: str, theirs: str) -> Values:
-    """A metric of one placement less that of another, each at its own best rate, by seed."""
-    one, other = (best(lines, size, placement, name) for placement in (ours, theirs))
-    return {seed: one[seed] - other[seed] for seed in one if seed in other}
+@measure
+def rate_sensitivity(records: Records, part: str, **variant: object) -> PerSeed:
+    """Mean loss over the learning rates tried minus the lowest loss."""
+    rates = config_values(records, part, "learning_rate", **variant)
+    losses = (PerSeed.of(pick(records, part, learning_rate=rate, **variant), loss) for rate in rates)
+    return PerSeed.over(losses, lambda values: fmean(values) - min(values))
 
 
-def log_ratio(lines: Sequence[TrialRecord], size: str, name: str, ours: str, theirs: str, base: float) -> Values:
-    """The logarithm of the ratio of a metric of two placements, each at its own best rate, by seed."""
-    one, other = (best(lines, size, placement, name) for placement in (ours, theirs))
-    return {seed: growth.log_ratio(one[seed], other[seed], base) for seed in one if seed in other}
+@measure
+def distance_from_median(records: Records, part: str, name: str, **variant: object) -> PerSeed:
+    """Distance of a seed's metric from the median over seeds, at the best learning rate."""
+    values = at_best_rate(part, name, **variant)(records)
+    return abs(values - values.median())
 
 
-def magnitude(lines: Sequence[TrialRecord], size: str, placement: str, name: str) -> Values:
-    """The magnitude of a metric at the placement's own best rate, by seed."""
-    return {seed: abs(value) for seed, value in best(lines, size, placement, name).items()}
+@measure
+def best_rates_differ(records: Records, part: str, variants: Sequence[dict[str, object]]) -> PerSeed:
+    """1 for a seed in which variants have different best learning rates, else 0."""
+    rates = (_best_rates(pick(records, part, **variant)) for variant in variants)
+    return PerSeed.over((values for values in rates if values), lambda values: float(len(set(values)) > 1))
 
 
-def sensitivity(lines: Sequence[TrialRecord], size: str, placement: str) -> Values:
-    """By how many bits per byte the rates that were tried miss the best of them on average, by seed."""
-    by_rate = [at_rate(lines, size, placement, rate) for rate in rates(lines, size)]
-    costs = [{line.seed: cost(line) for line in found} for found in by_rate if found]
-    seeds = set.intersection(*map(set, costs)) if costs else set()
-    return {seed: fmean(each[seed] for each in costs) - min(each[seed] for each in costs) for seed in seeds}
-
-
-def sensitivity_less(lines: Sequence[TrialRecord], size: str, ours: str, theirs: str) -> Values:
-    """The sensitivity to the rate of one placement less that of another, by seed."""
-    one, other = (sensitivity(lines, size, placement) for placement in (ours, theirs))
-    return {seed: one[seed] - other[seed] for seed in one if seed in other}
-
-
-def spread_beyond_twice(lines: Sequence[TrialRecord], size: str, wide: str, narrow: str) -> Values:
-    """How far a seed's bits per byte are from their median, less twice the same of another placement, by seed."""
-    away = []
-    for placement in (wide, narrow):
-        values = best(lines, size, placement, "bits_per_byte")
-        middle = median(values.values()) if values else math.nan
-        away.append({seed: abs(value - middle) for seed, value in values.items()})
-    return {seed: away[0][seed] - 2 * away[1][seed] for seed in away[0] if seed in away[1]}
-
-
-def rates_differ(lines: Sequence[TrialRecord], size: str, placements: Sequence[str]) -> Values:
-    """By seed, 1 if different rates are best for the placements, else 0."""
-    chosen: dict[int, set[float]] = {}
-    for placement in placements:
-        by_seeds: dict[int, list[TrialRecord]] = {}
-        for line in pick(lines, "training", size=size, placement=placement):
-            by_seeds.setdefault(line.seed, []).append(line)
-        for seed, found in by_seeds.items():
-            lowest = min(found, key=lambda line: cost(line, "choosing_bits"))
-            chosen.setdefault(seed, set()).add(lowest.config["learning_rate"])
-    return {seed: float(len(found) > 1) for seed, found in chosen.items()}
+def _best_rates(records: Records) -> PerSeed:
+    """The best learning rate of each seed."""
+    by_seed: dict[int, list[TrialRecord]] = {}
+    for record in records:
+        by_seed.setdefault(record.seed, []).append(record)
+    best = {seed: min(own, key=lambda record: loss(record, "choosing_bits")) for seed, own in by_seed.items()}
+    return PerSeed({seed: record.config["learning_rate"] for seed, record in best.items()})

@@ -1,4 +1,4 @@
-"""Transformers that differ in placement and learning rate alone, on bytes, with their signals along the way."""
+"""Transformers on bytes that differ only in placement and learning rate, with signals during training."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from normplace.placement import Placement
 
 BYTES = 256
 UNIFORM = 8.0
-"""Bits per byte of a guess that knows nothing."""
+"""Bits per byte of a uniform guess."""
 NAMED = ("post", "pre", "peri", "output")
 OTHERS = ("deepnorm", "mix", "lns", "hybrid")
 MORE = ("sub", "keel", "normformer", "layerscale")
 MOMENTS = {"start": 0.0, "quarter": 0.25, "end": 1.0}
-LOOKS = 8
-"""How often training is looked at; a quarter of it is one of the looks."""
-RISEN = 1.0
-"""Bits per byte by which a loss above its lowest counts as diverged."""
-NEAR = 0.05
-"""Bits per byte by which a network must beat the frequencies of bytes, or it is stuck at them."""
+EVALUATIONS = 8
+"""Evaluations during training; one of them is after a quarter."""
+DIVERGED_RISE = 1.0
+"""Bits per byte above its lowest value from which a loss counts as diverged."""
+STUCK_MARGIN = 0.05
+"""Bits per byte by which a network must beat the byte frequencies; otherwise it counts as stuck."""
 
 RATES = (3e-3, 1.5e-2, 7.5e-2)
 SIZES: dict[str, dict[str, Any]] = {
@@ -47,7 +47,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "400M": {"dim": 1536, "depth": 14, "heads": 12},
 }
 SEEDS = 5
-"""Of every size but 400M: the paper's smallest has one, for the table and no claim."""
+"""Seeds of every size except 400M, which has one seed and no claim."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,27 +55,27 @@ class TrainingTrial:
     """One Transformer.
 
     Args:
-        size: What the plan calls its shape.
-        placement: Where its norms stand, by name.
-        learning_rate: AdamW's at its highest; it falls to a tenth along a cosine.
-        seed: Of the initial weights and the windows.
-        text: What :func:`load_text` reads.
+        size: Name of the size.
+        placement: Name of the placement.
+        learning_rate: AdamW's peak learning rate; a cosine schedule decays it to a tenth.
+        seed: Random seed of the initial weights and the batches.
+        text: Name of the text that :func:`load_text` reads.
         dim: Width of the stream.
-        depth: Layers.
-        heads: Of attention.
-        context: Positions of a row.
-        batch_size: Rows in a step.
-        steps: Of training; a multiple of 8, the number of looks at it.
-        warm_up: Steps in which the rate rises.
-        weight_decay: AdamW's.
-        exam: Rows of the validation part; the first half chooses rates, the second judges.
-        probe: Rows of it that signals are measured on.
+        depth: Number of layers.
+        heads: Number of attention heads.
+        context: Context length in tokens.
+        batch_size: Sequences per step.
+        steps: Number of training steps, a multiple of 8, the number of evaluations.
+        warm_up: Number of warm-up steps.
+        weight_decay: AdamW's weight decay.
+        exam: Validation sequences; the first half selects learning rates, the second half gives the score.
+        probe: Validation sequences that signals are measured on.
         norm: ``rms`` or ``layer``.
         precision: ``float32`` or ``bfloat16``, of matrix products.
-        device: Where it trains: ``auto``, ``cpu`` or ``cuda``.
+        device: Device to train on: ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
-        UsageError: If the placement is unknown, or the steps cannot be looked at evenly.
+        UsageError: If the placement is unknown, or the steps are not a multiple of the evaluations.
     """
 
     size: str
@@ -99,12 +99,12 @@ class TrainingTrial:
 
     def __post_init__(self) -> None:
         Placement.named(self.placement)
-        if self.steps < LOOKS or self.steps % LOOKS:
-            raise UsageError(f"training is looked at {LOOKS} times, so steps must be a multiple of that: {self.steps}.")
+        if self.steps < EVALUATIONS or self.steps % EVALUATIONS:
+            raise UsageError(f"steps must be a multiple of the {EVALUATIONS} evaluations, got {self.steps}.")
 
 
 def plan(scale: str) -> Iterator[TrainingTrial]:
-    """At ``laptop`` the tiny size; at ``full`` the ladder, whose larger sizes try fewer placements and rates."""
+    """The tiny size at ``laptop``; the ladder at ``full``, with fewer placements and learning rates at larger sizes."""
     if scale == "smoke":
         small = {"dim": 16, "depth": 2, "heads": 2, "context": 8, "batch_size": 2, "steps": 8, "exam": 8, "probe": 2}
         yield from _trials("tiny", NAMED, RATES[:2], 2, warm_up=2, **small)
@@ -129,7 +129,7 @@ def _trials(
 
 
 def config_of(trial: TrainingTrial) -> TransformerConfig:
-    """The trial's network; every placement starts from the same kind of weights, and embeddings from unit variance."""
+    """The trial's network; every placement has Xavier weights and embeddings of unit variance."""
     return TransformerConfig(
         BYTES,
         trial.dim,
@@ -144,21 +144,21 @@ def config_of(trial: TrainingTrial) -> TransformerConfig:
 
 
 def run(trial: TrainingTrial) -> Outcome:
-    """Train, look at the signals at the start, a quarter of the way and the end, and judge by the validation part."""
+    """Train and measure the signals before training, after a quarter of it and after it, and the validation loss."""
     return train_and_measure(trial, build(config_of(trial), trial))
 
 
 def build(config: TransformerConfig, trial: TrainingTrial) -> Transformer:
-    """The network of a trial with the initial weights of its seed, on the trial's device."""
+    """Build a network with the initial weights of the trial's seed, on its device."""
     return Transformer(config, generator=torch.Generator().manual_seed(trial.seed)).to(pick_device(trial.device))
 
 
 def train_and_measure(trial: TrainingTrial, model: Transformer) -> Outcome:
-    """Train a network as its trial asks, and measure its signals at three moments and its held-out loss.
+    """Train a network, and measure its signals at three moments and its validation loss.
 
     Args:
-        trial: How to train.
-        model: The network; changed in place.
+        trial: The training configuration.
+        model: The network; trained in place.
     """
     device = pick_device(trial.device)
     text = load_text(trial.text, trial.context).to(device)
@@ -168,12 +168,12 @@ def train_and_measure(trial: TrainingTrial, model: Transformer) -> Outcome:
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
     probe = Probe()
-    seen: dict[str, Signals] = {"start": probe.measure(model, inputs, loss)}
+    signals: dict[str, Signals] = {"start": probe.measure(model, inputs, loss)}
 
     def watch(step: int) -> None:
         for moment, share in MOMENTS.items():
             if step == round(share * trial.steps):
-                seen[moment] = probe.measure(model, inputs, loss)
+                signals[moment] = probe.measure(model, inputs, loss)
 
     training = SequenceTraining(
         trial.steps,
@@ -183,58 +183,58 @@ def train_and_measure(trial: TrainingTrial, model: Transformer) -> Outcome:
         schedule="cosine",
         weight_decay=trial.weight_decay,
         precision=trial.precision,
-        every=trial.steps // LOOKS,
+        every=trial.steps // EVALUATIONS,
     )
-    course = fit_sequence(model, text, training, torch.Generator(device).manual_seed(trial.seed), watch)
-    bits = [value / math.log(2) for value in course.loss]
+    history = fit_sequence(model, text, training, torch.Generator(device).manual_seed(trial.seed), watch)
+    bits = [value / math.log(2) for value in history.loss]
     exam = text.evaluation_batch(trial.exam)
     halves = (part.tensor_split(2) for part in exam)
-    chosen, judged = (bits_per_token(model, *half, precision=trial.precision) for half in zip(*halves, strict=True))
+    choosing, test = (bits_per_token(model, *half, precision=trial.precision) for half in zip(*halves, strict=True))
     metrics = {
-        "bits_per_byte": judged,
-        "choosing_bits": chosen,
-        "diverged": float(diverged(bits, judged)),
-        "stuck": float(judged > frequency_bits(text.train, exam.targets.tensor_split(2)[1]) - NEAR),
+        "bits_per_byte": test,
+        "choosing_bits": choosing,
+        "diverged": float(diverged(bits, test)),
+        "stuck": float(test > frequency_bits(text.train, exam.targets.tensor_split(2)[1]) - STUCK_MARGIN),
         "parameters": float(sum(parameter.numel() for parameter in model.parameters())),
         "digest": float(int(text.digest[:12], 16)),
     }
     series: dict[str, Sequence[float]] = {
-        "step": course.steps,
+        "step": history.steps,
         "loss": bits,
         "depth": list(range(2 * trial.depth + 1)),
         "layer": list(range(1, trial.depth + 1)),
     }
-    for moment, found in seen.items():
-        numbers, lists = summary(found.depths)
+    for moment, measured in signals.items():
+        numbers, lists = summary(measured.depths)
         metrics |= {f"{name}_{moment}": value for name, value in numbers.items()}
-        metrics[f"gradient_{moment}"] = math.nan if found.gradient is None else found.gradient
+        metrics[f"gradient_{moment}"] = math.nan if measured.gradient is None else measured.gradient
         series |= {f"{name}_{moment}": values for name, values in lists.items()}
     return Outcome(metrics, series)
 
 
-def diverged(course: Sequence[float], judged: float) -> bool:
-    """Whether training came to nothing: no finite loss, none below a blind guess, or one that rose again.
+def diverged(losses: Sequence[float], test: float) -> bool:
+    """Whether training diverged: a loss is not finite, the final one is no better than a uniform guess, or it rose.
 
     Args:
-        course: Bits per byte in training, at every look.
-        judged: The same of the validation part at the end.
+        losses: Bits per byte in training, at every evaluation.
+        test: Bits per byte on the validation text after training.
     """
-    if not all(map(math.isfinite, (*course, judged))) or judged >= UNIFORM:
+    if not all(map(math.isfinite, (*losses, test))) or test >= UNIFORM:
         return True
-    return course[-1] > min(course) + RISEN
+    return losses[-1] > min(losses) + DIVERGED_RISE
 
 
 def frequency_bits(train: Tensor, targets: Tensor) -> float:
-    """Bits per byte of a guess that knows how often each byte is, and nothing else."""
+    """Bits per byte of a guess by byte frequencies."""
     counts = torch.bincount(train, minlength=BYTES) + 1
     return -float((counts / counts.sum()).log2()[targets].mean())
 
 
 def summary(depths: Sequence[Depth]) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """What claims and figures need of one stream's depths: numbers, and lists over depths or layers.
+    """Numbers for claims, and lists over depths or layers for figures.
 
-    A layer is two depths. Growth is read behind whole layers, from the first to the last, so that neither the size of
-    the embedding nor the difference between attention and MLP counts as growth.
+    A layer is two depths. Growth is measured after whole layers, from the first to the last, so that neither the size
+    of the embedding nor the difference between attention and MLP counts as growth.
     """
     layers = depths[2::2]
     variance = [depth.variance for depth in layers]

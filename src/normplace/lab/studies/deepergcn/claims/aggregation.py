@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from normplace.lab.studies.deepergcn.claims.graphs import GraphSet, learned
+from normplace.lab.studies.cases import Cases
+from normplace.lab.studies.deepergcn.claims.graphs import learned
 from normplace.lab.studies.deepergcn.measures import best_fixed
 from normplace.lab.studies.deepergcn.networks import LEARNED
 from normplace.lab.studies.deepergcn.published import LEARNED_RANGE, PAPER
@@ -45,7 +46,7 @@ def _differ(label: str, aggregation: str, scalar: str) -> Callable[[str], Check]
     )
 
 
-def claims(graphs: GraphSet) -> tuple[Claim, ...]:
+def claims(graphs: Cases) -> tuple[Claim, ...]:
     """The claims on a set of graphs."""
     return (
         Claim(
@@ -58,7 +59,7 @@ def claims(graphs: GraphSet) -> tuple[Claim, ...]:
                 for check in graphs.checks(
                     f"ROC-AUC, {aggregation} minus the best fixed",
                     partial(_lead_over_fixed, aggregation=aggregation),
-                    gate=learned("the best fixed aggregation", best_fixed),
+                    gates=(learned("the best fixed aggregation", best_fixed),),
                     at_least=-0.01,
                 )
             ),
@@ -76,7 +77,7 @@ def claims(graphs: GraphSet) -> tuple[Claim, ...]:
                 for check in graphs.checks(
                     f"ROC-AUC of {aggregation}, with minus without MsgNorm",
                     partial(_msg_norm_gain, aggregation=aggregation),
-                    gate=learned(f"{aggregation} without MsgNorm", partial(_metric, aggregation=aggregation)),
+                    gates=(learned(f"{aggregation} without MsgNorm", partial(_metric, aggregation=aggregation)),),
                     signed=True,
                     at_least=0.005,
                 )
@@ -95,7 +96,7 @@ def claims(graphs: GraphSet) -> tuple[Claim, ...]:
                 for check in graphs.checks(
                     f"distance of the layers' {label} from the published range",
                     partial(_distance_from_published, aggregation=aggregation, scalar=scalar),
-                    gate=_differ(label, aggregation, scalar),
+                    gates=(_differ(label, aggregation, scalar),),
                     at_most=0.05,
                 )
             ),
@@ -103,6 +104,7 @@ def claims(graphs: GraphSet) -> tuple[Claim, ...]:
             note="All start at 1. Read off the repository's figures to about 0.05, temperatures end between -0.12 and "
             "0.93 and powers between 0.92 and 1.92, after 1000 epochs with MsgNorm; here training is shorter and "
             "without MsgNorm. Void if the layers' values do not differ. When the results were computed, the ranges "
-            "were -0.5 to 2.5 and 0.5 to 2.5. Values that never change pass these; the checks held and were replaced.",
+            "were -0.5 to 2.5 and 0.5 to 2.5. Values that never change pass these; the checks passed and were "
+            "replaced.",
         ),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from normplace.lab.studies.deepergcn.claims.graphs import PILOTS, GraphSet, learned
+from normplace.lab.studies.cases import Cases
+from normplace.lab.studies.deepergcn.claims.graphs import PILOTS, learned
 from normplace.lab.studies.deepergcn.depth import USUAL
 from normplace.lab.studies.deepergcn.measures import at_deepest, energy_decades, shallowest_plain, stack_score
 from normplace.lab.studies.deepergcn.published import PAPER
@@ -20,7 +21,7 @@ def _lead(data: str, other: str) -> Measure:
     return at_deepest(data, lambda depth: stack_score("res+", data)(depth) - stack_score(other, data)(depth))
 
 
-def claims(graphs: GraphSet) -> tuple[Claim, ...]:
+def claims(graphs: Cases) -> tuple[Claim, ...]:
     """The claims on a set of graphs."""
     return (
         Claim(
@@ -31,13 +32,13 @@ def claims(graphs: GraphSet) -> tuple[Claim, ...]:
                 *graphs.checks(
                     f"ROC-AUC, deepest res+ minus res+ of {USUAL} layers",
                     lambda data: at_deepest(data, stack_score("res+", data)) - _usual(data),
-                    gate=learned(f"res+ of {USUAL} layers", _usual),
+                    gates=(learned(f"res+ of {USUAL} layers", _usual),),
                     at_least=-0.03,
                 ),
                 *graphs.checks(
                     "ROC-AUC, deepest res+ minus deepest plain",
                     lambda data: _lead(data, "plain"),
-                    gate=learned("shallowest plain", shallowest_plain),
+                    gates=(learned("shallowest plain", shallowest_plain),),
                     signed=True,
                     at_least=0.05,
                 ),
@@ -52,7 +53,7 @@ def claims(graphs: GraphSet) -> tuple[Claim, ...]:
             checks=graphs.checks(
                 "ROC-AUC, deepest res+ minus deepest res",
                 lambda data: _lead(data, "res"),
-                gate=learned("deepest res", lambda data: at_deepest(data, stack_score("res", data))),
+                gates=(learned("deepest res", lambda data: at_deepest(data, stack_score("res", data))),),
                 at_least=-0.01,
             ),
             seeds=graphs.seeds,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from normplace.lab.studies.deepergcn.claims.graphs import GraphSet, learned
+from normplace.lab.studies.cases import Cases
+from normplace.lab.studies.deepergcn.claims.graphs import learned
 from normplace.lab.studies.deepergcn.depth import USUAL
 from normplace.lab.studies.notes import GATE, OURS
 from normplace.lab.trials.claims import Claim
@@ -13,7 +14,7 @@ def _score(part: str, data: str) -> Measure:
     return metric(part, "test", data=data, order="res", depth=USUAL)
 
 
-def claims(graphs: GraphSet) -> tuple[Claim, ...]:
+def claims(graphs: Cases) -> tuple[Claim, ...]:
     """The claim on a set of graphs."""
     return (
         Claim(
@@ -24,7 +25,7 @@ def claims(graphs: GraphSet) -> tuple[Claim, ...]:
             checks=graphs.checks(
                 f"ROC-AUC of res of {USUAL} layers, branch minus stream dropout",
                 lambda data: _score("depth", data) - _score("dropout", data),
-                gate=learned(f"res of {USUAL} layers", lambda data: _score("depth", data)),
+                gates=(learned(f"res of {USUAL} layers", lambda data: _score("depth", data)),),
                 at_least=0.01,
             ),
             seeds=graphs.seeds,

@@ -95,7 +95,7 @@ CLAIMS = (
         ),
         seeds=5,
         note="Paired by seed, at ten times the edge of the data. The threshold of a tenth is our choice. A first run "
-        "measured at 1000 times the edge, where the network without a norm is so large that the claim held easily; ten "
-        f"times is the harder test. Void if the prediction does not grow without a norm. {GATE}",
+        "measured at 1000 times the edge, where the network without a norm is so large that the check passed "
+        f"easily; ten times is the harder test. Void if the prediction does not grow without a norm. {GATE}",
     ),
 )

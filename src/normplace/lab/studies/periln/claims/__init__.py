@@ -1,0 +1,6 @@
+"""The study's claims, part by part."""
+
+from normplace.lab.studies.periln.claims import bound, initialization, training
+
+PARTS = (bound, training, initialization)
+CLAIMS = tuple(claim for part in PARTS for claim in part.CLAIMS)
