@@ -175,8 +175,7 @@ def audits() -> Entries:
 
 def moves() -> Entries:
     """Outputs and gradients of moved models, and what signals and survival measure on them."""
-    from tests.edit.families import FAMILIES, build
-    from tests.edit.test_move import PLACEMENTS
+    from tests.edit.families import FAMILIES, PLACEMENTS, build
 
     for name in FAMILIES:
         for to in PLACEMENTS:

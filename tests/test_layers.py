@@ -21,6 +21,7 @@ LAYERS = [
     {"ntk"},
     {"analysis"},
     {"edit"},
+    {"convert"},
     {"lab.tasks"},
     {"lab.train"},
     {"lab.trials"},

@@ -1,7 +1,7 @@
-"""Tiny models of every family that ``move`` is for, each with its arithmetic taken apart.
+"""Small models of every family that ``move`` supports, each with its arithmetic as separate functions.
 
-A family says what the stream starts with, what each block's branch computes, and what is made of the stream at the end;
-the test writes the placement around that by hand.
+A family defines the initial stream, the branch of each block, and the head. Tests write the placement around them by
+hand.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 Branch = Callable[[Tensor], Tensor]
 WIDTH, LAYERS = 16, 2
+PLACEMENTS = ("none", "pre", "post", "peri", "output", "pre-post", "lns", "layerscale")
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm, one add in place and one not."""
+    """Pre-norm; the second add is in place."""
 
     def __init__(self, dim: int = WIDTH) -> None:
         super().__init__()
@@ -70,7 +71,7 @@ class Written(nn.Module):
 
 
 class Graph(nn.Module):
-    """A graph network in one loop, as tutorials write them, without a final norm."""
+    """A graph network written as one loop, without a final norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -255,7 +256,7 @@ FAMILIES: dict[str, Callable[[], Family]] = {
 
 
 def build(name: str, seed: int = 0) -> Family:
-    """A family's model in evaluation mode, its norms with gains and shifts of their own."""
+    """Build a family with its model in evaluation mode and random gains and shifts."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         family = FAMILIES[name]()

@@ -1,7 +1,7 @@
-"""Random networks of known placement, and what each computes in any other placement, written out by hand.
+"""Random networks of known placement, and their output in any other placement, written by hand.
 
-The arithmetic here is independent of the code under test: the norms are formulas, the rules of what becomes of a norm
-are those of the documentation, and the branches are the modules of the original model, which a move leaves alone.
+The arithmetic here is independent of the code under test: norms are formulas, norms are kept, moved, removed and added
+by the rules of the documentation, and the branches are modules of the original model, which a move does not change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import normplace as npl
 
-EPS = 1e-12  # so small that the gain of a new norm is the measured size to the last digits
+EPS = 1e-12  # so small that it does not show in the gain of a new norm
 SOURCES = {
     "pre": ("input",),
     "post": ("stream",),
@@ -25,11 +25,11 @@ SOURCES = {
     "none": (),
 }
 TARGETS = ("none", "pre", "post", "peri", "output", "pre-post", "mix", "lns", "layerscale", "rezero")
-SUCCESSOR = {"input": "stream", "stream": "input"}
+OTHER_STREAM_SLOT = {"input": "stream", "stream": "input"}
 
 
 class HandNorm(nn.Module):
-    """RMSNorm written out."""
+    """RMSNorm from elementary operations."""
 
     def __init__(self, dim: int, eps: float = EPS) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "hand": HandNorm}
 
 
 def by_formula(kind: str, x: Tensor, gain: Tensor | float, shift: Tensor | float = 0.0) -> Tensor:
-    """A norm with this gain and shift."""
+    """Normalize with a given gain and shift."""
     centred = x - x.mean(-1, keepdim=True) if kind == "layer" else x
     return gain * centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt() + shift
 
@@ -88,7 +88,7 @@ class Mixture(nn.Module):
 
 
 class Layer(nn.Module):
-    """Branches one after the other, or side by side."""
+    """Branches in sequence, or in parallel."""
 
     def __init__(
         self, draw: random.Random, dim: int, norm: str, slots: tuple[str, ...], parallel: bool, way: str
@@ -141,7 +141,7 @@ class Network(nn.Module):
         self.entry = NORMS[self.norm_kind](self.dim, eps=EPS) if draw.random() < 0.3 else None
         parallel = draw.random() < 0.25
         way = draw.choice(["plain", "reversed", "function", "in place"])
-        shape = draw.randint(0, 10**6)  # all layers have the same branches, so that what a layer is is beyond doubt
+        shape = draw.randint(0, 10**6)  # all layers have the same branches, so that the layers are unambiguous
         self.layers = nn.ModuleList(
             Layer(random.Random(shape), self.dim, self.norm_kind, slots, parallel, way)
             for _ in range(draw.randint(1, 4))
@@ -167,45 +167,46 @@ class Block:
 
 
 def blocks_of(model: Network) -> list[Block]:
-    found = []
+    blocks = []
     for number, layer in enumerate(model.layers, 1):
         if layer.parallel:
             norms = {(key[:-1], int(key[-1])): norm for key, norm in layer.norms.items()}
-            found.append(Block(list(layer.branches), norms, number))
+            blocks.append(Block(list(layer.branches), norms, number))
         else:
             for at, branch in enumerate(layer.branches):
                 norms = {(key[:-1], 0): norm for key, norm in layer.norms.items() if int(key[-1]) == at}
-                found.append(Block([branch], norms, number))
-    return found
+                blocks.append(Block([branch], norms, number))
+    return blocks
 
 
 def size(x: Tensor, rounded: bool) -> float:
-    found = float(x.square().mean().sqrt())
-    return float(f"{found:.2g}") if rounded else found
+    rms = float(x.square().mean().sqrt())
+    return float(f"{rms:.2g}") if rounded else rms
 
 
 def by_hand(model: Network, x: Tensor, target: npl.Placement, scale: float, rounded: bool) -> Tensor:
-    """The output of the network with its norms as the target says, and a learned scale of this value."""
+    """The output of the network in the target placement, with learned scales of a given value."""
     kind, blocks = model.norm_kind, blocks_of(model)
 
     def own(norm: nn.Module, y: Tensor) -> Tensor:
         return by_formula(kind, y, norm.weight, getattr(norm, "bias", 0.0) if kind == "layer" else 0.0)
 
-    # What the original computes, for the sizes that new norms start with.
+    # The stream of the original gives the initial gains of new norms.
     x = model.stem(x)
-    x = was = x if model.entry is None else own(model.entry, x)
+    x = original = x if model.entry is None else own(model.entry, x)
     changed = False
     for block in blocks:
         wanted = target.at(block.layer, len(model.layers))
         # The original's step.
-        shared = own(block.norms["input", 0], was) if ("input", 0) in block.norms else was
-        made = [branch(shared) for branch in block.branches]
+        shared = own(block.norms["input", 0], original) if ("input", 0) in block.norms else original
+        outputs = [branch(shared) for branch in block.branches]
         outs = [
-            own(block.norms["output", at], out) if ("output", at) in block.norms else out for at, out in enumerate(made)
+            own(block.norms["output", at], out) if ("output", at) in block.norms else out
+            for at, out in enumerate(outputs)
         ]
-        summed = was + sum(outs)
+        summed = original + sum(outs)
         after = own(block.norms["stream", 0], summed) if ("stream", 0) in block.norms else summed
-        # The target's step, with the norms that are kept, moved or made.
+        # The target's step, with the norms that are kept, moved or added.
         has = {slot for slot, _ in block.norms}
         wants = {slot for slot in ("input", "output", "stream") if getattr(wanted, slot)}
         changed = changed or has != wants
@@ -213,34 +214,35 @@ def by_hand(model: Network, x: Tensor, target: npl.Placement, scale: float, roun
         def through(slot: str, at: int, y: Tensor, before: Tensor, block=block, has=has, wants=wants) -> Tensor:
             if slot in has:
                 return own(block.norms[slot, at if (slot, at) in block.norms else 0], y)
-            spare = SUCCESSOR.get(slot)
+            spare = OTHER_STREAM_SLOT.get(slot)
             if spare in has and spare not in wants and at == 0:
                 return own(block.norms[spare, 0], y)
             return by_formula(kind, y, size(before, rounded))
 
         total = x
-        for at, (branch, out) in enumerate(zip(block.branches, made, strict=True)):
-            read = through("input", at, x, was) if "input" in wants else x
+        for at, (branch, out) in enumerate(zip(block.branches, outputs, strict=True)):
+            read = through("input", at, x, original) if "input" in wants else x
             value = branch(read * npl.placement.resolved(wanted.input_scale))
-            # A new output norm starts with the size of what the branch returned.
+            # The initial gain of a new output norm is the size of the original branch output.
             value = through("output", at, value, out) if "output" in wants else value
             total = total + (scale * value if isinstance(wanted.branch_scale, npl.LearnedScale) else value)
         x = through("stream", 0, total, summed) if "stream" in wants else total
-        was = after
+        original = after
     if model.final is not None:
         x = own(model.final, x) if target.final or not changed else x
     elif (target.final and changed and ("stream", 0) in blocks[-1].norms) or (
         target.final and changed and not blocks[-1].norms
     ):
-        x = by_formula(kind, x, size(was, rounded))
+        x = by_formula(kind, x, size(original, rounded))
     return model.head(x)
 
 
 @torch.no_grad()
 def check(seed: int) -> tuple[str, str]:
-    """Move the network of a seed: ``done``, ``refused`` or ``wrong``, and a description.
+    """Move the network of a seed to a target of the same seed.
 
-    The target follows from the seed too.
+    Returns:
+        ``done``, ``refused`` or ``wrong``, and a description.
     """
     torch.manual_seed(seed)
     draw = random.Random(seed + 10**6)
@@ -253,23 +255,24 @@ def check(seed: int) -> tuple[str, str]:
         else:
             parameter.normal_(std=0.4)
     x, to = torch.randn(3, 6, 5, dtype=torch.float64), draw.choice(TARGETS)
-    what = f"seed {seed}: {model.source}{' parallel' if model.layers[0].parallel else ''} to {to}, {model.norm_kind}"
+    parallel = " parallel" if model.layers[0].parallel else ""
+    description = f"seed {seed}: {model.source}{parallel} to {to}, {model.norm_kind}"
     kind = {"layer": "layer", "rms": "rms", "hand": "rms"}[model.norm_kind] if model.source == "none" else None
     if kind is not None:
-        what += f", norm={kind}"
+        description += f", norm={kind}"
     try:
         moved = npl.move(model, x, to=to, norm=kind)
-    except npl.UsageError as error:
-        return "refused", f"{what}: {error}"
+    except npl.UsageError as reason:
+        return "refused", f"{description}: {reason}"
     scale, rounded = 1.3, kind is not None
     for name, parameter in moved.named_parameters():
         if name.endswith("_scale.weight") and ".placed." in name:
             parameter.fill_(scale)
-    if rounded:  # norms of normplace, whose own eps shows in the gains: both sides are rounded, and eps is set
+    if rounded:  # the eps of normplace's norms shows in the gains, so gains are rounded and eps is set
         for module in moved.modules():
             if isinstance(module, npl.LayerNorm | npl.RMSNorm):
                 module.eps = EPS
                 module.weight.fill_(float(f"{float(module.weight[0]):.2g}"))
     expected, result = by_hand(model, x, npl.Placement.named(to), scale, rounded), moved(x)
-    left = float((result - expected).abs().max() / expected.abs().max())
-    return ("done", what) if left < 1e-8 else ("wrong", f"{what}: relative difference {left:.2g}")
+    error = float((result - expected).abs().max() / expected.abs().max())
+    return ("done", description) if error < 1e-8 else ("wrong", f"{description}: relative difference {error:.2g}")

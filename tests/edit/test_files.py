@@ -1,12 +1,10 @@
-"""Moved models written to folders, from Python and from the command line."""
+"""Moved models are saved and loaded, in Python and on the command line."""
 
 from __future__ import annotations
 
-import copy
 import errno
 import json
 import os
-import pickle
 
 import pytest
 import torch
@@ -29,12 +27,12 @@ def test_from_a_factory(capsys, tmp_path):
     assert main(["move", f"{__name__}:factory", "--to", "peri", "--out", str(tmp_path / "moved")]) == 0
     printed = capsys.readouterr().out
     assert "post -> peri" in printed
-    said = json.loads((tmp_path / "moved" / "placement.json").read_text())
-    assert (said["model"], said["placement"]) == ("TransformerEncoderLayer", "peri")
-    assert [site["action"] for site in said["changes"]["sites"]].count("added") == 2
+    record = json.loads((tmp_path / "moved" / "placement.json").read_text())
+    assert (record["model"], record["placement"]) == ("TransformerEncoderLayer", "peri")
+    assert [site["action"] for site in record["changes"]["sites"]].count("added") == 2
     model, x = factory()
     moved = npl.move(model, x, to="peri").eval()
-    for parameter in model.parameters():  # another start: the weights come from the file
+    for parameter in model.parameters():  # the weights come from the file
         nn.init.normal_(parameter)
     loaded = npl.edit.load(tmp_path / "moved", model, x).eval()
     assert torch.equal(loaded(x), moved(x))
@@ -42,7 +40,7 @@ def test_from_a_factory(capsys, tmp_path):
 
 @torch.no_grad()
 def test_from_a_hugging_face_folder(capsys, tmp_path):
-    family = build("gpt2")  # whose embedding is its head
+    family = build("gpt2")  # its embedding and head are tied
     family.model.save_pretrained(tmp_path / "hf")
     words = ["move", "--hf", str(tmp_path / "hf"), "--to", "post", "--out", str(tmp_path / "moved")]
     assert main(words) == 0
@@ -66,7 +64,7 @@ def test_from_a_configuration_alone(capsys, tmp_path):
     [
         (["--to", "peri"], "give either package.module:factory or --hf"),
         ([f"{__name__}:factory", "--to", "perry"], "did you mean 'peri'"),
-        ([f"{__name__}:factory"], "say where the norms shall stand"),
+        ([f"{__name__}:factory"], "choose where to put the norms"),
         (["--hf", "nowhere", "--to", "peri"], "there is no configuration at nowhere"),
     ],
 )
@@ -126,56 +124,5 @@ def test_a_full_disk_leaves_nothing(failing, capsys, tmp_path, monkeypatch):
     kept = {path.name: path.read_bytes() for path in (tmp_path / "moved").iterdir()}
     calls.clear()
     monkeypatch.setattr(os, "fsync", fsync)
-    assert main([*words[:3], "post", *words[4:]]) == 2  # the model that was there stays
+    assert main([*words[:3], "post", *words[4:]]) == 2  # the saved model is unchanged
     assert {path.name: path.read_bytes() for path in (tmp_path / "moved").iterdir()} == kept
-
-
-def test_a_model_that_does_not_fit_is_refused_with_the_figures(capsys, tmp_path):
-    hf = pytest.importorskip("transformers", reason="needs transformers: pip install 'normplace[hf]'")
-    wide = hf.LlamaConfig(hidden_size=2**16, intermediate_size=2**18, num_hidden_layers=80, num_attention_heads=64)
-    wide.save_pretrained(tmp_path)
-    assert main(["move", "--hf", str(tmp_path), "--to", "peri", "--out", str(tmp_path / "moved")]) == 2
-    error = capsys.readouterr().err
-    assert "billion parameters in float32" in error
-    assert "2 copies need about" in error
-    assert not (tmp_path / "moved").exists()
-
-
-@pytest.mark.parametrize(("name", "to"), [("llama", "post"), ("gpt2", "peri"), ("llama", "lns")])
-@torch.no_grad()
-def test_a_moved_hugging_face_model_loads_as_it_is_or_not_at_all(name, to, tmp_path):
-    import transformers
-
-    family = build(name)
-    moved, (ids,) = npl.move(family.model, *family.inputs, to=to).eval(), family.inputs
-    expected = moved(ids).logits
-    moved.save_pretrained(tmp_path)
-    assert torch.equal(npl.edit.from_pretrained(tmp_path)(ids).logits, expected)
-    with pytest.raises(OSError, match="no file named"):
-        type(moved).from_pretrained(tmp_path)
-    with pytest.raises((ValueError, OSError), match=r"trust_remote_code|normplace_moved"):
-        transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=False)
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
-    assert torch.equal(loaded(ids).logits, expected)
-    assert npl.audit(loaded, ids).placement == to
-    again = npl.move(loaded, ids, to="pre")  # a loaded model is a moved one
-    again.save_pretrained(tmp_path / "again")
-    assert torch.equal(npl.edit.from_pretrained(tmp_path / "again")(ids).logits, again(ids).logits)
-    family.model.save_pretrained(tmp_path / "plain")
-    assert torch.equal(type(moved).from_pretrained(tmp_path / "plain")(ids).logits, family.model(ids).logits)
-
-
-@pytest.mark.parametrize("to", ["peri", "post", "none", "output", "lns", "layerscale"])
-@torch.no_grad()
-def test_weights_do_not_pass_between_a_model_and_its_moved_copy(to):
-    family = build("llama")
-    moved = npl.move(family.model, *family.inputs, to=to)
-    with pytest.raises(RuntimeError, match="Error"):
-        family.model.load_state_dict(moved.state_dict())
-    with pytest.raises(RuntimeError, match="Error"):
-        moved.load_state_dict(family.model.state_dict())
-    expected = moved(*family.inputs).logits
-    for twin in (copy.deepcopy(moved), pickle.loads(pickle.dumps(moved))):
-        assert torch.equal(twin(*family.inputs).logits, expected)
-        assert twin.save_pretrained.model is twin
-        twin.load_state_dict(moved.state_dict())

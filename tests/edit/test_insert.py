@@ -1,4 +1,4 @@
-"""An inserted scale against the same network written by hand, and that nothing else about the model changes."""
+"""A network with an inserted scale computes the same as one written by hand, and is unchanged otherwise."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def compare(net, by_hand, *inputs):
 
 @pytest.mark.parametrize("where", ["before", "after"])
 @pytest.mark.parametrize("source", ["degree", "total-degree", "k-core", "pagerank", "constant:degree"])
-def test_it_is_the_network_written_by_hand(source, where):
+def test_the_output_matches_the_network_written_by_hand(source, where):
     scale = Scale(source, power=-0.5, where=where)
     factor = topology(source, EDGES, NODES).double().pow(-0.5)[:, None]
     compare(insert(build(), scale), build(factor=factor, where=where), EDGES)
@@ -101,7 +101,7 @@ def test_only_the_chosen_norms_are_scaled():
     assert torch.equal(both(x, EDGES), insert(net, scale)(x, EDGES))
 
 
-def test_the_model_is_untouched_and_its_state_dict_fits():
+def test_the_model_is_unchanged_and_its_state_dict_loads():
     net = build()
     before, keys = net(rows(), EDGES), list(net.state_dict())
     changed = insert(net, Scale("degree", power=-1))
@@ -139,7 +139,7 @@ def test_scales_add_up():
     assert [site.equation for site in insertions(net).sites] == ["degree^-1 * N(x)"] * 2 + ["pagerank^2 * N(x)"] * 2
 
 
-def test_copies_and_pickles_stand_on_their_own():
+def test_copies_and_pickles_are_independent():
     net = insert(build(), Scale("degree", power=-1), gate="learned")
     expected = net(rows(), EDGES)
     for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
@@ -152,7 +152,7 @@ def test_copies_and_pickles_stand_on_their_own():
 
 
 def test_a_model_read_in_another_process_takes_more_hooks(tmp_path):
-    """Numbers of hooks start at 0 in every process: a new hook must not take the place of one that was read."""
+    """Hook ids start at 0 in every process: a new hook must not replace a loaded one."""
     conv = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)).double()
     net = insert(conv, Scale("mass"), values=torch.arange(1.0, NODES + 1))
     (tmp_path / "net.pkl").write_bytes(pickle.dumps((net, rows(), net(rows()))))
@@ -182,16 +182,16 @@ def test_it_trains_and_evaluates():
     torch.testing.assert_close(net(rows(), EDGES), hand(rows(), EDGES), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_it_compiles(given):
+@pytest.mark.parametrize("with_values", [False, True])
+def test_it_compiles(with_values):
     torch._dynamo.reset()
-    values = topology("degree", EDGES, NODES) if given else None
+    values = topology("degree", EDGES, NODES) if with_values else None
     net = insert(build(), Scale("degree", power=-1), gate="learned", values=values)
-    fast = torch.compile(net, backend="eager", fullgraph=given)  # the topology is computed outside the graph
+    fast = torch.compile(net, backend="eager", fullgraph=with_values)  # the topology is computed outside the graph
     eager = copy.deepcopy(net)
     for _ in range(2):
         compare(fast, eager, EDGES)
-    if not given:
+    if not with_values:
         changed = EDGES.clone()
         changed[1] = (changed[1] + 1) % NODES
         torch.testing.assert_close(fast(rows(), changed), eager(rows(), changed))
@@ -228,7 +228,7 @@ def test_the_topology_is_computed_once_for_all_norms(monkeypatch):
 
 
 class WithData(nn.Module):
-    """The smallest network that takes its graph as one object."""
+    """A minimal network that takes its graph as one object."""
 
     def __init__(self):
         super().__init__()
@@ -239,7 +239,7 @@ class WithData(nn.Module):
 
 
 class Method(WithData):
-    """One whose norm can be reached beside its forward."""
+    """A network whose norm is reachable without its forward."""
 
     def encode(self, x, edge_index):
         return self.norm(x)
@@ -259,7 +259,7 @@ def test_the_graph_is_found_in_an_object_and_by_name():
     torch.testing.assert_close(insert(WithData().double(), scale, edges="data.pairs")(data), normed * flipped)
 
 
-def test_what_cannot_be_done_is_said():
+def test_refusals_name_the_mistake():
     x, scale = rows(), Scale("degree")
     net = Method().double()
 
@@ -273,7 +273,7 @@ def test_what_cannot_be_done_is_said():
     assert "did you mean 'norm'" in complaint(lambda: insert(net, scale, after="norms"))
     assert "chooses no module" in complaint(lambda: insert(net, scale, after=lambda *_: False))
     assert "names 'norm' twice" in complaint(lambda: insert(net, scale, after=["norm", net.norm]))
-    assert "not part of the model" in complaint(lambda: insert(net, scale, after=nn.LayerNorm(3)))
+    assert "is not part of the model" in complaint(lambda: insert(net, scale, after=nn.LayerNorm(3)))
     assert "has no known norm module" in complaint(lambda: insert(nn.Linear(3, 3), scale))
     assert "is inside ''" in complaint(lambda: insert(net, scale, after=lambda *_: True))
     assert "did you mean 'learned'" in complaint(lambda: insert(net, scale, gate="lerned"))
@@ -287,18 +287,18 @@ def test_what_cannot_be_done_is_said():
     method = insert(Method().double(), scale)
     method(x, EDGES)
     with pytest.raises(RuntimeError, match="normalized_shape"):
-        method(rows(dim=4), EDGES)  # what was held for the call that failed is gone too
+        method(rows(dim=4), EDGES)  # the failed call does not leave its factor behind
     assert "called outside the model's forward" in complaint(lambda: method.encode(x, EDGES))
 
 
-def test_the_report_says_what_the_norm_will_undo():
+def test_the_report_notes_what_the_norm_does_to_the_scale():
     before = Scale("degree", where="before")
     net = nn.ModuleDict({"layer": nn.LayerNorm(3, eps=1e-3), "rms": nn.RMSNorm(3), "batch": nn.BatchNorm1d(3)})
-    found = {site.name: site for site in insertions(insert(net, before)).sites}
-    assert found["layer"].equation == "N(degree * x)"
-    assert "divides the scale out again, up to its eps of 0.001" in found["layer"].note
-    assert "up to the machine epsilon" in found["rms"].note
-    assert found["batch"].note == ""
+    sites = {site.name: site for site in insertions(insert(net, before)).sites}
+    assert sites["layer"].equation == "N(degree * x)"
+    assert "divides the scale out again, up to its eps of 0.001" in sites["layer"].note
+    assert "up to the machine epsilon" in sites["rms"].note
+    assert sites["batch"].note == ""
     assert all(site.note == "" for site in insertions(insert(net, Scale("degree"))).sites)
     messages = insert(nn.ModuleDict({"msg": npl.MsgNorm(3)}), before)
     assert "the scale has no effect" in str(insertions(messages))
@@ -340,8 +340,8 @@ def test_a_batch_of_pyg(pyg):
     torch.testing.assert_close(together, torch.cat([net(graph) for graph in graphs]), rtol=1e-6, atol=1e-6)
 
 
-def test_survival_says_where_it_is_worth_it(pyg):
-    """Before a norm over features a change of the scalar is not heard; after it, it is, as survival predicts."""
+def test_survival_predicts_the_effect_of_a_scale(pyg):
+    """A change of the scalar affects the output after a norm over features, but not before it."""
     from torch_geometric.nn import GAT
 
     torch.manual_seed(0)
@@ -352,12 +352,12 @@ def test_survival_says_where_it_is_worth_it(pyg):
     change = torch.where(torch.arange(NODES) % 2 == 0, 2.0, 0.5).double()
 
     @torch.no_grad()
-    def heard(where):
+    def effect(where):
         scale = Scale("mass", where=where)
         y = insert(gat, scale, values=values)(rows(), EDGES)
         return float((insert(gat, scale, values=values * change)(rows(), EDGES) - y).norm() / y.norm())
 
-    assert heard("before") < 0.02 < 0.05 < heard("after")
+    assert effect("before") < 0.02 < 0.05 < effect("after")
     again = npl.survival(insert(gat, Scale("degree", power=-1)), rows(), EDGES)
     assert [site.name for site in again.sites] == [site.name for site in table.sites]
     assert {site.method for site in again.sites} == {"jvp"}

@@ -1,4 +1,4 @@
-"""Moved models compute what the placement written out by hand computes, and stay models."""
+"""Moved models compute the same as the placement written by hand, and remain usable models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from tests.edit.families import FAMILIES, WIDTH, Block, Family, build
+from tests.edit.families import FAMILIES, PLACEMENTS, WIDTH, Block, Family, build
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,40 +16,39 @@ import normplace as npl
 from normplace.edit.modules import LearnedScaling
 from normplace.placement import Placement
 
-PLACEMENTS = ("none", "pre", "post", "peri", "output", "pre-post", "lns", "layerscale")
 ADDS_PER_LAYER = {"graph": 1, "deep-gcn": 1, "decoder": 3}
 
 
 def by_hand(family: Family, moved: nn.Module, to: str, per_layer: int) -> Tensor:
-    """The output of the placement, with the branches of the original and the norms of the moved model."""
+    """The output of a placement, from the branches of the original and the norms of the moved model."""
     placement, blocks = npl.Placement.named(to), len(family.branches)
     norms = {}
     for site in npl.audit(moved, *family.inputs).sites:
         if not site.slot.startswith("inner"):
             norms[site.block, site.slot] = moved.get_submodule(site.name)
 
-    def through(block: int | None, slot: str, x: Tensor) -> Tensor:
+    def normed(block: int | None, slot: str, x: Tensor) -> Tensor:
         norm = norms[block, slot]
         return type(norm).forward(norm, x)  # without hooks
 
     x = family.start()
-    for at, branch in enumerate(family.branches):
-        block = placement.at(at // per_layer + 1, blocks // per_layer)
-        assert {slot for number, slot in norms if number == at} == {"input", "output", "stream"} & set(block.slots)
-        h = block.input_scale * through(at, "input", x) if block.input else x
+    for index, branch in enumerate(family.branches):
+        spec = placement.at(index // per_layer + 1, blocks // per_layer)
+        assert {slot for block, slot in norms if block == index} == {"input", "output", "stream"} & set(spec.slots)
+        h = spec.input_scale * normed(index, "input", x) if spec.input else x
         h = branch(h)
-        h = through(at, "output", h) if block.output else h
+        h = normed(index, "output", h) if spec.output else h
         x = x + h
-        x = through(at, "stream", x) if block.stream else x
+        x = normed(index, "stream", x) if spec.stream else x
     if (None, "final") in norms:
-        x = through(None, "final", x)
+        x = normed(None, "final", x)
     return family.head(x)
 
 
 @pytest.mark.parametrize("to", PLACEMENTS)
 @pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
-def test_the_output_is_that_of_the_placement_by_hand(name, to):
+def test_the_output_matches_the_placement_written_by_hand(name, to):
     family = build(name)
     state = {key: value.clone() for key, value in family.model.state_dict().items()}
     before = family.output(family.model(*family.inputs))
@@ -58,7 +57,7 @@ def test_the_output_is_that_of_the_placement_by_hand(name, to):
     expected = by_hand(family, moved, to, ADDS_PER_LAYER.get(name, 2))
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
     assert npl.audit(moved, *family.inputs).placement == to
-    # the original is untouched
+    # the original is unchanged
     assert all(torch.equal(value, state[key]) for key, value in family.model.state_dict().items())
     assert torch.equal(family.output(family.model(*family.inputs)), before)
 
@@ -66,7 +65,7 @@ def test_the_output_is_that_of_the_placement_by_hand(name, to):
 @pytest.mark.parametrize("to", ["post", "pre", "peri", "pre-post", "lns", "layerscale"])
 @pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
-def test_there_and_back(name, to):
+def test_moving_there_and_back_restores_the_model(name, to):
     family = build(name)
     model, inputs = family.model, family.inputs
     origin = npl.audit(model, *inputs).placement
@@ -83,7 +82,7 @@ def test_there_and_back(name, to):
 
 @pytest.mark.parametrize("first", [True, False])
 @torch.no_grad()
-def test_pytorchs_own_layers_are_flipped(first):
+def test_moving_equals_flipping_norm_first(first):
     torch.manual_seed(0)
     layers = [nn.TransformerEncoderLayer, nn.TransformerDecoderLayer]
     x, memory = torch.randn(2, 5, 8), torch.randn(2, 3, 8)
@@ -96,7 +95,7 @@ def test_pytorchs_own_layers_are_flipped(first):
         other.load_state_dict(model.state_dict())
         moved = npl.move(model, *inputs, to="post" if first else "pre")
         torch.testing.assert_close(moved(*inputs), other(*inputs), rtol=1e-5, atol=1e-5)
-        if len(inputs) == 1:  # in evaluation, without gradients and with a mask the fused layer would be taken
+        if len(inputs) == 1:  # in evaluation mode with a mask, PyTorch would use the fused layer
             masked = moved(x, src_key_padding_mask=mask), other(x, src_key_padding_mask=mask)
             torch.testing.assert_close(masked[0][~mask], masked[1][~mask], rtol=1e-5, atol=1e-5)
 
@@ -105,10 +104,10 @@ def test_pytorchs_own_layers_are_flipped(first):
 def test_norms_move_with_their_weights():
     family = build("llama")
     moved = npl.move(family.model, *family.inputs, to="post")
-    layer, was = moved.model.layers[1], family.model.model.layers[1]
-    assert torch.equal(layer.placed["self_attn_stream"].weight, was.input_layernorm.weight)
-    assert torch.equal(layer.placed["mlp_stream"].weight, was.post_attention_layernorm.weight)
-    report = npl.edit.changes(moved)
+    layer, original = moved.model.layers[1], family.model.model.layers[1]
+    assert torch.equal(layer.placed["self_attn_stream"].weight, original.input_layernorm.weight)
+    assert torch.equal(layer.placed["mlp_stream"].weight, original.post_attention_layernorm.weight)
+    report = npl.changes(moved)
     assert (report.before, report.after) == ("pre", "post")
     first = report.where("moved")[0]
     assert (first.before, first.name) == ("model.layers.0.input_layernorm", "model.layers.0.placed.self_attn_stream")
@@ -120,7 +119,7 @@ def test_norms_move_with_their_weights():
 
 @pytest.mark.parametrize("name", ["llama", "written"])
 @torch.no_grad()
-def test_new_norms_start_with_the_size_the_branch_had(name):
+def test_new_norms_keep_the_size_of_the_branch(name):
     family = build(name)
     sizes, modules = {}, dict(family.model.named_modules())
     for path, module in modules.items():
@@ -129,7 +128,7 @@ def test_new_norms_start_with_the_size_the_branch_had(name):
         )
     moved = npl.move(family.model, *family.inputs, to="peri")
     family.model(*family.inputs)
-    added = npl.edit.changes(moved).where("added")
+    added = npl.changes(moved).where("added")
     assert len(added) == 4
     for site in added:
         owner, branch = site.name.replace("_output", "").split(".placed.")
@@ -139,7 +138,7 @@ def test_new_norms_start_with_the_size_the_branch_had(name):
         )
 
 
-def test_a_gain_kept_as_what_is_added_to_one():
+def test_a_norm_that_stores_its_gain_minus_one():
     hf = pytest.importorskip("transformers", reason="needs transformers: pip install 'normplace[hf]'")
     config = hf.Gemma2Config(
         vocab_size=50, hidden_size=WIDTH, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
@@ -161,8 +160,7 @@ def test_scales_and_query_key_norms_change_little():
     family = build("llama")
     model, (ids,) = family.model, family.inputs
     moved = npl.move(model, ids, scale="layerscale", qk="rms")
-    found = npl.audit(moved, ids)
-    assert set(found.equations) == {"x + g F[N: q, k](N(x))", "x + g F(N(x))"}
+    assert set(npl.audit(moved, ids).equations) == {"x + g F[N: q, k](N(x))", "x + g F(N(x))"}
     projection, norm = moved.model.layers[0].self_attn.q_proj, moved.model.layers[0].self_attn.placed["q_norm"].norm
     x = torch.randn(2, 3, WIDTH)
     heads = F.linear(x, model.model.layers[0].self_attn.q_proj.weight).unflatten(-1, (2, 8))
@@ -176,7 +174,7 @@ def test_scales_and_query_key_norms_change_little():
 
 
 @torch.no_grad()
-def test_scales_come_and_go():
+def test_scales_are_replaced_and_removed():
     family = build("written")
     model, (x,) = family.model, family.inputs
     scaled = npl.move(model, x, to="peri", scale="lns")
@@ -200,7 +198,7 @@ def test_scales_come_and_go():
 
 @pytest.mark.parametrize("to", ["peri", "post"])
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_generation_with_a_cache_is_that_without(name, to):
+def test_generation_with_and_without_a_cache_agree(name, to):
     family = build(name)
     ids = family.inputs[0]
     moved = npl.move(family.model, ids, to=to)
@@ -229,7 +227,7 @@ def test_training_lowers_the_loss():
 
 @pytest.mark.parametrize("to", ["peri", "post"])
 @pytest.mark.parametrize("name", ["llama", "graph"])
-def test_it_stays_a_model(name, to):
+def test_a_moved_model_copies_saves_and_compiles(name, to):
     family = build(name)
     inputs = family.inputs
     moved = npl.move(family.model, *inputs, to=to)
@@ -259,8 +257,8 @@ def test_the_same_placement_changes_nothing():
     moved = npl.move(family.model, *family.inputs, to="post")
     assert moved is not family.model
     assert torch.equal(moved(*family.inputs), family.model(*family.inputs))
-    assert npl.edit.changes(moved).is_empty
-    assert str(npl.edit.changes(moved)) == "nothing changed: the placement is post already"
+    assert npl.changes(moved).is_empty
+    assert str(npl.changes(moved)) == "nothing changed: the placement is post already"
 
 
 @torch.no_grad()
@@ -281,7 +279,7 @@ def test_layers_that_share_their_modules():
     moved = npl.move(model, x, to="post")
     torch.testing.assert_close(moved(x), expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(npl.move(moved, x, to="pre")(x), model(x), rtol=0, atol=0)
-    with pytest.raises(npl.UsageError, match="is block 0 called again"):
+    with pytest.raises(npl.UsageError, match="calls the modules of block 0 again"):
         npl.move(model, x, to="lns")
 
 
@@ -318,11 +316,11 @@ def test_new_norms_are_in_the_mode_of_the_model():
         for kind in (None, "batch"):
             moved = npl.move(Batched().train(training), x, to="peri", norm=kind)
             assert {module.training for module in moved.modules()} == {training}
-            assert "running statistics must be trained" in str(npl.edit.changes(moved))
+            assert "running statistics must be trained" in str(npl.changes(moved))
 
 
 def test_timm():
-    timm = pytest.importorskip("timm", reason="timm needs torchvision, which is no part of the test environment")
+    timm = pytest.importorskip("timm", reason="timm needs torchvision, which is not installed")
     model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, pretrained=False).eval()
     x = torch.randn(1, 3, 32, 32)
     moved = npl.move(model, x, to="peri")
@@ -330,7 +328,7 @@ def test_timm():
     torch.testing.assert_close(npl.move(moved, x, to="pre")(x), model(x), rtol=0, atol=0)
 
 
-def test_a_model_without_numbers():
+def test_a_model_on_the_meta_device():
     with torch.device("meta"):
         model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     moved = npl.move(model, torch.empty(1, 3, 8), to="peri")
@@ -348,7 +346,7 @@ class Functional(nn.Module):
 
 
 class Captured(nn.Module):
-    """A function in it holds a module of this very object, also in a copy."""
+    """A function refers to a module of this object, in a copy too."""
 
     def __init__(self):
         super().__init__()
@@ -382,15 +380,15 @@ class Fused(nn.Module):
     [
         (Block(), 3, {"to": "perry"}, "unknown placement 'perry': did you mean 'peri'"),
         (Block(), 3, {"to": "peri", "scale": "half"}, "unknown scale 'half'"),
-        (Block(), 3, {}, "say where the norms shall stand"),
+        (Block(), 3, {}, "choose where to put the norms"),
         (Block(), 3, {"to": 2}, "the name of a placement or a Placement, not a int"),
         (Block(), 3, {"to": "deepnorm"}, "deepnorm scales the skip, the branch or its weights"),
-        (Block(), 3, {"to": "none", "scale": "lns"}, "stands behind an input norm"),
+        (Block(), 3, {"to": "none", "scale": "lns"}, "needs an input norm"),
         (nn.Linear(WIDTH, 2), 3, {"to": "pre"}, "Linear has no residual add: "),
         (Functional(), 2, {"to": "post"}, "':layer' is part of the code of 'the model'"),
         (Fused(), 2, {"to": "post"}, "part of a fused operator"),
         (Captured(), 2, {"to": "peri"}, "a copy of Captured calls modules of the original"),
-        (Maps(), 4, {"to": "peri"}, "maps of more than one dimension"),
+        (Maps(), 4, {"to": "peri"}, "cannot add a norm to feature maps"),
         (Fused(), 2, {"to": "peri"}, "no module returns what it adds"),
         (Fused(), 2, {"qk": "rms"}, "the model has no attention"),
         (Block(), None, {"to": "pre"}, "does not take these inputs"),
@@ -399,9 +397,9 @@ class Fused(nn.Module):
 )  # fmt: skip
 def test_refusals_are_one_sentence(model, inputs, options, sentence):
     shapes = {2: (5, 8), 3: (2, 3, WIDTH), 4: (2, 2, 3, 3)}
-    given = () if inputs is None else (torch.randn(shapes[inputs]),)
+    arguments = () if inputs is None else (torch.randn(shapes[inputs]),)
     with pytest.raises(npl.UsageError, match=sentence) as error:
-        npl.move(model, *given, **options)
+        npl.move(model, *arguments, **options)
     assert "\n" not in str(error.value)
     assert str(error.value)[-1] in ".?"
 
@@ -426,7 +424,7 @@ def test_a_network_without_norms_needs_their_kind():
     torch.testing.assert_close(moved(x), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_small_matrices_before_a_new_norm_are_warned_of():
+def test_small_matrices_before_a_new_norm_give_a_warning():
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, norm_first=True)
     x = torch.randn(2, 5, 16)
     assert not npl.changes(npl.move(layer, x, to="peri")).warnings

@@ -1,4 +1,4 @@
-"""Methods whose sums are wrapped mean what they meant, in every other respect."""
+"""A rewritten method differs from the original only in its wrapped sums."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def closed_over(factor):
 
 
 class Method(Base):
-    """The sum is in a helper, and the norm is called by name."""
+    """The sum is in a helper method, and the norm is called with a keyword."""
 
     def step(self, x):
         hidden = self.up(self.norm(input=x))
@@ -63,7 +63,7 @@ def expected(model, x, branch):
 
 
 @torch.no_grad()
-def test_names_mean_what_they_meant():
+def test_names_resolve_as_before():
     x = torch.randn(5, 8)
     model = Derived()
     moved = npl.move(model, x, to="post")
@@ -96,18 +96,18 @@ def test_a_helper_that_adds_for_several_blocks_is_refused():
             self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
             self.maps = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
 
-        def step(self, x, at):
-            return x + self.maps[at](self.norms[at](x))
+        def step(self, x, index):
+            return x + self.maps[index](self.norms[index](x))
 
         def forward(self, x):
             return self.step(self.step(x, 0), 1)
 
-    with pytest.raises(npl.UsageError, match="maps_1_stream' is not called as it should be"):
+    with pytest.raises(npl.UsageError, match="maps_1_stream' does not normalize a value of the pass"):
         npl.move(Helped(), torch.randn(5, 8), to="post")
 
 
 def add(x, y):
-    """Somewhere else, as some libraries add."""
+    """Adds outside the module, as some libraries do."""
     total = x + y
     return total.clone()
 
@@ -151,7 +151,7 @@ def test_a_decorated_method():
     torch.testing.assert_close(npl.move(model, x, to="post")(x), expected(model, x, model.up))
     with pytest.raises(npl.UsageError, match="remove the decorator"):
         npl.move(Hidden(), x, to="post")
-    npl.move(Hidden(), x, to="peri")  # which needs no sum
+    npl.move(Hidden(), x, to="peri")  # needs no rewrite
 
 
 def test_a_class_without_source_is_refused():

@@ -1,50 +1,84 @@
-"""Recorders that keep values of a pass, or measure them."""
+"""Repeat a recorded pass to keep chosen values, or to measure them."""
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from torch import Tensor, nn
 
 from normplace.analysis.recording.ids import ValueId
+from normplace.analysis.recording.passes import record_pass
 from normplace.analysis.recording.recorder import Recorder
+from normplace.analysis.recording.structures import fresh_inputs
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Positional and keyword arguments of a call."""
 
 
 class ValueRecorder(Recorder):
-    """Also keeps copies of some values."""
+    """A recorder that also keeps copies of chosen values.
 
-    def __init__(self, model: nn.Module, wanted: Set[int]) -> None:
-        self.wanted, self.busy = wanted, False
-        self.kept: dict[int, Tensor] = {}
+    Args:
+        model: The model.
+        chosen: The values to keep, by their id in an earlier pass.
+
+    Attributes:
+        values: The copies.
+    """
+
+    measures_ranges = False
+
+    def __init__(self, model: nn.Module, chosen: Set[ValueId]) -> None:
+        self.chosen = chosen
+        self.values: dict[ValueId, Tensor] = {}
+        self._is_keeping = False
         super().__init__(model)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self.busy:  # its own arithmetic is not part of the pass
+        if self._is_keeping:  # copying a value is not part of the pass
             return func(*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def on_new_value(self, value: ValueId, tensor: Tensor) -> None:
-        """Keep the value if it is wanted."""
-        if value in self.wanted and not tensor.is_meta:
-            self.busy = True
+        """Keep a value if it was chosen."""
+        if value in self.chosen and not tensor.is_meta:
+            self._is_keeping = True
             self.keep(value, tensor.detach())
-            self.busy = False
+            self._is_keeping = False
 
-    def keep(self, number: int, tensor: Tensor) -> None:
-        """Keep a value, which may be written to afterwards."""
-        self.kept[number] = tensor.clone()
+    def keep(self, value: ValueId, tensor: Tensor) -> None:
+        """Copy a value, which the model may overwrite later."""
+        self.values[value] = tensor.clone()
 
 
 class RmsRecorder(ValueRecorder):
-    """Keeps the root mean square of some values only."""
+    """A recorder that measures the root mean square of chosen values.
 
-    def __init__(self, model: nn.Module, wanted: Set[int]) -> None:
-        super().__init__(model, wanted)
-        self.sizes: dict[int, float] = {}
+    Attributes:
+        rms: The root mean squares.
+    """
 
-    def keep(self, number: int, tensor: Tensor) -> None:
+    def __init__(self, model: nn.Module, chosen: Set[ValueId]) -> None:
+        self.rms: dict[ValueId, float] = {}
+        super().__init__(model, chosen)
+
+    def keep(self, value: ValueId, tensor: Tensor) -> None:
         """Measure a value."""
-        self.sizes[number] = tensor.double().square().mean().sqrt().item()
+        self.rms[value] = tensor.double().square().mean().sqrt().item()
+
+
+def capture_values(model: nn.Module, arguments: Arguments, chosen: Set[ValueId]) -> dict[ValueId, Tensor]:
+    """Copies of chosen values of a pass; none for a model on the meta device."""
+    recorder = ValueRecorder(model, chosen)
+    record_pass(model, *fresh_inputs(arguments), recorder)
+    return recorder.values
+
+
+def measure_rms(model: nn.Module, arguments: Arguments, chosen: Iterable[ValueId]) -> dict[ValueId, float]:
+    """The root mean square of chosen values of a pass; none for a model on the meta device."""
+    recorder = RmsRecorder(model, set(chosen))
+    record_pass(model, *fresh_inputs(arguments), recorder)
+    return recorder.rms

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 
+from normplace.analysis.recording.ids import BlockIndex
 from normplace.analysis.results import ResidualBlock
 
 
@@ -19,7 +20,7 @@ class LayerNumbers:
     def __init__(self, blocks: Sequence[ResidualBlock]) -> None:
         self.blocks = blocks
 
-    def of(self, block: int) -> tuple[int, int]:
+    def of(self, block: BlockIndex) -> tuple[int, int]:
         """The layer of a block, counted from 1, and the number of layers of its stream."""
         stream = self.blocks[block].stream
         period = self._blocks_per_layer[stream]

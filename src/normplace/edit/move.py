@@ -1,4 +1,4 @@
-"""``normplace.move``: an existing model with its norms in other places."""
+"""``normplace.move``: place the norms of an existing model elsewhere."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from normplace.analysis.analysis import Analysis
+from normplace.analysis.api import analyze, summarize
 from normplace.analysis.recording.passes import ForwardError
-from normplace.analysis.results import Audit
+from normplace.analysis.recording.structures import fresh_inputs
+from normplace.edit.capture import Arguments, measure_rms
 from normplace.edit.changes import ATTRIBUTE, Changes, changes, small_matrix_warnings
 from normplace.edit.copying import copy_model, require_independent
+from normplace.edit.editor import ModelEditor
 from normplace.edit.input_spec import describe_inputs
-from normplace.edit.model_map import ModelMap
-from normplace.edit.move_plan import MovePlan
+from normplace.edit.model_map import ModelMap, require_editable
+from normplace.edit.move_edit import MoveEdit
+from normplace.edit.move_plan import MovePlan, MoveRequest
 from normplace.edit.save_guard import guard_save
-from normplace.edit.verify import require_understood, verify_numbers
 from normplace.edit.verify_gradients import check_gradients
+from normplace.edit.verify_numbers import verify_numbers
+from normplace.edit.verify_placement import verify_placement
 from normplace.errors import UsageError, unknown
 from normplace.placement import BlockSpec, LearnedScale, Placement
 
@@ -33,29 +39,30 @@ def move(
     norm: str | None = None,
     **kwargs: Any,
 ) -> Model:
-    """A copy of a model with its norms placed as ``to`` says around every residual branch.
+    """Return a copy with the norms moved; compatible weights are kept and the result is verified.
 
-    What stands in a slot of the target already is kept. A norm before the branch that the target wants on the sum, or
-    the reverse, is moved with its weights. Other norms are taken out, weights and all, or added: of the kind the model
-    has, with one gain for which the result has the size, on the given inputs, that the value had before. Inner norms
-    and a norm on the embedding stay. A final norm is taken out where the target has none, and added where it has one,
-    the stream ended with a norm and a head reads it. :func:`normplace.edit.changes` says what was done.
+    A norm in a slot of the target is kept. A norm on a branch input that the target wants on the sum, or the reverse,
+    is moved with its weights. Other norms are removed with their weights, or added. An added norm is of the model's
+    kind, with one gain for all features: on the given inputs, its output has the root mean square that the value had
+    before. Inner norms and a norm on the embedding stay. A final norm is removed if the target has none. It is added if
+    the target has one, the stream ended with a norm, and a head reads it. :func:`normplace.changes` of the copy reports
+    what was done.
 
-    The copy is verified before it is returned: the audit must read every block as the target, and the numbers must be
-    those of the definition (see :mod:`normplace.edit.verify`); otherwise there is an error.
+    The copy is verified before it is returned: its analysis must find the target in every block, and its numbers must
+    fit the definition of the placement (see :mod:`normplace.edit.verify_numbers`).
 
     Args:
-        model: Any module; left as it is.
-        *inputs: What it is called with, a batch of real data if new norms are to start well.
-        to: The target: a preset such as ``"peri"`` or a :class:`Placement`; None to leave the norms where they are.
-        scale: Also ``"layerscale"``, a learned factor per channel on every branch that starts at 1, or ``"lns"``, the
-            fixed factor 1/sqrt(layer) behind every input norm.
-        qk: The kind of a norm to put on queries and keys, over the features of a head, where there is none.
-        norm: The kind of new norms, where the model has none to copy or others are wanted.
-        **kwargs: What the model is called with, by name.
+        model: Any module; it is not changed.
+        *inputs: The positional arguments of a call. Use a batch of real data, so that new norms start well.
+        to: The target: a preset such as ``"peri"``, or a :class:`Placement`; None to leave the norms in place.
+        scale: ``"layerscale"`` for a learned factor per channel on every branch, initially 1; ``"lns"`` for the fixed
+            factor 1/sqrt(layer) after every input norm.
+        qk: The kind of norm to put on queries and keys without one, over the features of a head.
+        norm: The kind of new norms; by default the model's own.
+        **kwargs: The keyword arguments of a call.
 
     Returns:
-        The copy, of the model's own class.
+        The copy, of the model's class.
 
     Raises:
         UsageError: If the target is unknown or cannot be reached, with the reason.
@@ -70,98 +77,103 @@ def move(
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"move takes an nn.Module, got {type(model).__name__}: build the model first.")
-    target = _target(to, scale, qk)
+    request = MoveRequest(_target(to, scale, qk), scale, qk, norm)
     model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
-    changed, located = _copied(model, inputs, kwargs)
-    found = located.audit
-    if not found.blocks:
-        raise UsageError(f"{found.model} has no residual add: move places norms around residual branches only.")
-    require_understood(located)
-    plan = MovePlan(changed, found, located, target, scale, qk, norm)
-    plan.move()
-    after = found
-    if any(change.action != "kept" for change in plan.editor.changes):
-        plan.editor.disable_fast_paths()
-        after = _verified(model, plan, inputs, kwargs)
-    step = {"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, "qk": qk, "norm": norm}
-    moves = changes(model).moves + (() if after is found else (step,))
-    record = tuple(plan.editor.changes)
-    report = Changes(
-        before=found.placement,
-        after=after.placement,
-        equations=after.equations,
-        sites=record,
-        ends_without_norm=plan.ends_without_norm,
-        warnings=small_matrix_warnings(found, after),
-        moves=moves,
-        call=describe_inputs((inputs, kwargs)),
-    )
-    setattr(changed, ATTRIBUTE, report)
-    if moves:
-        guard_save(changed)
-    return changed
-
-
-def _copied(model: Model, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Model, ModelMap]:
-    """A copy of the model, recorded."""
-    changed = copy_model(model)
+    arguments = (inputs, kwargs)
+    copied = copy_model(model)
     with require_independent(model):
-        return changed, ModelMap(changed, inputs, kwargs)
+        analysis = _analyze(copied, arguments)
+    if not analysis.blocks:
+        raise UsageError(f"{type(model).__name__} has no residual add: move places norms around residual branches.")
+    require_editable(analysis)
+    audit_before = summarize(analysis)  # while the model is as it was analysed
+    model_map = ModelMap(analysis)
+    plan, editor = MovePlan(model_map, request), ModelEditor(copied, model_map)
+    measured = plan.measured_values()
+    MoveEdit(plan, editor, measure_rms(copied, arguments, measured) if measured else {}).run()
+    audit_after, moves = audit_before, changes(model).moves
+    if any(change.action != "kept" for change in editor.changes):
+        editor.disable_fast_paths()
+        audit_after = summarize(_verified(model, plan, editor, arguments))
+        moves += ({"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, "qk": qk, "norm": norm},)
+    record = Changes(
+        before=audit_before.placement,
+        after=audit_after.placement,
+        equations=audit_after.equations,
+        sites=tuple(editor.changes),
+        ends_without_norm=plan.ends_without_norm,
+        warnings=small_matrix_warnings(audit_before, audit_after),
+        refused=plan.refused,
+        moves=moves,
+        call=describe_inputs(arguments),
+    )
+    setattr(copied, ATTRIBUTE, record)
+    if moves:
+        guard_save(copied)
+    return copied
 
 
-def _verified(model: nn.Module, plan: MovePlan, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Audit:
-    """The audit of the moved model, which was compared with what was asked for and with the definition."""
-    editor, name = plan.editor, type(model).__name__
+def _analyze(model: nn.Module, arguments: Arguments) -> Analysis:
+    inputs, kwargs = fresh_inputs(arguments)
+    return analyze(model, *inputs, **kwargs)
+
+
+def _verified(original: nn.Module, plan: MovePlan, editor: ModelEditor, arguments: Arguments) -> Analysis:
+    """Verify the moved copy, and return its analysis."""
     try:
-        located = ModelMap(editor.model, inputs, kwargs)
-    except UsageError as error:
-        reason = error.reason if isinstance(error, ForwardError) else str(error)
-        raise UsageError(f"the code of {name} does not let its norms be moved so: in the copy {reason}.") from error
-    plan.verify(located.audit)
-    verify_numbers(located, editor.changes, editor.removed)
+        analysis = _analyze(editor.model, arguments)
+    except ForwardError as error:
+        raise UsageError(
+            f"the code of {type(original).__name__} does not allow this placement, because in the moved copy "
+            f"{error.reason}."
+        ) from error
+    verify_placement(plan, editor.changes, analysis)
+    verify_numbers(analysis, arguments, editor.changes, editor.removed)
     if not any(parameter.is_meta for parameter in editor.model.parameters()):
-        new = [change.name for change in editor.changes if change.action in ("moved", "added")]
-        placed = {path: editor.model.get_submodule(path) for path in new}
-        check_gradients(model, editor.model, (inputs, kwargs), placed)
-    return located.audit
+        names = [change.name for change in editor.changes if change.action in ("moved", "added")]
+        check_gradients(original, editor.model, arguments, {name: editor.model.get_submodule(name) for name in names})
+    return analysis
 
 
 def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Placement | None:
-    """The placement asked for; None to keep the one there is."""
+    """The requested placement; None to keep the present one.
+
+    Raises:
+        UsageError: If a move cannot produce it.
+    """
     if to is None and scale is None and qk is None:
-        raise UsageError('say where the norms shall stand, as in to="peri".')
+        raise UsageError('choose where to put the norms, as in to="peri".')
     if scale is not None and scale not in SCALES:
         raise unknown("scale", scale, SCALES)
-    if to is not None and not isinstance(to, str | Placement):
-        raise UsageError(f"to is the name of a placement or a Placement, not a {type(to).__name__}.")
     if to is None:
         return None
+    if not isinstance(to, str | Placement):
+        raise UsageError(f"to is the name of a placement or a Placement, not a {type(to).__name__}.")
     target = Placement.named(to) if isinstance(to, str) else to
-    for block in target.all_specs:
-        fixed = not isinstance(block.branch_scale, LearnedScale) and block.branch_scale != 1
-        if block.skip_scale != 1 or block.init_gain != 1 or fixed:
+    name = target.name or "this placement"
+    for spec in target.all_specs:
+        is_branch_scaled = not isinstance(spec.branch_scale, LearnedScale) and spec.branch_scale != 1
+        if is_branch_scaled or spec.skip_scale != 1 or spec.init_gain != 1:
             raise UsageError(
-                f"{target.name or 'this placement'} scales the skip, the branch or its weights, which move leaves "
-                "alone: build the network with normplace.Residual."
+                f"{name} scales the skip, the branch or its weights, which move does not change: build the network "
+                "with normplace.Residual."
             )
-        if block.inner or block.inner_scale or block.skip_normed or block.damped or block.input_gain != 1:
+        if spec.inner or spec.inner_scale or spec.skip_normed or spec.damped or spec.input_gain != 1:
             raise UsageError(
-                "move places norms around branches: leave what stands inside them, skip_normed, damped and input_gain "
-                "out of the target."
+                "move places norms around branches: leave inner norms, skip_normed, damped and input_gain out of the "
+                "target."
             )
     if target.kinds or target.streams != "one":
         raise UsageError(
-            f"{target.name or 'this placement'} spans several branches, which move takes one by one: build the network "
-            "with normplace.models.Transformer."
+            f"{name} spans several branches, but move treats each branch separately: build the network with "
+            "normplace.models.Transformer."
         )
-    if isinstance(to, str):  # a trained network is changed least by a learned scale that starts at one
-        target = replace(target, segments=tuple((end, _starting_at_one(block)) for end, block in target.segments))
+    if isinstance(to, str):  # a learned scale of 1 changes a trained network least
+        segments = tuple((end, _with_unit_init(spec)) for end, spec in target.segments)
+        target = replace(target, segments=segments)
     return target
 
 
-def _starting_at_one(block: BlockSpec) -> BlockSpec:
-    return (
-        replace(block, branch_scale=replace(block.branch_scale, init=1.0))
-        if isinstance(block.branch_scale, LearnedScale)
-        else block
-    )
+def _with_unit_init(spec: BlockSpec) -> BlockSpec:
+    scale = spec.branch_scale
+    return replace(spec, branch_scale=replace(scale, init=1.0)) if isinstance(scale, LearnedScale) else spec

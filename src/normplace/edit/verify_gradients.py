@@ -13,15 +13,13 @@ from torch.autograd.function import BackwardCFunction
 
 from normplace.analysis.recording.passes import evaluating
 from normplace.analysis.recording.structures import fresh_inputs, tensors_of
+from normplace.edit.capture import Arguments
 from normplace.errors import UsageError
 
 STEPS = (1e-2, 1e-3, 1e-4)
 """Steps of the finite difference relative to the gains; smaller ones help where the function has kinks."""
 TOLERANCE = 0.05
 """Relative difference between a gradient and the finite difference."""
-
-Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
-"""Positional and keyword arguments of a call."""
 
 
 def check_gradients(
