@@ -1,9 +1,10 @@
 """Limits of the GPU that a kernel's layout must respect.
 
 The layouts of each op are data in its ``layouts.py``. Their numbers are the fastest of those tried on one NVIDIA H200
-(132 multiprocessors, 227 KiB of shared memory for a program, warps of 32 threads) with ``normplace bench <op> --tune``.
-Results do not depend on them. On any other GPU the functions here keep a layout within the hardware's limits: fewer
-warps where a warp has more threads, and smaller tiles or no software pipelining where shared memory is scarce.
+(132 multiprocessors, 227 KiB of shared memory for a program, warps of 32 threads) in November 2026 with torch 2.11,
+triton 3.6 and ``normplace bench aggregate norm_add_norm relation --tune``. They affect time alone. On other GPUs a
+program has at most :data:`MAX_THREADS` threads, and rows are not pipelined where shared memory is too small;
+``tests/ops/test_layouts.py`` compiles the other kernels for GPUs with little shared memory.
 """
 
 from __future__ import annotations

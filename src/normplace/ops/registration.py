@@ -125,8 +125,8 @@ class DifferentiableOp(Generic[Spec]):
             create_graph=create_graph,
             allow_unused=True,
         )
-        found = dict(zip(wanted, values, strict=True))
-        return [found.get(number) for number in range(self.num_grads)]
+        by_position = dict(zip(wanted, values, strict=True))
+        return [by_position.get(number) for number in range(self.num_grads)]
 
     def gradients(
         self, backward: Callable[..., Tensors], grads: Tensors, saved: Tensors, spec: Spec, needs: Sequence[bool]
@@ -246,9 +246,7 @@ def _unwrapped(outputs: tuple[Tensor, ...]) -> Any:
 
 
 def _without_gaps(grads: Tensors, values: Tensors, needs: Sequence[bool]) -> Any:
-    """The values with an empty tensor for each that is missing or not needed, since an operator returns tensors."""
+    """The values, with an empty tensor in place of None or of one that is not needed: an operator returns tensors."""
     like = next(grad for grad in grads if grad is not None)
-    kept = (
-        value if need and value is not None else like.new_empty(0) for value, need in zip(values, needs, strict=True)
-    )
-    return _unwrapped(tuple(kept))
+    pairs = zip(values, needs, strict=True)
+    return _unwrapped(tuple(value if need and value is not None else like.new_empty(0) for value, need in pairs))

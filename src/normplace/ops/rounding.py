@@ -1,6 +1,7 @@
-"""Means and reciprocal roots inside Triton kernels, to the last digit but without the branches of exact instructions.
+"""Accurate means and reciprocal square roots inside Triton kernels.
 
-Triton divides and takes roots with the hardware's approximate instructions: a number divided by 1 may come out changed.
+Triton divides and computes roots with the hardware's approximate instructions, with which even x / 1 may differ from x.
+One correction step restores the last digit, without the branches of the exact instructions.
 """
 # Triton compiles these functions by its own rules.
 # pyright: reportAttributeAccessIssue=false, reportOperatorIssue=false, reportArgumentType=false
@@ -11,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def mean_of(total, count):
-    """``total / count``, rounded as a division is."""
+    """``total / count``, correctly rounded."""
     count = tl.zeros_like(total) + count
     inverse = 1.0 / count
     mean = total * inverse
@@ -20,9 +21,9 @@ def mean_of(total, count):
 
 @triton.jit
 def reciprocal_root(x):
-    """``1 / sqrt(x)`` of a positive number, 0 of infinity."""
+    """``1 / sqrt(x)`` of a positive number; 0 for infinity."""
     root = tl.rsqrt(x)
-    # One step of Newton's method gives its last digits, with what the product loses by rounding added to the residual.
+    # One Newton step corrects the last digits; the residual includes the rounding error of the product.
     product = x * root
     residual = tl.fma(-product, root, 1.0) - tl.fma(x, root, -product) * root
     return tl.where(x < float("inf"), root + 0.5 * root * residual, root)

@@ -1,8 +1,8 @@
-"""The loops over the edges of a graph, compiled for each rule, precision and number of lanes.
+"""The loops over the edges of a graph, compiled for each aggregation, precision and number of lanes.
 
-The mathematics is that of :mod:`normplace.ops.aggregate.reference`. A row's channels are taken a few registers at a
-time, and its edges in runs, so that what is kept of a run stays in the nearest cache and the error of a hub's sums does
-not grow with all its edges.
+They compute what :mod:`normplace.ops.aggregate.reference` defines. A row is processed a few registers of channels at a
+time, and in runs of edges, so that the data of a run stay in the nearest cache and the error of a hub's sums does not
+grow with the number of its edges.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from normplace.ops.aggregate.numba_lanes import Access, access, compiled, exp64,
 from normplace.ops.aggregate.numba_math import exp32, log32, weight32
 from normplace.ops.aggregate.reference import PSI_NEAR, PSI_SERIES
 
-# An infinite temperature, as a number: so steep that any difference leaves no weight.
+# The finite number that replaces an infinite temperature: any difference then has weight zero.
 HARDEST = 3e38
 # Edges of a run.
 RUN = 64
-# Rows that memory is asked for before they are needed, so that it answers in time; with more it loses track.
+# Rows that are prefetched before they are needed; more would exceed the memory's queue.
 AHEAD = 16
 
 
 class Kernels(NamedTuple):
-    """The compiled passes of one rule; each works on the rows from ``first`` to ``last``."""
+    """The compiled passes of one aggregation; each processes the rows from ``first`` to ``last``."""
 
     logs: Callable[..., None]
     """``(first, last, x, out, relu, eps)``: the logarithms of messages without edge terms."""
     forward: Callable[..., None]
     """``(first, last, x, exponent, terms, ids, weight, indptr, indices, edges, y, k, relu, eps)``."""
     pull: Callable[..., None]
-    """``(first, last, grad, k, indptr, out)``: the gradient times all that a weight has of its row alone, so that the
-    backward pass reads one matrix less for each edge."""
+    """``(first, last, grad, k, indptr, out)``: the gradient times the factors of a weight that depend on its row alone,
+    so that the backward pass reads one matrix less for each edge."""
     backward: Callable[..., None]
     """``(first, last, pulled, x, exponent, terms, ids, weight, indptr, indices, edges, y, k, dx, d_edge, d_weight,
     d_exponent, relu, eps, semi, need_exponent)``."""
@@ -46,7 +46,7 @@ class _Numbers(NamedTuple):
     real: Any
     exp: Callable[..., Any]
     weigh: Callable[..., Any]
-    """The exponential of what is negative or hardly positive."""
+    """The exponential of values that are negative or slightly positive."""
     log: Callable[..., Any]
     psi_near: Any
     psi_series: tuple[Any, ...]
@@ -56,20 +56,20 @@ def _numbers(dtype: np.dtype) -> _Numbers:
     real = dtype.type
     if dtype == np.float64:
         return _Numbers(real, exp64, exp64, log64, real(PSI_NEAR), tuple(real(c) for c in PSI_SERIES))
-    # Fewer terms reach further here: at 1/2 the first that is left out is 1e-8.
+    # Fewer terms suffice in float32: at 1/2 the first omitted term is 1e-8.
     return _Numbers(real, exp32, weight32, log32, real(0.5), tuple(real(c) for c in PSI_SERIES[-8:]))
 
 
 def lanes_for(channels: int, dtype: np.dtype) -> int:
-    """How many lanes walk the edges in the least time: few walks over them, and few lanes without a channel."""
+    """The fastest number of lanes: few passes over the edges, and few lanes without a channel."""
     if dtype == np.float64:
         return 8
-    # A walk costs about as much beside its lanes as eight lanes do.
+    # The fixed cost of a pass equals about eight lanes.
     return min((64, 32, 16, 8), key=lambda lanes: -(-channels // lanes) * (lanes + 8))
 
 
 def _term(edge: str, load: Callable[..., Any]) -> Callable[..., Any]:
-    """What adds the term of an edge, from a column on, to what its source sent."""
+    """A function that adds the term of an edge, from a column, to the source's features."""
     if edge == "none":
 
         @inlined
@@ -100,7 +100,7 @@ def _term(edge: str, load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _term_hint(edge: str, lanes: Access) -> Callable[..., Any]:
-    """What asks for the term of an edge, or for what it is made from."""
+    """A function that prefetches the term of an edge, or its inputs."""
     prefetch_lanes = lanes.prefetch
 
     @inlined
@@ -117,7 +117,7 @@ def _term_hint(edge: str, lanes: Access) -> Callable[..., Any]:
 
 @functools.cache
 def kernels(dtype: np.dtype, kind: str, edge: str, count: int, whole: bool) -> Kernels:
-    """The passes of a rule.
+    """The passes of an aggregation.
 
     Args:
         dtype: float32 or float64.
@@ -163,7 +163,7 @@ def _pull(numbers: _Numbers, lanes: Access, count: int, is_power: bool) -> Calla
                 if is_power:
                     store(out, i, column, g * share)
                 else:
-                    # The entropy of n weights is at most log n, so a factor of this size loses nothing.
+                    # The entropy of n weights is at most log n, so this factor does not underflow.
                     store(out, i, column, g * weigh(-one * load(k, i, column)))
 
     return pull
@@ -175,28 +175,28 @@ def _forward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge:
     add_term, ask = _term(edge, load), _term_hint(edge, lanes)
     zero, one, half, infinity, hardest = real(0), real(1), real(0.5), real(np.inf), real(HARDEST)
     ahead = AHEAD // (2 if edge == "dense" else 1)
-    takes_logs = is_power and edge != "none"  # without edge terms they are taken beforehand, once for each source
+    takes_logs = is_power and edge != "none"  # without edge terms they are computed in advance, once for each source
 
     @inlined
     def shrink(u, ex):
-        """``(exp(u) - 1) / u`` for u <= 0, given exp(u)."""
-        # Kahan's quotient near zero, where exp(u) - 1 has lost digits but its error divides out.
+        """``(exp(u) - 1) / u`` for u <= 0, from ``exp(u)``."""
+        # Kahan's quotient near zero: exp(u) - 1 has lost digits there, but its error cancels in the quotient.
         return where(u > -half, where(ex == one, one, (ex - one) / log(ex)), (ex - one) / u)
 
     @compiled
     def forward(first, last, x, exponent, terms, ids, weight, indptr, indices, edges, y, k, relu, eps):
         kept = np.empty((RUN, count), real)
         floor, hard = zero if relu else -infinity, abs(exponent) >= hardest
-        # A negative exponent is a positive one of the negated values, so the largest value is always the pivot.
+        # A negative exponent equals a positive one of the negated values, so the pivot is always the largest value.
         sign, steep = -one if exponent < zero else one, min(abs(exponent), hardest)
-        shallow = steep < half  # a power so small that the sum alone loses digits that the root magnifies
+        shallow = steep < half  # a power so small that the sum loses digits that the root amplifies
         for i in range(first, last):
             start, stop = indptr[i], indptr[i + 1]
             for column in range(0, x.shape[1], count):
                 top, sums, lifts = fill(-infinity), fill(zero), fill(zero)
                 for begin in range(start, stop, RUN):
                     end = min(begin + RUN, stop)
-                    # Twice over the run: the pivot, and then sums relative to it.
+                    # Two passes over the run: the pivot, then sums relative to it.
                     high = top
                     for place in range(begin, end):
                         later = min(place + ahead, len(indices) - 1)
@@ -239,14 +239,14 @@ def _forward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge:
                 elif is_power:
                     n = real(stop - start)
                     mean, excess = sums / n, lifts / n
-                    found = log(mean) / steep
+                    log_mean = log(mean) / steep
                     if shallow:
                         lift = steep * excess + one
                         ratio = where(lift == one, one, log(lift) / (lift - one))
-                        found = where(mean < half, found, excess * ratio)
-                    found = sign * (top + found)
-                    store(k, i, column, found)
-                    store(y, i, column, exp(found))
+                        log_mean = where(mean < half, log_mean, excess * ratio)
+                    log_mean = sign * (top + log_mean)
+                    store(k, i, column, log_mean)
+                    store(y, i, column, exp(log_mean))
                 else:
                     mean = top if hard else top + lifts / sums
                     store(y, i, column, sign * mean)
@@ -292,7 +292,7 @@ def _backward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge
     ):  # fmt: skip
         kept = np.empty((RUN, count), real)
         floor, flow = zero if relu else -infinity, zero if semi else one
-        t = min(max(exponent, -hardest), hardest)  # infinity times no difference would not be zero
+        t = min(max(exponent, -hardest), hardest)  # infinity times a difference of zero would be nan
         inverse = one / (t * t)
         for j in range(first, last):
             start, stop = indptr[j], indptr[j + 1]
@@ -322,7 +322,7 @@ def _backward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge
                                 near_zero = fill(first_of_series)
                                 for coefficient in rest_of_series:
                                     near_zero = near_zero * u + coefficient
-                                # y u² psi(u), from the exponential that is there: y exp(u) = m exp((p - 1) diff).
+                                # y u² psi(u) from the known exponential: y exp(u) = m exp((p - 1) diff).
                                 far = ((u - one) * (slope * m) + g * row) * inverse
                                 is_near = larger(u, -one * u) < near
                                 dt = dt + where(is_near, g * row * diff * diff * near_zero, far)
@@ -330,7 +330,7 @@ def _backward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge
                             diff = m - load(y, i, column)
                             u = t * diff
                             a = g * weigh(u)
-                            slope = a * (one + flow * larger(flat, u))  # where the weight is nothing, so is its slope
+                            slope = a * (one + flow * larger(flat, u))  # zero where the weight is zero
                             dt = dt + a * diff * diff
                         dm = where(before <= floor, zero, slope)
                         part = part + dm

@@ -1,8 +1,8 @@
-"""Numbers side by side, as one value inside compiled loops.
+"""Vectors as values inside numba's compiled loops.
 
-Left to find by itself which loops vectorize, a compiler checks before every row that no two arrays overlap, and keeps
-sums in memory. A :class:`Lanes` is a vector from the start: its arithmetic is one instruction for each register that it
-fills, and sums over edges stay in registers. A processor with narrower registers takes more of them.
+Automatic vectorization checks before every row that no two arrays overlap, and keeps sums in memory. A :class:`Lanes`
+is an explicit vector: its arithmetic is one instruction for each register that it fills, and sums over edges stay in
+registers. A processor with narrower registers uses more of them.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ compiled = functools.partial(numba.njit, nogil=True, error_model="numpy", fastma
 inlined = compiled(inline="always")
 
 LINE = 64
-"""Bytes of a line of the cache."""
+"""Bytes of a cache line."""
 _BIT, _INDEX = ir.IntType(1), ir.IntType(32)
-# A product and a sum may become one instruction; nothing else changes the result.
+# A product and a sum may be fused; no other optimization may change the result.
 _FUSED = ("contract",)
 
 
 class Lanes(types.Type):
-    """The type of ``count`` numbers side by side."""
+    """The type of a vector of ``count`` numbers."""
 
     def __init__(self, element: types.Type, count: int) -> None:
         self.element, self.count = element, count
         super().__init__(name=f"Lanes({element}, {count})")
 
     def of(self, element: types.Type) -> Lanes:
-        """As many numbers of another type."""
+        """A vector of the same length with another element type."""
         return Lanes(element, self.count)
 
 
@@ -49,33 +49,33 @@ class _Model(models.PrimitiveModel):
 
 
 def _lowered(define: Callable[..., Any]) -> Callable[..., Any]:
-    """A function inside compiled loops, from one that is told the types of its arguments."""
+    """An intrinsic for compiled loops, from a function of the argument types."""
     return intrinsic(define)
 
 
 def _spread(builder: Any, value: Any, count: int) -> Any:
-    """One number in every lane."""
+    """A vector with one number in every lane."""
     blank = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
     first = builder.insert_element(blank, value, _INDEX(0))
     return builder.shuffle_vector(first, blank, ir.Constant(ir.VectorType(_INDEX, count), [0] * count))
 
 
 def _alike(kinds: Any) -> tuple[Lanes, tuple[types.Type, ...]]:
-    """The lanes among the types of some arguments, and those types with numbers as the lanes have them."""
+    """The vector type among some argument types, and those types with numbers promoted to its element type."""
     lanes = next(kind for kind in kinds if isinstance(kind, Lanes))
     return lanes, tuple(kind if isinstance(kind, Lanes) else lanes.element for kind in kinds)
 
 
-def _spread_all(builder: Any, kinds: Any, given: Any) -> list[Any]:
+def _spread_all(builder: Any, kinds: Any, arguments: Any) -> list[Any]:
     lanes, _ = _alike(kinds)
     return [
         value if isinstance(kind, Lanes) else _spread(builder, value, lanes.count)
-        for kind, value in zip(kinds, given, strict=True)
+        for kind, value in zip(kinds, arguments, strict=True)
     ]
 
 
 def _define(operation: Callable[..., Any], emit: Callable[..., Any], compares: bool = False) -> None:
-    """Give lanes, and lanes with a number, an operator."""
+    """Define an operator for two vectors, and for a vector and a number."""
 
     class Typing(AbstractTemplate):
         key = operation
@@ -89,8 +89,8 @@ def _define(operation: Callable[..., Any], emit: Callable[..., Any], compares: b
     register: Any = infer_global(operation)
     register(Typing)
 
-    def generate(context: Any, builder: Any, signed: Any, given: Any) -> Any:
-        return emit(builder, *_spread_all(builder, signed.args, given))
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+        return emit(builder, *_spread_all(builder, sig.args, arguments))
 
     for kinds in ((Lanes, Lanes), (Lanes, types.Number), (types.Number, Lanes)):
         lower_builtin(operation, *kinds)(generate)
@@ -119,10 +119,10 @@ _define(operator.eq, lambda builder, a, b: builder.fcmp_ordered("==", a, b), com
 
 @_lowered
 def larger(context, a, b):
-    """The larger of two, lane by lane; ``b`` where either is nan."""
+    """The larger of two values per lane; ``b`` if either is nan."""
 
-    def generate(context, builder, signed, given):
-        a, b = _spread_all(builder, signed.args, given)
+    def generate(context, builder, sig, arguments):
+        a, b = _spread_all(builder, sig.args, arguments)
         return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
     lanes, kinds = _alike((a, b))
@@ -131,10 +131,10 @@ def larger(context, a, b):
 
 @_lowered
 def where(context, test, a, b):
-    """``a`` in the lanes where the test holds, elsewhere ``b``."""
+    """``a`` in the lanes where the condition is true, else ``b``."""
 
-    def generate(context, builder, signed, given):
-        return builder.select(given[0], *_spread_all(builder, signed.args[1:], given[1:]))
+    def generate(context, builder, sig, arguments):
+        return builder.select(arguments[0], *_spread_all(builder, sig.args[1:], arguments[1:]))
 
     lanes, kinds = _alike((a, b))
     return lanes(test, *kinds), generate
@@ -144,8 +144,8 @@ def where(context, test, a, b):
 def recast(context, value):
     """The bits of float32 lanes as int32, and back."""
 
-    def generate(context, builder, signed, given):
-        return builder.bitcast(given[0], context.get_value_type(signed.return_type))
+    def generate(context, builder, sig, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(sig.return_type))
 
     other = types.int32 if value.element == types.float32 else types.float32
     return value.of(other)(value), generate
@@ -153,23 +153,23 @@ def recast(context, value):
 
 @_lowered
 def to_float32(context, value):
-    """int32 lanes as numbers."""
+    """int32 lanes converted to float32."""
 
-    def generate(context, builder, signed, given):
-        return builder.sitofp(given[0], context.get_value_type(signed.return_type))
+    def generate(context, builder, sig, arguments):
+        return builder.sitofp(arguments[0], context.get_value_type(sig.return_type))
 
     return value.of(types.float32)(value), generate
 
 
 def _by_library(name: str) -> Callable[..., Any]:
-    """A function of the C library, for each float64 lane in turn."""
+    """A function of the C library, called for each float64 lane."""
 
     def define(context, value):
-        def generate(context, builder, signed, given):
-            vector = given[0].type
+        def generate(context, builder, sig, arguments):
+            vector = arguments[0].type
             shape = ir.FunctionType(vector, [vector])
             known = cgutils.get_or_insert_function(builder.module, shape, f"llvm.{name}.v{vector.count}f64")
-            return builder.call(known, given)
+            return builder.call(known, arguments)
 
         return value(value), generate
 
@@ -187,7 +187,7 @@ def _place(context: Any, builder: Any, kind: Any, array: Any, row: Any, column: 
 
 
 def _hint(builder: Any, address: Any) -> None:
-    """Ask for a line of the cache: to be read, kept near, as data."""
+    """Prefetch a cache line for reading, into the nearest cache."""
     shape = ir.FunctionType(ir.VoidType(), [address.type, _INDEX, _INDEX, _INDEX])
     known = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0i8")
     builder.call(known, [address, _INDEX(0), _INDEX(3), _INDEX(1)])
@@ -195,11 +195,11 @@ def _hint(builder: Any, address: Any) -> None:
 
 @_lowered
 def prefetch(context, array, row):
-    """Ask for the start of a row before it is needed."""
+    """Prefetch the start of a row."""
 
-    def generate(context, builder, signed, given):
+    def generate(context, builder, sig, arguments):
         first = context.get_constant(types.intp, 0)
-        _, place = _place(context, builder, signed.args[0], given[0], given[1], first)
+        _, place = _place(context, builder, sig.args[0], arguments[0], arguments[1], first)
         _hint(builder, builder.bitcast(place, ir.IntType(8).as_pointer()))
         return context.get_dummy_value()
 
@@ -207,30 +207,30 @@ def prefetch(context, array, row):
 
 
 class Access(NamedTuple):
-    """How lanes of one type and number meet the columns of a matrix."""
+    """Access to the columns of a matrix by vectors of one type and length."""
 
     load: Callable[..., Any]
-    """``load(array, row, column)``: the lanes from a column on; past the last column, ones."""
+    """``load(array, row, column)``: the lanes from a column; ones past the last column."""
     store: Callable[..., Any]
-    """``store(array, row, column, lanes)``: those that have a column."""
+    """``store(array, row, column, lanes)``: writes the lanes that have a column."""
     fill: Callable[..., Any]
     """``fill(number)``: the same in every lane."""
     add_up: Callable[..., Any]
-    """``add_up(array, column, lanes)``: the sum of those that have a column."""
+    """``add_up(array, column, lanes)``: the sum of the lanes that have a column."""
     prefetch: Callable[..., Any]
-    """``prefetch(array, row, column)``: ask for what will be loaded."""
+    """``prefetch(array, row, column)``: prefetches the lanes of a later ``load``."""
 
 
 @functools.cache
 def access(dtype: np.dtype, count: int, whole: bool) -> Access:
-    """The functions for ``count`` lanes; ``whole`` says that they divide the columns of every matrix."""
+    """The functions for ``count`` lanes; ``whole`` if they divide the columns of every matrix."""
     element = numba.from_dtype(dtype)
     kind, size = Lanes(element, count), dtype.itemsize
     name = f"v{count}f{8 * size}"
     mask = ir.VectorType(_BIT, count)
 
     def inside(builder, view, column):
-        """The lanes that have a column."""
+        """Mask of the lanes that have a column."""
         left = builder.trunc(builder.sub(cgutils.unpack_tuple(builder, view.shape)[1], column), _INDEX)
         order = ir.Constant(ir.VectorType(_INDEX, count), list(range(count)))
         return builder.icmp_signed("<", order, _spread(builder, left, count))
@@ -241,58 +241,60 @@ def access(dtype: np.dtype, count: int, whole: bool) -> Access:
 
     @_lowered
     def load(context, array, row, column):
-        def generate(context, builder, signed, given):
-            view, place = _place(context, builder, signed.args[0], *given)
+        def generate(context, builder, sig, arguments):
+            view, place = _place(context, builder, sig.args[0], *arguments)
             vector = context.get_value_type(kind)
             place = builder.bitcast(place, vector.as_pointer())
             if whole:
                 return builder.load(place, align=size)
             known = masked(builder, "load", vector, place.type, _INDEX, mask, vector)
             ones = ir.Constant(vector, [1.0] * count)
-            return builder.call(known, [place, _INDEX(size), inside(builder, view, given[2]), ones])
+            return builder.call(known, [place, _INDEX(size), inside(builder, view, arguments[2]), ones])
 
         return kind(array, types.intp, types.intp), generate
 
     @_lowered
     def store(context, array, row, column, lanes):
-        def generate(context, builder, signed, given):
-            view, place = _place(context, builder, signed.args[0], *given[:3])
+        def generate(context, builder, sig, arguments):
+            view, place = _place(context, builder, sig.args[0], *arguments[:3])
             vector = context.get_value_type(kind)
             place = builder.bitcast(place, vector.as_pointer())
             if whole:
-                builder.store(given[3], place, align=size)
+                builder.store(arguments[3], place, align=size)
             else:
                 known = masked(builder, "store", ir.VoidType(), vector, place.type, _INDEX, mask)
-                builder.call(known, [given[3], place, _INDEX(size), inside(builder, view, given[2])])
+                builder.call(known, [arguments[3], place, _INDEX(size), inside(builder, view, arguments[2])])
             return context.get_dummy_value()
 
         return types.void(array, types.intp, types.intp, kind), generate
 
     @_lowered
     def fill(context, number):
-        def generate(context, builder, signed, given):
-            return _spread(builder, given[0], count)
+        def generate(context, builder, sig, arguments):
+            return _spread(builder, arguments[0], count)
 
         return kind(element), generate
 
     @_lowered
     def add_up(context, array, column, lanes):
-        def generate(context, builder, signed, given):
-            value, number = given[2], given[2].type.element
+        def generate(context, builder, sig, arguments):
+            value, number = arguments[2], arguments[2].type.element
             if not whole:
-                view = context.make_array(signed.args[0])(context, builder, given[0])
-                value = builder.select(inside(builder, view, given[1]), value, ir.Constant(value.type, [0.0] * count))
+                view = context.make_array(sig.args[0])(context, builder, arguments[0])
+                value = builder.select(
+                    inside(builder, view, arguments[1]), value, ir.Constant(value.type, [0.0] * count)
+                )
             shape = ir.FunctionType(number, [number, value.type])
             known = cgutils.get_or_insert_function(builder.module, shape, f"llvm.vector.reduce.fadd.{name}")
-            # In pairs rather than one after the other.
+            # Pairwise summation.
             return builder.call(known, [ir.Constant(number, 0.0), value], fastmath=("reassoc",))
 
         return element(array, types.intp, kind), generate
 
     @_lowered
     def prefetch_lanes(context, array, row, column):
-        def generate(context, builder, signed, given):
-            _, place = _place(context, builder, signed.args[0], *given)
+        def generate(context, builder, sig, arguments):
+            _, place = _place(context, builder, sig.args[0], *arguments)
             place = builder.bitcast(place, ir.IntType(8).as_pointer())
             for offset in range(0, count * size, LINE):
                 _hint(builder, builder.gep(place, [_INDEX(offset)]))

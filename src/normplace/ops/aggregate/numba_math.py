@@ -1,6 +1,6 @@
-"""Exponentials and logarithms of numbers side by side.
+"""Vectorized exponentials and logarithms.
 
-In float32 they are written out in arithmetic, within two units in the last place; in float64 they are the C library's.
+In float32 they are polynomial approximations within two units in the last place; in float64 they call the C library.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ import numpy as np
 
 from normplace.ops.aggregate.numba_lanes import inlined, larger, recast, to_float32, where
 
-# Added to a float32 of moderate size, it rounds it to a whole number and leaves that number in the last bits.
+# Adding it rounds a float32 of moderate size to an integer, which is then in the last bits.
 _ROUNDER = np.float32(1.5 * 2**23)
 _ONE, _MANTISSA = np.float32(1.0), np.int32(23)
-# log 2 in two parts, of which the first times a whole number is exact.
+# log 2 in two parts; the product of the first with an integer is exact.
 _LOG2_HIGH, _LOG2_LOW = np.float32(0.693359375), np.float32(2.12194440e-4)
 
 
 @inlined
 def weight32(x):
-    """The exponential of a float32 under 88.7; below -87, next to nothing."""
+    """The exponential of a float32 under 88.7; about 1e-38 below -87."""
     x = larger(np.float32(-87.0), x)
     rounded = x * np.float32(1.44269504) + _ROUNDER
     n = rounded - _ROUNDER
     f = x - n * _LOG2_HIGH + n * _LOG2_LOW
-    # On |f| <= log(2)/2, the polynomial of least relative error: 3e-9.
+    # Minimax polynomial on |f| <= log(2)/2, with relative error 3e-9.
     s = f * np.float32(0.00138145988) + np.float32(0.00836871658)
     s = s * f + np.float32(0.041668389)
     s = s * f + np.float32(0.166665211)
@@ -35,7 +35,7 @@ def weight32(x):
 
 @inlined
 def exp32(x):
-    """The exponential of any float32; below -87, next to nothing."""
+    """The exponential of any float32; about 1e-38 below -87."""
     return where(x > np.float32(88.7228), np.float32(np.inf), weight32(x))
 
 
@@ -43,7 +43,7 @@ def exp32(x):
 def log32(x):
     """The logarithm of a positive float32, as 2 artanh((f - 1) / (f + 1)) with f within a factor √2 of 1."""
     bits = recast(x)
-    # The exponent that leaves a mantissa between √½ and √2.
+    # The exponent for a mantissa between √½ and √2.
     n = (bits - np.int32(0x3F3504F3)) >> _MANTISSA
     f = recast(bits - (n << _MANTISSA))
     d = f - _ONE
@@ -52,7 +52,7 @@ def log32(x):
     r = q * np.float32(2 / 9) + np.float32(2 / 7)
     r = r * q + np.float32(2 / 5)
     r = r * q + np.float32(2 / 3)
-    # 2 s is d - s d, of which the first is exact and the second so small that its error is.
+    # 2 s = d - s d, where d is exact and the error of the small s d is negligible.
     e = to_float32(n)
-    found = d - s * (d - r * q) - e * _LOG2_LOW + e * _LOG2_HIGH
-    return where(x > np.float32(0.0), found, np.float32(np.nan))
+    log = d - s * (d - r * q) - e * _LOG2_LOW + e * _LOG2_HIGH
+    return where(x > np.float32(0.0), log, np.float32(np.nan))

@@ -1,11 +1,11 @@
-"""The Triton kernels of generalized aggregation; :mod:`normplace.ops.aggregate.triton` launches them.
+"""Triton kernels of generalized aggregation, launched by :mod:`normplace.ops.aggregate.triton`.
 
-The mathematics is that of :mod:`normplace.ops.aggregate.reference`, with the softmax taken online: about one
-exponential for each edge and channel. A program walks a few pieces of rows side by side, each thread keeping its own
-channels, so nothing is exchanged between threads. A tile is edges at once × pieces × channels, its first axis within a
-thread: all its loads are issued before the first is used.
+They compute what :mod:`normplace.ops.aggregate.reference` defines, with an online softmax: about one exponential per
+edge and channel. A program processes a few pieces of rows at a time. Each thread has its own channels, so threads
+exchange nothing. A tile is unrolled edges × pieces × channels, with its first axis within a thread: all its loads are
+issued before the first is used.
 """
-# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# Triton compiles these functions: conditions on constants are decided at compile time and may leave names undefined.
 # pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false
 
 import triton
@@ -19,7 +19,7 @@ def _gap(t, value, pivot):
 
 @triton.jit
 def _expm1_ratio(u, ex):
-    # Kahan's quotient near zero, where exp(u) - 1 has lost digits but its error divides out.
+    # Kahan's quotient near zero: exp(u) - 1 has lost digits there, but its error cancels in the quotient.
     near = tl.where(ex == 1.0, 1.0, (ex - 1.0) / tl.log(tl.where((ex == 1.0) | (ex <= 0.0), 2.0, ex)))
     return tl.where(tl.abs(u) < 0.5, near, (ex - 1.0) / tl.where(u == 0.0, 1.0, u))
 
@@ -48,12 +48,12 @@ def _psi(u, ex):
 
 @triton.jit
 def _edge_term(edge, weight, e, there, mask, cols, D, K, EDGE: tl.constexpr, real: tl.constexpr):
-    """The terms of the edges ``e``, edges at once × pieces."""
+    """The terms of the edges ``e``, unrolled edges × pieces."""
     if EDGE == 1:
         term = tl.load(edge + e[:, :, None] * D + cols, mask=mask, other=0.0).to(real)
     elif EDGE == 3:
         kind = tl.load(edge + e, mask=there, other=0).to(tl.int64)
-        # A type that is not in the table reads nothing and makes its row nan.
+        # A type outside the table is not read and makes its row nan.
         known = mask & ((kind >= 0) & (kind < K))[:, :, None]
         term = tl.load(weight + kind[:, :, None] * D + cols, mask=known, other=0.0).to(real)
         term = tl.where(known == mask, term, float("nan"))
@@ -61,7 +61,7 @@ def _edge_term(edge, weight, e, there, mask, cols, D, K, EDGE: tl.constexpr, rea
         term = tl.zeros_like(mask.to(real))
         for f in range(K):
             value = tl.load(edge + e * K + f, mask=there, other=0.0).to(real)
-            # Read again by every piece, so that each thread has its own channels and none waits for another.
+            # Every piece reads it again, so that no thread waits for another.
             row = tl.load(weight + f * D + e[:, :, None] * 0 + cols, mask=mask, other=0.0).to(real)
             term += value[:, :, None] * row
     return term
@@ -69,7 +69,7 @@ def _edge_term(edge, weight, e, there, mask, cols, D, K, EDGE: tl.constexpr, rea
 
 @triton.jit
 def _finish(c, s, w, n, t, POWER: tl.constexpr):
-    """The aggregate and what is kept of it, from pivot, sum and weighted sum."""
+    """The aggregate and what the backward pass needs, from pivot, sum and weighted sum."""
     if POWER:
         mean, excess = s / n, w / n
         k = c + tl.where(mean < 0.5, tl.log(mean) / t, excess * _log1p_ratio(t * excess))
@@ -84,7 +84,7 @@ def forward(
     EPS: tl.constexpr, POWER: tl.constexpr, EDGE: tl.constexpr, RELU: tl.constexpr, PIECES: tl.constexpr,
     WIDTH: tl.constexpr, UNROLL: tl.constexpr, real: tl.constexpr,
 ):  # fmt: skip
-    """Aggregate the edges of a few pieces; a piece of a cut row leaves its pivot and sums in a slot."""
+    """Aggregate the edges of a few pieces; a piece of a split row writes its pivot and sums to a slot."""
     item = tl.program_id(0) * PIECES + tl.arange(0, PIECES)
     cols = (tl.program_id(1) * WIDTH + tl.arange(0, WIDTH))[None, None, :]
     ahead = tl.arange(0, UNROLL)[:, None]
@@ -108,7 +108,7 @@ def forward(
             v += _edge_term(edge, weight, e, there, mask, cols, D, K, EDGE, real)
         if RELU:
             v = tl.where(v <= 0.0, 0.0, v)
-        v += EPS  # a constant, since a number among the arguments would be rounded to float32
+        v += EPS  # a constant, because a float argument would be rounded to float32
         if POWER:
             v = tl.log(tl.where(mask, v, 1.0))
         top = sign * tl.max(tl.where(mask, v * sign, float("-inf")), 0)
@@ -146,7 +146,7 @@ def merge_forward(
     exponent, indptr, hubs, num_hubs, part_c, part_s, part_w, y, k, D, piece,
     POWER: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr, real: tl.constexpr,
 ):  # fmt: skip
-    """Merge the sums of the pieces of a cut row."""
+    """Merge the sums of the pieces of a split row."""
     hub = tl.program_id(0)
     cols = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     in_width = cols < D
@@ -170,14 +170,14 @@ def merge_forward(
             w2 = tl.load(part_w + place, mask=mask, other=0.0)
             c2 = tl.where(mask, c2, c[None, :])
             best = tl.where(t < 0.0, tl.minimum(c, tl.min(c2, 0)), tl.maximum(c, tl.max(c2, 0)))
-            held = tl.where(there, tl.minimum(piece, degree - number * piece), 0).to(real)
+            counts = tl.where(there, tl.minimum(piece, degree - number * piece), 0).to(real)
             u = _gap(t, c, best)
             u2 = _gap(t, c2, best[None, :])
             ex = tl.exp(u)
             ex2 = tl.exp(u2)
             if POWER:
                 shift = done * (c - best) * _expm1_ratio(u, ex)
-                shift2 = held[:, None] * (c2 - best[None, :]) * _expm1_ratio(u2, ex2)
+                shift2 = counts[:, None] * (c2 - best[None, :]) * _expm1_ratio(u2, ex2)
                 w = w * ex + shift + tl.sum(w2 * ex2 + shift2, 0)
             else:
                 w = ex * (w + s * (c - best)) + tl.sum(ex2 * (w2 + s2 * (c2 - best[None, :])), 0)
@@ -197,7 +197,7 @@ def backward(
     NEED_EXPONENT: tl.constexpr, NEED_EDGE: tl.constexpr, NEED_WEIGHT: tl.constexpr, PIECES: tl.constexpr,
     WIDTH: tl.constexpr, UNROLL: tl.constexpr, FEATURES: tl.constexpr, real: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the rows of a few pieces, walking the edges that leave them."""
+    """Gradients of the rows of a few pieces, from the edges that leave them."""
     cols = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     in_width = cols < D
     feature = tl.arange(0, FEATURES)[None, :, None]
@@ -241,7 +241,7 @@ def backward(
             else:
                 out = tl.load(y + place, mask=mask, other=0.0)
                 u = _gap(t, m, out)
-                # Other pieces of the program may be longer: past its end a piece has g = 0, and must not overflow.
+                # Past its end a piece has g = 0 while longer pieces continue; the exponential must not overflow.
                 a = g * tl.exp(tl.where(mask, u - kept, 0.0))
                 dm = a
                 if not SEMI:
@@ -255,7 +255,7 @@ def backward(
             if NEED_EDGE:
                 tl.store(d_edge + e[:, :, None] * D + cols[None, None, :], dm, mask=mask)
             if NEED_WEIGHT:
-                # There is one piece, so its axis can become that of the features.
+                # There is one piece, so its axis serves as that of the features.
                 if EDGE == 2:
                     read = there[:, :, None] & (feature < K)
                     value = tl.load(edge + e[:, :, None] * K + feature, mask=read, other=0.0).to(real)
@@ -275,7 +275,7 @@ def backward(
 
 @triton.jit
 def merge_backward(hubs, num_hubs, part, dx, D, SLOTS: tl.constexpr, WIDTH: tl.constexpr, real: tl.constexpr):
-    """Add the gradients of the pieces of a cut row."""
+    """Add the gradients of the pieces of a split row."""
     hub = tl.program_id(0)
     cols = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     in_width = cols < D

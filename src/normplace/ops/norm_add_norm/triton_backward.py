@@ -1,10 +1,10 @@
-"""The Triton kernels of the boundary's backward pass; :mod:`normplace.ops.norm_add_norm.triton` launches them.
+"""Triton kernels of the boundary's backward pass, launched by :mod:`normplace.ops.norm_add_norm.triton`.
 
-A program walks over tiles of whole rows and adds up its part of the gains' gradients on the way; a small kernel adds
-the parts. The sums of rows too wide for that, which would fill the registers, are taken by a kernel of their own, which
-reads the rows again.
+A program processes several tiles of whole rows and sums its part of the gradients of gains and biases; a small kernel
+adds the parts of all programs. For rows so wide that these sums would fill the registers, a separate kernel reads the
+rows again and computes the sums.
 """
-# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# Triton compiles these functions: conditions on constants are decided at compile time and may leave names undefined.
 # pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
 # pyright: reportGeneralTypeIssues=false
 
@@ -27,7 +27,7 @@ from normplace.ops.rounding import mean_of
 
 @triton.jit
 def _centred(v, row, there, stats, place: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr):
-    """The rows less their means where a norm takes those, and their reciprocal deviations."""
+    """Rows, centred if the norm subtracts the mean, and their reciprocal deviations."""
     stats += row.to(tl.int64) * KEPT + place
     rstd = tl.load(stats, mask=there, other=0.0)
     if KIND == 2:
@@ -39,7 +39,7 @@ def _centred(v, row, there, stats, place: tl.constexpr, KIND: tl.constexpr, KEPT
 def _collected(
     g, v, rstd, sum_gain, sum_shift, GAIN: tl.constexpr, SHIFT: tl.constexpr, KIND: tl.constexpr
 ):  # fmt: skip
-    """The gradient of standardised rows divided by their deviations, and the sums with these rows added."""
+    """The gradient of standardised rows times their reciprocal deviations, and the updated sums."""
     if SHIFT >= 0:
         sum_shift += g
     if KIND > 0:
@@ -51,7 +51,7 @@ def _collected(
 
 @triton.jit
 def _pull(g, v, rstd, D: tl.constexpr, KIND: tl.constexpr):
-    """What a norm takes out of the gradient of its rows: how much of the centred rows ``v``, and the mean.
+    """The parts that a norm subtracts from the gradient: the multiple of the centred rows ``v``, and the mean.
 
     ``g`` is the gradient of the standardised rows, divided by their deviations.
     """
@@ -61,10 +61,10 @@ def _pull(g, v, rstd, D: tl.constexpr, KIND: tl.constexpr):
 
 @triton.jit
 def _through(g, v, pull, mean, D: tl.constexpr, KIND: tl.constexpr):
-    """The gradient of what was standardised."""
+    """The gradient of the rows before their norm."""
     if KIND == 2 and D == 1:
-        # A single channel is its own mean. Compiled, g times a gain less its mean is one fused operation, which leaves
-        # the rounding of the product for the deviation of a constant row, 1 / sqrt(eps), to magnify.
+        # A single channel is its own mean. The compiler fuses the product of g and the gain with the subtraction, and
+        # 1 / sqrt(eps) of a constant row would amplify the rounding error that is left.
         return tl.zeros_like(g)
     if KIND == 2:
         g -= mean
@@ -73,13 +73,13 @@ def _through(g, v, pull, mean, D: tl.constexpr, KIND: tl.constexpr):
 
 @triton.jit
 def _part(parts, which: tl.constexpr, program, programs, D: tl.constexpr):
-    """Where a program leaves its part of one sum."""
+    """Offset of a program's part of one sum."""
     return parts + (which * programs + program) * D
 
 
 @triton.jit
 def _leave(total, parts, which: tl.constexpr, program, programs, cols, inside, D: tl.constexpr):
-    """Store a program's part of a sum that is wanted, from what its lanes have of it."""
+    """Store a program's part of a sum, if the sum is needed."""
     if which >= 0:
         tl.store(_part(parts, which, program, programs, D) + cols, tl.sum(total, 0), mask=inside)
 
@@ -93,13 +93,13 @@ def backward(
     KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
     OUT_GAIN: tl.constexpr, OUT_SHIFT: tl.constexpr, IN_GAIN: tl.constexpr, IN_SHIFT: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of rows, and of the gains and shifts the part that this program's rows contribute.
+    """Gradients of rows, and the contribution of this program's rows to the gradients of gains and biases.
 
-    The last constants number the sums that are wanted, and are -1 for the others. The sums leave out the branch's
-    multiplier, so that its own gradient follows from them too. Where ``columns`` takes them, it finds in ``pulls`` what
-    the inner norm has of each row.
+    The last constants are the positions of the sums, -1 for a sum that is not needed. The sums omit the branch's
+    multiplier, so that its gradient follows from them too. For ``columns``, ``pulls`` stores the parts that the next
+    norm subtracts from the gradient of each row.
     """
-    # Tiles in flight wait in shared memory, and take registers only from where they are used.
+    # Pipelined tiles wait in shared memory and occupy registers only where they are used.
     AHEAD: tl.constexpr = STAGES > 1
     cols = tl.arange(0, BLOCK)
     inside = cols < D
@@ -179,7 +179,7 @@ def columns(
     KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
     OUT_GAIN: tl.constexpr, OUT_SHIFT: tl.constexpr, IN_GAIN: tl.constexpr, IN_SHIFT: tl.constexpr,
 ):  # fmt: skip
-    """The sums that ``backward`` takes, of BLOCK columns."""
+    """The sums of ``backward``, for BLOCK columns."""
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = cols < D
     sum_out_gain = tl.zeros([ROWS, BLOCK], tl.float32)
@@ -237,9 +237,9 @@ def finish(
     D: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr,
     OUT_GAIN: tl.constexpr, OUT_SHIFT: tl.constexpr, IN_GAIN: tl.constexpr, IN_SHIFT: tl.constexpr,
 ):  # fmt: skip
-    """Add the programs' parts: the gradients of gains, shifts and, channel by channel, of the branch's multiplier.
+    """Add the programs' parts: gradients of gains, biases and, per channel, of the branch's multiplier.
 
-    The outer norm is the work of some programs and the inner norm of others.
+    Some programs process the output norm, the others the next norm.
     """
     cols = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
     inside = cols < D

@@ -1,11 +1,10 @@
-"""The Triton kernels of the boundary's forward pass; :mod:`normplace.ops.norm_add_norm.triton` launches them.
+"""Triton kernels of the boundary's forward pass, launched by :mod:`normplace.ops.norm_add_norm.triton`.
 
-The mathematics is that of :mod:`normplace.ops.norm_add_norm.reference`. A tile is ROWS × BLOCK elements, whole rows
-padded to a power of two and held in registers, so that the variance is taken of the centred row without reading it
-again. Wide rows of RMSNorm take less time if they are read again from a cache, a piece at a time: registers for a piece
-leave room for more programs.
+They compute what :mod:`normplace.ops.norm_add_norm.reference` defines. A tile is ROWS × BLOCK elements: whole rows,
+padded to a power of two and kept in registers, so that the variance of the centred row needs no second read. Wide rows
+of RMSNorm are faster if they are read twice, one block at a time, because fewer registers allow more programs.
 """
-# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# Triton compiles these functions: conditions on constants are decided at compile time and may leave names undefined.
 # pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
 # pyright: reportGeneralTypeIssues=false
 
@@ -18,7 +17,7 @@ from normplace.ops.rounding import mean_of, reciprocal_root
 
 @triton.jit
 def _note(value, stats, row, there, place: tl.constexpr, KEPT: tl.constexpr):
-    """Store one of the KEPT statistics of each row, if they are kept."""
+    """Store one of the KEPT statistics of each row, unless ``stats`` is None."""
     if stats is not None:
         tl.store(stats + row.to(tl.int64) * KEPT + place, value, mask=there)
 
@@ -28,7 +27,7 @@ def _standardised(
     v, inside, row, there, stats, place: tl.constexpr, eps,
     D: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The standardised rows, whose statistics are stored at ``place`` of the KEPT of each row."""
+    """Standardised rows; stores their statistics at ``place`` of the KEPT statistics of each row."""
     if KIND == 2:
         mean = mean_of(tl.sum(v, 1), D)
         v = unpadded(v - mean[:, None], inside, D, BLOCK)
@@ -45,7 +44,7 @@ def forward(
     D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
     KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The stream, what the next branch reads, and where there is a place for them the statistics of the rows."""
+    """The new stream, the input of the next branch, and the statistics of the rows unless ``stats`` is None."""
     cols = tl.arange(0, BLOCK)
     inside = cols < D
     for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
@@ -72,13 +71,13 @@ def forward(
 
 @triton.jit
 def _inside(first, lane, D: tl.constexpr, BLOCK: tl.constexpr):
-    """Which lanes of a piece are columns, known beforehand where all are."""
+    """Mask of the lanes of a block that are columns; constant if all are."""
     return lane < BLOCK if D % BLOCK == 0 else first + lane < D
 
 
 @triton.jit
 def _deviation(squares, eps, D: tl.constexpr):
-    """Reciprocal deviations of rows from the squares of their lanes."""
+    """Reciprocal deviations of rows, from sums of squares per lane."""
     return reciprocal_root(mean_of(tl.sum(squares, 1), D) + eps)
 
 
@@ -89,7 +88,7 @@ def forward_in_pieces(
     D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
     KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """As ``forward``, for norms that take no mean out; BLOCK is the width of a piece."""
+    """Like ``forward``, for norms that subtract no mean; a row is processed in blocks of BLOCK columns."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there = row < rows
     lane = tl.arange(0, BLOCK)
@@ -121,7 +120,7 @@ def forward_in_pieces(
             squares += v * v
     if IN > 0:
         in_rstd = _deviation(squares, in_eps, D)
-        tl.debug_barrier()  # a thread may read what another has written
+        tl.debug_barrier()  # a thread may read what another thread wrote
         for first in tl.range(0, D, BLOCK):
             cols = first + lane
             inside = _inside(first, lane, D, BLOCK)

@@ -1,11 +1,11 @@
-"""Steps that the Triton kernels of the boundary share, on tiles of some rows and some columns."""
-# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+"""Functions that the Triton kernels of the boundary share, on tiles of rows × columns."""
+# Triton compiles these functions: conditions on constants are decided at compile time and may leave names undefined.
 # pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
 
 import triton
 import triton.language as tl
 
-# Which lines a cache gives up first is its own affair.
+# The hardware's default cache eviction policy.
 ANY_ORDER = tl.constexpr("")
 
 
@@ -18,7 +18,7 @@ def _mix(h):
 
 @triton.jit
 def kept(v, seed, row, cols, dropout):
-    """``v`` with elements dropped and the others scaled up."""
+    """``v`` after dropout."""
     key = tl.load(seed)
     row = row.to(tl.uint32)
     first = _mix(row ^ _mix(key.to(tl.uint32)))
@@ -30,28 +30,28 @@ def kept(v, seed, row, cols, dropout):
 
 @triton.jit
 def read(pointer, row, stride, cols, mask, EVICT: tl.constexpr = ANY_ORDER):
-    """Elements of rows, as they are stored."""
+    """Elements of rows in their own dtype."""
     place = row.to(tl.int64)[:, None] * stride + cols[None, :]
     return tl.load(pointer + place, mask=mask, other=0.0, eviction_policy=EVICT)
 
 
 @triton.jit
 def unpadded(v, inside, D: tl.constexpr, BLOCK: tl.constexpr):
-    """A mean has been taken from padding too."""
+    """``v`` with zeros in the padding, from which a mean has been subtracted too."""
     return v if D == BLOCK else tl.where(inside[None, :], v, 0.0)
 
 
 @triton.jit
 def channels(pointer, cols, inside):
-    """One number for each channel."""
-    # Read for every tile, from a cache: held in registers they would leave room for fewer programs.
+    """One value for each channel."""
+    # Read from the cache for every tile: kept in registers, they would allow fewer programs.
     place = pointer + cols[None, :]
     return tl.load(place, mask=inside[None, :], other=0.0, eviction_policy="evict_last").to(tl.float32)
 
 
 @triton.jit
 def scaled(v, scale, row, there):
-    """Rows times their own factors."""
+    """Rows times their scales, if any."""
     if scale is not None:
         v *= tl.load(scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
     return v
@@ -59,7 +59,7 @@ def scaled(v, scale, row, there):
 
 @triton.jit
 def gained(v, weight, cols, inside, OFFSET: tl.constexpr):
-    """Channels times their gains, or times one more than those."""
+    """Channels times their gains, plus one if ``OFFSET``."""
     if weight is not None:
         gain = channels(weight, cols, inside)
         v *= gain + 1.0 if OFFSET else gain
@@ -68,7 +68,7 @@ def gained(v, weight, cols, inside, OFFSET: tl.constexpr):
 
 @triton.jit
 def affine(v, weight, bias, cols, inside, OFFSET: tl.constexpr):
-    """With gains and shifts."""
+    """``v`` times gains plus biases, if any."""
     v = gained(v, weight, cols, inside, OFFSET)
     if bias is not None:
         v += channels(bias, cols, inside)
@@ -77,13 +77,13 @@ def affine(v, weight, bias, cols, inside, OFFSET: tl.constexpr):
 
 @triton.jit
 def times(v, factor):
-    """A missing factor is one."""
+    """``factor * v``; a missing factor is one."""
     return v if factor is None else factor * v
 
 
 @triton.jit
 def branched(v, branch, branch_value, cols, inside, PER_CHANNEL: tl.constexpr):
-    """Times the multiplier of the branch."""
+    """``v`` times the multiplier of the branch."""
     if branch is None:
         v = times(v, branch_value)
     elif PER_CHANNEL:
@@ -98,7 +98,7 @@ def merged(
     u, v, row, there, cols, inside, weight, bias, branch, scale, seed, skip, branch_value, dropout,
     OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
 ):  # fmt: skip
-    """The stream ``v`` with the standardised output ``u`` of a branch added to it."""
+    """The stream ``v`` plus the branch, from its standardised output ``u``."""
     u = scaled(affine(u, weight, bias, cols, inside, OFFSET), scale, row, there)
     if seed is not None:
         u = kept(u, seed, row, cols, dropout)

@@ -31,7 +31,9 @@ def choose_backend(a: Tensor, requested: str) -> BackendChoice:
     if requested == "reference":
         return BackendChoice(requested, "requested")
     unsupported = None
-    if a.dtype == torch.float64 or a.shape[2] > MAX_WIDTH:
+    if torch.version.hip is not None:
+        unsupported = "the Triton kernels multiply in TF32x3, which AMD GPUs do not support"
+    elif a.dtype == torch.float64 or a.shape[2] > MAX_WIDTH:
         unsupported = (
             f"the Triton kernels support float32, bfloat16 and float16 with up to {MAX_WIDTH} channels, not {a.dtype} "
             f"with {a.shape[2]}"

@@ -1,15 +1,15 @@
-"""The Triton kernels of pairs; :mod:`normplace.ops.relation.triton_pairs` launches them.
+"""Triton kernels of the pairwise relation, launched by :mod:`normplace.ops.relation.triton_pairs`.
 
-The mathematics is that of :mod:`normplace.ops.relation.pair_reference`, given the scale s of every pair::
+They compute what :mod:`normplace.ops.relation.pair_reference` defines, from the scale s of every pair::
 
     n_ij = (a_i + b_j) s_ij - (mean a_i + mean b_j) s_ij
 
-For the exponential, which is then one of base 2, scales and so n come multiplied by log2(e).
+For the exponential, computed in base 2, scales and therefore n are multiplied by log2(e).
 
-What is left for a channel of a pair is an addition, a multiplication and the activation. Rows are added as they were
-given: where they nearly cancel, that sum is exact. Backward, these kernels leave out the part through s.
+Each channel of a pair takes an addition, a multiplication and the activation. Rows are added without centring: if they
+nearly cancel, the sum is exact. Backward, these kernels omit the part through s.
 """
-# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# Triton compiles these functions: conditions on constants are decided at compile time and may leave names undefined.
 # pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
 # pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false, reportOptionalMemberAccess=false
 # pyright: reportGeneralTypeIssues=false, reportAssignmentType=false
@@ -44,13 +44,13 @@ def _slope(x, ACT: tl.constexpr):
 
 @triton.jit
 def _inside(other, T, mask):
-    """``mask`` where ``other`` is within the sequence."""
+    """``mask``, and false where ``other`` is outside the sequence."""
     return mask & (other + mask.to(tl.int32) * 0 < T)
 
 
 @triton.jit
 def _in_width(cols, width, EVEN: tl.constexpr):
-    """Which channels exist: all of them, where they fill every tile."""
+    """Mask of the channels; all true if they fill every tile."""
     if EVEN:
         return tl.full(cols.shape, 1, tl.int1)
     return cols < width
@@ -58,16 +58,16 @@ def _in_width(cols, width, EVEN: tl.constexpr):
 
 @triton.jit
 def _read(place, other, T, keep, CHECK: tl.constexpr):
-    """The number of ``other`` at ``place``, which is within the sequence unless it is to be checked."""
+    """The value of ``other`` at ``place``; ``CHECK`` if it may be outside the sequence."""
     if CHECK:
         return tl.load(place + keep.to(tl.int32) * 0, mask=_inside(other, T, keep), other=0.0)
-    else:  # noqa: RET505  (the two differ in shape, so only one may exist)
+    else:  # noqa: RET505  (both branches define names of different shapes, so only one may be compiled)
         return tl.load(place)
 
 
 @triton.jit
 def _of_pairs(place, mask, CHECK: tl.constexpr):
-    """A number of each pair, which exists unless it is to be checked."""
+    """One value for each pair; ``CHECK`` if a pair may not exist."""
     if CHECK:
         return tl.load(place, mask=mask, other=0.0)
     return tl.load(place)
@@ -75,7 +75,7 @@ def _of_pairs(place, mask, CHECK: tl.constexpr):
 
 @triton.jit
 def _counts(weight, row, other, T, keep, CAUSAL: tl.constexpr, KEYS: tl.constexpr, MASKED: tl.constexpr):
-    """Which pairs of ``row`` and ``other``, keys if ``KEYS`` and queries if not, are summed."""
+    """Mask of the summed pairs of ``row`` and ``other``, which are keys if ``KEYS``, else queries."""
     counts = _inside(other, T, keep)
     if CAUSAL:
         counts = counts & (other >= row if KEYS else other <= row)
@@ -86,7 +86,7 @@ def _counts(weight, row, other, T, keep, CAUSAL: tl.constexpr, KEYS: tl.constexp
 
 @triton.jit
 def _row(place, other, T, in_width, CHECK: tl.constexpr):
-    """The row of ``other`` at ``place``, which is within the sequence unless it is to be checked."""
+    """The row of ``other`` at ``place``; ``CHECK`` if it may be outside the sequence."""
     if CHECK:
         in_width = _inside(other, T, in_width)
     return widened(tl.load(place, mask=in_width, other=0.0))
@@ -94,7 +94,7 @@ def _row(place, other, T, in_width, CHECK: tl.constexpr):
 
 @triton.jit
 def _scaled_back(total, ACT: tl.constexpr, NORM: tl.constexpr):
-    """A sum of s p without the factor that scales come multiplied by."""
+    """A sum of s p without the factor of the scales."""
     if NORM and ACT == "exp":
         return total * LN2
     return total
@@ -102,14 +102,14 @@ def _scaled_back(total, ACT: tl.constexpr, NORM: tl.constexpr):
 
 @triton.jit
 def _first_and_last(count, T, ROWS: tl.constexpr, PAIRED: tl.constexpr):
-    """The tiles of a program: of causal ones the shortest with the longest if ``PAIRED``, or one, the last first."""
+    """The tiles of a program: a short and a long causal tile if ``PAIRED``, else one, the last tile first."""
     last = tl.cdiv(T, ROWS) - 1 - tl.program_id(0) // count
     return (tl.program_id(0) // count if PAIRED else last), last
 
 
 @triton.jit
 def _own_part(begin, end, UNROLL: tl.constexpr, PARTS: tl.constexpr):
-    """Of the others from ``begin`` to ``end``, a multiple of ``UNROLL``, those that this program takes."""
+    """The range of others from ``begin`` to ``end`` that this program processes, in multiples of ``UNROLL``."""
     if PARTS > 1:
         steps, part = (end - begin) // UNROLL, tl.program_id(2)
         begin, end = begin + steps * part // PARTS * UNROLL, begin + steps * (part + 1) // PARTS * UNROLL
@@ -118,7 +118,7 @@ def _own_part(begin, end, UNROLL: tl.constexpr, PARTS: tl.constexpr):
 
 @triton.jit
 def _if_part(which, begin, end, PARTS: tl.constexpr):
-    """``end`` for the program with that part, ``begin`` for others, which take nothing from there on."""
+    """``end`` for the program of this part, ``begin`` (an empty range) for the others."""
     if PARTS > 1:
         end = tl.where(tl.program_id(2) == which, end, begin)
     return end
@@ -130,9 +130,9 @@ def _add_keys(
     ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
     COUNT: tl.constexpr,
 ):  # fmt: skip
-    """Add the activations of ``COUNT`` keys from ``j`` on; ``CHECK`` where some may not count."""
+    """Add the activations of ``COUNT`` keys from ``j``; ``CHECK`` if some may be masked."""
     part = tl.zeros_like(acc)
-    # From one address, others are constants away, which costs nothing.
+    # All addresses are constant offsets from one, which costs nothing.
     of_b, of_scale, of_mean = of_b + j * D, of_scale + j, of_mean + j
     for k in tl.static_range(COUNT):
         key = j + k
@@ -144,7 +144,7 @@ def _add_keys(
         if CHECK or MASKED:
             term = tl.where(_counts(of_weight, i, key, T, keep, CAUSAL, False, MASKED), term, 0.0)
         part += term
-    # Few terms at a time, so that the error of a long sum stays small.
+    # Partial sums of few terms keep the error of a long sum small.
     return acc + part
 
 
@@ -155,7 +155,7 @@ def relate(
     EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, PAIRED: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The relation of a few queries with every key, some channels of it.
+    """Some channels of the relation of a few queries with every key.
 
     If keys are cut into several ``PARTS``, a program takes one, and leaves it for :func:`add_parts` to weigh.
     """
@@ -176,7 +176,7 @@ def relate(
         mean = i.to(tl.float32)
         if NORM:
             mean = tl.load(mean_a + n * T + i, mask=keep, other=0.0)
-        # A row past the end takes the scales of the last, so that none need be checked; it is not stored.
+        # A row past the end reads the scales of the last, which avoids checks; its result is not stored.
         of_scale = scale + (local * T + tl.minimum(i, T - 1)) * stride
         acc = tl.zeros([ROWS, COLS], tl.float32)
         whole = (tile * ROWS if CAUSAL else T) // UNROLL * UNROLL
@@ -203,7 +203,7 @@ def _add_key_slopes(
     ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
     COUNT: tl.constexpr,
 ):  # fmt: skip
-    """Add s p of ``COUNT`` keys from ``j`` on, and the share of these channels in the factor c of each pair."""
+    """Add s p of ``COUNT`` keys from ``j``, and the contribution of these channels to the factor c of each pair."""
     number = tl.arange(0, COUNT)[None, :]
     share = tl.zeros([acc.shape[0], COUNT], tl.float32)
     if NORM:
@@ -213,7 +213,7 @@ def _add_key_slopes(
             if CAUSAL:
                 mask = mask & (j + number <= i)
         slot = of_factor + (j + number) * step
-        # Asked for now, the share of the channels before is there when it is needed.
+        # Loaded early, so that the contribution of the previous channels arrives in time.
         before = tl.load(slot, mask=mask & (channel > 0), other=0.0)
     of_b, of_scale, of_mean = of_b + j * D, of_scale + j, of_mean + j
     for k in tl.static_range(COUNT):
@@ -225,7 +225,7 @@ def _add_key_slopes(
         if NORM:
             s = _of_pairs(of_scale + k, counts, CHECK or MASKED)
             x = x * s - (mean + _read(of_mean + k, key, T, keep, CHECK)) * s
-            # A channel that is padding holds the mean alone, which may be anything.
+            # A padding channel holds the mean alone, which may be any number.
             x = tl.where(in_width, x, 0.0)
             p = g * _slope(x, ACT)
             acc += s * p
@@ -246,7 +246,7 @@ def query_gradients(
     EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, PAIRED: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The sum of s p over the keys of a few queries, or a part of them, and the factor c of each pair."""
+    """The sum of s p over all or some keys of a few queries, and the factor c of each pair."""
     da += tl.program_id(2).to(tl.int64) * apart
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
@@ -287,7 +287,7 @@ def query_gradients(
                     in_width, keep, ACT, NORM, MASKED, CAUSAL, True, UNROLL,
                 )  # fmt: skip
             tl.store(da + place, _scaled_back(acc, ACT, NORM), mask=keep & in_width)
-            # What one thread has left of a pair, another takes up for the next channels.
+            # Another thread may continue this pair with the next channels.
             tl.debug_barrier()
 
 
@@ -297,7 +297,7 @@ def _add_query_slopes(
     ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr,
     COUNT: tl.constexpr,
 ):  # fmt: skip
-    """Add s p of ``COUNT`` queries from ``i`` on."""
+    """Add s p of ``COUNT`` queries from ``i``."""
     of_a, of_grad, of_mean, own_weight = of_a + i * D, of_grad + i * D, of_mean + i, of_weight + i
     of_scale += i * stride
     for k in tl.static_range(COUNT):
@@ -324,7 +324,7 @@ def key_gradients(
     EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, PAIRED: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The sum of s p over the queries of a few keys, or a part of them, some channels of it."""
+    """Some channels of the sum of s p over all or some queries of a few keys."""
     db += tl.program_id(2).to(tl.int64) * apart
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
@@ -335,7 +335,7 @@ def key_gradients(
     of_mean, of_weight = mean_a + n * T, weight + sequence * T
     low, high = _first_and_last(count, T, ROWS, PAIRED)
     for turn in range(low, high + 1, tl.maximum(1, high - low)):
-        tile = tl.cdiv(T, ROWS) - 1 - turn  # the first keys, which come before the most queries, go first
+        tile = tl.cdiv(T, ROWS) - 1 - turn  # start with the first keys, which have the most queries
         j = (tile * ROWS + tl.arange(0, ROWS))[:, None]
         keep = j < T
         place = (sequence * T + j) * D + head * width + cols
@@ -347,7 +347,7 @@ def key_gradients(
         if MASKED:
             keep = keep & (tl.load(of_weight + j, mask=keep, other=0.0) > 0.0)
         acc = tl.zeros([ROWS, COLS], tl.float32)
-        # Queries that may come before a key, those that come after all, and the few that are left.
+        # Queries that may precede a key, those after all keys of the tile, and the remainder.
         begin = tile * ROWS if CAUSAL else 0
         middle = tl.minimum(T, tl.cdiv(begin + ROWS, UNROLL) * UNROLL) if CAUSAL else 0
         begin = begin // UNROLL * UNROLL
@@ -373,7 +373,7 @@ def key_gradients(
 
 @triton.jit
 def add_parts(parts, weight, y, apart, D, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """What :func:`relate` has left in several parts, as one."""
+    """The sum of the parts that :func:`relate` wrote."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
     for part in tl.static_range(PARTS):

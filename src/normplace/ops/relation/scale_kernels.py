@@ -1,17 +1,17 @@
-"""The Triton kernels of the scales of pairs; :mod:`normplace.ops.relation.triton_pairs` launches them.
+"""Triton kernels of the scales of pairs, launched by :mod:`normplace.ops.relation.triton_pairs`.
 
-With rows less their means, written ~, one matrix product gives the scale s of every pair::
+With ~ for a centred row, one matrix product gives the scale s of every pair::
 
     |x~_ij|² = |a~_i|² + |b~_j|² + 2 a~_i·b~_j        s_ij = 1 / sqrt(|x~_ij|² / D + eps)
 
-Where a pair nearly cancels, the product has lost its digits, and the square is summed from the pair itself. Rows of
-half precision are first multiplied as they are, with ``a~·b~ = a·b - D mean a mean b``: their products are exact. That
-loses digits where means are large beside what is left without them, and such tiles are left for the other kernel.
-What is kept is ``GAIN`` times the scale.
+If a pair nearly cancels, the product has lost its digits, and the square is summed from the pair itself. Rows in half
+precision are first multiplied without centring, with ``a~·b~ = a·b - D mean a mean b``: their products are exact. This
+loses digits if means are large compared with deviations; such tiles are deferred to the other kernel. The kernels store
+``GAIN`` times the scale.
 
-Backward, the part through s is ``c_ij x~_ij`` with ``c_ij = -s_ij² mean(p_ij n_ij)``: a matrix product for either side.
+Backward, the part through s is ``c_ij x~_ij`` with ``c_ij = -s_ij² mean(p_ij n_ij)``: a matrix product for each side.
 """
-# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# Triton compiles these functions: conditions on constants are decided at compile time and may leave names undefined.
 # pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
 # pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false, reportOptionalMemberAccess=false
 # pyright: reportGeneralTypeIssues=false, reportAssignmentType=false
@@ -21,13 +21,13 @@ import triton.language as tl
 
 from normplace.ops.relation.scan_parts import weights_of
 
-# Below this part of |a~|² + |b~|², the square of a pair is summed from the pair.
+# Below this fraction of |a~|² + |b~|², the square of a pair is summed from the pair itself.
 NEAR = tl.constexpr(0.25)
 
 
 @triton.jit
 def _statistics(x, mean, square, n, t, T, D, heads, width, WIDTH: tl.constexpr):
-    """The mean and the sum of squares about it, of one head of rows ``t``."""
+    """The mean and the sum of squared deviations of one head of rows ``t``."""
     cols = tl.arange(0, WIDTH)
     mask = (t < T)[:, None] & (cols < width)[None, :]
     start = ((n // heads) * T + t) * D + (n % heads) * width
@@ -46,11 +46,11 @@ def row_statistics(
     NORM: tl.constexpr, MASKED: tl.constexpr, MEAN: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The statistics of each head of a few rows of a and of b, if ``NORM``; without a mask, the weights of the rows."""
+    """The statistics of each head of a few rows of a and b if ``NORM``, and the weights of the rows without a mask."""
     blocks = tl.cdiv(T, ROWS)
     n, block = tl.program_id(0).to(tl.int64) // blocks, tl.program_id(0) % blocks
     t = block * ROWS + tl.arange(0, ROWS)
-    if not MASKED:  # noqa: SIM102  (decided when it is compiled, unlike the next)
+    if not MASKED:  # noqa: SIM102  (decided at compile time, unlike the next condition)
         if (tl.program_id(1) == 0) & (n % heads == 0):
             sequence = n // heads
             tl.store(weight + sequence * T + t, weights_of(weight, sequence, t, T, False, MEAN, CAUSAL), mask=t < T)
@@ -63,14 +63,14 @@ def row_statistics(
 
 @triton.jit
 def _rows(x, sequence, head, t, cols, T, D, width):
-    """Rows ``t`` × ``cols`` as they are, zero outside."""
+    """Rows ``t`` × ``cols``, zero outside."""
     mask = (t < T)[:, None] & (cols < width)[None, :]
     return tl.load(x + ((sequence * T + t) * D + head * width)[:, None] + cols[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
 def _centred(x, mean, sequence, head, n, t, cols, T, D, width):
-    """Rows ``t`` × ``cols`` less their means, zero outside."""
+    """Centred rows ``t`` × ``cols``, zero outside."""
     mask = (t < T)[:, None] & (cols < width)[None, :]
     value = _rows(x, sequence, head, t, cols, T, D, width).to(tl.float32)
     centre = tl.load(mean + n * T + t, mask=t < T, other=0.0)
@@ -87,14 +87,14 @@ def _counted(i, j, T, CAUSAL: tl.constexpr):
 
 @triton.jit
 def _tile():
-    """The number of this tile of pairs."""
+    """The index of this tile of pairs."""
     tiles = tl.num_programs(0)
     return (tl.program_id(2).to(tl.int64) * tiles + tl.program_id(0)) * tiles + tl.program_id(1)
 
 
 @triton.jit
 def _store_scales(scale, found, pair, local, i, j, T, stride):
-    """Keep the scales of a tile of pairs."""
+    """Store the scales of a tile of pairs."""
     tl.store(scale + (local * T + i.to(tl.int64)[:, None]) * stride + j[None, :], found, mask=pair)
 
 
@@ -103,7 +103,7 @@ def quick_scales(
     a, b, mean_a, square_a, mean_b, square_b, scale, left, first, T, D, heads, width, eps, stride,
     CAUSAL: tl.constexpr, GAIN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """The scale of every pair of a tile of queries and keys, and whether it is left to :func:`pair_scales`."""
+    """The scale of every pair of a tile, and whether the tile is deferred to :func:`pair_scales`."""
     local = tl.program_id(2).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
@@ -136,7 +136,7 @@ def pair_scales(
     CAUSAL: tl.constexpr, GAIN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, FLAT: tl.constexpr,
     LEFT: tl.constexpr,
 ):  # fmt: skip
-    """The scale of every pair of a tile of queries and keys, of those ``left`` only if ``LEFT``.
+    """The scale of every pair of a tile of queries and keys; only of deferred tiles if ``LEFT``.
 
     Where the activation has a kink at 0, an exactly constant pair must be exactly 0: ``FLAT`` makes its scale that.
     """
@@ -166,7 +166,7 @@ def pair_scales(
             of_a = a + (sequence * T + i) * D + head * width
             of_b = b + (sequence * T + j) * D + head * width
             start = tl.load(of_a, mask=i < T, other=0.0).to(tl.float32)[:, None]
-            # Less its first channel, so that a constant pair is exactly zero.
+            # Minus its first channel, so that a constant pair is exactly zero.
             start = start + tl.load(of_b, mask=j < T, other=0.0).to(tl.float32)[None, :]
             centre = tl.zeros([ROWS, ROWS], tl.float32)
             for d in range(width):
@@ -239,7 +239,7 @@ def add_through_scale(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
     STEP: tl.constexpr,
 ):  # fmt: skip
-    """Add to either gradient the part through the scales."""
+    """Add the part through the scales to both gradients."""
     if tl.program_id(2) % 2 == 0:
         _add_side(
             a, b, mean_a, mean_b, factors, weight, da, first, T, D, heads, width, stride,
@@ -268,7 +268,7 @@ def remove_means(
     da, db, out_a, out_b, rows, width, apart,
     PARTS_A: tl.constexpr, PARTS_B: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """A few rows of either gradient, the sum of its parts, less their means, in the precision of the output."""
+    """A few rows of both gradients: the sums of their parts, centred, in the precision of the output."""
     if tl.program_id(1) == 0:
         _less_mean(da, out_a, rows, width, apart, PARTS_A, ROWS, WIDTH)
     else:

@@ -1,10 +1,10 @@
-"""The Triton kernels of the scan; :mod:`normplace.ops.relation.triton_scan` launches them.
+"""Triton kernels of the scan, launched by :mod:`normplace.ops.relation.triton_scan`.
 
-The mathematics is that of :mod:`normplace.ops.relation.scan_reference`. A program walks through a chunk of time, a few
-whole rows at a time, since a norm needs them whole. Sums of chunks are left in slots, one slot summed into the next by
-a kernel of its own, and taken up again.
+They compute what :mod:`normplace.ops.relation.scan_reference` defines. A program processes a chunk of time, a few whole
+rows at a time because a norm needs whole rows. One kernel writes the sum of each chunk to a slot, a second accumulates
+the slots, and a third reads them.
 """
-# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# Triton compiles these functions: conditions on constants are decided at compile time and may leave names undefined.
 # pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
 # pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false, reportOptionalMemberAccess=false
 # pyright: reportGeneralTypeIssues=false, reportAssignmentType=false
@@ -39,13 +39,13 @@ def key_sums(
     NORM: tl.constexpr, STABLE: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
     MASKED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Sum 2^v over a chunk of time, into the slot after it, and keep the statistics of its rows."""
+    """Sum 2^v over a chunk of time into the slot after it, and store the statistics of its rows."""
     sequence, chunk = tl.program_id(0).to(tl.int64) // chunks, tl.program_id(0) % chunks
     live = live_channels(heads, width, HEADS, WIDTH, EVEN)
     total = tl.zeros([1, HEADS, WIDTH], tl.float32)
     top = tl.full([1, HEADS, WIDTH], LOWEST, tl.float32)
     for begin in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
-        # From its end, so that the rows the next kernel begins with are the last to leave the cache.
+        # Backward, so that the rows that the next kernel reads first are still in the cache.
         t = (chunk + 1) * CHUNK - begin - ROWS + tl.arange(0, ROWS)
         row = sequence * T + t
         there = which_there(weights_of(weight, sequence, t, T, MASKED, False, True), WHOLE)
@@ -67,7 +67,7 @@ def key_sums(
 def accumulate(
     sums, tops, D, chunks, STABLE: tl.constexpr, REVERSE: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """Sum each slot into the next, or each into the one before; the first of them is empty."""
+    """Cumulative sums of the slots, forward or backward; the first slot is empty."""
     sequence = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     edge = sequence * (chunks + 1) + (chunks if REVERSE else 0)
@@ -93,7 +93,7 @@ def accumulate(
             total = tl.sum(tl.where(last, own, 0.0), 0)[None, :]
             top = tl.sum(tl.where(last, own_top, 0.0), 0)[None, :]
         else:
-            # There are few of these sums, and double precision keeps their error from growing with the length.
+            # There are few of these sums; float64 keeps their error independent of the length.
             own = own.to(tl.float64)
             tl.store(sums + place, (tl.cumsum(own, 0) + total).to(tl.float32), mask=mask)
             total += tl.sum(own, 0)[None, :]
@@ -107,8 +107,8 @@ def relate(
     LOWER: tl.constexpr, DIVIDE: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The relation of a chunk of time, given the sums before it."""
-    # From the end, whose rows of b are the ones still in the cache.
+    """The relation of a chunk of time, from the sums before it."""
+    # From the end, whose rows of b are still in the cache.
     number = tl.num_programs(0) - 1 - tl.program_id(0)
     sequence, chunk = number.to(tl.int64) // chunks, number % chunks
     live = live_channels(heads, width, HEADS, WIDTH, EVEN)
@@ -123,7 +123,7 @@ def relate(
         key = query
         if CAUSAL:
             key = values_of(b, row, there, D, width, live, HEADS, WIDTH, False)
-        if STAGES == 1:  # nothing waits for one of them before the other is asked for
+        if STAGES == 1:  # issue both loads before the first is used
             tl.debug_barrier()
         so_far, so_far_top = total, top
         if CAUSAL:
@@ -144,7 +144,7 @@ def query_gradients(
     LOWER: tl.constexpr, DIVIDE: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a for a chunk of time, q of each row, and the sum of q over the chunk into its own slot."""
+    """The gradient of a for a chunk of time, q of each row, and the sum of q over the chunk into its slot."""
     number = tl.num_programs(0) - 1 - tl.program_id(0)
     sequence, chunk = number.to(tl.int64) // chunks, number % chunks
     live = live_channels(heads, width, HEADS, WIDTH, EVEN)
@@ -201,7 +201,7 @@ def key_gradients(
     MASKED: tl.constexpr, WHOLE: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of b for a chunk of time, given q of its rows and the sums of q after it."""
+    """The gradient of b for a chunk of time, from q of its rows and the sums of q after it."""
     sequence, chunk = tl.program_id(0).to(tl.int64) // chunks, tl.program_id(0) % chunks
     live = live_channels(heads, width, HEADS, WIDTH, EVEN)
     slot = sequence * (chunks + 1) + (chunk + 1 if CAUSAL else 0)

@@ -1,10 +1,9 @@
-"""What the Triton kernels of the scan are made of.
+"""Functions that the Triton kernels of the relations share.
 
-A tile is rows × heads × channels, its first axis within a thread. Exponents are of base 2, which is the base the
-hardware has. ``EVEN`` says that no channel of a tile is padding, ``WHOLE`` that no row is missing: then nothing need be
-masked.
+A tile is rows × heads × channels, with its first axis within a thread. Exponents are in base 2, which the hardware
+computes. ``EVEN`` means that no channel of a tile is padding, ``WHOLE`` that no row is missing; both avoid masks.
 """
-# Triton compiles these functions by its own rules, in which constant conditions decide what exists.
+# Triton compiles these functions: conditions on constants are decided at compile time and may leave names undefined.
 # pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportArgumentType=false
 # pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false, reportOptionalMemberAccess=false
 # pyright: reportGeneralTypeIssues=false, reportAssignmentType=false
@@ -16,22 +15,22 @@ from normplace.ops.rounding import mean_of, reciprocal_root
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-# An exponent lower than any, of which differences can be taken.
+# An exponent below any other, finite so that differences are defined.
 LOWEST = tl.constexpr(-1e30)
-# A root of eps beside which a y with a norm is nothing, and whose square is in range.
+# Upper limit of the root of eps: y is negligible compared with it, and its square is in range.
 HIGHEST_ROOT = tl.constexpr(1e18)
 
 
 @triton.jit
 def join(top, total, top2, total2):
-    """Two sums, each kept as ``total · 2^top``, as one."""
+    """The sum of two sums, each stored as ``total · 2^top``."""
     best = tl.maximum(top, top2)
     return best, total * tl.exp2(top - best) + total2 * tl.exp2(top2 - best)
 
 
 @triton.jit
 def weights_of(weight, sequence, t, T, MASKED: tl.constexpr, MEAN: tl.constexpr, CAUSAL: tl.constexpr):
-    """What the sums of the rows ``t`` are multiplied by; 0 for one that is not there."""
+    """The factors of the sums of rows ``t``; 0 for a masked row."""
     inside = t < T
     if MASKED:
         return tl.load(weight + sequence * T + t, mask=inside, other=0.0)
@@ -43,7 +42,7 @@ def weights_of(weight, sequence, t, T, MASKED: tl.constexpr, MEAN: tl.constexpr,
 
 @triton.jit
 def which_there(w, WHOLE: tl.constexpr):
-    """Which rows exist, by their weights."""
+    """Mask of the valid rows, from their weights."""
     if WHOLE:
         return tl.full(w.shape, 1, tl.int1)
     return w > 0.0
@@ -51,14 +50,14 @@ def which_there(w, WHOLE: tl.constexpr):
 
 @triton.jit
 def places(row, D, width, HEADS: tl.constexpr, WIDTH: tl.constexpr):
-    """Where the channels of rows lie."""
+    """Offsets of the channels of rows."""
     head = tl.arange(0, HEADS)[None, :, None] * width
     return row[:, None, None] * D + head + tl.arange(0, WIDTH)[None, None, :]
 
 
 @triton.jit
 def live_channels(heads, width, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr):
-    """1 × heads × channels: which of a padded row exist."""
+    """Mask of the channels of a padded row, 1 × heads × channels."""
     if EVEN:
         return tl.full([1, HEADS, WIDTH], 1, tl.int1)
     return (tl.arange(0, HEADS)[None, :, None] < heads) & (tl.arange(0, WIDTH)[None, None, :] < width)
@@ -66,14 +65,14 @@ def live_channels(heads, width, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: 
 
 @triton.jit
 def inverse_root(variance):
-    """``1 / sqrt(variance)``, and 0 of 0."""
+    """``1 / sqrt(variance)``; 0 for a variance of 0."""
     return tl.where(variance > 0.0, reciprocal_root(tl.where(variance > 0.0, variance, 1.0)), 0.0)
 
 
 @triton.jit
 def values_of(x, row, there, D, width, live, HEADS: tl.constexpr, WIDTH: tl.constexpr, KEEP: tl.constexpr):
-    """Rows as they are."""
-    # Rows to be read a second time stay in the cache, the others leave it first.
+    """Rows in their own dtype."""
+    # Keep rows that are read again in the cache; evict the others first.
     policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
     mask = there[:, None, None] & live
     return tl.load(x + places(row, D, width, HEADS, WIDTH), mask=mask, other=0.0, eviction_policy=policy)
@@ -81,7 +80,7 @@ def values_of(x, row, there, D, width, live, HEADS: tl.constexpr, WIDTH: tl.cons
 
 @triton.jit
 def widened(value):
-    """Numbers in float32; those of bfloat16, which is its upper half, by a shift, in fewer instructions."""
+    """Values in float32. A shift converts bfloat16, the upper half of float32, in fewer instructions."""
     if value.dtype == tl.bfloat16:
         return (value.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     return value.to(tl.float32)
@@ -89,9 +88,9 @@ def widened(value):
 
 @triton.jit
 def _less_first(value, x, row, there, D, heads, width, live, HEADS: tl.constexpr):
-    """Rows less their first channel, so that a constant row is exactly zero and a large mean costs no digits.
+    """Rows minus their first channel, so that a constant row is exactly zero and a large mean costs no digits.
 
-    Not in bfloat16, where a sum of equal numbers is exact.
+    Not needed in bfloat16, where a sum of equal values is exact.
     """
     value = widened(value)
     if x.dtype.element_ty != tl.bfloat16:
@@ -105,7 +104,7 @@ def _less_first(value, x, row, there, D, heads, width, live, HEADS: tl.constexpr
 def exponents_of(
     value, x, row, there, D, heads, width, eps, live, NORM: tl.constexpr, HEADS: tl.constexpr
 ):  # fmt: skip
-    """The rows after their norm, times log2(e), and the norm's statistics: mean and reciprocal deviation."""
+    """Normalized rows times log2(e), and the statistics of the norm: mean and reciprocal deviation."""
     scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
     mean = tl.zeros_like(scale)
     if NORM:
@@ -121,7 +120,7 @@ def exponents_of(
 
 @triton.jit
 def places_of_statistics(row, heads, HEADS: tl.constexpr):
-    """Where the statistics of the heads of rows are kept, and which there are."""
+    """Offsets of the statistics of the rows' heads, and their mask."""
     head = tl.arange(0, HEADS)[None, :]
     return row[:, None] * heads + head, (head < heads) & (row >= 0)[:, None]
 
@@ -130,7 +129,7 @@ def places_of_statistics(row, heads, HEADS: tl.constexpr):
 def known_exponents_of(
     value, x, means, scales, row, there, D, heads, width, live, NORM: tl.constexpr, HEADS: tl.constexpr
 ):  # fmt: skip
-    """The rows after their norm, times log2(e), by statistics taken before; and what it multiplied them by."""
+    """Normalized rows times log2(e), from stored statistics, and the scales of the norm."""
     scale = tl.full([row.shape[0], HEADS], 1.0, tl.float32)
     if NORM:
         place, mask = places_of_statistics(row, heads, HEADS)
@@ -138,7 +137,7 @@ def known_exponents_of(
         scale = tl.load(scales + place, mask=mask, other=0.0)
         mean = tl.load(means + place, mask=mask, other=0.0)
         value = _less_first(value, x, row, there, D, heads, width, live, HEADS)
-        # Products first would save an operation, and leave of a constant row the rounding of one of them.
+        # Multiplying before the subtraction would save an operation, but a constant row would not be exactly zero.
         value = tl.where(live, (value - mean[:, :, None]) * (scale * LOG2E)[:, :, None], 0.0)
     else:
         value = widened(value) * LOG2E
@@ -147,7 +146,7 @@ def known_exponents_of(
 
 @triton.jit
 def through_norm(grad, out, scale, width, live, NORM: tl.constexpr):
-    """The gradient of rows, from that of their exponents and these, ``out``."""
+    """The gradient of rows, from that of their exponents and the exponents ``out``."""
     if NORM:
         out *= LN2
         grad = tl.where(live, grad, 0.0)
@@ -158,7 +157,7 @@ def through_norm(grad, out, scale, width, live, NORM: tl.constexpr):
 
 @triton.jit
 def carried_in(sums, tops, slot, D, width, live, STABLE: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr):
-    """1 × heads × channels: the sums in a slot."""
+    """The sums in a slot, 1 × heads × channels."""
     place = places(slot[None], D, width, HEADS, WIDTH)
     total = tl.load(sums + place, mask=live, other=0.0)
     top = total
@@ -169,9 +168,9 @@ def carried_in(sums, tops, slot, D, width, live, STABLE: tl.constexpr, HEADS: tl
 
 @triton.jit
 def walked(exponent, factor, total, top, STABLE: tl.constexpr, REVERSE: tl.constexpr):
-    """Sums over the rows of ``factor · 2^exponent``, those carried included, and what is carried on.
+    """Cumulative sums over the rows of ``factor · 2^exponent`` plus the carry, and the new carry.
 
-    Unless ``STABLE``, ``factor`` is that product itself.
+    Unless ``STABLE``, ``factor`` is this product itself.
     """
     if STABLE:
         own_top, own = tl.associative_scan(
@@ -190,13 +189,13 @@ def walked(exponent, factor, total, top, STABLE: tl.constexpr, REVERSE: tl.const
 
 @triton.jit
 def terms_of(v, there, live, STABLE: tl.constexpr):
-    """What the sums over keys add up: 2^v, or 1 where that is left to them; 0 for a key that is not there."""
+    """The terms of the sums over keys: 2^v, or 1 if ``STABLE``; 0 for a masked key."""
     return tl.where(there[:, None, None] & live, tl.full(v.shape, 1.0, tl.float32) if STABLE else tl.exp2(v), 0.0)
 
 
 @triton.jit
 def summed(exponent, factor, total, top, STABLE: tl.constexpr):
-    """What :func:`walked` carries on, 1 × heads × channels."""
+    """The new carry of :func:`walked`, 1 × heads × channels."""
     if STABLE:
         exponent = tl.where(factor == 0.0, LOWEST, exponent)
         best = tl.maximum(tl.max(exponent, 0)[None, :, :], top)
@@ -213,9 +212,8 @@ def combined(
 ):  # fmt: skip
     """z, 2^(u - shift) or its exponent, and the norm of z with its scale.
 
-    To keep the square of a y with a norm in range, y and ``root_eps`` come divided by 2^``LOWER``, and with
-    ``DIVIDE`` are divided by the largest y.
-    ``EXACT`` is for an eps of 0, where numbers that are all equal must give exactly zero.
+    To keep squares in range before a post-norm, y and ``root_eps`` are divided by 2^``LOWER``, and with ``DIVIDE`` by
+    the largest y. ``EXACT`` is for eps = 0, where equal values must give exactly zero.
     """
     scale = w
     w = w[:, None, None]
