@@ -21,7 +21,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import normplace as npl
-from normplace.lab.bench.record import surroundings
+from normplace.lab.bench.record import run_environment
 from normplace.lab.bench.timing import seconds
 
 
@@ -85,7 +85,7 @@ def main() -> None:
         rows.append(pool.apply(large))
     print(rows[-1])
     if arguments.out is not None:
-        about = surroundings({"transformers": "transformers"})
+        about = run_environment({"transformers": "transformers"})
         arguments.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
 
 

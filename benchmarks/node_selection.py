@@ -32,7 +32,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from normplace.lab.bench.record import surroundings
+from normplace.lab.bench.record import run_environment
 from normplace.lab.bench.timing import seconds
 from normplace.lab.studies.postdeg.topologies import build_policy
 from normplace.lab.tasks.selection import (
@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument("--simulations", type=int, default=300)
     parser.add_argument("--repeats", type=int, default=7)
     args = parser.parse_args()
-    report: dict = {"environment": surroundings(PEERS)}
+    report: dict = {"environment": run_environment(PEERS)}
     report["curve"] = curve = curve_rows(args)
     print(
         f"curve of {curve['nodes']:,} nodes and {curve['edges']:,} edges: {curve['curve_median_s']:.3f} s; recomputed "

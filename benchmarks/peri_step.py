@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normplace as npl
-from normplace.lab.bench.record import surroundings
+from normplace.lab.bench.record import run_environment
 from normplace.lab.bench.timing import median_seconds
 from normplace.lab.train.throughput import flops_per_token
 from normplace.models.transformer import AttentionConfig, MLPConfig, Transformer, TransformerConfig
@@ -129,7 +129,7 @@ def step_times(arguments: argparse.Namespace) -> Iterator[dict]:
         taken: dict[tuple[str, str], list[float]] = {(p, boundaries): [] for p in runs for boundaries in MODES}
         for turn in range(arguments.rounds + WARM_UP):
             for (placement, boundaries), times in taken.items():
-                with npl.fusing(MODES[boundaries]):
+                with npl.fusion_mode(MODES[boundaries]):
                     took = seconds(lambda run=runs[placement]: run.step(ids), arguments)
                 if turn >= WARM_UP:
                     times.append(took)
@@ -152,7 +152,7 @@ def loss_courses(arguments: argparse.Namespace) -> dict[str, list[float]]:
         run = Run("peri", False, arguments)
         if name == "nudged":
             nudge(run.model)
-        with npl.fusing(mode):
+        with npl.fusion_mode(mode):
             found[name] = torch.stack([run.step(ids) for ids in batches]).tolist()
     return found
 
@@ -197,7 +197,7 @@ def main() -> None:
     if arguments.out:
         settings = {name: value for name, value in vars(arguments).items() if name != "out"}
         report = {"settings": settings, "gemm_flops_per_s": rate, "step": rows, "peri_over_pre": ratios}
-        arguments.out.write_text(json.dumps(surroundings() | report | {"losses": courses}, indent=1) + "\n")
+        arguments.out.write_text(json.dumps(run_environment() | report | {"losses": courses}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.lab.bench.record import surroundings
+from normplace.lab.bench.record import run_environment
 from normplace.lab.tasks.graphs.grid_mines import grid_mines
 from normplace.lab.tasks.graphs.labelled import load_labelled, obstacle
 from normplace.models import GENConv, GraphStack
@@ -78,7 +78,7 @@ def main() -> None:
         print(f"step {step + 1}: loss {value:.4f}, {steps[-1]['seconds']:.1f} s, peak {steps[-1]['peak_gb']:.2f} GiB")
     if arguments.out:
         settings = {name: value for name, value in vars(arguments).items() if name != "out"}
-        result = {"graph": graph.name, **settings, "environment": surroundings(), "steps": steps}
+        result = {"graph": graph.name, **settings, "environment": run_environment(), "steps": steps}
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -74,7 +74,7 @@ def complaint(capsys, *words: str) -> str:
         (["audit", "--hf", "ill.json"], "ill.json is not a configuration that transformers knows"),
         (["audit", "broken_exit:leaves"], "failed (SystemExit: 3)"),
         (["bench", "--show", "/dev/full"], "it is not a regular file"),
-        (["bench", "--show", "record.json"], "record.json is not a whole record"),
+        (["bench", "--show", "record.json"], "record.json is not a complete record"),
         (["study", "sample", "--out", LONG], "File name too long"),
         (["study", "sample", "--out", "a\0b"], "not a possible file name"),
         (["study", "sample", "--set", "slope=1e999"], "takes a finite number"),

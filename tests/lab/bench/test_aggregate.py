@@ -1,4 +1,4 @@
-"""The aggregation's cases are right on a graph of any size, and wrong ones would be found."""
+"""The aggregation's cases: both libraries compute the same, and the minimal work is counted correctly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tiny(monkeypatch):
 
 
 @pytest.mark.parametrize("edge", aggregate.EDGES)
-def test_both_sides_compute_the_same(edge):
+def test_normplace_and_pyg_compute_the_same(edge):
     errors, failed = check(
         Case("aggregate", edge, aggregate.problem), aggregate.problem("cpu", "tiny", "softmax", edge)
     )
@@ -27,21 +27,21 @@ def test_both_sides_compute_the_same(edge):
     assert errors["PyG"] < 1e-4
 
 
-def test_the_whole_layer_is_that_of_pyg():
+def test_the_layer_equals_that_of_pyg():
     errors, failed = check(Case("aggregate", "layer", aggregate.layer), aggregate.layer("cpu", "tiny"))
     assert failed == {}
     assert max(errors.values()) < 1e-4
 
 
-def test_a_channel_of_the_check_is_that_channel():
+def test_checked_channels_match_the_reference():
     problem = aggregate.problem("cpu", "tiny", "power", "linear")
-    whole, some = problem.ours.values(problem.check_seeds), problem.truth.values(problem.truth_seeds)
+    whole, some = problem.normplace.values(problem.check_seeds), problem.truth.values(problem.truth_seeds)
     assert some["the result"].shape == (50, 2)
     for name, value in some.items():
         torch.testing.assert_close(problem.part(whole[name], value).double(), value, rtol=1e-4, atol=1e-4)
 
 
-def test_the_floor_counts_rows_and_indices():
+def test_minimal_work_counts_rows_and_indices():
     inputs = aggregate.Inputs("tiny", "none", "cpu", torch.float32)
     forward, training = aggregate.Inputs.floors(inputs, "softmax").values()
     # 400 rows of 16 floats and 400 indices read; two results of 50 × 16 written.

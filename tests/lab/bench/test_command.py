@@ -1,11 +1,11 @@
-"""``normplace bench`` as a person meets it."""
+"""The ``normplace bench`` command."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from tests.lab.bench import sample
-from tests.lab.bench.test_record import record, row
+from tests.lab.bench.sample import record, row
 
 from normplace.cli import main
 from normplace.lab import bench
@@ -22,7 +22,7 @@ WAVE = Op(
 def waves(monkeypatch, tmp_path):
     """One op of seconds, measured in this process."""
     monkeypatch.setattr(command, "load_ops", lambda names: [WAVE] if "wave" in names else bench.load_ops(names))
-    monkeypatch.setattr("normplace.lab.bench.run.apart", lambda function, argument: function(argument))
+    monkeypatch.setattr("normplace.lab.bench.run.run_in_subprocess", lambda function, argument: function(argument))
     monkeypatch.chdir(tmp_path)
 
 
@@ -38,25 +38,25 @@ def test_it_prints_ratios_and_writes_the_record(capsys, tmp_path):
     assert capsys.readouterr().out == out
 
 
-def test_a_wrong_kernel_turns_the_exit_code_to_1(capsys):
+def test_a_wrong_result_exits_with_1(capsys):
     assert main(["bench", "wave", "--device", "cpu"]) == 1
     captured = capsys.readouterr()
     assert "right kernel" in captured.out
     assert "wrong kernel" not in captured.out
     *notes, sentence = captured.err.splitlines()
-    assert sentence.startswith("normplace: refused: wave, wrong kernel: the result")
+    assert sentence.startswith("normplace: wrong result: wave, wrong kernel: the result")
     assert "is wrong by 1.2e-02" in sentence
     assert notes == ["1 of 2: wave, right kernel", "2 of 2: wave, wrong kernel"]
 
 
-def test_a_run_far_from_the_record_turns_the_exit_code_to_1(capsys, tmp_path):
+def test_a_run_far_from_the_record_exits_with_1(capsys, tmp_path):
     record("cpu").write(tmp_path / "old.json")
     record("cpu", rows=[row("normplace", 2.0), row("PyG", 63.0)]).write(tmp_path / "near.json")
     record("cpu", rows=[row("normplace", 2.0), row("PyG", 80.0)]).write(tmp_path / "far.json")
     assert main(["bench", "--show", "near.json", "--against", "old.json"]) == 0
-    assert "1 of 1 figures are within 10% of those in old.json" in capsys.readouterr().out
+    assert "1 of 1 measurements are within 10% of those in old.json" in capsys.readouterr().out
     assert main(["bench", "--show", "far.json", "--against", "old.json"]) == 1
-    assert "0 of 1 figures are within 10% of those in old.json\n  aggregate, softmax" in capsys.readouterr().out
+    assert "0 of 1 measurements are within 10% of those in old.json\n  aggregate, softmax" in capsys.readouterr().out
 
 
 def test_it_writes_a_page(capsys, tmp_path):
@@ -72,7 +72,7 @@ def test_it_writes_a_page(capsys, tmp_path):
     [
         ("agregate", "unknown op 'agregate': did you mean 'aggregate'?"),
         ("wave --device gpu", "unknown device 'gpu'"),
-        ("wave --tune --device cpu", "layouts of GPU kernels are tried on a GPU"),
+        ("wave --tune --device cpu", "--tune needs a CUDA GPU"),
         ("wave --out file/inside.json", "cannot write file/inside.json"),
         ("wave --out .", "cannot write ."),
         ("--show nowhere.json", "cannot read nowhere.json: No such file or directory."),
@@ -88,12 +88,12 @@ def test_a_mistake_gets_one_sentence_and_code_2(words, sentence, capsys, tmp_pat
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu_is_said_in_one_sentence(capsys):
+def test_a_missing_gpu_is_reported_in_one_sentence(capsys):
     assert main(["bench", "wave", "--device", "cuda"]) == 2
     assert capsys.readouterr().err == "normplace: no CUDA device is available: set device=auto or device=cpu.\n"
 
 
-def test_an_interrupted_run_keeps_what_was_measured(capsys, monkeypatch, tmp_path):
+def test_an_interrupted_run_saves_finished_cases(capsys, monkeypatch, tmp_path):
     measured = command.run
 
     def stopped(*arguments):
@@ -102,7 +102,7 @@ def test_an_interrupted_run_keeps_what_was_measured(capsys, monkeypatch, tmp_pat
 
     monkeypatch.setattr(command, "run", stopped)
     assert main(["bench", "wave", "--device", "cpu", "--out", "bench.json"]) == 130
-    assert "normplace: stopped; what was measured is in bench.json.\n" in capsys.readouterr().err
+    assert "normplace: interrupted. Finished cases are in bench.json.\n" in capsys.readouterr().err
     assert {row.case for row in Record.read(tmp_path / "bench.json").rows} == {"right kernel"}
     assert main(["bench", "wave", "--device", "cpu"]) == 130
-    assert "normplace: stopped; without --out nothing is recorded.\n" in capsys.readouterr().err
+    assert "normplace: interrupted. Nothing is saved without --out.\n" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The parts that measure: times turn by turn, quartiles, memory."""
+"""Interleaved timing, quartiles and peak memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.lab.bench import sample
 
-from normplace.lab.bench.apart import apart
+from normplace.lab.bench.isolation import run_in_subprocess
 from normplace.lab.bench.memory import peak_bytes
 from normplace.lab.bench.timing import Effort, Spread, interleaved
 
@@ -21,30 +21,30 @@ def test_the_spread_is_the_quartiles():
     assert Spread.of(values) == Spread(median, low, high, 6)
 
 
-def test_calls_take_turns():
+def test_calls_are_interleaved():
     order = []
     calls = {name: lambda name=name: order.append(name) for name in "ab"}
-    times = interleaved(calls, "cpu", Effort(seconds=0.0, least=4, most=9))
+    times = interleaved(calls, "cpu", Effort(seconds=0.0, min_rounds=4, max_rounds=9))
     assert order == ["a", "b"] * 5  # one round to see how long it takes
     assert {name: len(taken) for name, taken in times.items()} == {"a": 4, "b": 4}
 
 
-def test_rounds_fill_the_time_there_is():
+def test_rounds_fill_the_available_time():
     calls = {"sleep": lambda: time.sleep(0.01)}
-    assert len(interleaved(calls, "cpu", Effort(seconds=10.0, least=2, most=5))["sleep"]) == 5
-    taken = interleaved(calls, "cpu", Effort(seconds=0.001, least=3, most=5))["sleep"]
+    assert len(interleaved(calls, "cpu", Effort(seconds=10.0, min_rounds=2, max_rounds=5))["sleep"]) == 5
+    taken = interleaved(calls, "cpu", Effort(seconds=0.001, min_rounds=3, max_rounds=5))["sleep"]
     assert len(taken) == 3
     assert min(taken) >= 0.01
 
 
-def test_a_burst_is_timed_as_one_and_divided():
+def test_a_burst_is_timed_together_and_divided():
     (taken,) = interleaved({"sleep": lambda: time.sleep(0.002)}, "cpu", Effort(0.0, 1, 1), burst=5)["sleep"]
     assert 0.002 <= taken < 0.008
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the resident set's high-water mark is Linux's")
 def test_memory_on_a_cpu_is_what_was_taken_at_a_time():
-    found = apart(sample.take, 64)
+    found = run_in_subprocess(sample.take, 64)
     assert found is not None
     assert 63 < found / 2**20 < 68
 

@@ -1,11 +1,11 @@
-"""The results page is what the script makes of the committed records."""
+"""The results page is generated from the committed records."""
 
 from __future__ import annotations
 
 import runpy
 from pathlib import Path
 
-from tests.lab.bench.test_record import record
+from tests.lab.bench.sample import record
 
 from normplace.lab.bench.page import page
 
@@ -21,16 +21,16 @@ def test_the_committed_page_is_current():
 
 def test_the_page_names_machine_versions_date_command_and_what_is_not_measured():
     text = page([record(), record("cpu", notes=["fla is not installed"], refused=["wave: wrong"])])
-    for said in (
+    for text_part in (
         "## H200",
         "- Versions: torch 2.13",
         "- Date: 15 November 2026, 12:00 UTC, at a load average of 0.1",
         "- Command: `normplace bench --device cuda`",
-        "- Ceilings: copy 4 TB/s, exp 3.2 Texp/s",
+        "- Hardware limits: copy 4 TB/s, exp 3.2 Texp/s",
         "## EPYC",
         "- Hardware: 2 cores of EPYC, 8 GB; 2 threads",
     ):
-        assert said in text
+        assert text_part in text
     left = text.partition("## What is not measured")[2]
-    for said in ("Liger is not installed", "fla is not installed", "wave: wrong", "several GPUs"):
-        assert said in left
+    for text_part in ("Liger is not installed", "fla is not installed", "wave: wrong", "several GPUs"):
+        assert text_part in left

@@ -1,4 +1,4 @@
-"""Speed and memory of the ops beside named peers: correctness first, then times against what the machine can do."""
+"""Speed and memory of the ops compared with named peers. Results are checked before they are timed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from normplace.lab.bench.case import Op
 
 OPS = ("aggregate", "norm_add_norm", "relation", "ntk")
-"""The ops that are measured, each by the module of its name."""
+"""The measured ops; each has a module of the same name."""
 
 
 def load_ops(names: Iterable[str] = ()) -> list[Op]:
-    """The ops called ``names``, or all of them.
+    """The named ops; all of them without a name.
 
     Raises:
         UsageError: If a name is unknown.

@@ -1,4 +1,4 @@
-"""Generalized aggregation beside PyG: softmax with a learned temperature, power mean with a learned power."""
+"""Generalized aggregation compared with PyG: softmax with a learned temperature, power mean with a learned power."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from normplace.models import GENConv
 from normplace.ops import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
 
 EPS = 1e-7
-KINDS = 8  # features of an edge, or rows of the table its term is taken from
+KINDS = 8  # features of an edge, or rows of the table of edge terms
 EDGES = ("none", "dense", "linear", "table")
-RULES = ("softmax", "power")
-# Nodes, edges, channels, and the exponent with which the chance of a node falls with its rank.
+AGGREGATIONS = ("softmax", "power")
+# Nodes, edges, channels, and the exponent of the power law of a node's probability in its rank.
 GRAPHS = {
     "small": (20_000, 200_000, 64, 0.0),
     "tolokers": (11_758, 1_038_000, 64, 0.6),
@@ -38,34 +38,34 @@ ON = {
     ("cuda", True): ("arxiv-like",),
     ("cuda", False): ("arxiv-like", "arxiv-like, power law"),
 }
-# Sums of a million float32 terms, relative to the largest entry; the result of a node in bfloat16 has eight bits.
+# Relative to the largest entry: sums of a million float32 terms; a bfloat16 result has eight bits.
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 1e-2}
 
 
-# The plain reference in double precision takes a CPU too long for all channels: one in so many is checked.
+# On a CPU the float64 reference is slow, so only every eighth channel is checked.
 CHECKED = {"cpu": 8, "cuda": 1}
 
 
 @functools.lru_cache(maxsize=2)
 def edge_index(graph: str) -> Tensor:
-    """The edges of a graph, sources and targets drawn one by one; or the published ones of Tolokers."""
+    """The edges of a random graph, or those of the published Tolokers."""
     if graph == "tolokers":
         return load_labelled(graph).edge_index
     nodes, edges, _, exponent = GRAPHS[graph]
     rng = np.random.default_rng(0)
-    chance = np.cumsum(np.arange(1, nodes + 1, dtype=float) ** -exponent)
-    drawn = np.searchsorted(chance, rng.random((2, edges)) * chance[-1])
-    return torch.from_numpy(np.stack([rng.permutation(nodes)[ends] for ends in drawn]))
+    cumulative = np.cumsum(np.arange(1, nodes + 1, dtype=float) ** -exponent)
+    ranks = np.searchsorted(cumulative, rng.random((2, edges)) * cumulative[-1])
+    return torch.from_numpy(np.stack([rng.permutation(nodes)[ends] for ends in ranks]))
 
 
 class Inputs:
-    """Tensors of one case, on its device and in one precision.
+    """The tensors of one case, and its methods.
 
     Args:
-        graph: Of :data:`GRAPHS`.
-        edge: Of :data:`EDGES`.
-        device: Where.
-        dtype: In what precision.
+        graph: One of :data:`GRAPHS`.
+        edge: One of :data:`EDGES`.
+        device: Device of the tensors.
+        dtype: Dtype of the tensors.
     """
 
     def __init__(self, graph: str, edge: str, device: str, dtype: torch.dtype) -> None:
@@ -74,28 +74,28 @@ class Inputs:
         self.graph = Neighbours(self.edges, self.nodes)
         generator = torch.Generator(device).manual_seed(0)
 
-        def drawn(*shape: int) -> Tensor:
-            # Multiples of 1/64: sums before the rectifier are then exact, and no rounding decides which side it is on.
+        def random(*shape: int) -> Tensor:
+            # Multiples of 1/64: sums before the ReLU are exact, so rounding does not decide their sign.
             return (torch.randn(shape, generator=generator, device=device) * 64).round().div(64).to(dtype)
 
-        self.x, self.seed = drawn(self.nodes, self.channels).requires_grad_(), drawn(self.nodes, self.channels)
+        self.x, self.seed = random(self.nodes, self.channels).requires_grad_(), random(self.nodes, self.channels)
         self.exponent = torch.tensor([1.5], device=device, requires_grad=True)
         self.types = torch.randint(0, KINDS, (self.count,), generator=generator, device=device)
-        self.features = drawn(self.count, KINDS) if edge == "linear" else None
+        self.features = random(self.count, KINDS) if edge == "linear" else None
         shapes = {
             "dense": (self.count, self.channels),
             "linear": (self.channels, KINDS),
             "table": (KINDS, self.channels),
         }
-        self.term = drawn(*shapes[edge]).requires_grad_() if edge != "none" else None
+        self.term = random(*shapes[edge]).requires_grad_() if edge != "none" else None
 
     @property
     def learned(self) -> dict[str, Tensor]:
-        """What a training step needs gradients of."""
+        """The tensors whose gradients a training step needs."""
         return {"x": self.x, "the exponent": self.exponent} | ({} if self.term is None else {"the edges": self.term})
 
     def in_double(self, every: int) -> Inputs:
-        """The same numbers in double precision, of every so many channels."""
+        """The same numbers in float64, for one in ``every`` channels."""
         copy = object.__new__(Inputs)
         for name, value in vars(self).items():
             if isinstance(value, Tensor) and value.is_floating_point():
@@ -107,9 +107,9 @@ class Inputs:
             setattr(copy, name, value)
         return copy
 
-    def method(self, rule: str, name: str = "normplace", backend: str = "auto") -> Method:
-        """The aggregation here."""
-        aggregate = softmax_aggregate if rule == "softmax" else powermean_aggregate
+    def method(self, kind: str, name: str = "normplace", backend: str = "auto") -> Method:
+        """The aggregation by normplace."""
+        aggregate = softmax_aggregate if kind == "softmax" else powermean_aggregate
 
         def forward() -> Tensor:
             edge = self.term
@@ -123,13 +123,13 @@ class Inputs:
 
         return Method(name, forward, self.learned)
 
-    def peer(self, rule: str) -> Method:
-        """As PyG's GENConv computes it."""
+    def peer(self, kind: str) -> Method:
+        """The aggregation by PyG."""
         aggregations = peers.imported("torch_geometric.nn.aggr")
-        module = aggregations.SoftmaxAggregation if rule == "softmax" else aggregations.PowerMeanAggregation
+        module = aggregations.SoftmaxAggregation if kind == "softmax" else aggregations.PowerMeanAggregation
         module = module(learn=True).to(self.x.device)
         exponent = torch.nn.Parameter(self.exponent.detach())
-        setattr(module, "t" if rule == "softmax" else "p", exponent)
+        setattr(module, "t" if kind == "softmax" else "p", exponent)
         source, target = self.edges
 
         def forward() -> Tensor:
@@ -143,60 +143,60 @@ class Inputs:
 
         return Method("PyG", forward, self.learned | {"the exponent": exponent})
 
-    def floors(self, rule: str) -> dict[str, Floor]:
-        """What each pass moves when every edge's rows come from memory."""
+    def floors(self, kind: str) -> dict[str, Floor]:
+        """Bytes that each pass moves if every edge reads its rows from memory."""
         size = self.x.element_size()
         row, rows = self.channels * size, self.nodes * self.channels
         dense = self.count * row if self.edge == "dense" else 0
-        small = {"linear": KINDS * size * self.count, "table": 8 * self.count}.get(self.edge, 0)
+        narrow = {"linear": KINDS * size * self.count, "table": 8 * self.count}.get(self.edge, 0)
         ids = 4 * self.count * (1 if self.edge == "none" else 2)
-        gathered = 3 if rule == "softmax" else 2
-        forward = self.count * row + ids + 8 * rows + dense + small
-        backward = gathered * 4 * self.channels * self.count + ids + 2 * size * rows + 2 * dense + small
+        gathered = 3 if kind == "softmax" else 2
+        forward = self.count * row + ids + 8 * rows + dense + narrow
+        backward = gathered * 4 * self.channels * self.count + ids + 2 * size * rows + 2 * dense + narrow
         return {FORWARD: Floor("copy", forward), TRAINING: Floor("copy", forward + backward)}
 
 
-def problem(device: str, graph: str, rule: str, edge: str, dtype: torch.dtype = torch.float32) -> Problem:
+def problem(device: str, graph: str, kind: str, edge: str, dtype: torch.dtype = torch.float32) -> Problem:
     """The aggregation of one layer's messages."""
     inputs = Inputs(graph, edge, device, dtype)
     every = CHECKED[device]
     exact = inputs.in_double(every)
-    # The exponent's gradient is a sum over channels, so the others must add nothing to it.
-    counted = torch.arange(inputs.channels, device=device) % every == 0
+    # The exponent's gradient is a sum over channels, so channels that are not checked get no gradient.
+    checked = torch.arange(inputs.channels, device=device) % every == 0
     return Problem(
-        ours=inputs.method(rule),
-        peers=[] if peers.missing("torch_geometric") else [inputs.peer(rule)],
-        truth=exact.method(rule, "float64", "reference"),
+        normplace=inputs.method(kind),
+        peers=[] if peers.missing("torch_geometric") else [inputs.peer(kind)],
+        truth=exact.method(kind, "float64", "reference"),
         tolerance=TOLERANCE[dtype],
         seeds=[inputs.seed],
-        floors=inputs.floors(rule),
+        floors=inputs.floors(kind),
         part=_channels_of,
-        check_seeds=[inputs.seed * counted],
+        check_seeds=[inputs.seed * checked],
         truth_seeds=[exact.seed],
         notes=peers.missing("torch_geometric"),
     )
 
 
-def _channels_of(found: Tensor, expected: Tensor) -> Tensor:
-    return found[tuple(slice(None, None, n // m) for n, m in zip(found.shape, expected.shape, strict=True))]
+def _channels_of(result: Tensor, expected: Tensor) -> Tensor:
+    return result[tuple(slice(None, None, n // m) for n, m in zip(result.shape, expected.shape, strict=True))]
 
 
 def layer(device: str, graph: str) -> Problem:
-    """A whole GENConv, with one linear map behind the aggregation, beside PyG's with the same weights."""
+    """A whole GENConv with one linear layer, compared with PyG's with the same weights."""
     inputs = Inputs(graph, "none", device, torch.float32)
     shape, options = (inputs.channels, inputs.channels), {"learn_t": True, "num_layers": 1}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        ours = GENConv(*shape, **options).to(device)
+        conv = GENConv(*shape, **options).to(device)
     exact, double = inputs.in_double(1), GENConv(*shape, **options).to(device).double()
-    double.load_state_dict(ours.state_dict())
+    double.load_state_dict(conv.state_dict())
     others = []
     if not peers.missing("torch_geometric"):
         peer = peers.imported("torch_geometric.nn").GENConv(*shape, **options).to(device)
-        peer.load_state_dict(ours.state_dict())
+        peer.load_state_dict(conv.state_dict())
         others = [Method("PyG", lambda: peer(inputs.x, inputs.edges), _with_weights(inputs.x, peer))]
     return Problem(
-        ours=Method("normplace", lambda: ours(inputs.x, inputs.graph), _with_weights(inputs.x, ours)),
+        normplace=Method("normplace", lambda: conv(inputs.x, inputs.graph), _with_weights(inputs.x, conv)),
         peers=others,
         truth=Method("float64", lambda: double(exact.x, exact.graph), _with_weights(exact.x, double)),
         tolerance=TOLERANCE[torch.float32],
@@ -210,28 +210,30 @@ def _with_weights(x: Tensor, module: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def cases(device: str, quick: bool) -> list[Case]:
-    """Every rule and kind of edge term on the first graph, and what the graph matters for on the others."""
+    """Every aggregation and kind of edge term on the first graph, and a few of them on the others."""
     few = [("softmax", "none"), ("power", "table")]
-    here = find_file("", TOPIC, ["tolokers.npz"]) is not None
-    first, *others = ("tolokers" if here and graph == "tolokers, drawn" else graph for graph in ON[device, quick])
+    has_tolokers = find_file("", TOPIC, ["tolokers.npz"]) is not None
+    first, *others = (
+        "tolokers" if has_tolokers and graph == "tolokers, drawn" else graph for graph in ON[device, quick]
+    )
 
-    def case(graph: str, rule: str, edge: str, dtype: torch.dtype = torch.float32) -> Case:
-        named = "" if dtype == torch.float32 else ", bfloat16"
-        build = functools.partial(problem, graph=graph, rule=rule, edge=edge, dtype=dtype)
-        return Case("aggregate", f"{rule}, edges {edge}, {graph}{named}", build)
+    def case(graph: str, kind: str, edge: str, dtype: torch.dtype = torch.float32) -> Case:
+        suffix = "" if dtype == torch.float32 else ", bfloat16"
+        build = functools.partial(problem, graph=graph, kind=kind, edge=edge, dtype=dtype)
+        return Case("aggregate", f"{kind}, edges {edge}, {graph}{suffix}", build)
 
-    found = [case(first, rule, edge) for rule, edge in (few if quick else itertools.product(RULES, EDGES))]
-    found += [case(graph, rule, edge) for graph in others for rule, edge in few]
+    listed = [case(first, kind, edge) for kind, edge in (few if quick else itertools.product(AGGREGATIONS, EDGES))]
+    listed += [case(graph, kind, edge) for graph in others for kind, edge in few]
     if device == "cuda" and not quick:
-        found.append(case(first, "softmax", "none", torch.bfloat16))
+        listed.append(case(first, "softmax", "none", torch.bfloat16))
     if not quick:
         graph = "small" if device == "cpu" else first
-        found.append(Case("aggregate", f"GENConv, {graph}", functools.partial(layer, graph=graph)))
-    return found
+        listed.append(Case("aggregate", f"GENConv, {graph}", functools.partial(layer, graph=graph)))
+    return listed
 
 
 def tune() -> Iterator[str]:
-    """Times of layouts of the kernels, fastest first, and of lengths of a piece."""
+    """Times of the kernels' layouts and of piece lengths, fastest first."""
     from normplace.ops.aggregate import layouts
 
     tiles = [
@@ -255,12 +257,12 @@ def tune() -> Iterator[str]:
 OP = Op(
     name="aggregate",
     summary=(
-        "Messages relu(x_j + e_ij) + eps of a layer, by softmax with a learned temperature or power mean with a "
-        "learned power, and gradients of everything that is learned. Edge terms are none; dense, a learned row for "
-        "each edge; linear, a learned map of 8 features; table, one of 8 learned rows. The graph is sorted beforehand; "
-        "where the file of Tolokers is found, that graph takes the place of a drawn one of its size. "
-        "The floor is what a pass that gathers every row from memory must move: the rows of x once forward, three "
-        "backward (two for the power mean), indices and results. PyG clamps its power mean, which is its error there."
+        "Messages relu(x_j + e_ij) + eps aggregated by softmax with a learned temperature or power mean with a learned "
+        "power, and all gradients. Edge terms are none; dense, a learned row for each edge; linear, a learned map of 8 "
+        "features; or table, one of 8 learned rows. The graph is sorted in advance. The published Tolokers graph, if "
+        "its file is available, replaces a random one of its size. The minimal work is that of a pass that reads every "
+        "edge's rows from memory: one row forward, three backward (two for the power mean), indices and results. PyG "
+        "clamps its power mean, which explains its error."
     ),
     cases=cases,
     tune=tune,

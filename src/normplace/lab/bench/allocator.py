@@ -1,4 +1,4 @@
-"""What glibc's allocator does with memory that is freed; other systems have no such choice."""
+"""Settings of glibc's allocator for freed memory; other systems have no such settings."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from typing import Any
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
 
 SETTINGS = (
-    "malloc: memory is measured as glibc comes, with blocks of 128 KiB and more handed back (M_MMAP_THRESHOLD 2^17); "
-    "times are taken, of every method, with freed blocks kept (M_MMAP_MAX 0, M_TRIM_THRESHOLD -1, M_TOP_PAD 2^30)"
+    "malloc: memory is measured with glibc's default: freed blocks of 128 KiB and more are returned (M_MMAP_THRESHOLD "
+    "2^17); "
+    "all methods are timed with freed blocks kept (M_MMAP_MAX 0, M_TRIM_THRESHOLD -1, M_TOP_PAD 2^30)"
 )
 
 
 @functools.cache
 def _library() -> Any:
-    """The C library, where it is glibc."""
+    """The C library if it is glibc, else None."""
     library = ctypes.CDLL(None)
     return library if hasattr(library, "gnu_get_libc_version") else None
 
 
 def return_freed() -> None:
-    """Hand large blocks back to the system, so that what is resident is what is in use."""
+    """Return large freed blocks to the system, so that resident memory is memory in use."""
     library = _library()
     if library is not None:
-        library.mallopt(_MMAP_THRESHOLD, 2**17)  # as it comes, but it no longer grows with what is freed
+        library.mallopt(_MMAP_THRESHOLD, 2**17)  # the default, without its growth when blocks are freed
         library.malloc_trim(0)
 
 
 def keep_freed() -> None:
-    """Keep large blocks to give them out again, from now on.
+    """Keep large freed blocks for reuse.
 
-    As it comes, the allocator hands them back to the system and asks for them anew, page by page: methods that allocate
-    much would be several times slower than they need to be.
+    By default the allocator returns them to the system and requests them again page by page, which makes methods that
+    allocate much several times slower.
     """
     library = _library()
     if library is not None:

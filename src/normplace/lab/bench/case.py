@@ -1,4 +1,4 @@
-"""What is compared: an op on one set of inputs, by several methods, and how it is known that they are right."""
+"""A benchmark case: an op on one set of inputs, computed by several methods, with a float64 reference."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ TRAINING = "forward and backward"
 
 @dataclass(frozen=True)
 class Method:
-    """One way to compute it.
+    """One implementation of an op, bound to its inputs.
 
     Args:
-        name: The library's name.
-        forward: Computes it from inputs it holds.
-        learned: The inputs whose gradients a training step needs, by a name all methods share.
-        instead: What it computes, where that is not the same: it is timed as a yardstick and not checked.
+        name: Name of the library.
+        forward: Computes the op.
+        learned: Inputs whose gradients a training step needs, by a name that all methods share.
+        instead: What it computes if that is not the op: such a method is timed for comparison and not checked.
     """
 
     name: str
@@ -29,31 +29,31 @@ class Method:
     instead: str = ""
 
     def outputs(self) -> list[Tensor]:
-        """What the forward pass gives, as a list."""
-        found = self.forward()
-        return [found] if isinstance(found, Tensor) else list(found)
+        """The results of the forward pass, as a list."""
+        results = self.forward()
+        return [results] if isinstance(results, Tensor) else list(results)
 
     def step(self, seeds: Sequence[Tensor]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-        """Forward and backward: the outputs and the gradients, none of which stays in ``.grad``."""
+        """Forward and backward pass: the outputs and the gradients, without writing ``.grad``."""
         outputs = self.outputs()
-        passed = [seed.to(output.dtype) for seed, output in zip(seeds, outputs, strict=True)]
-        return outputs, torch.autograd.grad(outputs, list(self.learned.values()), passed)
+        grads = [seed.to(output.dtype) for seed, output in zip(seeds, outputs, strict=True)]
+        return outputs, torch.autograd.grad(outputs, list(self.learned.values()), grads)
 
     def results(self) -> dict[str, Tensor]:
-        """What the forward pass gives where no gradients are wanted, by name."""
+        """The results of a forward pass without gradients, by name."""
         with torch.no_grad():
             return _numbered(self.outputs())
 
     def values(self, seeds: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Everything it computes, by name."""
+        """Results and gradients, by name."""
         if not self.learned:
             return self.results()
         outputs, gradients = self.step(seeds)
-        named = {f"the gradient of {name}": found for name, found in zip(self.learned, gradients, strict=True)}
+        named = {f"the gradient of {name}": grad for name, grad in zip(self.learned, gradients, strict=True)}
         return _numbered([output.detach() for output in outputs]) | named
 
     def calls(self, seeds: Sequence[Tensor]) -> dict[str, Callable[[], object]]:
-        """What is timed: each pass by its name."""
+        """The calls that are timed, by pass."""
 
         def forward() -> object:
             with torch.no_grad():
@@ -68,10 +68,10 @@ def _numbered(outputs: list[Tensor]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Floor:
-    """What a pass must do at the least.
+    """The minimal work of a pass.
 
     Args:
-        ceiling: Whose speed limits it: ``copy``, ``gemm`` or ``exp``.
+        ceiling: The hardware limit that applies: ``copy``, ``gemm`` or ``exp``.
         amount: Bytes moved, floating-point operations, or exponentials.
     """
 
@@ -81,24 +81,24 @@ class Floor:
 
 @dataclass(frozen=True)
 class Problem:
-    """The inputs of a case, held by the methods that work on them.
+    """The methods of a case on a device.
 
     Args:
-        ours: The method of this project.
-        peers: The others.
-        truth: The same in double precision, from the same inputs.
-        tolerance: The error, relative to the largest entry, that rounding explains.
-        seeds: A gradient for each output, where there is a backward pass.
-        floors: What each pass must do at the least.
-        part: Takes from a result what the truth has of it, given both, where that is not all.
-        check_seeds: Gradients of the outputs for the check, where they are not ``seeds``.
-        truth_seeds: The same for the truth.
-        burst: Calls on end that are timed as one and divided: where a call's work takes less time than its launch,
-            that shows what launching takes.
-        notes: What was left out, and why.
+        normplace: The method of this project.
+        peers: The other methods.
+        truth: A plain implementation in float64 on the same inputs.
+        tolerance: Largest error that rounding explains, relative to the largest entry.
+        seeds: A gradient for each output, for a backward pass.
+        floors: The minimal work of each pass.
+        part: Selects the part of a result that the truth contains, from both.
+        check_seeds: Gradients of the outputs for the check, if they differ from ``seeds``.
+        truth_seeds: Gradients of the truth's outputs, if they differ from ``seeds``.
+        burst: Calls timed back to back; the time is divided by their number. It shows the launch overhead of calls
+            that run faster than they launch.
+        notes: What is left out, and why.
     """
 
-    ours: Method
+    normplace: Method
     peers: Sequence[Method]
     truth: Method
     tolerance: float
@@ -112,8 +112,8 @@ class Problem:
 
     @property
     def methods(self) -> list[Method]:
-        """All of them, ours first."""
-        return [self.ours, *self.peers]
+        """All methods, normplace first."""
+        return [self.normplace, *self.peers]
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ class Case:
 
     Args:
         op: The op's name.
-        label: What tells it from the op's other cases, for people.
-        build: Makes the problem on a device; a module's own function or a ``functools.partial`` of one, since it may
-            run in another process.
+        label: Distinguishes the op's cases for readers.
+        build: Creates the problem on a device; a module-level function or a ``functools.partial`` of one, because it
+            may run in another process.
     """
 
     op: str
@@ -137,13 +137,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Op:
-    """An op, its cases, and what a reader of its figures should know.
+    """An op and its cases.
 
     Args:
-        name: Of the module in ``normplace.lab.bench``.
-        summary: What is timed, and what it must do at the least.
-        cases: The cases on a device, in full or only those of a quick look.
-        tune: Tries layouts of its GPU kernels and gives the lines to print.
+        name: Name of the module in ``normplace.lab.bench``.
+        summary: What is timed, and the minimal work of a pass.
+        cases: The cases on a device, all of them or only the quick ones.
+        tune: Times layouts of the GPU kernels and yields the lines to print.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the machine can do, measured in the same run: the limits that an op's speed is a fraction of."""
+"""Hardware limits, measured in the same run as the ops."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import torch
 from normplace.lab.bench.timing import median_seconds
 
 UNITS = {"copy": ("TB/s", 1e12), "gemm": ("TFLOP/s", 1e12), "exp": ("Texp/s", 1e12)}
-"""How each is written: its unit, and what one of it is worth."""
+"""Unit of each limit, and its size in base units."""
 
 _PROGRAMS, _BLOCK, _COUNT = 132 * 64, 1024, 512
 
 
 def ceilings(device: str) -> dict[str, float]:
-    """Bytes copied (read and written), float32 operations of a large product, and exponentials, each in a second.
+    """Bytes copied (read and written), float32 operations of a matrix product, and exponentials, each per second.
 
-    On a CPU there are none: its figures are ratios.
+    Empty on a CPU, where results are ratios.
     """
     if device != "cuda":
         return {}
-    found = {"copy": copy_rate(), "gemm": gemm_rate()}
+    rates = {"copy": copy_rate(), "gemm": gemm_rate()}
     if importlib.util.find_spec("triton") is not None:
-        found["exp"] = exp_rate()
-    return found
+        rates["exp"] = exp_rate()
+    return rates
 
 
 def copy_rate() -> float:
-    """Bytes a second that a device copy reads and writes."""
+    """Bytes per second that a device copy reads and writes."""
     source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     return 2 * source.nbytes / median_seconds(lambda: target.copy_(source), "cuda")
 
 
 def gemm_rate(size: int = 8192) -> float:
-    """Operations a second of a float32 product, at the precision PyTorch is set to."""
+    """Operations per second of a float32 matrix product, at PyTorch's precision setting."""
     a = torch.randn(size, size, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
     return 2 * size**3 / median_seconds(lambda: a @ a, "cuda")
 
 
 def exp_rate() -> float:
-    """Exponentials a second."""
+    """Exponentials per second."""
     from normplace.lab.bench import exp_kernel
 
     kernel: Any = exp_kernel.exponentials  # launched with a grid, which its Python signature does not show

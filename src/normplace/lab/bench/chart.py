@@ -1,4 +1,4 @@
-"""A run as a self-contained page: a chart and the table behind it for each op."""
+"""A run as a self-contained page with a chart and its table for each op."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from normplace.lab.trials.study import Figure
 
 
 def figure(record: Record, op: str) -> Figure:
-    """How long each method of an op takes beside ours.
+    """Time of each method of an op relative to normplace.
 
     Args:
         record: The run.
         op: The op.
     """
-    shown = []
+    points = []
     for row in (row for row in record.rows if row.op == op):
-        ours = row.seconds.median  # its own spread stands around 1
-        beside = row.slower or Spread(1.0, row.seconds.low / ours, row.seconds.high / ours, row.seconds.runs)
-        shown.append(
+        median = row.seconds.median  # normplace has its own spread around 1
+        relative = row.slower or Spread(1.0, row.seconds.low / median, row.seconds.high / median, row.seconds.runs)
+        points.append(
             {
                 "case": row.case,
                 "pass": row.step,
                 "method": row.method,
-                "times our time": beside.median,
-                "low": beside.low,
-                "high": beside.high,
+                "time relative to normplace": relative.median,
+                "low": relative.low,
+                "high": relative.high,
                 "milliseconds": row.seconds.median * 1e3,
                 "error": row.error,
             }
         )
-    named = {column: list(dict.fromkeys(str(row[column]) for row in shown)) for column in ("case", "pass", "method")}
+    values = {column: list(dict.fromkeys(str(row[column]) for row in points)) for column in ("case", "pass", "method")}
     spec = dots(
-        x={"field": "times our time", "title": "times our time", "scale": {"type": "log"}},
+        x={"field": "time relative to normplace", "title": "time relative to normplace", "scale": {"type": "log"}},
         rows="case",
-        order=named["case"],
+        order=values["case"],
         low="low",
         high="high",
         series="method",
-        sources=named["method"],
+        sources=values["method"],
         facet="pass",
-        panels=named["pass"],
+        panels=values["pass"],
     )
     return Figure(
-        title=f"{op}: time beside that of normplace",
-        alt=f"For each case of {op}, the time of each peer as a multiple of ours.",
-        caption="Medians over rounds in which every method ran once, with quartiles; right of 1 a peer is slower.",
+        title=f"{op}: time relative to normplace",
+        alt=f"For each case of {op}, the time of each peer as a multiple of normplace's.",
+        caption="Medians and quartiles over rounds in which every method ran once; peers right of 1 are slower.",
         spec=spec,
-        rows=shown,
+        rows=points,
     )
 
 

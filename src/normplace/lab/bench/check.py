@@ -1,4 +1,4 @@
-"""Correctness first: nothing is timed that was not compared with double precision."""
+"""Compare every method with float64 before it is timed."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from normplace.lab.bench.case import Case, Method, Problem
 
 
 class WrongKernel(Exception):
-    """A kernel of ours that is wrong: nothing is reported of it."""
+    """A result of normplace is wrong; the case is not measured."""
 
 
 def check(case: Case, problem: Problem) -> tuple[dict[str, float], dict[str, str]]:
-    """The error of every method that can be compared, and the reason of every one that cannot run.
+    """The error of every method that computes the op, and the failure of every method that does not run.
 
-    An error is the largest difference from the truth, relative to the largest entry there, of the result and of every
-    gradient. A peer's is part of what is reported.
+    An error is the largest difference from the truth over results and gradients, relative to the largest entry. Errors
+    of peers are reported, not judged.
 
     Args:
-        case: Where the problem comes from.
-        problem: What to check.
+        case: The case of the problem.
+        problem: The methods to check.
 
     Raises:
-        WrongKernel: If ours is wrong.
+        WrongKernel: If normplace's error exceeds the tolerance.
     """
     truth = problem.truth.values(problem.truth_seeds or problem.seeds)
-    what, worst = _worst(problem, problem.ours, truth)
+    what, worst = _worst(problem, problem.normplace, truth)
     if not worst <= problem.tolerance:
         raise WrongKernel(
             f"{case}: {what} is wrong by {worst:.1e} of its largest entry, where rounding explains "
-            f"{problem.tolerance:.0e}; nothing is reported of it."
+            f"{problem.tolerance:.0e}; the case is not measured."
         )
-    found, failed = {problem.ours.name: worst}, {}
+    errors, failed = {problem.normplace.name: worst}, {}
     for peer in problem.peers:
         try:
             if peer.instead:
                 peer.values(problem.check_seeds or problem.seeds)
             else:
-                _, found[peer.name] = _worst(problem, peer, truth)
-        except Exception as error:  # out of memory, another version's interface, whatever another library raises
+                _, errors[peer.name] = _worst(problem, peer, truth)
+        except Exception as error:  # such as out of memory, or an incompatible version
             failed[peer.name] = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return found, failed
+    return errors, failed
 
 
 def _worst(problem: Problem, method: Method, truth: dict[str, Tensor]) -> tuple[str, float]:
-    apart = {}
+    errors = {}
     for name, value in method.values(problem.check_seeds or problem.seeds).items():
-        apart[name] = _apart(problem.part(value, truth[name]), truth[name])
-    if method.learned:  # what is timed without gradients may be computed otherwise
+        errors[name] = _error(problem.part(value, truth[name]), truth[name])
+    if method.learned:  # a pass without gradients may use other code
         for name, value in method.results().items():
-            apart[f"{name} without gradients"] = _apart(problem.part(value, truth[name]), truth[name])
-    what = max(apart, key=lambda name: apart[name])
-    return what, apart[what]
+            errors[f"{name} without gradients"] = _error(problem.part(value, truth[name]), truth[name])
+    worst = max(errors, key=lambda name: errors[name])
+    return worst, errors[worst]
 
 
-def _apart(found: Tensor, expected: Tensor) -> float:
-    if found.shape != expected.shape:
+def _error(result: Tensor, expected: Tensor) -> float:
+    if result.shape != expected.shape:
         return math.inf
-    apart = float((found.double() - expected.double()).abs().max() / expected.abs().max())
-    return math.inf if math.isnan(apart) else apart  # a nan compares as neither larger nor smaller
+    error = float((result.double() - expected.double()).abs().max() / expected.abs().max())
+    return math.inf if math.isnan(error) else error  # comparisons with nan are always false

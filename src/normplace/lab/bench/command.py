@@ -1,4 +1,4 @@
-"""``normplace bench``: measure or read a record, then print it, draw it and hold it against another, as asked."""
+"""``normplace bench``: measure or read a record, then print, draw or compare it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from normplace.lab.bench.table import report
 
 DEVICES = ("auto", "cpu", "cuda")
 NEAR = 0.1
-"""How far figures may be from recorded ones of the same machine."""
+"""Largest relative change from a record of the same machine."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for.
+    """Arguments of the command.
 
     Args:
-        op: Names of ops; all without any.
-        quick: Whether a few small cases are enough.
+        op: Names of ops; all if empty.
+        quick: Measure only a few small cases.
         device: ``auto``, ``cpu`` or ``cuda``.
         out: Where to write the record.
         html: Where to write a page with charts.
         show: A record to show instead of measuring.
         against: A record to compare with.
-        tune: Whether to try layouts of the GPU kernels instead.
+        tune: Time layouts of the GPU kernels instead.
     """
 
     op: Sequence[str] = ()
@@ -49,23 +49,23 @@ class Request:
 
 
 def execute(request: Request) -> int:
-    """Do it, and return the exit code.
+    """Run the command and return the exit code.
 
     Raises:
-        UsageError: If it cannot be done.
+        UsageError: If an argument is invalid.
     """
     ops, device = load_ops(request.op), _device(request.device)
     if request.tune:
         return _tune(ops, device)
     for path in (request.out, request.html):
         if path is not None:
-            check_writable(path)  # before the minutes it takes to have something to write
+            check_writable(path)  # before minutes of measurement
     expected = None if request.against is None else Record.read(request.against)
     try:
         record = Record.read(request.show) if request.show else _measure(ops, device, request)
     except KeyboardInterrupt:
-        kept = f"what was measured is in {request.out}" if request.out else "without --out nothing is recorded"
-        print(f"normplace: stopped; {kept}.", file=sys.stderr)
+        saved = f"Finished cases are in {request.out}" if request.out else "Nothing is saved without --out"
+        print(f"normplace: interrupted. {saved}.", file=sys.stderr)
         return 130
     print(report(record))
     if request.html is not None:
@@ -73,10 +73,10 @@ def execute(request: Request) -> int:
 
         write_atomic(request.html, render(record))
         print(f"The page is at {request.html.resolve()}")
-    near = expected is None or _compare(record, expected, str(request.against))
+    matches = expected is None or _compare(record, expected, str(request.against))
     for sentence in record.refused:
-        print(f"normplace: refused: {sentence}", file=sys.stderr)
-    return 1 if record.refused or not near else 0
+        print(f"normplace: wrong result: {sentence}", file=sys.stderr)
+    return 1 if record.refused or not matches else 0
 
 
 def _device(name: str) -> str:
@@ -87,9 +87,9 @@ def _device(name: str) -> str:
 
 def _tune(ops: Sequence[Op], device: str) -> int:
     if device != "cuda":
-        raise UsageError("layouts of GPU kernels are tried on a GPU: there is none here, or --device says cpu.")
+        raise UsageError("--tune needs a CUDA GPU: none is available, or --device is cpu.")
     for op in ops:
-        for line in op.tune() if op.tune else [f"{op.name} has nothing to tune"]:
+        for line in op.tune() if op.tune else [f"{op.name} has no layouts to tune"]:
             print(line, flush=True)
     return 0
 
@@ -107,10 +107,10 @@ def _measure(ops: Sequence[Op], device: str, request: Request) -> Record:
 
 
 def _compare(record: Record, expected: Record, name: str) -> bool:
-    """Whether a run's figures are those of a record, said on the way."""
-    found = changes(record, expected)
-    far = [change for change in found if change.size > NEAR]
-    print(f"\n{len(found) - len(far)} of {len(found)} figures are within {NEAR:.0%} of those in {name}")
+    """Whether a run's measurements match a record; prints the differences."""
+    compared = changes(record, expected)
+    far = [change for change in compared if change.size > NEAR]
+    print(f"\n{len(compared) - len(far)} of {len(compared)} measurements are within {NEAR:.0%} of those in {name}")
     for change in far:
         print(f"  {change}")
     return not far

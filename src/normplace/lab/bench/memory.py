@@ -1,4 +1,4 @@
-"""The most memory a call takes at a time, its results included, over what it found."""
+"""Peak memory of a call, including its results, above the memory in use before."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _CLEAR = Path("/proc/self/clear_refs")
 
 
 def peak_bytes(call: Callable[[], object], device: str) -> int | None:
-    """Bytes; None where there is no way to know.
+    """Peak memory in bytes; None if the system does not report it.
 
-    On a GPU it is what the allocator gave out, on a CPU the high-water mark of the process's resident set, which
-    Linux tells. The call must have run before: what is loaded and compiled on first use is not its own. The process
-    must not have called :func:`~normplace.lab.bench.allocator.keep_freed`.
+    On a GPU this is the allocator's peak, on a CPU the high-water mark of the process's resident set, which Linux
+    reports. The call must have run before, because modules loaded and kernels compiled at first use do not count. The
+    process must not have called :func:`~normplace.lab.bench.allocator.keep_freed`.
     """
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        kept = call()
+        results = call()
         torch.cuda.synchronize()
-        del kept
+        del results
         return torch.cuda.max_memory_allocated() - before
     if not _CLEAR.exists():
         return None
-    return_freed()  # what was kept would hide what is taken
-    _CLEAR.write_text("5")  # the high-water mark starts anew
+    return_freed()  # kept blocks would hide new allocations
+    _CLEAR.write_text("5")  # resets the high-water mark
     before = _resident("VmRSS")
-    kept = call()
-    del kept
+    results = call()
+    del results
     return max(0, _resident("VmHWM") - before)
 
 

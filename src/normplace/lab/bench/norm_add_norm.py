@@ -1,4 +1,4 @@
-"""The fused boundary between two residual blocks beside PyTorch's norms, torch.compile and Liger's pair of kernels."""
+"""The fused boundary between two residual blocks compared with PyTorch's norms, torch.compile and Liger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from normplace.ops import norm_add_norm
 
 EPS = 1e-6
 WIDTHS = (1024, 2048, 4096, 8192)
-# Norm, rows, width, and calls on end that are timed as one.
+# Norm, rows, width, and calls timed back to back.
 SHAPES = {
     ("cpu", True): [("rms", 2048, 1024, 1)],
     ("cpu", False): [(norm, rows, 1024, 1) for norm in ("rms", "layer") for rows in (256, 8192)],
@@ -28,7 +28,7 @@ SHAPES = {
         ("rms", 16384, 2048, 1),
         *(("rms", rows, 4096, 1) for rows in (256, 2048, 16384)),
         ("rms", 16384, 8192, 1),
-        # Narrow, very wide, and of models whose widths are no powers of two.
+        # Narrow, very wide, and of models whose widths are not powers of two.
         *(("rms", 2**26 // width // 1024 * 1024, width, 1) for width in (128, 512, 2304, 3584, 5120, 16384)),
         *(("layer", max(16384, 2**25 // width), width, 1) for width in WIDTHS),
         *(("rms", 256, width, 20) for width in (1024, 4096, 8192)),
@@ -37,33 +37,33 @@ SHAPES = {
 DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 # Relative to the largest entry: results are rounded twice, gradients of gains are sums over all rows.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 4 * torch.finfo(torch.bfloat16).eps}
-NAMES = ("x", "f", "the outer gain", "the inner gain", "the outer shift", "the inner shift")
+NAMES = ("x", "f", "the output gain", "the next gain", "the output bias", "the next bias")
 
 Boundary = Callable[..., tuple[Tensor, Tensor]]
 
 
-def ours(x: Tensor, f: Tensor, w_out: Tensor, w_in: Tensor, *shifts: Tensor) -> tuple[Tensor, Tensor]:
-    """This library."""
-    b_out, b_in = shifts or (None, None)
-    norm = "layer" if shifts else "rms"
+def fused(x: Tensor, f: Tensor, w_out: Tensor, w_in: Tensor, *biases: Tensor) -> tuple[Tensor, Tensor]:
+    """Normplace."""
+    b_out, b_in = biases or (None, None)
+    norm = "layer" if biases else "rms"
     return norm_add_norm(
         x, f, out_norm=norm, out_weight=w_out, out_bias=b_out, in_norm=norm, in_weight=w_in, in_bias=b_in,
         out_eps=EPS, in_eps=EPS,
     )  # fmt: skip
 
 
-def eager(x: Tensor, f: Tensor, w_out: Tensor, w_in: Tensor, *shifts: Tensor) -> tuple[Tensor, Tensor]:
-    """PyTorch's norms, one by one."""
+def eager(x: Tensor, f: Tensor, w_out: Tensor, w_in: Tensor, *biases: Tensor) -> tuple[Tensor, Tensor]:
+    """PyTorch's norms, one after the other."""
     shape = (x.shape[-1],)
-    if shifts:
-        stream = x + F.layer_norm(f, shape, w_out, shifts[0], EPS)
-        return stream, F.layer_norm(stream, shape, w_in, shifts[1], EPS)
+    if biases:
+        stream = x + F.layer_norm(f, shape, w_out, biases[0], EPS)
+        return stream, F.layer_norm(stream, shape, w_in, biases[1], EPS)
     stream = x + F.rms_norm(f, shape, w_out, EPS)
     return stream, F.rms_norm(stream, shape, w_in, EPS)
 
 
 def liger(x: Tensor, f: Tensor, w_out: Tensor, w_in: Tensor) -> tuple[Tensor, Tensor]:
-    """Liger's two kernels, arithmetic as Llama has it and nothing in place."""
+    """Liger's two kernels with Llama's arithmetic, not in place."""
     options = (EPS, 0.0, "llama", False)
     branch = peers.imported("liger_kernel.ops.rms_norm").LigerRMSNormFunction.apply(f, w_out, *options)
     pair = peers.imported("liger_kernel.ops.fused_add_rms_norm").LigerFusedAddRMSNormFunction
@@ -72,16 +72,16 @@ def liger(x: Tensor, f: Tensor, w_out: Tensor, w_in: Tensor) -> tuple[Tensor, Te
 
 
 def inputs(norm: str, rows: int, width: int, device: str) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """What gets a gradient, by name, and the gradients of the two results."""
+    """The learned tensors by name, and gradients of the two results."""
     generator = torch.Generator(device).manual_seed(0)
 
-    def drawn(*shape: int) -> Tensor:
+    def random(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, device=device).to(DTYPES[device])
 
-    gains = [1 + drawn(width) / 8 for _ in range(2)]
-    shifts = [drawn(width) / 8 for _ in range(2)] if norm == "layer" else []
-    learned = [tensor.requires_grad_() for tensor in (drawn(rows, width), drawn(rows, width), *gains, *shifts)]
-    return dict(zip(NAMES, learned, strict=False)), [drawn(rows, width) for _ in range(2)]
+    gains = [1 + random(width) / 8 for _ in range(2)]
+    biases = [random(width) / 8 for _ in range(2)] if norm == "layer" else []
+    learned = [tensor.requires_grad_() for tensor in (random(rows, width), random(rows, width), *gains, *biases)]
+    return dict(zip(NAMES, learned, strict=False)), [random(rows, width) for _ in range(2)]
 
 
 def problem(device: str, norm: str, rows: int, width: int, burst: int, quick: bool) -> Problem:
@@ -89,8 +89,8 @@ def problem(device: str, norm: str, rows: int, width: int, burst: int, quick: bo
     learned, seeds = inputs(norm, rows, width, device)
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in learned.items()}
 
-    def method(name: str, function: Boundary, given: dict[str, Tensor] = learned) -> Method:
-        return Method(name, lambda: function(*given.values()), given)
+    def method(name: str, function: Boundary, tensors: dict[str, Tensor] = learned) -> Method:
+        return Method(name, lambda: function(*tensors.values()), tensors)
 
     others, notes = [method("PyTorch", eager)], []
     if quick:
@@ -102,7 +102,7 @@ def problem(device: str, norm: str, rows: int, width: int, burst: int, quick: bo
         others += [method("Liger", liger)] if not peers.missing("liger_kernel") else []
     size = learned["x"].nbytes
     return Problem(
-        ours=method("normplace", ours),
+        normplace=method("normplace", fused),
         peers=others,
         truth=method("float64", eager, exact),
         tolerance=TOLERANCE[DTYPES[device]],
@@ -114,12 +114,12 @@ def problem(device: str, norm: str, rows: int, width: int, burst: int, quick: bo
 
 
 def cases(device: str, quick: bool) -> list[Case]:
-    """Widths of Transformers, with many rows and with few."""
+    """Widths of Transformers, with many and with few rows."""
     precision = "" if device == "cpu" else ", bfloat16"
     return [
         Case(
             "norm_add_norm",
-            f"{norm}, {rows} × {width}{precision}{f', {burst} on end' if burst > 1 else ''}",
+            f"{norm}, {rows} × {width}{precision}{f', {burst} back to back' if burst > 1 else ''}",
             functools.partial(problem, norm=norm, rows=rows, width=width, burst=burst, quick=quick),
         )
         for norm, rows, width, burst in SHAPES[device, quick]
@@ -127,18 +127,18 @@ def cases(device: str, quick: bool) -> list[Case]:
 
 
 def tune() -> Iterator[str]:
-    """The fastest layouts of the kernels for some widths."""
+    """Times of the kernels' layouts for some widths, fastest first."""
     from normplace.ops.launch import clear_plans
     from normplace.ops.norm_add_norm import layouts
 
     for width, norm in itertools.product(WIDTHS, ("rms", "layer")):
         rows = max(4096, 2**26 // width)
         learned, seeds = inputs(norm, rows, width, "cuda")
-        results = ours(*learned.values())
+        results = fused(*learned.values())
 
         def forward(learned=learned) -> object:
             with torch.no_grad():
-                return ours(*learned.values())
+                return fused(*learned.values())
 
         def backward(results=results, learned=learned, seeds=seeds) -> object:
             return torch.autograd.grad(results, list(learned.values()), seeds, retain_graph=True)
@@ -147,9 +147,9 @@ def tune() -> Iterator[str]:
             (layouts.forward_table(width, few_rows=False, subtracts_mean=norm == "layer"), forward, (0, 4, 8)),
             (layouts.backward_table(width, has_bias_grads=norm == "layer"), backward, (1, 2, 4, 5)),
         )
-        for table, call, walking in tables:
+        for table, call, per_sm in tables:
             current = table.setdefault(width, layouts.tile_for(table, width))
-            tried = list(candidate_tiles(layouts.BoundaryTile, width, walking, in_blocks=current.columns > 0))
+            tried = list(candidate_tiles(layouts.BoundaryTile, width, per_sm, in_blocks=current.columns > 0))
             setting = Setting(table, width, tried, forget=clear_plans)
             yield from fastest(f"{norm}, {rows} × {width}, {call.__name__}", setting, call)
 
@@ -182,9 +182,9 @@ def candidate_tiles(
 OP = Op(
     name="norm_add_norm",
     summary=(
-        "The boundary x' = x + N_out(f), y = N_in(x') with learned gains, and with layer learned shifts too, and all "
-        "gradients. The floor is 4 tensors of the stream's size moved forward and 6 backward. Of Liger there are two "
-        "kernels, a norm and an add with the next norm."
+        "The boundary x' = x + N_out(f), y = N_in(x') with learned gains, with layer also learned biases, and all "
+        "gradients. The minimal work is 4 tensors of the stream's size moved forward and 6 backward. Liger has two "
+        "kernels: a norm, and an add with the next norm."
     ),
     cases=cases,
     tune=tune,

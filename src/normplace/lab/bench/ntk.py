@@ -1,4 +1,4 @@
-"""The empirical tangent kernel beside the Jacobian contraction of torch.func, and nngeometry where it is installed."""
+"""The empirical tangent kernel compared with torch.func's Jacobian contraction and with nngeometry."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from normplace.lab.bench import peers
 from normplace.lab.bench.case import FORWARD, Case, Floor, Method, Op, Problem
 from normplace.ntk import empirical
 
-# Rows and columns of the kernel that are compared: the Jacobians of all samples in double precision may not fit.
+# Rows and columns of the kernel that are checked: the float64 Jacobians of all samples may not fit in memory.
 CORNER = 12
-# Width, samples, and whether there are norms, which nngeometry cannot take.
+# Width, samples, and whether there are norms, which nngeometry does not support.
 SIZES = {
     ("cpu", True): ((128, 500, True), (512, 200, True)),
     ("cpu", False): ((128, 1000, True), (1024, 1000, True), (128, 1000, False), (1024, 1000, False)),
@@ -53,7 +53,7 @@ def jacobian_contraction(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def nngeometry_gram(model: nn.Module, x: Tensor) -> Tensor:
-    """As nngeometry computes it."""
+    """The kernel by nngeometry."""
     from torch.utils.data import DataLoader, TensorDataset
 
     loader = DataLoader(TensorDataset(x), batch_size=len(x))
@@ -65,25 +65,25 @@ def problem(device: str, width: int, samples: int, norms: bool) -> Problem:
     """The kernel of one network on one set of samples."""
     model, exact = network(width, norms).to(device), network(width, norms).to(device).double()
     x = torch.linspace(-3, 3, samples, device=device)[:, None]
-    places = torch.linspace(0, samples - 1, CORNER).long().to(device)
+    indices = torch.linspace(0, samples - 1, CORNER).long().to(device)
     others, notes = [], []
     # The Jacobian and its products need about three copies of samples × parameters.
     if device == "cpu" or 12 * samples * width**2 < 0.5 * torch.cuda.get_device_properties(0).total_memory:
         others.append(Method("torch.func", lambda: jacobian_contraction(model, x)))
     else:
-        notes.append(f"torch.func at width {width} and {samples:,} samples: its Jacobian does not fit the GPU")
+        notes.append(f"torch.func at width {width} and {samples:,} samples: its Jacobian does not fit into GPU memory")
     if not norms:
         notes += peers.missing("nngeometry")
         others += [] if peers.missing("nngeometry") else [Method("nngeometry", lambda: nngeometry_gram(model, x))]
     # The W × W layer forward and backward, and half of four symmetric Gram matrices.
     flops = 4 * samples * width**2 + 4 * samples**2 * width
     return Problem(
-        ours=Method("normplace", lambda: empirical(model, x)),
+        normplace=Method("normplace", lambda: empirical(model, x)),
         peers=others,
-        truth=Method("float64", lambda: jacobian_contraction(exact, x[places].double())),
+        truth=Method("float64", lambda: jacobian_contraction(exact, x[indices].double())),
         tolerance=1e-4,  # three layers of float32 sums of W terms
         floors={FORWARD: Floor("gemm", flops)},
-        part=lambda kernel, corner: kernel[places][:, places],
+        part=lambda kernel, corner: kernel[indices][:, indices],
         notes=notes,
     )
 
@@ -103,8 +103,8 @@ def cases(device: str, quick: bool) -> list[Case]:
 OP = Op(
     name="ntk",
     summary=(
-        "The kernel of an MLP 1-W-W-1 with ReLU and two LayerNorms, in float32; a corner of it is checked. The floor "
-        "is the matrix products that the layer-wise form needs."
+        "The kernel of an MLP 1-W-W-1 with ReLU and two LayerNorms, in float32; some of its entries are checked. The "
+        "minimal work is the matrix products of the layer-wise form."
     ),
     cases=cases,
 )

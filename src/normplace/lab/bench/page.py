@@ -1,4 +1,4 @@
-"""The results page: what the committed records say, and what nothing was measured of."""
+"""The results page: the committed records, and what is not measured."""
 
 from __future__ import annotations
 
@@ -18,42 +18,40 @@ from normplace.lab.trials.environment import describe
 HOW = """\
 # Benchmarks
 
-Every op of the project beside named peers, measured in one run by `normplace bench`; this page is written from the
-committed records by `scripts/write_benchmarks.py`.
+Every op of the project compared with named peers, measured by `normplace bench`. `scripts/write_benchmarks.py` writes
+this page from the committed records.
 
-**Correctness first.** Results and gradients of every method are compared with a plain form in double precision,
-from the same inputs. Where the project's kernel is further from it than rounding explains, the case is
-refused: nothing is reported of it, and the exit code is 1. A peer's error is a column of the table. Errors are
-relative to the largest entry.
+**Correctness first.** Results and gradients of every method are compared with a plain implementation in float64 on the
+same inputs. If normplace's error exceeds what rounding explains, the case is not measured and the exit code is 1. The
+table lists the errors of peers. Errors are relative to the largest entry.
 
 **Times** are medians with quartiles, of a forward pass without gradients, and of forward and backward as in training.
-Methods take turns, one call of each in every round, and a ratio is the median over rounds. On a GPU a time is what
-passes between two events around one call whose inputs are not in the cache, and whose launches are queued while the
-cache is flushed, as those of a training step are; where launching takes longer than that, about four milliseconds, the
-time shows it. Calls *on end*, timed together and divided, show what launching takes. That is the CPU's time, which on
-machines with the same GPU has differed by up to twice: `--against` compares ratios there, and small tangent kernels
-differ, too. *Rate* is what the pass must at least do, divided by the time, and *of ceiling* its fraction of what the
-same GPU did in the same run: bytes of a device copy, operations of a float32 product, or exponentials of a kernel that
-does nothing else. Memory is the most that was taken at a time over the inputs, results included.
+Methods are interleaved, with one call of each in every round, and a ratio is the median over rounds. On a GPU a time is
+measured between two events around one call whose inputs are not in the cache. The launches are queued while the cache
+is flushed (about four milliseconds), as in a training step; only longer launch overhead shows. Calls timed *back to
+back* include launch overhead. That is CPU time, which differed by up to a factor of two between machines with the same
+GPU, so `--against` compares ratios there; small tangent kernels also vary. *Rate* is the minimal work of a pass divided
+by its time, and *of ceiling* its fraction of what the same GPU reached in the same run: bytes of a device copy,
+operations of a float32 matrix product, or exponentials of a kernel that computes nothing else. Memory is the peak above
+the inputs, including results.
 
-**On a CPU** there are ratios only. Times are taken while the C library's allocator keeps large blocks that are freed:
-as it comes, it gives them back to the system, and peers that allocate much are several times slower. Memory is the
-high-water mark of the resident set over what it was.
+**On a CPU** only ratios are reported. Times are measured while the C library's allocator keeps large freed blocks: by
+default it returns them to the system, which makes peers that allocate much several times slower. Memory is the
+high-water mark of the resident set above its value before the call.
 
 ```console
 $ normplace bench --help
 ```
 
-`normplace bench --quick` takes a few small cases, in under two minutes on two cores; `--out` writes the record,
-`--show` prints one, `--against` compares a run with one, `--html` draws it, and `--tune` tries layouts of the GPU
-kernels.
+`normplace bench --quick` runs a few small cases, in under two minutes on two cores. `--out` writes the record, `--show`
+prints one, `--against` compares a run with one, `--html` draws it, and `--tune` times layouts of the GPU kernels.
 """
 
 NOT_MEASURED = (
     "other machines than those above, and several GPUs at once",
-    "whole training runs: a step's other work is not in these figures",
-    "energy, and the time to compile kernels when they are first used",
-    "other precisions than those named in a case; a case without a name of one is float32",
+    "whole training runs: the other work of a step is not included",
+    "energy, and the time to compile kernels at first use",
+    "other precisions than those named in a case; a case without one is float32",
 )
 
 
@@ -79,7 +77,7 @@ def _run(record: Record) -> str:
     ]
     if record.ceilings:
         limits = (f"{name} {rate / UNITS[name][1]:.3g} {UNITS[name][0]}" for name, rate in record.ceilings.items())
-        facts.append(f"- Ceilings: {', '.join(limits)}")
+        facts.append(f"- Hardware limits: {', '.join(limits)}")
     ops = dict.fromkeys(row.op for row in record.rows)
     parts = [f"## {_machine(record)}: {', '.join(f'`{op}`' for op in ops)}\n", "\n".join(facts), ""]
     for op in ops:
@@ -88,26 +86,26 @@ def _run(record: Record) -> str:
 
 
 def _not_measured(records: Sequence[Record]) -> str:
-    left = dict.fromkeys(sentence for record in records for sentence in (*record.refused, *record.notes))
+    left_out = dict.fromkeys(sentence for record in records for sentence in (*record.refused, *record.notes))
     unreached = [f"{_machine(record)}: {', '.join(ops)}" for record in records if (ops := _unreached(record))]
-    items = "\n".join(f"- {text}" for text in (*unreached, *left, *NOT_MEASURED))
+    items = "\n".join(f"- {text}" for text in (*unreached, *left_out, *NOT_MEASURED))
     return f"## What is not measured\n\n{items}\n"
 
 
 def _unreached(record: Record) -> list[str]:
-    """The ops that the command asked for and the record has nothing of, and how many cases it lacks of the others."""
-    known = {(row.op, row.case) for row in record.rows}
-    asked = [word for word in record.command.split() if word in OPS]
-    left: Counter[str] = Counter()
+    """The requested ops without a result, and the number of missing cases of the others."""
+    measured = {(row.op, row.case) for row in record.rows}
+    requested = [word for word in record.command.split() if word in OPS]
+    missing: Counter[str] = Counter()
     planned: Counter[str] = Counter()
-    for case in plan(load_ops(asked), record.device, "--quick" in record.command):
+    for case in plan(load_ops(requested), record.device, "--quick" in record.command):
         planned[case.op] += 1
-        # A published graph may have taken the place of a drawn one.
-        told = not known.isdisjoint({(case.op, case.label), (case.op, case.label.removesuffix(", drawn"))}) or any(
-            text.startswith(f"{case}:") for text in record.refused
-        )
-        left[case.op] += not told
-    return [f"`{op}`" + ("" if n == planned[op] else f" ({n} of {planned[op]} cases)") for op, n in left.items() if n]
+        # A published graph may have replaced a random one.
+        labels = {(case.op, case.label), (case.op, case.label.removesuffix(", drawn"))}
+        was_wrong = any(text.startswith(f"{case}:") for text in record.refused)
+        missing[case.op] += measured.isdisjoint(labels) and not was_wrong
+    counts = {op: "" if n == planned[op] else f" ({n} of {planned[op]} cases)" for op, n in missing.items() if n}
+    return [f"`{op}`{suffix}" for op, suffix in counts.items()]
 
 
 def _machine(record: Record) -> str:

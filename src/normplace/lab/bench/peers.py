@@ -1,4 +1,4 @@
-"""Peers that several ops have, and why one is not there."""
+"""Optional peers, and notes for those that are not installed."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Any
 
 import torch
 
-NOT_QUICK = "torch.compile is left out of a quick look: compiling takes longer than all the rest"
+NOT_QUICK = "torch.compile is left out of a quick run: compiling takes longer than everything else"
 
 _INSTALL = {
-    "torch_geometric": "PyG is not installed: pip install 'normplace[graphs]' to have it beside the aggregation",
-    "liger_kernel": "Liger is not installed: pip install liger-kernel to have its norms beside the boundary",
-    "fla": "flash-linear-attention is not installed: pip install flash-linear-attention to have it as a yardstick",
-    "nngeometry": "nngeometry is not installed: it would stand beside the tangent kernel of a network without norms",
+    "torch_geometric": "PyG is not installed: pip install 'normplace[graphs]' to compare the aggregation with it",
+    "liger_kernel": "Liger is not installed: pip install liger-kernel to compare the boundary with its norms",
+    "fla": "flash-linear-attention is not installed: pip install flash-linear-attention to time it for comparison",
+    "nngeometry": "nngeometry is not installed: pip install nngeometry to compare kernels of networks without norms",
 }
 
 
 def missing(module: str) -> list[str]:
-    """A note where a peer is not installed, nothing where it is."""
+    """A note if a peer is not installed, else nothing."""
     return [] if importlib.util.find_spec(module) else [_INSTALL[module]]
 
 
 def imported(module: str) -> ModuleType:
     """A peer's module."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*torch.jit", DeprecationWarning)  # PyG's own, on import
+        warnings.filterwarnings("ignore", ".*torch.jit", DeprecationWarning)  # raised by PyG on import
         return importlib.import_module(module)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function under torch.compile, for the shapes of one case alone."""
+    """The function compiled for the shapes of one case."""
     torch.compiler.reset()
     return torch.compile(function, fullgraph=True, dynamic=False)

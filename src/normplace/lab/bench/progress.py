@@ -1,4 +1,4 @@
-"""How far a run is: a live view on a terminal, lines elsewhere."""
+"""Progress of a run: a live view on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """What is told how far a run is."""
+    """Receives the progress of a run."""
 
     def started(self, index: int) -> None:
-        """Case ``index`` is being measured."""
+        """Case ``index`` starts."""
 
     def finished(self, index: int, ok: bool) -> None:
-        """Case ``index`` is done."""
+        """Case ``index`` is finished."""
 
 
 class Lines:
-    """A line on the error stream as each case starts.
+    """Prints a line to stderr when a case starts.
 
     Args:
-        labels: What the cases are called.
+        labels: Names of the cases.
     """
 
     def __init__(self, labels: Sequence[str]) -> None:
         self.labels = labels
 
     def started(self, index: int) -> None:
-        """Case ``index`` is being measured."""
+        """Case ``index`` starts."""
         print(f"{index + 1} of {len(self.labels)}: {self.labels[index]}", file=sys.stderr, flush=True)
 
     def finished(self, index: int, ok: bool) -> None:
-        """Case ``index`` is done; what became of it is told at the end."""
+        """Case ``index`` is finished; results are printed at the end."""
 
 
 @contextmanager
 def watch(title: str, labels: Sequence[str]) -> Iterator[Progress]:
-    """Show cases while the block runs.
+    """Show the progress of cases inside a ``with`` block.
 
     Args:
-        title: What they belong to.
-        labels: What they are called.
+        title: Title of the view.
+        labels: Names of the cases.
 
     Yields:
-        What to tell.
+        The receiver of progress.
     """
     if importlib.util.find_spec("rich") is None or not sys.stderr.isatty():
         yield Lines(labels)

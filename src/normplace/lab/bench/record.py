@@ -1,4 +1,4 @@
-"""What a run measured, with everything needed to read it years later, as JSON."""
+"""The results of a run with everything needed to interpret them later, as JSON."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ PEERS = {
     "flash-linear-attention": "fla",
     "nngeometry": "nngeometry",
 }
-"""Distributions of peers, and what each is imported as."""
+"""Distributions of peers, and their modules."""
 OWN = ("normplace", "python", "torch", "numpy")
-"""What all figures depend on."""
+"""Versions that every record contains."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class Row:
         op: The op.
         case: The label of the case.
         step: The pass.
-        method: Whose it is.
-        seconds: Its time.
-        slower: Its time over ours, taken round by round; None for ours.
-        peak_bytes: The most memory it took over its inputs; None where that cannot be known.
-        error: Its largest error relative to the largest entry; None where it computes something else.
-        ceiling: What limits the pass.
-        amount: What the pass must do at the least, in bytes, operations or exponentials.
-        instead: What it computes, where that is not what the case asks for.
-        burst: Calls on end that were timed as one.
+        method: Name of the method.
+        seconds: Duration.
+        slower: Duration divided by normplace's, per round; None for normplace.
+        peak_bytes: Peak memory above the inputs; None if unknown.
+        error: Largest error relative to the largest entry; None if the method computes something else.
+        ceiling: The hardware limit of the pass.
+        amount: Minimal work of the pass in bytes, operations or exponentials.
+        instead: What the method computes if that is not the op.
+        burst: Calls timed back to back.
     """
 
     op: str
@@ -69,25 +69,25 @@ class Row:
 
     @property
     def rate(self) -> float | None:
-        """What it does of that in a second."""
+        """Minimal work per second."""
         return None if self.amount is None or self.instead else self.amount / self.seconds.median
 
 
 @dataclass(frozen=True)
 class Record:
-    """A run.
+    """The results of a run.
 
     Args:
         device: ``cpu`` or ``cuda``.
-        command: What was typed.
-        date: When it began.
-        versions: Of everything the figures depend on.
+        command: The command line.
+        date: Start of the run.
+        versions: Versions of normplace, its dependencies and the peers.
         hardware: The machine.
-        load: Its load average before the run, since other work on it spoils a CPU's figures.
-        ceilings: What it can do, by name.
-        rows: What was measured.
-        notes: What was left out, and why.
-        refused: A sentence for each case whose kernel was wrong.
+        load: Load average before the run, because other work distorts CPU times.
+        ceilings: Hardware limits by name.
+        rows: The measurements.
+        notes: What is left out, and why.
+        refused: A sentence for each case whose result was wrong.
     """
 
     device: str
@@ -102,7 +102,7 @@ class Record:
     refused: Sequence[str] = ()
 
     def write(self, path: Path) -> None:
-        """Write it as JSON.
+        """Write the record as JSON.
 
         Raises:
             UsageError: If it cannot be written.
@@ -111,44 +111,47 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> Record:
-        """A record that was written.
+        """Read a record.
 
         Raises:
-            UsageError: If there is none, or it is not one of this version.
+            UsageError: If the file does not exist, or is not a record of this format.
         """
         try:
-            held = json.loads(read_file(path))
+            fields = json.loads(read_file(path))
         except UsageError:
             raise
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{path} is not JSON: give a file that 'normplace bench --out' wrote.") from error
-        if not isinstance(held, dict) or held.pop("format", None) != FORMAT:
-            raise UsageError(f"{path} is no record of format {FORMAT}: write it again with 'normplace bench --out'.")
+            raise UsageError(f"{path} is not JSON: pass a file that 'normplace bench --out' wrote.") from error
+        if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
+            raise UsageError(f"{path} is not a record of format {FORMAT}: write it again with 'normplace bench --out'.")
         try:
-            return cls(rows=[_row(row) for row in held.pop("rows")], **held)
+            return cls(rows=[_row(row) for row in fields.pop("rows")], **fields)
         except (LookupError, TypeError, AttributeError) as error:
-            raise UsageError(f"{path} is not a whole record: write it again with 'normplace bench --out'.") from error
+            raise UsageError(
+                f"{path} is not a complete record: write it again with 'normplace bench --out'."
+            ) from error
 
 
-def _row(held: dict[str, Any]) -> Row:
-    slower = held.pop("slower")
-    return Row(seconds=Spread(**held.pop("seconds")), slower=None if slower is None else Spread(**slower), **held)
+def _row(fields: dict[str, Any]) -> Row:
+    slower = fields.pop("slower")
+    fields["case"] = fields["case"].replace(" on end", " back to back")  # the label in records of version 0.1.0
+    return Row(seconds=Spread(**fields.pop("seconds")), slower=None if slower is None else Spread(**slower), **fields)
 
 
-def surroundings(packages: Mapping[str, str] = PEERS) -> dict[str, Any]:
-    """When, with what and on what: the date, the versions, the machine and how busy it is.
+def run_environment(packages: Mapping[str, str] = PEERS) -> dict[str, Any]:
+    """Date, versions, machine and load.
 
     Args:
-        packages: Distributions the figures depend on, where they are installed, and what each is imported as.
+        packages: Distributions whose versions are recorded if they are installed, and their modules.
     """
-    found = {name: version for name, version in environment.versions().items() if name in OWN}
+    versions = {name: version for name, version in environment.versions().items() if name in OWN}
     for package, module in packages.items():
         if importlib.util.find_spec(module) is not None:
             distributions = importlib.metadata.distributions(name=package)
-            found[package] = next((one.version for one in distributions), "of unknown version")
+            versions[package] = next((one.version for one in distributions), "of unknown version")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": found,
+        "versions": versions,
         "hardware": environment.hardware() | {"threads": torch.get_num_threads()},
         "load": os.getloadavg()[0],
     }
@@ -156,43 +159,43 @@ def surroundings(packages: Mapping[str, str] = PEERS) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Change:
-    """How a figure differs from a recorded one."""
+    """Ratio of a measurement to the recorded one."""
 
     row: Row
     factor: float
 
     @property
     def size(self) -> float:
-        """How much of the larger of the two, in either direction."""
+        """Relative change in either direction."""
         return max(self.factor, 1 / self.factor) - 1
 
     def __str__(self) -> str:
         row = self.row
-        return f"{row.op}, {row.case}, {row.step}, {row.method}: {self.factor:.2f} of the recorded figure"
+        return f"{row.op}, {row.case}, {row.step}, {row.method}: {self.factor:.2f} of the recorded value"
 
 
 def changes(new: Record, old: Record) -> list[Change]:
-    """How the figures of a run differ from recorded ones, largest change first.
+    """Changes of a run relative to a recorded one, largest first.
 
-    On a GPU the figures are times. On a CPU, whose times say little elsewhere, and of calls on end, whose time is that
-    of the CPU which launches them, they are how much slower each peer is.
+    On a GPU, times are compared. On a CPU, and for calls timed back to back, whose time depends on the CPU, the peers'
+    times relative to normplace are compared.
 
     Raises:
-        UsageError: If the two have no figure in common.
+        UsageError: If the two records have no measurement in common.
     """
     if new.device != old.device:
         raise UsageError(f"a run on {new.device} cannot be compared with one on {old.device}: choose another record.")
     before = {_key(row): row for row in old.rows}
-    found = []
+    differences = []
     for row in new.rows:
         recorded = before.get(_key(row))
         by_time = new.device == "cuda" and row.burst == 1
         now, then = (None if one is None else one.seconds if by_time else one.slower for one in (row, recorded))
         if now is not None and then is not None:
-            found.append(Change(row, now.median / then.median))
-    if not found:
-        raise UsageError("the two runs have no figure in common: measure the same ops, in full or both --quick.")
-    return sorted(found, key=lambda change: -change.size)
+            differences.append(Change(row, now.median / then.median))
+    if not differences:
+        raise UsageError("the two runs have no measurement in common: measure the same ops, in full or both --quick.")
+    return sorted(differences, key=lambda change: -change.size)
 
 
 def _key(row: Row) -> tuple[str, ...]:

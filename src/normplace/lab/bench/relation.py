@@ -1,4 +1,4 @@
-"""The relations beside their plain forms, compiled and not, with attention and linear attention as yardsticks."""
+"""The relations compared with plain PyTorch, torch.compile, attention and linear attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from normplace.lab.bench.tune import Setting, fastest
 from normplace.ops import relation_pairwise, relation_scan
 
 EPS = 1e-5
-HEAD = 64  # channels of a head of the yardsticks
+HEAD = 64  # channels of an attention head
 # Batch, length, width, precision.
 Shape = tuple[int, int, int, torch.dtype]
 SCANS: dict[tuple[str, bool], list[Shape]] = {
@@ -41,12 +41,12 @@ PAIRS: dict[tuple[str, bool], list[Shape]] = {
         (1, 8192, 768, torch.bfloat16),
     ],
 }
-# Relative to the largest entry. An exponential magnifies the rounding of its argument, which is at most sqrt(D); in
-# bfloat16 what is computed so is rounded, and the backward pass may start from the rounded.
+# Relative to the largest entry. An exponential amplifies the rounding error of its argument, which is at most sqrt(D).
+# In bfloat16 the result is rounded, and the backward pass may start from the rounded result.
 TOLERANCE = {torch.float32: 3e-5, torch.bfloat16: 2 * torch.finfo(torch.bfloat16).eps}
-# Tensors of every pair and channel that the plain form has at a time, forward and backward.
+# Tensors of the size pairs × channels that the plain form holds at a time, forward and backward.
 PAIR_TENSORS = 6
-# Numbers of pairs and channels that are taken at a time to know the truth.
+# Elements of pairs × channels that the float64 reference computes at a time.
 PIECE = 1 << 25
 
 
@@ -63,26 +63,26 @@ def _normed(x: Tensor) -> Tensor:
 
 
 def cumsum_form(a: Tensor, b: Tensor) -> Tensor:
-    """The factorised relation with a running sum, in float32 or more."""
+    """The factorised relation with a cumulative sum, in at least float32."""
     return _normed(_normed(a).exp() * _normed(b).exp().cumsum(1) / _counts(a)).to(a.dtype)
 
 
 def logcumsumexp_form(a: Tensor, b: Tensor) -> Tensor:
-    """The same in logarithms, as published."""
+    """The same in log space, as published."""
     return _normed((_normed(a) + _normed(b).logcumsumexp(1)).exp() / _counts(a)).to(a.dtype)
 
 
 def pair_form(a: Tensor, b: Tensor) -> Tensor:
-    """Every pair of the last rows of ``b`` that ``a`` stands for with the rows so far, at once."""
+    """All pairs at once; ``a`` holds the queries of the last rows of ``b``."""
     first, last = b.shape[1] - a.shape[1], b.shape[1]
-    places = torch.arange(last, device=a.device)
-    seen = (places <= places[first:, None])[:, :, None]
-    pairs = _normed(_wide(a)[:, :, None] + _wide(b)[:, None]).exp().where(seen, 0.0)
-    return (pairs.sum(2) / (places[first:, None] + 1)).to(a.dtype)
+    positions = torch.arange(last, device=a.device)
+    causal = (positions <= positions[first:, None])[:, :, None]
+    pairs = _normed(_wide(a)[:, :, None] + _wide(b)[:, None]).exp().where(causal, 0.0)
+    return (pairs.sum(2) / (positions[first:, None] + 1)).to(a.dtype)
 
 
 def pair_form_in_pieces(a: Tensor, b: Tensor) -> Tensor:
-    """The same, of few rows at a time, computed again for the backward pass."""
+    """The same for few rows at a time, recomputed in the backward pass."""
     batch, length, width = a.shape
     rows = max(1, PIECE // (batch * length * width))
     pieces = [
@@ -106,7 +106,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def running_logsumexp(rows: Tensor, out: Tensor) -> Tensor:
-    """The logarithm of the running sum of the rows of each head, by the kernel of flash-linear-attention."""
+    """The log of the cumulative sum of each head's rows, by the kernel of flash-linear-attention."""
     batch, heads, length, width = rows.shape
     kernel = peers.imported("fla.ops.utils.logcumsumexp").logcumsumexp_fwd_kernel
     kernel[(batch * heads,)](rows, out, T=length, S=width)
@@ -114,76 +114,76 @@ def running_logsumexp(rows: Tensor, out: Tensor) -> Tensor:
 
 
 class Inputs:
-    """The rows of a case, and the methods on them.
+    """The tensors of a case, and its methods.
 
     Args:
-        shape: Batch, length, width and precision.
-        device: Where.
+        shape: Batch, length, width and dtype.
+        device: Device of the tensors.
     """
 
     def __init__(self, shape: Shape, device: str) -> None:
         *size, dtype = shape
         generator = torch.Generator(device).manual_seed(0)
-        drawn = [torch.randn(size, generator=generator, device=device).to(dtype) for _ in range(3)]
-        self.a, self.b, self.seed = drawn[0].requires_grad_(), drawn[1].requires_grad_(), drawn[2]
+        random = [torch.randn(size, generator=generator, device=device).to(dtype) for _ in range(3)]
+        self.a, self.b, self.seed = random[0].requires_grad_(), random[1].requires_grad_(), random[2]
         self.device, self.size = device, self.a.nbytes
         self.tolerance = TOLERANCE[self.a.dtype]
 
     def method(self, name: str, function: Callable[[Tensor, Tensor], Tensor]) -> Method:
-        """A form of the relation."""
+        """A method on these tensors."""
         return Method(name, lambda: function(self.a, self.b), {"a": self.a, "b": self.b})
 
     def truth(self, function: Callable[[Tensor, Tensor], Tensor]) -> Method:
-        """A plain form in double precision."""
+        """A method in float64 on the same numbers."""
         a, b = (tensor.detach().double().requires_grad_() for tensor in (self.a, self.b))
         return Method("float64", lambda: function(a, b), {"a": a, "b": b})
 
-    def yardsticks(self) -> tuple[list[Method], list[str]]:
-        """Other ways to mix a sequence, and what is not installed."""
+    def references(self) -> tuple[list[Method], list[str]]:
+        """Other sequence layers, timed for comparison, and notes on those not installed."""
         q, k, v = (self.a.detach().clone() for _ in range(3))
-        found = [Method("SDPA", lambda: attention(q, k, v), instead="causal attention")]
+        methods = [Method("SDPA", lambda: attention(q, k, v), instead="causal attention")]
         if self.device != "cuda":
-            return found, []
+            return methods, []
         if not peers.missing("fla"):
             rows = k.float().unflatten(2, (-1, HEAD)).transpose(1, 2).contiguous()
             out = torch.empty_like(rows)
-            found += [
+            methods += [
                 Method("fla gla", lambda: linear_attention(q, k, v), instead="simple gated linear attention"),
-                Method("fla logcumsumexp", lambda: running_logsumexp(rows, out), instead="the running sum alone"),
+                Method("fla logcumsumexp", lambda: running_logsumexp(rows, out), instead="the cumulative sum alone"),
             ]
-        return found, peers.missing("fla")
+        return methods, peers.missing("fla")
 
 
 def scan(device: str, shape: Shape, quick: bool) -> Problem:
-    """The relation that factorises, with the norm that follows it in the published block."""
+    """The factorised relation, with the post-norm of the published block."""
     inputs = Inputs(shape, device)
-    yardsticks, notes = inputs.yardsticks()
+    references, notes = inputs.references()
     forms = [inputs.method("logcumsumexp", logcumsumexp_form), inputs.method("cumsum", cumsum_form)]
     if quick:
         notes.append(peers.NOT_QUICK)
     else:
         forms.append(inputs.method("torch.compile", peers.compiled(cumsum_form)))
     return Problem(
-        ours=inputs.method("normplace", functools.partial(relation_scan, post_norm=True, eps=EPS)),
-        peers=[*forms, *yardsticks],
+        normplace=inputs.method("normplace", functools.partial(relation_scan, post_norm=True, eps=EPS)),
+        peers=[*forms, *references],
         truth=inputs.truth(cumsum_form),
         tolerance=inputs.tolerance,
         seeds=[inputs.seed],
-        # Forward reads a and b and writes y; backward reads a, b and a gradient and writes two.
+        # Forward reads a and b and writes y; backward reads a, b and a gradient and writes two gradients.
         floors={FORWARD: Floor("copy", 3 * inputs.size), TRAINING: Floor("copy", 8 * inputs.size)},
         notes=notes,
     )
 
 
 def pairs(device: str, shape: Shape, quick: bool) -> Problem:
-    """The relation that normalizes every pair."""
+    """The relation of normalized pairs."""
     inputs = Inputs(shape, device)
     batch, length, width, _ = shape
-    yardsticks, notes = inputs.yardsticks()
+    references, notes = inputs.references()
     forms = []
     if device == "cuda" and PAIR_TENSORS * 4 * batch * length**2 * width > torch.cuda.mem_get_info()[0]:
         notes.append(
-            f"the plain form of pairwise, {_said(shape)}: tensors of every pair and channel do not fit the GPU"
+            f"the plain form of pairwise, {_describe(shape)}: tensors of pairs × channels do not fit into GPU memory"
         )
     else:
         forms.append(inputs.method("PyTorch", pair_form))
@@ -192,12 +192,12 @@ def pairs(device: str, shape: Shape, quick: bool) -> Problem:
     notes += [peers.NOT_QUICK] if quick else []
     exponentials = batch * length * (length + 1) / 2 * width
     return Problem(
-        ours=inputs.method("normplace", functools.partial(relation_pairwise, eps=EPS)),
-        peers=[*forms, *yardsticks],
+        normplace=inputs.method("normplace", functools.partial(relation_pairwise, eps=EPS)),
+        peers=[*forms, *references],
         truth=inputs.truth(pair_form_in_pieces),
         tolerance=inputs.tolerance,
         seeds=[inputs.seed],
-        # Nothing of every pair is kept, so the backward pass needs each exponential again.
+        # No exponential is stored, so the backward pass recomputes each.
         floors={FORWARD: Floor("exp", exponentials), TRAINING: Floor("exp", 2 * exponentials)},
         notes=notes,
     )
@@ -206,13 +206,13 @@ def pairs(device: str, shape: Shape, quick: bool) -> Problem:
 def cases(device: str, quick: bool) -> list[Case]:
     """Scans, then pairs."""
     return [
-        Case("relation", f"{name}, {_said(shape)}", functools.partial(build, shape=shape, quick=quick))
+        Case("relation", f"{name}, {_describe(shape)}", functools.partial(build, shape=shape, quick=quick))
         for name, build, shapes in (("scan", scan, SCANS), ("pairwise", pairs, PAIRS))
         for shape in shapes[device, quick]
     ]
 
 
-def _said(shape: Shape) -> str:
+def _describe(shape: Shape) -> str:
     *size, dtype = shape
     return " × ".join(map(str, size)) + (", bfloat16" if dtype == torch.bfloat16 else "")
 
@@ -237,17 +237,17 @@ def tune() -> Iterator[str]:
         (products, "PAIR_KEYS", tiles, TRAINING),
         (products, "PAIR_THROUGH_SCALE", [PairTile(64, 128, 8, 32)], TRAINING),
     ):
-        call = problem.ours.calls(problem.seeds)[step]
+        call = problem.normplace.calls(problem.seeds)[step]
         yield from fastest("relation", Setting(layouts, name, values, forget=clear_plans), call)
 
 
 OP = Op(
     name="relation",
     summary=(
-        "scan: the norm of the causal mean of exp(LN(a_i) + LN(b_j)), whose floor is a and b read and y written, and "
-        "five tensors more with the backward pass. pairwise: the causal mean of exp(LN(a_i + b_j)), whose floor is one "
+        "scan: the norm of the causal mean of exp(LN(a_i) + LN(b_j)). Minimal work: read a and b and write y, and five "
+        "more tensors with the backward pass. pairwise: the causal mean of exp(LN(a_i + b_j)). Minimal work: one "
         "exponential for each pair and channel, and one more with the backward pass. Sizes are batch × length × width. "
-        "SDPA and fla compute something else of the same size, in heads of 64 channels, and are yardsticks."
+        "SDPA and fla are other sequence layers of the same size, with heads of 64 channels, timed for comparison."
     ),
     cases=cases,
     tune=tune,

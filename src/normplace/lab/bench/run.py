@@ -1,4 +1,4 @@
-"""A run: every case checked, then timed, beside its peers."""
+"""Run cases: check, then time, all methods of each."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from dataclasses import dataclass, field
 
 import torch
 
-from normplace.lab.bench.ahead import compile_ahead
 from normplace.lab.bench.allocator import SETTINGS, keep_freed, return_freed
-from normplace.lab.bench.apart import Died, apart
 from normplace.lab.bench.case import Case, Op
 from normplace.lab.bench.ceilings import ceilings
 from normplace.lab.bench.check import WrongKernel, check
+from normplace.lab.bench.isolation import SubprocessDied, run_in_subprocess
 from normplace.lab.bench.memory import peak_bytes
+from normplace.lab.bench.precompile import precompile
 from normplace.lab.bench.progress import Progress
-from normplace.lab.bench.record import Record, Row, surroundings
+from normplace.lab.bench.record import Record, Row, run_environment
 from normplace.lab.bench.timing import Effort, Spread, interleaved
 
-# For one pass of one case, all methods together.
+# Time for one pass of one case, all methods together.
 EFFORTS = {
-    ("cpu", False): Effort(seconds=5.0, least=5, most=50),
-    ("cpu", True): Effort(seconds=1.0, least=3, most=20),
-    ("cuda", False): Effort(seconds=0.5, least=10, most=100),
-    ("cuda", True): Effort(seconds=0.1, least=5, most=30),
+    ("cpu", False): Effort(seconds=5.0, min_rounds=5, max_rounds=50),
+    ("cpu", True): Effort(seconds=1.0, min_rounds=3, max_rounds=20),
+    ("cuda", False): Effort(seconds=0.5, min_rounds=10, max_rounds=100),
+    ("cuda", True): Effort(seconds=0.1, min_rounds=5, max_rounds=30),
 }
 
 
 @dataclass
 class Outcome:
-    """What became of a case."""
+    """The result of a case."""
 
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def plan(ops: Sequence[Op], device: str, quick: bool) -> list[Case]:
-    """The cases of the ops, in their order."""
+    """The cases of the ops, in order."""
     return [case for op in ops for case in op.cases(device, quick)]
 
 
@@ -47,52 +47,52 @@ def run(cases: Sequence[Case], device: str, quick: bool, progress: Progress, com
     """Measure the cases.
 
     Args:
-        cases: What to measure.
+        cases: The cases.
         device: ``cpu`` or ``cuda``.
-        quick: Whether to take few times only.
-        progress: Is told how far it is.
-        command: What was typed, for the record.
+        quick: Whether to measure few rounds.
+        progress: Reports progress.
+        command: The command line, for the record.
 
     Yields:
-        After each case, the record of all so far.
+        After each case, the record of all cases so far.
     """
-    compile_ahead(cases, device)
-    here, limits = surroundings(), ceilings(device)
-    whole = Outcome(notes=[SETTINGS] if device == "cpu" else [])
-    measured = functools.partial(measure, device=device, quick=quick)
-    for index, outcome in enumerate(_outcomes(measured, cases, device, progress)):
-        whole.rows += outcome.rows
-        whole.notes += [note for note in outcome.notes if note not in whole.notes]
-        whole.refused += outcome.refused
+    precompile(cases, device)
+    machine, limits = run_environment(), ceilings(device)
+    total = Outcome(notes=[SETTINGS] if device == "cpu" else [])
+    measure_case = functools.partial(measure, device=device, quick=quick)
+    for index, outcome in enumerate(_outcomes(measure_case, cases, device, progress)):
+        total.rows += outcome.rows
+        total.notes += [note for note in outcome.notes if note not in total.notes]
+        total.refused += outcome.refused
         progress.finished(index, not outcome.refused)
-        kept = {"rows": [*whole.rows], "notes": [*whole.notes], "refused": [*whole.refused]}
-        yield Record(**{"device": device, "command": command, "ceilings": limits} | here | kept)
+        results = {"rows": [*total.rows], "notes": [*total.notes], "refused": [*total.refused]}
+        yield Record(**{"device": device, "command": command, "ceilings": limits} | machine | results)
 
 
 def _outcomes(
-    measured: Callable[[Case], Outcome], cases: Sequence[Case], device: str, progress: Progress
+    measure_case: Callable[[Case], Outcome], cases: Sequence[Case], device: str, progress: Progress
 ) -> Iterator[Outcome]:
-    """Each case's outcome: on a GPU from here, on a CPU from a process of its own."""
+    """The outcome of each case, measured in this process on a GPU and in a subprocess on a CPU."""
     for index, case in enumerate(cases):
         progress.started(index)
         if device == "cuda":
-            yield measured(case)
+            yield measure_case(case)
             gc.collect()
             torch.cuda.empty_cache()
             continue
         try:
-            yield apart(measured, case)
-        except Died as error:
-            yield Outcome(notes=[f"{case}: {error}; is there memory enough?"])
+            yield run_in_subprocess(measure_case, case)
+        except SubprocessDied as error:
+            yield Outcome(notes=[f"{case}: {error}; is there enough memory?"])
 
 
 def measure(case: Case, device: str, quick: bool) -> Outcome:
     """Check one case, then measure it; on a CPU in a process that does nothing else.
 
     Args:
-        case: What to measure.
+        case: The case.
         device: ``cpu`` or ``cuda``.
-        quick: Whether to take few times only.
+        quick: Whether to measure few rounds.
     """
     return_freed()
     try:
@@ -101,7 +101,7 @@ def measure(case: Case, device: str, quick: bool) -> Outcome:
     except WrongKernel as error:
         return Outcome(refused=[str(error)])
     except torch.OutOfMemoryError:
-        return Outcome(notes=[f"{case}: the GPU's memory is too small to check it"])
+        return Outcome(notes=[f"{case}: the GPU has too little memory to check it"])
     outcome = Outcome(notes=[*problem.notes, *(f"{case}: {name} fails: {why}" for name, why in failed.items())])
     methods = {method.name: method for method in problem.methods if method.name not in failed}
     calls: dict[str, dict[str, Callable[[], object]]] = {}
@@ -112,17 +112,17 @@ def measure(case: Case, device: str, quick: bool) -> Outcome:
     keep_freed()
     for step, runs in calls.items():
         times = interleaved(runs, device, EFFORTS[device, quick], problem.burst)
-        floor, ours = problem.floors.get(step), times[problem.ours.name]
-        for name, taken in times.items():
-            slower = Spread.of([their / our for their, our in zip(taken, ours, strict=True)])
+        floor, reference = problem.floors.get(step), times[problem.normplace.name]
+        for name, durations in times.items():
+            slower = Spread.of([peer / own for peer, own in zip(durations, reference, strict=True)])
             outcome.rows.append(
                 Row(
                     op=case.op,
                     case=case.label,
                     step=step,
                     method=name,
-                    seconds=Spread.of(taken),
-                    slower=None if taken is ours else slower,
+                    seconds=Spread.of(durations),
+                    slower=None if durations is reference else slower,
                     peak_bytes=peaks[step][name],
                     error=errors.get(name),
                     ceiling=floor.ceiling if floor else None,

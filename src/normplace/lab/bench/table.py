@@ -1,4 +1,4 @@
-"""The figures of a run as a table: times and fractions of the ceilings on a GPU, ratios on a CPU."""
+"""The results of a run as a table: times and fractions of the hardware limits on a GPU, ratios on a CPU."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from normplace.lab.bench.record import Record, Row
 Table = tuple[Sequence[str], list[list[str]]]
 
 BUSY = 0.5
-"""Load for each core above which a CPU's figures are not to be trusted."""
+"""Load per core above which CPU times are unreliable."""
 TEXT_COLUMNS = 3
-"""Columns of words, which come first; the others are of numbers."""
+"""Leading columns of text; the others are numbers."""
 
 
 def table(record: Record, op: str) -> Table:
-    """The headings and the cells of one op's figures.
+    """Headings and cells of one op's results.
 
     Args:
         record: The run.
         op: The op.
     """
     rows = [row for row in record.rows if row.op == op]
-    ours = {(row.case, row.step): row for row in rows if row.slower is None}
+    own = {(row.case, row.step): row for row in rows if row.slower is None}
     if record.device == "cpu":
         headings = [
             "case",
             "pass",
-            "beside",
+            "peer",
             "times faster",
             "quartiles",
             "times less memory",
-            "our error",
-            "its error",
+            "normplace error",
+            "peer error",
         ]
-        body = [_ratios(row, ours[row.case, row.step]) for row in rows if row.slower is not None]
+        body = [_ratios(row, own[row.case, row.step]) for row in rows if row.slower is not None]
     else:
         headings = [
-            "case", "pass", "method", "ms", "quartiles", "rate", "of ceiling", "peak MiB", "error", "times ours"
+            "case", "pass", "method", "ms", "quartiles", "rate", "of ceiling", "peak MiB", "error", "times normplace"
         ]  # fmt: skip
         body = [_times(row, record.ceilings) for row in rows]
-    return headings, _said_once(body)
+    return headings, _without_repeats(body)
 
 
-def _ratios(row: Row, ours: Row) -> list[str]:
+def _ratios(row: Row, own: Row) -> list[str]:
     assert row.slower is not None
-    memory = row.peak_bytes / ours.peak_bytes if row.peak_bytes is not None and ours.peak_bytes else None
+    memory = row.peak_bytes / own.peak_bytes if row.peak_bytes is not None and own.peak_bytes else None
     return [
         row.case,
         row.step,
         _named(row),
-        _figure(row.slower.median),
-        f"{_figure(row.slower.low)} to {_figure(row.slower.high)}",
-        _figure(memory),
-        _small(ours.error),
+        _three_digits(row.slower.median),
+        f"{_three_digits(row.slower.low)} to {_three_digits(row.slower.high)}",
+        _three_digits(memory),
+        _small(own.error),
         _small(row.error),
     ]
 
@@ -63,18 +63,18 @@ def _ratios(row: Row, ours: Row) -> list[str]:
 def _times(row: Row, ceilings: Mapping[str, float]) -> list[str]:
     time, rate = row.seconds, row.rate
     limit = None if row.ceiling is None else ceilings.get(row.ceiling)
-    unit, worth = UNITS[row.ceiling] if row.ceiling else ("", 1.0)
+    unit, size = UNITS[row.ceiling] if row.ceiling else ("", 1.0)
     return [
         row.case,
         row.step,
         _named(row),
         f"{time.median * 1e3:.3f}",
         f"{time.low * 1e3:.3f} to {time.high * 1e3:.3f}",
-        "" if rate is None else f"{_figure(rate / worth)} {unit}",
+        "" if rate is None else f"{_three_digits(rate / size)} {unit}",
         "" if rate is None or limit is None else f"{rate / limit:.0%}",
-        "" if row.peak_bytes is None else _figure(row.peak_bytes / 2**20),
+        "" if row.peak_bytes is None else _three_digits(row.peak_bytes / 2**20),
         _small(row.error),
-        "" if row.slower is None else _figure(row.slower.median),
+        "" if row.slower is None else _three_digits(row.slower.median),
     ]
 
 
@@ -82,11 +82,11 @@ def _named(row: Row) -> str:
     return f"{row.method} ({row.instead})" if row.instead else row.method
 
 
-def _figure(value: float | None) -> str:
-    """Three digits, never in powers of ten.
+def _three_digits(value: float | None) -> str:
+    """Three significant digits, without an exponent.
 
-    >>> _figure(0.01234), _figure(3.14159), _figure(31.4159), _figure(31415.9), _figure(None)
-    ('0.0123', '3.14', '31.4', '31416', '')
+    >>> [_three_digits(value) for value in (0.01234, 3.14159, 31.4159, 31415.9, None)]
+    ['0.0123', '3.14', '31.4', '31416', '']
     """
     if value is None:
         return ""
@@ -97,8 +97,8 @@ def _small(value: float | None) -> str:
     return "" if value is None else f"{value:.0e}"
 
 
-def _said_once(body: Iterable[list[str]]) -> list[list[str]]:
-    """The cells with the case and the pass only where they change."""
+def _without_repeats(body: Iterable[list[str]]) -> list[list[str]]:
+    """The cells, with the case and the pass only where they change."""
     shown, before = [], ["", ""]
     for cells in body:
         same = cells[0] == before[0], cells[:2] == before
@@ -108,16 +108,18 @@ def _said_once(body: Iterable[list[str]]) -> list[list[str]]:
 
 
 def report(record: Record) -> str:
-    """The whole run for a terminal."""
-    parts = [f"{name}: {_figure(rate / UNITS[name][1])} {UNITS[name][0]}" for name, rate in record.ceilings.items()]
-    blocks = ["ceilings of this machine, measured in this run: " + ", ".join(parts)] if parts else []
+    """The results of a run for a terminal."""
+    parts = [
+        f"{name}: {_three_digits(rate / UNITS[name][1])} {UNITS[name][0]}" for name, rate in record.ceilings.items()
+    ]
+    blocks = ["hardware limits measured in this run: " + ", ".join(parts)] if parts else []
     blocks += [
         f"{op}\n{text_table(*table(record, op), right_from=TEXT_COLUMNS)}"
         for op in dict.fromkeys(row.op for row in record.rows)
     ]
     if record.device == "cpu" and record.load > BUSY * record.hardware["cores"]:
         blocks.append(
-            f"other work kept this machine busy (load {record.load:.1f} on {record.hardware['cores']} cores): "
+            f"the machine was busy (load {record.load:.1f} on {record.hardware['cores']} cores): "
             "measure again when it is idle."
         )
     if record.notes:

@@ -1,4 +1,4 @@
-"""Times of several calls taken turn by turn, so that what disturbs one disturbs all."""
+"""Interleaved timing of several calls, so that a disturbance affects all of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-# Larger than the second-level cache of any GPU so far: what a call finds there is not what the call before left.
+# Larger than the L2 cache of any GPU, so that a call does not find its inputs there.
 FLUSHED_BYTES = 256 * 2**20
-# Four milliseconds on an H200, in which the launches of a call are queued: a step of training has them queued, too.
+# Four milliseconds on an H200, in which the launches of a call are queued, as they are in a training step.
 FLUSHES = 64
 
 
@@ -20,19 +20,19 @@ class Effort:
     """How long to measure.
 
     Args:
-        seconds: To spend on one comparison, after warming up.
-        least: Rounds even if they take longer.
-        most: Rounds even if there is time left.
+        seconds: Time for one comparison, after warm-up.
+        min_rounds: Fewest rounds, even if they take longer.
+        max_rounds: Most rounds, even if time is left.
     """
 
     seconds: float
-    least: int
-    most: int
+    min_rounds: int
+    max_rounds: int
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of some numbers, and the quartiles around it."""
+    """Median and quartiles."""
 
     median: float
     low: float
@@ -41,7 +41,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of two numbers or more."""
+        """Median and quartiles of two or more values."""
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
         return cls(median, low, high, len(values))
 
@@ -49,29 +49,29 @@ class Spread:
 def interleaved(
     calls: Mapping[str, Callable[[], object]], device: str, effort: Effort, burst: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of each call, one of each in every round.
+    """Seconds of each call, with one of each in every round.
 
-    On a GPU these are times between events around a call whose inputs are not in the cache. While the cache is flushed
-    the call's launches are queued, so only what launching takes beyond that shows. Before a burst nothing is flushed or
-    queued: it shows what launching takes.
+    On a GPU this is the time between events around a call whose inputs are not in the cache. The call's launches are
+    queued while the cache is flushed, so launch overhead shows only if it exceeds the flush. Before a burst nothing is
+    flushed or queued, so its time includes launch overhead.
 
     Args:
-        calls: What to time, by name.
+        calls: The calls, by name.
         device: ``cpu`` or ``cuda``.
-        effort: How long.
-        burst: Calls on end that are timed as one; their time is divided by it.
+        effort: How long to measure.
+        burst: Calls timed back to back; the time is divided by their number.
     """
     calls = {name: _repeated(call, burst) for name, call in calls.items()}
-    turn = _cuda_round(FLUSHES if burst == 1 else 0) if device == "cuda" else _cpu_round
-    for _ in range(2 if device == "cuda" else 0):  # clocks rise, and the allocator finds its sizes
-        turn(calls)
+    run_round = _cuda_round(FLUSHES if burst == 1 else 0) if device == "cuda" else _cpu_round
+    for _ in range(2 if device == "cuda" else 0):  # warm up clocks and the allocator
+        run_round(calls)
     start = time.perf_counter()
-    turn(calls)
-    took = time.perf_counter() - start
-    rounds = min(effort.most, max(effort.least, int(effort.seconds / took)))
+    run_round(calls)
+    duration = time.perf_counter() - start
+    rounds = min(effort.max_rounds, max(effort.min_rounds, int(effort.seconds / duration)))
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
-        for name, seconds in turn(calls).items():
+        for name, seconds in run_round(calls).items():
             times[name].append(seconds / burst)
     return times
 
@@ -85,25 +85,25 @@ def _repeated(call: Callable[[], object], times: int) -> Callable[[], object]:
 
 
 def _cpu_round(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    found = {}
+    durations = {}
     for name, call in calls.items():
         start = time.perf_counter()
         call()
-        found[name] = time.perf_counter() - start
-    return found
+        durations[name] = time.perf_counter() - start
+    return durations
 
 
 def _cuda_round(flushes: int) -> Callable[[Mapping[str, Callable[[], object]]], dict[str, float]]:
     flushed = torch.zeros(FLUSHED_BYTES // 4, device="cuda")
 
-    def turn(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    def run_round(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
         events = {}
         for name, call in calls.items():
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             if not flushes:
-                torch.cuda.synchronize()  # what is still queued would hide the launches
+                torch.cuda.synchronize()  # queued work would hide the launches
             for _ in range(flushes):
-                flushed.sum()  # read, not written: what is written would be written back at the call's expense
+                flushed.sum()  # reads only: written lines would be written back during the call
             start.record()
             call()
             end.record()
@@ -111,14 +111,14 @@ def _cuda_round(flushes: int) -> Callable[[Mapping[str, Callable[[], object]]], 
         torch.cuda.synchronize()
         return {name: start.elapsed_time(end) * 1e-3 for name, (start, end) in events.items()}
 
-    return turn
+    return run_round
 
 
 def seconds(call: Callable[[], object], device: str, rounds: int) -> list[float]:
-    """The times of one call alone, which has been warmed up."""
+    """Durations of one call."""
     return interleaved({"": call}, device, Effort(0.0, rounds, rounds))[""]
 
 
 def median_seconds(call: Callable[[], object], device: str, rounds: int = 20) -> float:
-    """The median time of one call alone."""
+    """Median duration of one call."""
     return statistics.median(seconds(call, device, rounds))

@@ -1,4 +1,4 @@
-"""Layouts of a kernel tried one after the other."""
+"""Time a kernel with different layouts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Setting:
-    """What decides how a kernel runs.
+    """A layout parameter of a kernel.
 
     Args:
-        owner: The module or object that has it as an attribute, or the dictionary that holds it.
-        name: Its name, or key.
-        values: What to try.
-        names: What the values are called; themselves by default.
-        forget: Called after a change, where something remembers what followed from the value before.
+        owner: The module, object or dictionary that stores it.
+        name: Name of the attribute, or key.
+        values: Values to try.
+        names: Names of the values for the output; their ``str`` by default.
+        forget: Called after a change, to clear caches.
     """
 
     owner: object
@@ -30,11 +30,11 @@ class Setting:
     forget: Callable[[], None] | None = None
 
     def get(self) -> object:
-        """Its value now."""
+        """The current value."""
         return self.owner[self.name] if isinstance(self.owner, dict) else getattr(self.owner, self.name)
 
     def put(self, value: object) -> None:
-        """Give it another value."""
+        """Set another value."""
         if isinstance(self.owner, dict):
             self.owner[self.name] = value
         else:
@@ -44,30 +44,30 @@ class Setting:
 
 
 def fastest(title: str, setting: Setting, call: Callable[[], object]) -> Iterator[str]:
-    """Lines with the fastest values of a setting and their times; the setting is what it was afterwards.
+    """Lines with the fastest values of a setting and their times; the setting is restored.
 
     Args:
         title: What is computed.
-        setting: What to try.
-        call: What to time on the GPU.
+        setting: The parameter and its values.
+        call: The call to time on the GPU.
 
     Yields:
-        A heading, then a line for each of the fastest.
+        Failures, a heading, and a line for each of the fastest values.
     """
     before = setting.get()
-    found = []
-    tried = dict(zip(setting.names or map(str, setting.values), setting.values, strict=True))
+    times = []
+    candidates = dict(zip(setting.names or map(str, setting.values), setting.values, strict=True))
     if not setting.names:
-        tried |= {str(before): before}  # what is there now must be beaten
+        candidates |= {str(before): before}  # compare with the current value
     try:
-        for named, value in tried.items():
+        for value_name, value in candidates.items():
             setting.put(value)
             try:
-                found.append((median_seconds(call, "cuda", 10), named))
-            except Exception as error:  # Triton has no one class for a layout that does not fit the machine
-                yield f"  {named} fails: {type(error).__name__}"
+                times.append((median_seconds(call, "cuda", 10), value_name))
+            except Exception as error:  # Triton has no common error for layouts that do not fit the GPU
+                yield f"  {value_name} fails: {type(error).__name__}"
     finally:
         setting.put(before)
     yield f"{title}, {setting.name}, now {before}"
-    for seconds, value in sorted(found)[:SHOWN]:
+    for seconds, value in sorted(times)[:SHOWN]:
         yield f"  {seconds * 1e3:.3f} ms  {value}"

@@ -1,11 +1,11 @@
-"""Cases are used once before they are measured, and what fails there does not end the run."""
+"""Every method of a case is called once before the measurement; a failure does not end the run."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from normplace.lab.bench import ahead
+from normplace.lab.bench import precompile
 from normplace.lab.bench.case import Case, Method, Problem
 
 
@@ -21,24 +21,24 @@ def problem(device: str, calls: list[str], fails: str = "") -> Problem:
 
         return Method(name, forward, {"x": x})
 
-    return Problem(method("ours"), [method("peer")], method("truth"), 1e-6, [torch.ones(2, device=device)])
+    return Problem(method("normplace"), [method("peer")], method("truth"), 1e-6, [torch.ones(2, device=device)])
 
 
-def test_every_method_is_used_forward_and_backward():
+def test_every_method_runs_forward_and_backward():
     calls: list[str] = []
-    ahead.use_once(Case("wave", "small", lambda device: problem(device, calls)), "cpu")
-    assert calls == ["ours", "ours", "peer", "peer"]
+    precompile.call_once(Case("wave", "small", lambda device: problem(device, calls)), "cpu")
+    assert calls == ["normplace", "normplace", "peer", "peer"]
 
 
-def test_a_failure_is_told_and_left_to_the_check(capsys: pytest.CaptureFixture[str]):
+def test_a_failure_is_printed(capsys: pytest.CaptureFixture[str]):
     calls: list[str] = []
-    ahead.use_once(Case("wave", "small", lambda device: problem(device, calls, fails="peer")), "cpu")
-    assert calls == ["ours", "ours", "peer"]
+    precompile.call_once(Case("wave", "small", lambda device: problem(device, calls, fails="peer")), "cpu")
+    assert calls == ["normplace", "normplace", "peer"]
     assert capsys.readouterr().err == "wave, small: RuntimeError while compiling\n"
 
 
 @pytest.mark.parametrize(("device", "cores", "used"), [("cpu", 16, 0), ("cuda", 2, 0), ("cuda", 16, 3)])
-def test_processes_are_started_where_they_save_time(device, cores, used, monkeypatch, capsys):
+def test_processes_start_only_if_they_save_time(device, cores, used, monkeypatch, capsys):
     started = []
 
     class Pool:
@@ -54,8 +54,8 @@ def test_processes_are_started_where_they_save_time(device, cores, used, monkeyp
         def map(self, function, cases):
             return [None for _ in cases]
 
-    monkeypatch.setattr(ahead, "ProcessPoolExecutor", Pool)
-    monkeypatch.setattr(ahead.os, "cpu_count", lambda: cores)
-    ahead.compile_ahead([Case("wave", str(n), lambda device: problem(device, [])) for n in range(3)], device)
+    monkeypatch.setattr(precompile, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(precompile.os, "cpu_count", lambda: cores)
+    precompile.precompile([Case("wave", str(n), lambda device: problem(device, [])) for n in range(3)], device)
     assert started == [used] * bool(used)
     assert capsys.readouterr().err == ("compiling for 3 cases, 3 at a time\n" if used else "")
