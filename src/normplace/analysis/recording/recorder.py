@@ -72,8 +72,9 @@ class Recorder(TorchDispatchMode):
         self._signatures: dict[int, _Signature] = {}
         self._stack: list[CallId] = []
         self._model = model
-        self._paths = {id(module): name for name, module in model.named_modules()}
-        for module in model.modules():
+        self._modules = dict(model.named_modules())
+        self._paths = {id(module): name for name, module in self._modules.items()}
+        for module in self._modules.values():
             for value in vars(module).values():
                 if isinstance(value, Tensor):
                     self._new_tensor(value, "constant")
@@ -139,7 +140,7 @@ class Recorder(TorchDispatchMode):
         with ExitStack() as stack:
             stack.callback(register_module_forward_pre_hook(enter).remove)
             stack.callback(register_module_forward_hook(leave, always_call=True).remove)
-            for module in self._model.modules():
+            for module in self._modules.values():
                 handle = module.register_forward_pre_hook(add_keyword_arguments, prepend=True, with_kwargs=True)
                 stack.callback(handle.remove)
             yield
@@ -166,10 +167,13 @@ class Recorder(TorchDispatchMode):
         except Exception:
             self.failed_operator = self.failed_operator or signature.name
             raise
-        written = [kwargs.get(key) if index >= len(args) else args[index] for index, key in signature.written]
-        if written and signature.name in OVERWRITING:
-            inputs = [value for value in inputs if value != inputs[0]]
-        outputs = self._outputs(signature, result, list(tensors_of(written)))
+        written: list[Tensor] = []
+        if signature.written:
+            arguments = [kwargs.get(key) if index >= len(args) else args[index] for index, key in signature.written]
+            written = list(tensors_of(arguments))
+            if signature.name in OVERWRITING:
+                inputs = [value for value in inputs if value != inputs[0]]
+        outputs = self._outputs(signature, result, written)
         op = Op(signature.name, refs, named_refs, tuple(inputs), outputs, self._call)
         if signature.name == "add":
             op.location, op.function = calling_code(), self._custom_function(1)
@@ -196,8 +200,9 @@ class Recorder(TorchDispatchMode):
 
     def _outputs(self, signature: _Signature, result: Any, written: list[Tensor]) -> tuple[ValueId, ...]:
         """Give ids to the tensors that an operator wrote to and returned."""
-        returned = (result,) if isinstance(result, Tensor) else tensors_of(result)
-        fresh = [tensor for tensor in returned if not any(tensor is other for other in written)]
+        fresh = [result] if isinstance(result, Tensor) else list(tensors_of(result))
+        if written:
+            fresh = [tensor for tensor in fresh if not any(tensor is other for other in written)]
         outputs = [self._overwritten(tensor) for tensor in written]
         for tensor in fresh:
             if not signature.views and self._storages:
