@@ -53,7 +53,12 @@ def gradient_norm(*parts: nn.Module | None) -> float:
 
 
 def check(depth, before: torch.Tensor, after: torch.Tensor, branch: torch.Tensor, gradient: float) -> None:
-    expected = {**reference(after), "turn": angle(before, after), "branch": row_norm(branch), "gradient": gradient}
+    expected = {
+        **reference(after),
+        "angular_distance": angle(before, after),
+        "branch": row_norm(branch),
+        "gradient": gradient,
+    }
     # The angle of nearly parallel rows loses half the digits of float64.
     assert {key: getattr(depth, key) for key in expected} == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
@@ -133,7 +138,7 @@ def test_torchs_encoder_against_hooks(norm_first):
         second = (layer.norm2,) if norm_first else ()
         gradients += [gradient_norm(layer.self_attn, *first), gradient_norm(layer.linear1, layer.linear2, *second)]
     assert [depth.variance for depth in found.depths] == pytest.approx([reference(p)["variance"] for p in points])
-    assert [depth.turn for depth in found.depths[1:]] == pytest.approx(
+    assert [depth.angular_distance for depth in found.depths[1:]] == pytest.approx(
         [angle(*pair) for pair in itertools.pairwise(points)], rel=1e-6
     )
     assert [depth.gradient for depth in found.depths[1:]] == pytest.approx(gradients, rel=1e-7)
@@ -198,7 +203,9 @@ def test_streams_in_place_and_fused_adds():
     found = npl.signals(model, x)
     assert [depth.variance for depth in found.depths] == pytest.approx([reference(p)["variance"] for p in points])
     assert [depth.branch for depth in found.depths[1:]] == pytest.approx([row_norm(first), row_norm(second)])
-    assert [depth.turn for depth in found.depths[1:]] == pytest.approx([angle(*points[:2]), angle(*points[1:])])
+    assert [depth.angular_distance for depth in found.depths[1:]] == pytest.approx(
+        [angle(*points[:2]), angle(*points[1:])]
+    )
 
 
 def test_images_keep_their_features_in_dimension_1():
@@ -215,7 +222,7 @@ def test_images_keep_their_features_in_dimension_1():
     (begin, end) = npl.signals(model, x).depths
     assert begin.variance == pytest.approx(reference(x, 1)["variance"])
     assert end.branch == pytest.approx(row_norm(model.conv(x.relu()), 1))
-    assert end.turn == pytest.approx(angle(x, model(x), 1))
+    assert end.angular_distance == pytest.approx(angle(x, model(x), 1))
 
 
 def test_massive_activations_and_headroom():
@@ -293,8 +300,8 @@ MISTAKES = [
     (lambda: npl.signals("model", torch.ones(2, 4)), "takes an nn.Module"),
     (lambda: npl.signals(nn.Linear(4, 4, device="meta"), torch.ones(2, 4)), "meta device"),
     (lambda: npl.signals(Caching(), torch.ones(2, 4), lambda out: out), "one number"),
-    (lambda: npl.signals(Caching(), torch.ones(2, 4), lambda out: out.detach().sum()), "no parameter that learns"),
-    (lambda: npl.signals(Fickle(), torch.ones(2, 4)), "other operators each time"),
+    (lambda: npl.signals(Caching(), torch.ones(2, 4), lambda out: out.detach().sum()), "no trainable parameter"),
+    (lambda: npl.signals(Fickle(), torch.ones(2, 4)), "different operators at each call"),
     (lambda: npl.signals(Caching(), torch.ones(2, 5)), "forward pass failed"),
     (lambda: npl.SignalsCallback(torch.ones(2, 4), every=0), "at least 1 step"),
 ]
@@ -312,7 +319,7 @@ def test_a_table_for_people_and_a_dictionary_for_programs():
     text = str(found)
     assert "linear" in text
     assert f"{found.depths[1].variance:.3g}" in text
-    assert "massive activations stand at 0 depths" in text
+    assert "0 depths have massive activations" in text
     whole = json.loads(json.dumps(found.to_dict()))
     assert whole["depths"][1]["gradient"] == found.depths[1].gradient
     assert whole["depths"][1]["fp16_headroom"] == found.depths[1].fp16_headroom

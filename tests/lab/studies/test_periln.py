@@ -14,7 +14,7 @@ from tests.lab.trials.test_runner import Counting
 
 import normplace as npl
 from normplace import UsageError
-from normplace.analysis.signal_probe.probe import Depth
+from normplace.analysis.signal_probe.results import Depth
 from normplace.lab.report.charts import render_chart
 from normplace.lab.studies.periln import STUDY, bound, measures, training
 from normplace.lab.studies.periln.bound import BoundTrial
@@ -118,7 +118,7 @@ def test_what_is_measured_are_the_models_signals(text):
 def test_a_summary_reads_whole_layers():
     variance, gradient = (0.1, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0), (None, 3.0, 4.0, 0.3, 0.4, 30.0, 40.0)
     depths = [
-        Depth("block", "", 0, variance=v, peak=10 * v, ratio=v, massive=1, gradient=g, score=v, turn=0.5)
+        Depth("block", "", 0, variance=v, peak=10 * v, ratio=v, massive=1, gradient=g, score=v, angular_distance=0.5)
         for v, g in zip(variance, gradient, strict=True)
     ]
     numbers, lists = training.summary(depths)

@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 
 from normplace.analysis.signal_probe.effective_lr import Optimizer
-from normplace.analysis.signal_probe.probe import Loss, Probe, Signals
+from normplace.analysis.signal_probe.probe import Loss, Probe
+from normplace.analysis.signal_probe.results import Signals
 from normplace.analysis.signal_probe.trainer_hooks import TrainerHooks
 from normplace.errors import UsageError
 
@@ -21,11 +22,11 @@ class SignalsCallback(TrainerHooks):
     loop. The trainers measure before the first step and after every ``every`` steps, on the model and optimizer they
     train, and send :meth:`Signals.scalars` to their loggers (TensorBoard, W&B, MLflow and so on).
 
-    The residual adds are looked for once. A measurement then costs one forward pass that is watched and, with a loss,
-    one that is differentiated, so that its share of the time is about two steps in ``every``.
+    The model is analyzed once. A measurement then costs one recorded forward pass and, with a loss, one that is
+    differentiated: about two steps in ``every``.
 
     Args:
-        batch: What the model is called with, as in :func:`normplace.signals`.
+        batch: The model's inputs, as in :func:`normplace.signals`.
         loss: From the model's output to a scalar, for gradients.
         every: Steps between two measurements.
 
@@ -53,19 +54,19 @@ class SignalsCallback(TrainerHooks):
             raise UsageError(f"every must be a whole number of at least 1 step, got {self.every!r}.")
 
     def __call__(self, model: nn.Module, step: int, optimizer: Optimizer | None = None) -> Signals | None:
-        """Measure, and keep what was measured in ``history``, where ``step`` is a multiple of ``every``.
+        """Measure if ``step`` is a multiple of ``every``, and append the result to ``history``.
 
         Args:
-            model: The model as it is now.
+            model: The model.
             step: The number of steps taken.
             optimizer: Its optimizer, for ``effective_lr``.
         """
         if step % self.every:
             return None
-        found = self._probe.measure(model, self.batch, self.loss, optimizer)
-        self.history.append((step, found))
-        return found
+        measured = self._probe.measure(model, self.batch, self.loss, optimizer)
+        self.history.append((step, measured))
+        return measured
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready form of the history."""
-        return {"history": [{"step": step, **found.to_dict()} for step, found in self.history]}
+        """A JSON-ready dict of the history."""
+        return {"history": [{"step": step, **measured.to_dict()} for step, measured in self.history]}

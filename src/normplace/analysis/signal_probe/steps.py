@@ -28,6 +28,7 @@ class Step:
         skip: The operand of the add that carries the stream.
         branch: The operand computed from it; None if the add is fused with the last product of the branch.
         total: The sum.
+        equation: The equation of the block.
         scores: The outputs of softmaxes, or fused attention operators, in the branch.
         parameters: Parameters of the branch and of the norms in it.
         normalized: The matrices among them whose product an output norm reads.
@@ -42,6 +43,7 @@ class Step:
     skip: ValueId
     branch: ValueId | None
     total: ValueId
+    equation: str
     scores: tuple[ValueId, ...]
     parameters: tuple[ValueId, ...]
     normalized: tuple[ValueId, ...] = ()
@@ -73,6 +75,7 @@ def find_steps(analysis: Analysis) -> list[Step]:
                 skip=add.skip,
                 branch=add.branch if add.branch < analysis.recorded_values else None,
                 total=add.output,
+                equation=analysis.blocks[block].equation,
                 scores=tuple(value for value in region if _is_attention(graph, value)),
                 parameters=tuple(value for value in region if graph.values[value].origin == "parameter"),
                 normalized=tuple(_normalized_matrices(analysis, add)),

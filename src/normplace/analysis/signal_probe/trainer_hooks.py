@@ -1,8 +1,7 @@
-"""The hooks by which Hugging Face's Trainer and Lightning's call a callback, without importing either.
+"""Hooks that Hugging Face's Trainer and Lightning's call, without importing either.
 
 Both frameworks look hooks up by name, so a class that has the hooks is a callback. Hooks that are not defined here are
-taken from the framework's own callback class once the framework is loaded, so a new hook of a later version is a no-op
-and not an error.
+taken from the framework's callback class once the framework is loaded, so new hooks of later versions are no-ops.
 """
 
 from __future__ import annotations
@@ -28,55 +27,55 @@ class TrainerHooks(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, model: nn.Module, step: int, optimizer: Optimizer | None = None) -> Any:
-        """Measure, or return None where this step is not measured."""
+        """Measure, or return None if this step is not measured."""
 
     def __getattr__(self, name: str) -> Any:
-        """The hooks that measure nothing, as the loaded frameworks define them."""
+        """Other hooks and attributes, as the loaded frameworks define them."""
         for base in () if name.startswith("__") else _loaded_classes():
             if hasattr(base, name):
-                return _nothing if name.startswith("on_") else getattr(base(), name)
+                return _no_op if name.startswith("on_") else getattr(base(), name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **arguments: Any) -> None:
         """Hugging Face: training begins or resumes."""
         from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
-        # A callback cannot reach the trainer's own reporters, so it has its own of the same kinds. They join the run
-        # that the trainer's have opened, since those come first.
+        # A callback cannot reach the trainer's reporters, so it creates its own. They join the run that the trainer's
+        # reporters have opened before.
         self._reporters = [kind() for kind in get_reporting_integration_callbacks(args.report_to)]
         for reporter in self._reporters:
-            reporter.on_train_begin(args, state, control, **given)
-        self.on_step_end(args, state, control, **given)
+            reporter.on_train_begin(args, state, control, **arguments)
+        self.on_step_end(args, state, control, **arguments)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Hugging Face: an optimizer step is over."""
-        found = self(given["model"], state.global_step, given.get("optimizer"))
-        if found is None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **arguments: Any) -> None:
+        """Hugging Face: an optimizer step has ended."""
+        measured = self(arguments["model"], state.global_step, arguments.get("optimizer"))
+        if measured is None:
             return
-        scalars = found.scalars()
+        scalars = measured.scalars()
         state.log_history.append({**scalars, "step": state.global_step})
         for reporter in self._reporters:
-            reporter.on_log(args, state, control, logs=dict(scalars), model=given["model"])
+            reporter.on_log(args, state, control, logs=dict(scalars), model=arguments["model"])
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Lightning: training begins or resumes."""
         self.on_train_batch_end(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
-        """Lightning: a batch is over, and with it a step unless gradients are still being accumulated."""
+        """Lightning: a batch has ended, and a step with it unless gradients are accumulated."""
         step = trainer.global_step
         if getattr(self, "_measured", None) == (id(trainer), step):
             return
         self._measured = id(trainer), step
         optimizer = trainer.optimizers[0] if len(trainer.optimizers) == 1 else None
-        found = self(pl_module, step, optimizer)
-        if found is not None:
+        measured = self(pl_module, step, optimizer)
+        if measured is not None:
             for logger in trainer.loggers:
-                logger.log_metrics(found.scalars(), step=step)
+                logger.log_metrics(measured.scalars(), step=step)
 
     @property
     def state_key(self) -> str:
-        """Lightning's name of the callback's state, of which there is none."""
+        """Lightning's name for the callback's state, which is empty."""
         return type(self).__qualname__
 
 
@@ -86,5 +85,5 @@ def _loaded_classes() -> Iterator[Any]:
             yield base
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    """A hook at which there is nothing to do."""
+def _no_op(*args: Any, **kwargs: Any) -> None:
+    """A hook that does nothing."""

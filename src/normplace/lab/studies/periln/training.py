@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.analysis.signal_probe.probe import Depth, Probe, Signals
+from normplace.analysis.signal_probe.probe import Probe
+from normplace.analysis.signal_probe.results import Depth, Signals
 from normplace.errors import UsageError
 from normplace.lab.studies.periln.growth import linear_advantage, log_ratio
 from normplace.lab.tasks.data_files import unavailable_reason
@@ -250,7 +251,7 @@ def summary(depths: Sequence[Depth]) -> tuple[dict[str, float], dict[str, list[f
         "massive": float(sum(depth.massive for depth in depths)),
         "headroom": min(depth.fp16_headroom for depth in depths),
         "score": max(depth.score for depth in depths if depth.score is not None),
-        "turn": sum(depth.turn or 0.0 for depth in depths) / (len(depths) - 1),
+        "turn": sum(depth.angular_distance or 0.0 for depth in depths) / (len(depths) - 1),
     }
     return numbers, {"variance": [depth.variance for depth in depths], "gradient": gradient}
 
