@@ -231,7 +231,7 @@ MISTAKES = [
     ({"memory": "reversible", "placement": "post"}, "choose one such as 'pre'"),
     ({"memory": "reversible", "dropout": Dropout(stream=0.1)}, "use memory='checkpoint'"),
     ({"memory": "reversible", "virtual_node": True}, "use memory='checkpoint'"),
-    ({"memory": "reversible", "growth": 4}, "the stream widens"),
+    ({"memory": "reversible", "growth": 4}, "widens the stream"),
 ]
 
 

@@ -134,14 +134,14 @@ def test_a_sum_of_embeddings():
 INSIDE_X = Placement.uniform(BlockSpec(inner=("x",)))
 MISTAKES = [
     (lambda: named("res++"), "did you mean 'res\\+'"),
-    (lambda: named("res+", placement="post"), "says itself what placement is"),
-    (lambda: named("res", growth=8), "says itself what growth is"),
+    (lambda: named("res+", placement="post"), "already sets placement"),
+    (lambda: named("res", growth=8), "already sets growth"),
     (lambda: named("res+", readout="men"), "did you mean 'mean'"),
     (lambda: named("res+", dropout=1.0), "branch dropout must lie between 0 and 1"),
     (lambda: Dropout(stream=-0.1), "stream dropout must lie"),
     (lambda: named("dense", growth=0), "at least 1"),
-    (lambda: named("dense", groups=2), "the stream widens"),
-    (lambda: named("dense", scale=Scale("degree")), "the stream widens"),
+    (lambda: named("dense", groups=2), "widens the stream"),
+    (lambda: named("dense", scale=Scale("degree")), "widens the stream"),
     (lambda: GraphStack(SumConv, 3, 8, 2, 2, placement="post", growth=4), "has no add"),
     (
         lambda: GraphStack(SumConv, 3, 8, 2, 2, placement=Placement.uniform(BlockSpec(inner=("x",))), growth=4),
@@ -151,7 +151,7 @@ MISTAKES = [
     (lambda: named("res+", groups=0), "at least 1"),
     (lambda: SumOfEmbeddings((3, 2), 4)(torch.tensor([[0, 2]])), "feature 1 must be from 0 to 1, got 2 to 2"),
     (lambda: SumOfEmbeddings((3, 2), 4)(torch.tensor([[-1, 0]])), "feature 0 must be from 0 to 2, got -1"),
-    (lambda: SumOfEmbeddings((3, 2), 4)(torch.tensor([0, 1])), "expected 2 categories"),
+    (lambda: SumOfEmbeddings((3, 2), 4)(torch.tensor([0, 1])), "expected 2 integer categories"),
 ]
 
 

@@ -150,7 +150,7 @@ def test_edge_features_go_to_convolutions_that_take_them():
         def forward(self, x, edge_index):
             return super().forward(x)
 
-    with pytest.raises(UsageError, match="Plain takes no edge features"):
+    with pytest.raises(UsageError, match="Plain does not take edge features"):
         stack(Plain)(features(), RING, weight)
 
 
@@ -257,5 +257,5 @@ def test_pyg_edge_features_and_weights(pyg):
     assert not torch.allclose(net(features(), RING, edge_attr), net(features(), RING, 2 * edge_attr))
     net = stack(lambda a, b: CONVS["GCN"](pyg, a, b))
     assert not torch.allclose(net(features(), RING, edge_attr[:, 0].abs()), net(features(), RING))
-    with pytest.raises(UsageError, match="SAGEConv takes no edge features"):
+    with pytest.raises(UsageError, match="SAGEConv does not take edge features"):
         stack(lambda a, b: CONVS["SAGE"](pyg, a, b))(features(), RING, edge_attr)

@@ -1,8 +1,8 @@
-"""Depth without its memory: checkpointed segments, and reversible blocks whose inputs are computed back from outputs.
+"""Deep stacks with less memory: checkpointed segments, and reversible blocks that reconstruct inputs from outputs.
 
-Reversible grouped blocks are those of "Training Graph Neural Networks with 1000 Layers" (Li et al. 2021, arXiv
-2106.07476). There dropout masks are shared by all layers; here each block's are drawn anew and drawn again from the
-same random state in the backward pass, so the network is the one that keeps its activations, number for number.
+Reversible grouped blocks are from "Training Graph Neural Networks with 1000 Layers" (Li et al. 2021, arXiv 2106.07476).
+There all layers share a dropout mask. Here each block draws its own, and the backward pass draws it again from the
+saved RNG state, so results are identical to those of a network that stores its activations.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from normplace.errors import UsageError
 from normplace.residual import Residual
 
 MEMORY = ("store", "checkpoint", "reversible")
-# How many N x dim tensors a block keeps for its own backward pass, roughly; a segment of k blocks holds this many
-# times k while it is recomputed, against depth / k tensors between segments.
-KEPT_BY_A_BLOCK = 8
+# Rough number of N x dim tensors that a block keeps for its backward pass. A segment of k blocks holds k times as many
+# while it is recomputed, and depth / k tensors are kept between segments.
+TENSORS_PER_BLOCK = 8
 
 
 class FrozenStatistics:
-    """A context in which running statistics stay as they are: what is computed again must not count again.
+    """A context that does not update running statistics, so that recomputation does not count a batch twice.
 
-    It can be entered any number of times, as a graph can that is kept after its backward pass.
+    It can be entered repeatedly, for a backward pass with ``retain_graph=True``.
 
     Args:
-        modules: Whose BatchNorms.
+        modules: Modules that contain the BatchNorms.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
@@ -44,7 +44,7 @@ class FrozenStatistics:
     def __enter__(self) -> None:
         self._before = [(part.momentum, part.num_batches_tracked) for part in self._tracking]
         for part in self._tracking:
-            # Without the running statistics themselves autograd would save other tensors than the first time.
+            # The running statistics stay in place: without them autograd would save other tensors than the first time.
             part.momentum, part.num_batches_tracked = 0.0, None
 
     def __exit__(self, *_error: object) -> None:
@@ -53,19 +53,19 @@ class FrozenStatistics:
 
 
 def segment_length(depth: int) -> int:
-    """Blocks per checkpointed segment: the length that makes the peak smallest, about sqrt(depth / 8)."""
-    return max(1, round(math.sqrt(depth / KEPT_BY_A_BLOCK)))
+    """Blocks per checkpointed segment: about sqrt(depth / 8), which minimizes peak memory."""
+    return max(1, round(math.sqrt(depth / TENSORS_PER_BLOCK)))
 
 
 def checkpointed(
     blocks: nn.ModuleList, run: Callable[[Sequence[int], Any], Any], state: tuple[Tensor | None, ...]
 ) -> Any:
-    """Run the blocks in segments of which only the first input is kept; each is run again in the backward pass.
+    """Run the blocks in segments, keeping only the input of each segment; the backward pass runs each segment again.
 
     Args:
-        blocks: What is run, for its running statistics.
-        run: From the numbers of some blocks and the state before them to the state after.
-        state: Tensors that the blocks change.
+        blocks: The blocks, for their running statistics.
+        run: Maps the numbers of some blocks and the state before them to the state after them.
+        state: Tensors that the blocks update.
     """
     length = segment_length(len(blocks))
     for start in range(0, len(blocks), length):
@@ -76,16 +76,16 @@ def checkpointed(
 
 
 class Coupling(nn.Module):
-    """A block over groups of channels that can be run backwards.
+    """An invertible block over groups of channels.
 
-    With the stream in C groups, ``y_0 = x_2 + … + x_C`` and ``y_i = x_i + f_i(y_(i-1))``, where ``f_i`` is what a
-    :class:`Residual` of the group's width adds. So ``x_i = y_i - f_i(y_(i-1))``, last group first.
+    With the stream in C groups, ``y_0 = x_2 + … + x_C`` and ``y_i = x_i + f_i(y_(i-1))``, where ``f_i`` is the branch
+    output of a :class:`Residual` of the group's width. The inverse is ``x_i = y_i - f_i(y_(i-1))``, last group first.
 
     Args:
         parts: One block per group.
 
     Raises:
-        UsageError: If a block changes its skip, so that it cannot be undone.
+        UsageError: If a block changes its skip, which makes it not invertible.
     """
 
     def __init__(self, parts: Sequence[Residual]) -> None:
@@ -93,18 +93,17 @@ class Coupling(nn.Module):
         for part in parts:
             if part.spec.stream or not part.spec.keeps_skip:
                 raise UsageError(
-                    "groups of channels are coupled by plain adds, but the placement norms or scales the stream: "
+                    "groups of channels are coupled by plain adds, but the placement normalizes or scales the stream: "
                     "choose one such as 'pre', 'peri' or 'output'."
                 )
         self.parts = nn.ModuleList(parts)
 
-    def added(self, group: int, read: Tensor, call: Call) -> Tensor:
-        """What the block of one group adds to it."""
+    def branch_output(self, group: int, read: Tensor, inputs: GraphInputs) -> Tensor:
+        """The value that is added to one group."""
         part = self.parts[group]
         assert isinstance(part, Residual)
-        return part.branch_output(
-            read, call.edge_index, call.edge_attr, factor=call.factor, batch=call.graph, graph=call.graph
-        )
+        edges, graph = (inputs.edge_index, inputs.edge_attr), inputs.graph
+        return part.branch_output(read, *edges, factor=inputs.factor, batch=graph, graph=graph)
 
     def forward(
         self,
@@ -116,19 +115,19 @@ class Coupling(nn.Module):
         graph: Tensor | None = None,
     ) -> Tensor:
         """The next value of the stream."""
-        call = Call(edge_index, graph, edge_attr, factor)
+        inputs = GraphInputs(edge_index, graph, edge_attr, factor)
         groups = x.chunk(len(self.parts), dim=-1)
         read, out = sum(groups[1:]), []
         for number, value in enumerate(groups):
             assert isinstance(read, Tensor)
-            read = value + self.added(number, read, call)
+            read = value + self.branch_output(number, read, inputs)
             out.append(read)
         return torch.cat(out, dim=-1)
 
 
 @dataclass(frozen=True)
-class Call:
-    """What a block is given beside the stream."""
+class GraphInputs:
+    """Inputs of a graph block besides the stream."""
 
     edge_index: Tensor
     graph: Tensor | None
@@ -136,15 +135,15 @@ class Call:
     factor: Tensor | None
 
 
-class _Surroundings:
-    """The random states and the autocast setting in which branches ran.
+class _ForwardStates:
+    """The RNG states and the autocast setting of the branches' forward passes.
 
-    The states lie in one tensor that is there before the branches run: small ones of their own, between the large
-    tensors that come and go, would keep the allocator from giving memory back.
+    All states are in one tensor that is allocated before the branches run. Many small tensors between the large
+    temporary ones would keep the allocator from releasing memory.
 
     Args:
-        count: How many branches there are.
-        device: Where they run.
+        count: Number of branches.
+        device: Device of the branches.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -157,14 +156,14 @@ class _Surroundings:
         }
 
     def record(self, number: int) -> None:
-        """Keep the states a branch is about to use."""
+        """Save the RNG states before a branch runs."""
         self.cpu[number] = torch.get_rng_state()
         if self.cuda is not None:
             self.cuda[number] = torch.cuda.get_rng_state(self.device)
 
     @contextlib.contextmanager
-    def again(self, number: int) -> Iterator[None]:
-        """The states and setting of a branch, for as long as the context lasts."""
+    def restored(self, number: int) -> Iterator[None]:
+        """A context with the RNG states and the autocast setting of a branch."""
         devices = [] if self.cuda is None else [self.device]
         with torch.random.fork_rng(devices), torch.autocast(self.device.type, **self.autocast):
             torch.set_rng_state(self.cpu[number].clone())  # a view crashes PyTorch 2.13
@@ -173,48 +172,48 @@ class _Surroundings:
             yield
 
 
-def reversed_in_backward(blocks: nn.ModuleList, x: Tensor, call: Call) -> Tensor:
-    """The last stream of coupled blocks, of which nothing else is kept.
+def reversed_in_backward(blocks: nn.ModuleList, x: Tensor, inputs: GraphInputs) -> Tensor:
+    """Run coupled blocks, keeping only their last stream for the backward pass.
 
     Args:
         blocks: :class:`Coupling` blocks.
         x: The stream before them.
-        call: What else they are given; its edge features and factor may ask for gradients.
+        inputs: Their other inputs; edge features and factor may require gradients.
     """
     parameters = [parameter for parameter in blocks.parameters() if parameter.requires_grad]
-    return _Reversible.apply(blocks, call, x, call.edge_attr, call.factor, *parameters)
+    return _Reversible.apply(blocks, inputs, x, inputs.edge_attr, inputs.factor, *parameters)
 
 
 class _Reversible(torch.autograd.Function):
-    """The whole run of blocks as one operation, so that autograd keeps its last output alone.
+    """All blocks as one autograd operation that saves only its output.
 
-    Parameters are passed as inputs and their gradients returned like any other's, so hooks on them, such as those of
-    DistributedDataParallel, fire once and in order.
+    Parameters are inputs of the operation, so hooks on them, such as those of DistributedDataParallel, fire once and in
+    order.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
         blocks: nn.ModuleList,
-        call: Call,
+        inputs: GraphInputs,
         x: Tensor,
         edge_attr: Tensor | None,
         factor: Tensor | None,
         *parameters: Tensor,
     ) -> Tensor:
         groups = list(x.chunk(_parts(blocks), dim=-1))
-        surroundings = _Surroundings(len(blocks) * len(groups), x.device)
+        states = _ForwardStates(len(blocks) * len(groups), x.device)
         for layer, block in enumerate(blocks):
             assert isinstance(block, Coupling)
             read = sum(groups[1:])
             for number in range(len(groups)):
                 assert isinstance(read, Tensor)
-                surroundings.record(layer * len(groups) + number)
-                read = groups[number] + block.added(number, read, call)
+                states.record(layer * len(groups) + number)
+                read = groups[number] + block.branch_output(number, read, inputs)
                 groups[number] = read
         out = torch.cat(groups, dim=-1)
-        ctx.blocks, ctx.call, ctx.surroundings = blocks, call, surroundings
-        # Saving the parameters makes autograd notice one that an optimizer changed before the backward pass.
+        ctx.blocks, ctx.inputs, ctx.states = blocks, inputs, states
+        # Autograd then raises an error if an optimizer changes a parameter before the backward pass.
         ctx.save_for_backward(out, *parameters)
         return out
 
@@ -223,32 +222,34 @@ class _Reversible(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator hides the names
         ctx: Any, *grad_outputs: Any
     ) -> tuple[Any, ...]:
-        out, *parameters = ctx.saved_tensors  # leaves come back as the very tensors the blocks hold
-        shared = (ctx.call.edge_attr, ctx.call.factor)
-        total = _Sums([tensor for tensor in (*shared, *parameters) if tensor is not None and tensor.requires_grad])
+        out, *parameters = ctx.saved_tensors  # saved leaves are the same objects as in the blocks
+        shared = (ctx.inputs.edge_attr, ctx.inputs.factor)
+        total = _GradientSums(
+            [tensor for tensor in (*shared, *parameters) if tensor is not None and tensor.requires_grad]
+        )
         values, grads = ([*tensor.chunk(_parts(ctx.blocks), dim=-1)] for tensor in (out, *grad_outputs))
         with FrozenStatistics(ctx.blocks):
             for layer, block in reversed([*enumerate(ctx.blocks)]):
                 for number in reversed(range(len(values))):
                     read = values[number - 1] if number else torch.stack(values[1:]).sum(0)
-                    with torch.enable_grad(), ctx.surroundings.again(layer * len(values) + number):
+                    with torch.enable_grad(), ctx.states.restored(layer * len(values) + number):
                         read = read.detach().requires_grad_()
-                        added = block.added(number, read, ctx.call)
+                        added = block.branch_output(number, read, ctx.inputs)
                     wanted = [tensor for tensor in (*shared, *block.parts[number].parameters()) if total.has(tensor)]
                     grad = grads[number].to(added.dtype)
-                    of_read, *found = torch.autograd.grad(added, [read, *wanted], grad, allow_unused=True)
+                    of_read, *others = torch.autograd.grad(added, [read, *wanted], grad, allow_unused=True)
                     values[number] = values[number] - added.detach()
                     for target in (number - 1,) if number else range(1, len(values)):
                         grads[target] = grads[target] + of_read
-                    total.add(wanted, found)
+                    total.add(wanted, others)
         return (None, None, torch.cat(grads, dim=-1), *(total.of(tensor) for tensor in (*shared, *parameters)))
 
 
-class _Sums:
-    """Gradients that are added up where they lie from the start, for the sake of the allocator.
+class _GradientSums:
+    """Gradients accumulated in preallocated tensors, which keeps the allocator from fragmenting.
 
     Args:
-        tensors: Whose gradients.
+        tensors: The tensors to differentiate.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -260,14 +261,14 @@ class _Sums:
         return id(tensor) in self._sums
 
     def add(self, tensors: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
-        """Add a gradient to each tensor's; None adds nothing."""
+        """Accumulate a gradient for each tensor; None is skipped."""
         for tensor, grad in zip(tensors, grads, strict=True):
             if grad is not None:
                 self._sums[id(tensor)] += grad
                 self._used.add(id(tensor))
 
     def of(self, tensor: Tensor | None) -> Tensor | None:
-        """A tensor's gradient; None where nothing was added."""
+        """A tensor's gradient, or None if there is none."""
         return self._sums[id(tensor)] if id(tensor) in self._used else None
 
 

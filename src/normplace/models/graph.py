@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, expect_layers, expect_whole, unknown
-from normplace.models.depth import MEMORY, Call, Coupling, checkpointed, reversed_in_backward
+from normplace.models.depth import MEMORY, Coupling, GraphInputs, checkpointed, reversed_in_backward
 from normplace.models.graph_parts import ORDERS, READOUTS, Concat, ConvBranch, Dropout, VirtualNode, pool
 from normplace.models.memory import FactorMemory
 from normplace.norms import apply_norm
@@ -36,44 +36,43 @@ NAMED: dict[str, dict[str, Any]] = {
         "growth": 32,
     },
 }
-"""The block orders DeepGCNs (Li et al. 2019, arXiv 1904.03751) and DeeperGCN (2020, arXiv 2006.07739) name."""
+"""The block orders named by DeepGCNs (Li et al. 2019, arXiv 1904.03751) and DeeperGCN (2020, arXiv 2006.07739)."""
 
 
 class GraphStack(nn.Module):
     """``depth`` residual blocks around convolutions, between a linear embedding and a linear head.
 
-    A scale stands beside the norm it names in every block. PostDeg (arXiv 2606.14022) is
-    ``GraphStack(GATConv, ..., placement="post", scale=Scale("degree", power=-1))``. With ``slot="final"`` it stands
-    once, beside the final norm, or directly on what the head reads where the placement has no final norm.
+    A scale is applied at the norm of its slot in every block. PostDeg (arXiv 2606.14022) is
+    ``GraphStack(GATConv, ..., placement="post", scale=Scale("degree", power=-1))``. With ``slot="final"`` it is applied
+    once, at the final norm, or to the head's input if the placement has no final norm.
 
     Args:
-        conv: Builds a convolution from the widths it reads and writes, such as PyG's ``GCNConv``, or
+        conv: Builds a convolution from its input and output widths, such as PyG's ``GCNConv``, or
             ``lambda a, b: GATConv(a, b // 4, heads=4)``. It is called as ``conv(x, edge_index)``, with edge features
             under the name it gives them (``edge_attr`` or ``edge_weight``).
         in_dim: Width of the node features.
         dim: Width of the stream.
         out_dim: Width of the output.
-        depth: How many convolutions follow each other.
-        placement: Where norms stand: a :class:`Placement` or the name of a preset.
-        norm: What stands there: a name, a factory that takes the width, or a mapping from slot to either.
-        scale: A positive scalar per node beside a norm.
-        gate: None, or ``learned`` or ``mlp`` to train what the scalar becomes, in every block separately.
+        depth: Number of convolutions.
+        placement: A :class:`Placement` or the name of a preset.
+        norm: The norm of the slots: a name, a factory that takes the width, or a mapping from slot to either.
+        scale: A positive scalar per node, placed at a norm.
+        gate: None, or the kind of :class:`Gate` on the scalar, ``learned`` or ``mlp``; each block has its own.
         activation: Name of the activation.
-        order: ``conv-activation``: activation and then dropout follow the convolution; ``activation-conv``: they come
-            before it.
-        dropout: Probability of dropping an element in a branch, or a :class:`Dropout` that also says how often elements
-            of the stream and of what the head reads are dropped.
-        embedding: What gives each node its first place in the stream, in place of a linear map of its features.
-        stem: Whether the first convolution stands alone, without norm, activation or skip, as in DeeperGCN.
+        order: ``conv-activation``: convolution, activation, dropout; ``activation-conv``: activation, dropout,
+            convolution.
+        dropout: Dropout probability in the branches, or a :class:`Dropout` with those of the stream and the head too.
+        embedding: A module that embeds the node features; by default a linear map.
+        stem: Whether the first convolution has no norm, activation and skip, as in DeeperGCN.
         growth: Append this many features in each block instead of adding to the stream (DenseGCN).
-        virtual_node: Whether each graph has one node more, joined to all of its nodes.
+        virtual_node: Whether each graph has an additional node that is connected to all of its nodes.
         readout: ``mean``, ``sum`` or ``max`` for one output per graph instead of one per node.
-        memory: ``store`` keeps what the backward pass needs; ``checkpoint`` computes it a second time from a few kept
-            streams; ``reversible`` keeps the last stream alone and computes the others back from it.
-        groups: Split the stream's channels into this many groups, each with its own convolution, coupled so that a
-            block can be undone; ``reversible`` needs at least 2, and takes 2 when not told.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        memory: ``store`` keeps all activations; ``checkpoint`` recomputes them from a few kept streams; ``reversible``
+            keeps only the last stream and reconstructs the others from it.
+        groups: Number of channel groups, each with its own convolution, coupled so that a block is invertible;
+            ``reversible`` needs at least 2, which is its default.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
         UsageError: If an argument is unknown or they contradict each other.
@@ -130,8 +129,8 @@ class GraphStack(nn.Module):
         if gate is not None and scale is None:
             raise UsageError("a gate maps the factor of a scale, but there is none: pass scale=Scale(...).")
         rule = Placement.of(placement)
-        rates = dropout if isinstance(dropout, Dropout) else Dropout(branch=dropout)
-        _check_shape(dim, groups, growth, memory, scale, rates, virtual_node)
+        dropouts = dropout if isinstance(dropout, Dropout) else Dropout(branch=dropout)
+        _check_shape(dim, groups, growth, memory, scale, dropouts, virtual_node)
         self.scale, self.memory, self.readout = scale, memory, readout
         self._factors = FactorMemory()
         self._at_head = scale is not None and scale.slot == "final"
@@ -141,8 +140,8 @@ class GraphStack(nn.Module):
         self.stem = ConvBranch(conv(dim, dim), dim, activation, order, 0.0) if stem else None
         layers = depth - 1 if stem else depth
 
-        def branch(reads: int, writes: int) -> ConvBranch:
-            return ConvBranch(conv(reads, writes), writes, activation, order, rates.branch)
+        def branch(in_width: int, out_width: int) -> ConvBranch:
+            return ConvBranch(conv(in_width, out_width), out_width, activation, order, dropouts.branch)
 
         def residual(layer: int, width: int) -> Residual:
             own_gate = Gate(gate) if gate is not None and inside is not None else None
@@ -150,20 +149,20 @@ class GraphStack(nn.Module):
 
         def block(layer: int) -> nn.Module:
             if growth is not None:
-                reads = dim + (layer - 1) * growth
-                return Concat(branch(reads, growth), reads, growth, rule.at(layer, layers), norm)
+                grown = dim + (layer - 1) * growth
+                return Concat(branch(grown, growth), grown, growth, rule.at(layer, layers), norm)
             if groups > 1:
                 return Coupling([residual(layer, dim // groups) for _ in range(groups)])
             return residual(layer, dim)
 
         self.blocks = nn.ModuleList(block(layer) for layer in range(1, layers + 1))
         self.virtual = nn.ModuleList(VirtualNode(dim) for _ in self.blocks) if virtual_node else None
-        self.stream_dropout, self.head_dropout = nn.Dropout(rates.stream), nn.Dropout(rates.head)
+        self.stream_dropout, self.head_dropout = nn.Dropout(dropouts.stream), nn.Dropout(dropouts.head)
         width = dim if growth is None else dim + layers * growth
         self.final_norm = build_slot_norm(norm, "final", width) if rule.final else None
         self.head_gate = Gate(gate) if gate is not None and self._at_head else None
         self.head = nn.Linear(width, out_dim)
-        self.to(device=device, dtype=dtype)  # the factories of norms and convolutions know neither
+        self.to(device=device, dtype=dtype)  # factories of norms and convolutions do not take them
 
     @classmethod
     def named(
@@ -181,12 +180,12 @@ class GraphStack(nn.Module):
         Args:
             name: ``res+`` (norm, activation, convolution, add), ``res`` (convolution, norm, activation, add), ``plain``
                 (the same without the add) or ``dense`` (the same with concatenation in place of the add).
-            conv: As of the class, and so are the rest.
+            conv: As in the class.
             in_dim: Width of the node features.
             dim: Width of the stream.
             out_dim: Width of the output.
-            depth: How many convolutions follow each other.
-            **options: Of the class, but for ``placement`` and ``order``.
+            depth: Number of convolutions.
+            **options: Further arguments of the class, except ``placement`` and ``order``.
 
         Raises:
             UsageError: If there is no such order, or an option contradicts it.
@@ -196,12 +195,12 @@ class GraphStack(nn.Module):
         for option in ("placement", "order") if name == "dense" else ("placement", "order", "growth"):
             if option in options:
                 raise UsageError(
-                    f"the block order {name!r} says itself what {option} is: leave it out, or use GraphStack(...)."
+                    f"the block order {name!r} already sets {option}: leave it out, or use GraphStack(...)."
                 )
         return cls(conv, in_dim, dim, out_dim, depth, **{**NAMED[name], **options})
 
     def reset_parameters(self) -> None:
-        """Start every parameter anew."""
+        """Reset every parameter to an initial value."""
         for child in self.children():
             reset_tree(child)
 
@@ -214,20 +213,20 @@ class GraphStack(nn.Module):
         values: Tensor | None = None,
         num_graphs: int | None = None,
     ) -> Tensor:
-        """The output of every node, or of every graph where there is a readout.
+        """The output of every node, or of every graph if there is a readout.
 
         Args:
             x: Node features.
             edge_index: Source and target of each edge, 2 × E.
             edge_attr: Features or weights of the edges, for convolutions that take them.
             batch: The graph of each node, for norms, scalars, virtual nodes and readouts over graphs.
-            values: The scale's positive scalar for each node; computed from the edges when None, once for each of the
-                last few graphs (:class:`normplace.models.memory.FactorMemory`). Batches drawn anew are new graphs, so
-                for them k-core, eigenvector and betweenness are worth computing beforehand.
-            num_graphs: How many graphs there are; found from ``batch`` when None, at the cost of a device sync.
+            values: The scale's positive scalar of each node; computed from the edges when None, and cached for the last
+                few graphs (:class:`normplace.models.memory.FactorMemory`). Random batches are new graphs every time, so
+                compute k-core, eigenvector and betweenness beforehand for them.
+            num_graphs: Number of graphs; computed from ``batch`` when None, which synchronizes with the device.
 
         Raises:
-            UsageError: If values are given to a network without a scale, or do not fit.
+            UsageError: If values are given to a network without a scale, or have another shape.
         """
         if isinstance(self.embed, nn.Linear):
             check_features("x", x, self.embed.in_features, like=self.embed.weight)
@@ -240,12 +239,12 @@ class GraphStack(nn.Module):
             x = apply_norm(self.embedding_norm, x, batch=batch)
         if self.stem is not None:
             x = self.stem.convolve(x, edge_index, edge_attr)
-        x = self._through_blocks(x, Call(edge_index, batch, edge_attr, inside), num_graphs)
+        x = self._run_blocks(x, GraphInputs(edge_index, batch, edge_attr, inside), num_graphs)
         x = self.head_dropout(self._finish(x, factor if self._at_head else None, batch))
         return self.head(x if self.readout is None else pool(x, batch, self.readout, num_graphs))
 
-    def _through_blocks(self, x: Tensor, call: Call, graphs: int | None) -> Tensor:
-        graph, state = call.graph, None
+    def _run_blocks(self, x: Tensor, inputs: GraphInputs, graphs: int | None) -> Tensor:
+        graph, state = inputs.graph, None
         if self.virtual is not None:
             if graph is None:
                 graph, graphs = torch.zeros(len(x), dtype=torch.long, device=x.device), 1
@@ -254,11 +253,11 @@ class GraphStack(nn.Module):
 
         def run(numbers: Any, streams: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
             x, state = streams
-            edges = (call.edge_index, call.edge_attr)
-            given = {"factor": call.factor, "batch": call.graph, "graph": call.graph}
-            calls = [BlockCall(self.blocks[number], edges, given) for number in numbers]
-            drops = self.stream_dropout.p or has_hooks(self.stream_dropout)
-            if self.virtual is None and not drops:
+            edges = (inputs.edge_index, inputs.edge_attr)
+            options = {"factor": inputs.factor, "batch": inputs.graph, "graph": inputs.graph}
+            calls = [BlockCall(self.blocks[number], edges, options) for number in numbers]
+            dropped = self.stream_dropout.p or has_hooks(self.stream_dropout)
+            if self.virtual is None and not dropped:
                 return run_blocks(calls, x), state
             for number, block in zip(numbers, calls, strict=True):
                 if self.virtual is not None:
@@ -268,7 +267,7 @@ class GraphStack(nn.Module):
 
         if torch.is_grad_enabled() and len(self.blocks):
             if self.memory == "reversible":
-                return reversed_in_backward(self.blocks, x, call)
+                return reversed_in_backward(self.blocks, x, inputs)
             if self.memory == "checkpoint":
                 return checkpointed(self.blocks, run, (x, state))[0]
         return run(range(len(self.blocks)), (x, state))[0]
@@ -283,12 +282,12 @@ class GraphStack(nn.Module):
         if values is None:
             return self._factors.factor(self.scale, edge_index, len(x), batch, x.dtype)
         if not isinstance(values, Tensor) or values.shape != x.shape[:1] or values.is_complex():
-            found = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
-            raise UsageError(f"values must hold one number for each of the {len(x)} nodes, got {found}.")
+            kind = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
+            raise UsageError(f"values must hold one number for each of the {len(x)} nodes, got {kind}.")
         return self.scale.factor(values.to(torch.promote_types(values.dtype, x.dtype))).to(x.dtype)
 
     def _finish(self, x: Tensor, factor: Tensor | None, batch: Tensor | None) -> Tensor:
-        """What the head reads."""
+        """The head's input."""
         if factor is not None and self.head_gate is not None:
             factor = self.head_gate(factor)
         before = factor is not None and self.scale is not None and self.scale.where == "before"
@@ -298,7 +297,7 @@ class GraphStack(nn.Module):
         return x if before or factor is None else factor * x
 
     def extra_repr(self) -> str:
-        """Where a scale at the head stands; those in the blocks are in their equations."""
+        """A scale at the head; the equations of the blocks show those in the blocks."""
         return "" if not self._at_head or self.scale is None else f"head reads {self.scale.symbol} {self.scale.where}"
 
 
@@ -308,23 +307,23 @@ def _check_shape(
     growth: int | None,
     memory: str,
     scale: Scale | None,
-    rates: Dropout,
+    dropouts: Dropout,
     virtual_node: bool,
 ) -> None:
-    """Refuse arguments of a stack that contradict each other."""
+    """Check that the arguments of a stack do not contradict each other."""
     if dim % groups:
         raise UsageError(f"{groups} groups cannot share a width of {dim}: choose a multiple of {groups}.")
     if growth is not None and (groups > 1 or scale is not None or virtual_node):
         raise UsageError(
-            "with growth the stream widens from block to block, which groups, a scale and a virtual node do not allow: "
+            "growth widens the stream in every block, which groups, a scale and a virtual node do not support: "
             "leave them out."
         )
     if memory != "reversible":
         return
     if groups < 2:
         raise UsageError("memory='reversible' couples groups of channels: give groups=2 or more.")
-    if rates.stream or virtual_node:
+    if dropouts.stream or virtual_node:
         raise UsageError(
-            "memory='reversible' computes each stream back from the next, which dropping its elements or adding a "
-            "virtual node's state prevents: leave them out, or use memory='checkpoint'."
+            "memory='reversible' reconstructs each stream from the next, which stream dropout and a virtual node "
+            "prevent: leave them out, or use memory='checkpoint'."
         )

@@ -1,4 +1,4 @@
-"""What a graph stack is made of: convolution branches, concatenation, dropout rates, a virtual node, readouts."""
+"""Parts of a graph stack: convolution branches, concatenating blocks, dropout, the virtual node and readouts."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from normplace.residual import Branch, NormChoice, build_slot_norm
 
 ORDERS = ("conv-activation", "activation-conv")
 READOUTS = ("mean", "sum", "max")
-# What a convolution may call the features of its edges; PyG uses both.
+# Names of the edge features in PyG's convolutions.
 EDGE_NAMES = ("edge_attr", "edge_weight")
 
 
 @dataclass(frozen=True)
 class Dropout:
-    """Where elements are dropped, each place with a probability of its own.
+    """Dropout probabilities of the parts of a graph stack.
 
-    Published comparisons of block orders drop the branch in one order and the whole stream in the other; here each is
-    set apart.
+    Published comparisons of block orders drop the branch in one order and the whole stream in the other; here they are
+    independent.
 
     Args:
-        branch: In every branch: before the convolution where the activation comes first, at its end otherwise.
-        stream: Of the stream, after every block.
-        head: Of what the head reads.
+        branch: In every branch: before the convolution if the activation is before it, otherwise at the end.
+        stream: On the stream, after every block.
+        head: On the head's input.
 
     Raises:
-        UsageError: If a rate is no probability.
+        UsageError: If a value is not a probability below 1.
     """
 
     branch: float = 0.0
@@ -52,16 +52,16 @@ class Dropout:
 class ConvBranch(Branch):
     """A graph convolution with its activation and dropout.
 
-    ``conv-activation`` is ``dropout(activation(conv(x)))``, with the place ``preactivation`` after the convolution;
-    ``activation-conv`` is ``conv(dropout(activation(x)))``, which after an input norm is DeeperGCN's pre-activation
+    ``conv-activation`` is ``dropout(activation(conv(x)))``, with the norm site ``preactivation`` after the convolution.
+    ``activation-conv`` is ``conv(dropout(activation(x)))``; with an input norm, this is DeeperGCN's pre-activation
     order (Li et al. 2020, arXiv 2006.07739).
 
     Args:
-        conv: A module called with node features and ``edge_index``, and with edge features where it takes them.
-        dim: Width it returns.
+        conv: A module called with node features and ``edge_index``, and with edge features if it takes them.
+        dim: Output width.
         activation: Name of the activation.
         order: ``conv-activation`` or ``activation-conv``.
-        dropout: Probability of dropping an element.
+        dropout: Dropout probability.
     """
 
     def __init__(self, conv: nn.Module, dim: int, activation: str, order: str, dropout: float) -> None:
@@ -70,13 +70,13 @@ class ConvBranch(Branch):
         self.conv, self.order = conv, order
         self.activation = build_activation(activation)
         self.dropout = nn.Dropout(dropout)
-        taken = inspect.signature(conv.forward).parameters
-        self.edge_name = next((name for name in EDGE_NAMES if name in taken), None)
+        parameters = inspect.signature(conv.forward).parameters
+        self.edge_name = next((name for name in EDGE_NAMES if name in parameters), None)
 
     def forward(
         self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None, graph: Tensor | None = None
     ) -> Tensor:
-        """What the branch adds to the stream; ``graph`` names each node's graph for a norm inside."""
+        """The output of the branch; ``graph`` is the graph of each node, for a norm inside."""
         if self.order == "activation-conv":
             return self.convolve(self.dropout(self.activation(x)), edge_index, edge_attr)
         out = self.convolve(x, edge_index, edge_attr)
@@ -85,43 +85,43 @@ class ConvBranch(Branch):
         return self.dropout(self.activation(out))
 
     def convolve(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
-        """The convolution alone, given the edge features under its own name for them.
+        """Only the convolution, with the edge features under the name of its argument.
 
         Raises:
-            UsageError: If there are edge features and it takes none.
+            UsageError: If there are edge features and the convolution does not take them.
         """
         if edge_attr is None:
             return self.conv(x, edge_index)
         if self.edge_name is None:
-            raise UsageError(f"{type(self.conv).__name__} takes no edge features: leave edge_attr out.")
+            raise UsageError(f"{type(self.conv).__name__} does not take edge features: leave edge_attr out.")
         return self.conv(x, edge_index, **{self.edge_name: edge_attr})
 
 
 class Concat(nn.Module):
-    """A block that appends what its branch computes instead of adding it (DenseGCN; Li et al. 2019, arXiv 1904.03751).
+    """A block that concatenates the branch's output to the stream (DenseGCN; Li et al. 2019, arXiv 1904.03751).
 
     Args:
-        branch: Reads the whole stream, returns ``growth`` features.
-        width: Of the stream before the block.
-        growth: Features it appends.
-        block: Which slots hold a norm: the input's has the stream's width, the others ``growth``.
-        norm: What stands there.
+        branch: Takes the whole stream and returns ``growth`` features.
+        width: Width of the stream before the block.
+        growth: Number of features to append.
+        spec: The slots that hold a norm: the input norm has the stream's width, the others ``growth``.
+        norm: The norm of the slots.
 
     Raises:
-        UsageError: If the placement asks for what a block without an add cannot have.
+        UsageError: If the spec has a stream norm or scales, which a block without an add cannot have.
     """
 
-    def __init__(self, branch: ConvBranch, width: int, growth: int, block: BlockSpec, norm: NormChoice) -> None:
+    def __init__(self, branch: ConvBranch, width: int, growth: int, spec: BlockSpec, norm: NormChoice) -> None:
         super().__init__()
-        if block != BlockSpec(input=block.input, inner=block.inner, output=block.output):
+        if spec != BlockSpec(input=spec.input, inner=spec.inner, output=spec.output):
             raise UsageError(
-                "a block that concatenates has no add, so the placement may only put norms on what the branch reads, "
-                "inside it and on what it returns: leave out stream norms and scales."
+                "a block that concatenates has no add, so only input, inner and output norms are possible: leave out "
+                "stream norms and scales."
             )
-        self.branch, self.block = branch, block
-        self.input_norm = build_slot_norm(norm, "input", width) if block.input else None
-        self.output_norm = build_slot_norm(norm, "output", growth) if block.output else None
-        for name in block.inner:
+        self.branch, self.spec = branch, spec
+        self.input_norm = build_slot_norm(norm, "input", width) if spec.input else None
+        self.output_norm = build_slot_norm(norm, "output", growth) if spec.output else None
+        for name in spec.inner:
             if name not in branch.norm_sites:
                 raise unknown("site inside ConvBranch:", name, branch.norm_sites)
             branch.norms[name] = build_slot_norm(norm, f"inner.{name}", growth)
@@ -135,7 +135,7 @@ class Concat(nn.Module):
         batch: Tensor | None = None,
         graph: Tensor | None = None,
     ) -> Tensor:
-        """The stream with the branch's features after its own."""
+        """The stream with the branch's features appended."""
         read = x if self.input_norm is None else apply_norm(self.input_norm, x, batch=batch)
         out = self.branch(read, edge_index, edge_attr, graph)
         if self.output_norm is not None:
@@ -144,11 +144,10 @@ class Concat(nn.Module):
 
 
 class VirtualNode(nn.Module):
-    """One more node per graph, joined to all of its nodes: it hears their mean and tells them what it made of it.
+    """An additional node per graph that is connected to all of its nodes (Gilmer et al. 2017, arXiv 1704.01212).
 
-    Its place is Gilmer et al.'s (2017, arXiv 1704.01212). Adding its state to the stream before every block is what
-    OGB's baselines do; the mean in place of their sum, LayerNorm in place of their BatchNorm, and the skip around its
-    own update are ours, so that one graph of any size can be a batch.
+    As in OGB's baselines, its state is added to the stream before every block. The mean instead of their sum, LayerNorm
+    instead of their BatchNorm, and the skip around its update are ours; they allow a batch of one graph of any size.
 
     Args:
         dim: Width of the stream.
@@ -159,22 +158,22 @@ class VirtualNode(nn.Module):
         self.update = nn.Sequential(LayerNorm(dim), nn.Linear(dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, dim))
 
     def forward(self, x: Tensor, state: Tensor, graph: Tensor) -> tuple[Tensor, Tensor]:
-        """The stream with the new state of each node's graph added, and that state, one row per graph."""
+        """The stream plus the new state of each node's graph, and the new states, one row per graph."""
         state = state + self.update(state + pool(x, graph, "mean", len(state)))
         return x + state[graph], state
 
 
 def pool(x: Tensor, graph: Tensor | None, how: str, graphs: int | None = None) -> Tensor:
-    """One row per graph from the rows of its nodes.
+    """Pool the rows of the nodes of each graph into one row.
 
     Args:
         x: Node features.
-        graph: The graph of each node; None when all belong to one.
+        graph: The graph of each node; None if there is one graph.
         how: ``mean``, ``sum`` or ``max``; a graph without nodes gets zeros.
-        graphs: How many there are; found from ``graph`` when None, at the cost of a device sync.
+        graphs: Number of graphs; computed from ``graph`` when None, which synchronizes with the device.
 
     Raises:
-        UsageError: If there is no such readout, or ``graph`` does not fit.
+        UsageError: If there is no such readout, or ``graph`` has another length.
     """
     if how not in READOUTS:
         raise unknown("readout", how, READOUTS)
@@ -192,11 +191,11 @@ def pool(x: Tensor, graph: Tensor | None, how: str, graphs: int | None = None) -
 
 
 class SumOfEmbeddings(nn.Module):
-    """One learned row for each category of each feature, added up, as OGB encodes atoms and bonds (arXiv 2005.00687).
+    """The sum of one learned embedding per categorical feature, as OGB encodes atoms and bonds (arXiv 2005.00687).
 
     Args:
-        sizes: How many categories each feature has.
-        dim: Width of the rows.
+        sizes: Number of categories of each feature.
+        dim: Width of the embeddings.
 
     Example:
         >>> SumOfEmbeddings((119, 4), 16)(torch.tensor([[5, 0], [7, 3]])).shape
@@ -209,25 +208,28 @@ class SumOfEmbeddings(nn.Module):
         super().__init__()
         self.sizes = tuple(sizes)
         self.table = nn.Parameter(torch.empty(sum(sizes), dim))
-        starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
-        self.register_buffer("first", starts, persistent=False)
+        offsets = torch.tensor([0, *sizes[:-1]]).cumsum(0)
+        self.register_buffer("first", offsets, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Each feature's rows to Xavier's uniform values."""
+        """Draw the embeddings of each feature from Xavier's uniform distribution."""
         for rows in self.table.split(self.sizes):
             nn.init.xavier_uniform_(rows)
 
     def forward(self, categories: Tensor) -> Tensor:
-        """The sum of the rows of each item's categories, items × features.
+        """The summed embeddings of each item.
+
+        Args:
+            categories: Category of each feature, items × features.
 
         Raises:
-            UsageError: If there are other features than sizes, or a category that its feature does not have.
+            UsageError: If the number of features differs, or a category is out of range.
         """
         if categories.ndim != 2 or categories.shape[1] != len(self.sizes) or not is_integer(categories):
             raise UsageError(
-                f"expected {len(self.sizes)} categories, whole numbers, for each item, got {tuple(categories.shape)} "
-                f"of {categories.dtype}."
+                f"expected {len(self.sizes)} integer categories for each item, got {tuple(categories.shape)} of "
+                f"{categories.dtype}."
             )
         columns = [
             checked_indices(f"the categories of feature {feature}", column, size, "categories start at 0")
