@@ -50,7 +50,7 @@ def test_splits_share_the_cells():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(UsageError, match="sides of at least 4"):
+    with pytest.raises(UsageError, match="side must be at least 4"):
         made(side=3)
-    with pytest.raises(UsageError, match="share strictly between 0 and 1"):
+    with pytest.raises(UsageError, match="must be between 0 and 1"):
         made(mines=1.0)

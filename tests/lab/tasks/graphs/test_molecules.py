@@ -112,13 +112,13 @@ def put(place, value):
 
 
 MISTAKES = [
-    (broken("node_feat", lambda a: a[1:]), "node_feat has the shape"),
+    (broken("node_feat", lambda a: a[1:]), "node_feat has shape"),
     (broken("node_feat", put((0, 1), 4)), "category outside"),
     (broken("edge_feat", put((0, 2), 2)), "category outside"),
-    (broken("edge_index", put((0, 0), 3)), "an atom its molecule does not have"),
-    (broken("edge_index", put((0, 0), -1)), "an atom its molecule does not have"),
+    (broken("edge_index", put((0, 0), 3)), "an atom index beyond its molecule"),
+    (broken("edge_index", put((0, 0), -1)), "an atom index beyond its molecule"),
     (broken("y", put(0, 2)), "labels must be 0 or 1"),
-    (broken("num_edges", lambda a: a[1:]), "asks? for"),
+    (broken("num_edges", lambda a: a[1:]), "the other fields require"),
 ]
 
 
@@ -133,5 +133,5 @@ def test_bad_splits_and_numbers_are_named():
         with pytest.raises(UsageError, match="each molecule at most once"):
             assemble(arrays(), {**OGB().get_idx_split(), "train": np.array(train)}, "x")
     for numbers in ([8], [-1], []):
-        with pytest.raises(UsageError, match="numbered 0 to 7"):
+        with pytest.raises(UsageError, match="indices from 0 to 7"):
             some().batch(torch.tensor(numbers, dtype=torch.long))

@@ -32,16 +32,16 @@ def test_the_order_given_does_not_matter():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"num_users": 0}, "there must be users and items, got 0 and 3"),
-        ({"num_users": 1}, "train names user 1, but users are 0 to 0: renumber"),
-        ({"num_items": 2}, "train names item 2, but items are 0 to 1"),
-        ({"test": torch.tensor([[-1], [0]])}, "test names user -1"),
+        ({"num_users": 0}, "num_users and num_items must be positive, got 0 and 3"),
+        ({"num_users": 1}, "train has user 1, but users are 0 to 0: renumber"),
+        ({"num_items": 2}, "train has item 2, but items are 0 to 1"),
+        ({"test": torch.tensor([[-1], [0]])}, "test has user -1"),
         ({"train": torch.tensor([[0, 0], [1, 1]])}, "the pair of user 0 and item 1 is in train twice"),
         ({"test": torch.tensor([[1], [2]])}, "the pair of user 1 and item 2 is in train and in test"),
-        ({"train": TRAIN.T}, r"a row of users over a row of items, got \(3, 2\)"),
-        ({"train": TRAIN.float()}, "must hold whole numbers"),
+        ({"train": TRAIN.T}, r"users then items, got \(3, 2\)"),
+        ({"train": TRAIN.float()}, "must be integers of shape"),
         ({"train": [[0], [0]]}, "got list"),
-        ({"train": TRAIN[:, :0]}, "train holds no pair"),
+        ({"train": TRAIN[:, :0]}, "train has no pairs"),
     ],
 )
 def test_mistakes_are_named(change, sentence):

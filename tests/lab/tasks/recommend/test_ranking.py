@@ -55,9 +55,9 @@ def test_a_perfect_ranking_scores_one_and_a_masked_item_is_never_a_hit():
 def test_mistakes_are_named():
     data = some_interactions()
     users, items = torch.ones(data.num_users, 2), torch.ones(data.num_items, 2)
-    with pytest.raises(UsageError, match="13 users and 17 items, got 17 and 13 rows"):
+    with pytest.raises(UsageError, match="13 users and 17 items, but the embeddings have 17 and 13 rows"):
         rank_all(items, users, data)
-    with pytest.raises(UsageError, match="between 1 and the 17 items, got 20"):
+    with pytest.raises(UsageError, match="k must be from 1 to 17, the number of items, got 20"):
         rank_all(users, items, data)
     bare = Interactions(data.num_users, data.num_items, data.train, data.test[:, :0])
     with pytest.raises(UsageError, match="nothing to score"):

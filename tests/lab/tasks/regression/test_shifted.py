@@ -7,7 +7,6 @@ import torch
 
 from normplace import UsageError
 from normplace.lab.tasks.regression import Regression, ShiftedRegression, Standardizer, hold_out, r_squared
-from normplace.lab.tasks.sequences.straight_lines import SCALE, line_sequences, roll_out
 
 
 def rows(n: int, shift: float) -> Regression:
@@ -38,17 +37,5 @@ def test_r_squared():
 def test_hold_out_takes_every_row_once():
     train, rest = hold_out(10, 7, torch.Generator().manual_seed(0))
     assert sorted(torch.cat([train, rest]).tolist()) == list(range(10))
-    with pytest.raises(UsageError, match="both sides need at least one"):
+    with pytest.raises(UsageError, match="both parts need at least one"):
         hold_out(3, 3, torch.Generator())
-
-
-def test_lines_are_straight_and_of_unit_size():
-    lines = line_sequences(4000, 30, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(lines.diff(n=2), torch.zeros(4000, 28), atol=1e-5, rtol=0)
-    assert float(lines.std()) == pytest.approx(1, abs=0.05)
-    assert pytest.approx(17.78, abs=0.01) == SCALE
-
-
-def test_roll_out_feeds_predictions_back():
-    given = torch.tensor([[1.0, 2.0]])
-    assert roll_out(lambda values: 2 * values, given, 5).tolist() == [[1, 2, 4, 8, 16]]

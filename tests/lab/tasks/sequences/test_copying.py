@@ -43,5 +43,5 @@ def test_soft_and_hard_answers_are_judged_alike():
 
 @pytest.mark.parametrize("options", [{"length": 0}, {"length": 3, "letters": 0}])
 def test_mistakes_are_named(options):
-    with pytest.raises(UsageError, match="at least one character"):
+    with pytest.raises(UsageError, match="must be a whole number of at least 1"):
         FixedCopy(**options)

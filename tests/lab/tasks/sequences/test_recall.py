@@ -46,7 +46,7 @@ def test_one_query_stands_at_each_distance_as_often_as_the_power_law_says(power)
         ({"pairs": 8, "context": 30}, "at least 32"),
         ({"pairs": 2, "context": 9}, "even context"),
         ({"pairs": 4, "context": 32, "vocab_size": 8}, "at least 10 tokens"),
-        ({"power": 0.0}, "power must lie above 0"),
+        ({"power": 0.0}, "power must be above 0"),
     ],
 )
 def test_mistakes_are_named(options, reason):

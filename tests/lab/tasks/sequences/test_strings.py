@@ -76,12 +76,12 @@ def test_texts_and_tokens_are_inverse():
 
 MISTAKES = [
     (lambda: StringTask("copi"), "did you mean 'copy'"),
-    (lambda: StringTask(longest=200), "takes 403 positions, but a row has 220"),
+    (lambda: StringTask(longest=200), "takes 403 tokens, but the context is 220"),
     (lambda: StringTask(shortest=9, longest=8), "shortest <= longest"),
     (lambda: StringTask("prefix", shortest=3), "4 <= shortest"),
     (lambda: StringTask(alphabet=27), "1 to 26 letters"),
     (lambda: StringTask("suffix").evaluation_batch(1, 3, generator()), "at least 4 characters"),
-    (lambda: encode("Cab"), "'C' is no character"),
+    (lambda: encode("Cab"), "'C' is not a character"),
 ]
 
 

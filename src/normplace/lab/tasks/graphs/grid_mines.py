@@ -1,11 +1,11 @@
-"""Mines on a grid, made in code: Minesweeper of "A critical look at the evaluation of GNNs under heterophily", again.
+"""Mines on a grid: the Minesweeper graph of "A critical look at the evaluation of GNNs under heterophily", generated.
 
-Platonov et al. (2023, arXiv 2302.11640) describe the set: a 100 x 100 grid, each cell joined to its eight neighbours, a
-fifth of the cells mines, the features a one-hot number of neighbouring mines, replaced for half of the cells by a flag
-that it is unknown, and half, a quarter and a quarter of the cells to learn from, choose by and judge by. This is our
-regeneration from that description, with other mines than the published file, so its scores are near to but not those of
-:func:`normplace.lab.tasks.graphs.labelled.load_labelled` ``("minesweeper")``. Five or more neighbouring mines share a
-feature, as the file's seven features suggest.
+Platonov et al. (2023, arXiv 2302.11640) describe the graph: a 100 × 100 grid, each cell connected to its eight
+neighbors; a fifth of the cells are mines; the features are a one-hot count of neighboring mines, which for half of the
+cells is replaced by a flag "unknown"; 50% of the cells are for training, 25% for validation and 25% for testing. We
+generate it from this description with other mines than the published file, so scores are close to, but not equal to,
+those of :func:`normplace.lab.tasks.graphs.labelled.load_labelled` ``("minesweeper")``. Counts of five or more share a
+feature, because the file has seven features.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ COUNTS = 6
 def grid_mines(
     generator: torch.Generator, side: int = 100, mines: float = 0.2, unknown: float = 0.5, splits: int = 1
 ) -> LabelledGraph:
-    """A grid with mines to find.
+    """A random grid of mines.
 
     Args:
-        generator: Source of mines, unknown cells and splits, on the CPU.
-        side: Cells along each side.
+        generator: Draws mines, unknown cells and splits; on the CPU.
+        side: Cells per side.
         mines: Share of the cells that are mines.
-        unknown: Share of the cells whose number of neighbouring mines is hidden.
-        splits: How many ways to split the cells.
+        unknown: Share of the cells whose count of neighboring mines is hidden.
+        splits: Number of random splits.
 
     Raises:
-        UsageError: If the grid is too small to be split, or a share is none.
+        UsageError: If the grid is too small to be split, or a share is out of range.
 
     Example:
         >>> graph = grid_mines(torch.Generator().manual_seed(0), side=10)
@@ -42,10 +42,10 @@ def grid_mines(
     """
     cells = side * side
     if side < 4 or splits < 1:
-        raise UsageError(f"a grid needs sides of at least 4 and one split or more, got {side} and {splits}.")
+        raise UsageError(f"side must be at least 4 and splits at least 1, got {side} and {splits}.")
     if not (0 < mines < 1 and 0 <= unknown <= 1) or not 1 <= round(mines * cells) < cells:
         raise UsageError(
-            f"mines must be a share strictly between 0 and 1 and unknown one from 0 to 1, got {mines}, {unknown}."
+            f"mines must be between 0 and 1 (exclusive) and unknown from 0 to 1, got {mines} and {unknown}."
         )
     edge_index = grid_edges(side)
     y = torch.zeros(cells, dtype=torch.long)
@@ -64,7 +64,7 @@ def grid_mines(
 
 
 def grid_edges(side: int) -> Tensor:
-    """The edges between each cell of a square grid and its up to eight neighbours, in both directions, by target."""
+    """Edges between the cells of a square grid and their up to eight neighbors, both ways, sorted by target."""
     row = torch.arange(side).repeat_interleave(side)
     column = torch.arange(side).repeat(side)
     steps = [(down, right) for down in (-1, 0, 1) for right in (-1, 0, 1) if (down, right) != (0, 0)]

@@ -1,10 +1,10 @@
-"""Graphs whose nodes have labels: features, classes, edges and the official splits, from one ``.npz`` file each.
+"""Node classification: features, classes, edges and official splits, from one ``.npz`` file per graph.
 
-The sets known by name are those of "A critical look at the evaluation of GNNs under heterophily" (Platonov et al. 2023,
-arXiv 2302.11640), ten splits each: Tolokers is a social graph (workers, joined when they did a task together; which of
-them were banned?), Minesweeper a grid, Squirrel and Chameleon are Wikipedia pages without their duplicates, Actor is
-co-occurrence. A file of one's own in the same format is loaded by its path. As there, two classes are judged by the
-area under the ROC curve and more by accuracy.
+The named graphs are those of "A critical look at the evaluation of GNNs under heterophily" (Platonov et al. 2023, arXiv
+2302.11640), with ten splits each: Tolokers is a social graph (workers, connected if they worked on the same task; which
+of them were banned?), Minesweeper a grid, Squirrel and Chameleon are Wikipedia pages without duplicates, Actor is a
+co-occurrence graph. Other files in the same format are loaded by path. As in the paper, the metric is the area under
+the ROC curve for two classes and accuracy for more.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from normplace.lab.tasks.data_files import (
 URL = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
 TOPIC = "graphs/labelled"
 FIELDS = ("node_features", "node_labels", "edges", "train_masks", "val_masks", "test_masks")
-# Over the values, edges sorted: the same for every faithful copy, whatever its compression, integer widths, or the
-# order and direction of its edges. Computed from copies, since the homepage's own bytes were not at hand.
+# Checksums of the values with sorted edges, so they accept any compression, integer width, order and direction of the
+# edges. They come from copies, because the original files were not available.
 SHA256 = {
     "actor": "f6328492af8f273fc3d4043505085032534cf57f8eee735599cd564fbfe0abfe",
     "chameleon_filtered": "c580eee13448b1d4e95f5773d00b5a1cb6964dc32f7722ba184c1ad27824bfd1",
@@ -44,16 +44,16 @@ SHA256 = {
 
 @dataclass(frozen=True, eq=False)
 class LabelledGraph:
-    """A graph with a feature row and a class for each node, and several ways to split the nodes.
+    """A graph with features and a class for each node, and several splits of the nodes.
 
     Args:
-        name: What it is called.
+        name: Name of the graph.
         x: Features, nodes × width, float32.
         y: Classes 0, 1, ... of the nodes.
-        edge_index: Source and target of each edge, 2 × E, every edge in both directions, no self-loops or repeats.
-        train: For each split, the nodes to learn from; splits × nodes, bool.
-        val: The nodes to choose by.
-        test: The nodes to judge by.
+        edge_index: Source and target of each edge, 2 × E; every edge in both directions, no self-loops or duplicates.
+        train: Mask of the training nodes of each split, splits × nodes.
+        val: Mask of the validation nodes.
+        test: Mask of the test nodes.
     """
 
     name: str
@@ -66,38 +66,37 @@ class LabelledGraph:
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return len(self.y)
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return int(self.y.max()) + 1
 
     @property
     def num_splits(self) -> int:
-        """How many ways to split the nodes there are."""
+        """Number of splits."""
         return len(self.train)
 
     @property
     def metric(self) -> str:
-        """What judges a prediction: ``roc_auc`` for two classes, else ``accuracy``."""
+        """The metric: ``roc_auc`` for two classes, ``accuracy`` for more."""
         return "roc_auc" if self.num_classes == 2 else "accuracy"
 
     def score(self, logits: Tensor, nodes: Tensor) -> float:
-        """The official metric of a prediction.
+        """The official metric.
 
         Args:
             logits: One row per node of the graph and one column per class.
-            nodes: Which nodes count: a mask such as ``test[split]``, or their numbers.
+            nodes: The nodes to score: a mask such as ``test[split]``, or indices.
 
         Raises:
-            UsageError: If the shape is another, or the nodes are all of one class where the metric needs two.
+            UsageError: If ``logits`` has another shape, or the metric needs two classes and the nodes have one.
         """
-        if logits.shape != (self.num_nodes, self.num_classes):
-            raise UsageError(
-                f"logits of {self.name} have the shape {(self.num_nodes, self.num_classes)}, not {tuple(logits.shape)}."
-            )
+        shape = (self.num_nodes, self.num_classes)
+        if logits.shape != shape:
+            raise UsageError(f"logits of {self.name} must have shape {shape}, got {tuple(logits.shape)}.")
         chosen, truth = logits[nodes], self.y.to(logits.device)[nodes]
         if self.metric == "roc_auc":
             return roc_auc(chosen[:, 1] - chosen[:, 0], truth)
@@ -105,44 +104,45 @@ class LabelledGraph:
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
-    """The share of rows whose largest entry is at their label."""
+    """The share of rows whose largest logit is at the label."""
     return float((logits.argmax(1) == labels).double().mean())
 
 
 def roc_auc(scores: Tensor, labels: Tensor) -> float:
-    """The chance that a node of class 1 scores above one of class 0, a tie counting half.
+    """Area under the ROC curve: the probability that class 1 scores above class 0; ties count half.
 
     Args:
-        scores: One number per node.
-        labels: 0 or 1 for each.
+        scores: One score per sample.
+        labels: 0 or 1 per sample.
 
     Raises:
-        UsageError: If a score is not a number, or one of the classes is missing.
+        UsageError: If a score is NaN, or a class is missing.
 
     Example:
         >>> roc_auc(torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([0, 0, 1, 1]))
         0.875
     """
     if bool(scores.isnan().any()):
-        raise UsageError("a score is not a number, so there is no order to judge: look for a loss that diverged.")
+        raise UsageError("a score is NaN, so the scores have no order: check whether training diverged.")
     positive = labels.bool()
     ones, zeros = int(positive.sum()), int((~positive).sum())
     if not ones or not zeros:
-        raise UsageError("the area under the ROC curve compares two classes, and these nodes are all of one.")
+        raise UsageError("the area under the ROC curve needs two classes, but all labels are equal.")
     _, group, counts = torch.unique(scores, return_inverse=True, return_counts=True)
-    rank = counts.double().cumsum(0) - (counts.double() - 1) / 2  # of ties, their mean rank
+    rank = counts.double().cumsum(0) - (counts.double() - 1) / 2  # tied scores get their mean rank
     return float((rank[group][positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
 def load_labelled(name: str, path: str = "") -> LabelledGraph:
-    """A labelled graph, by the name of a known set or from a file of one's own.
+    """Load a graph with node labels.
 
     Args:
-        name: A key of :data:`SHA256`, whose values are checked; or any other name together with ``path``.
-        path: The user's own ``.npz`` with the fields :data:`FIELDS`; by default the set is looked for, then downloaded.
+        name: A key of :data:`SHA256`, whose checksum is verified; or any other name together with ``path``.
+        path: The user's ``.npz`` file with the fields :data:`FIELDS`; by default the file is searched for, then
+            downloaded.
 
     Raises:
-        UsageError: If it cannot be had, or holds something else.
+        UsageError: If the file is not available or has other content.
     """
     if name not in SHA256 and not path:
         raise unknown("labelled graph", name, SHA256)
@@ -169,7 +169,7 @@ def _parse(content: bytes, name: str, source: str) -> LabelledGraph:
     x, y = x.astype("<f4"), y.astype("<i8")
     train, val, test = (mask.astype(bool) for mask in masks)
     if name in SHA256 and _digest(x, y, pairs, train, val, test) != SHA256[name]:
-        raise UsageError(f"{source} holds other values than {name} (checksum differs): give an unchanged copy.")
+        raise UsageError(f"{source} has other values than {name} (checksum differs): use an unchanged copy.")
     both = np.concatenate([pairs, pairs[:, ::-1]]).T.copy()
     return LabelledGraph(name, *(torch.from_numpy(array) for array in (x, y, both, train, val, test)))
 
@@ -178,22 +178,22 @@ def _check_shapes(x: np.ndarray, y: np.ndarray, masks: list[np.ndarray], source:
     if x.ndim != 2 or y.shape != x.shape[:1] or not len(y):
         raise UsageError(f"{source} needs features of shape (n, d) with n labels, got {x.shape} and {y.shape}.")
     if x.dtype.kind not in "fiub" or not np.isfinite(x).all():
-        raise UsageError(f"{source} has features that are not finite numbers: compute them again.")
+        raise UsageError(f"{source} has features that are not finite numbers: recompute them.")
     if y.dtype.kind not in "iu" or y.min() != 0 or len(np.unique(y)) != y.max() + 1 or y.max() < 1:
-        raise UsageError(f"{source} needs labels 0, 1, ... without gaps, at least two: renumber the classes.")
+        raise UsageError(f"{source} needs at least two classes, numbered 0, 1, ... without gaps: renumber them.")
     for mask in masks:
         if mask.shape != (len(masks[0]), len(y)) or mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
-            raise UsageError(f"{source} needs masks of one flag per split and node, got {mask.dtype} {mask.shape}.")
+            raise UsageError(f"{source} needs masks of shape (splits, nodes), got {mask.dtype} {mask.shape}.")
     if len(masks[0]) == 0 or not all(mask.any(axis=1).all() for mask in masks):
-        raise UsageError(f"{source} has a split without nodes to learn from, to choose by or to judge by.")
+        raise UsageError(f"{source} has a split without training, validation or test nodes: remove it.")
     if (np.add(masks[0], masks[1], dtype=int) + masks[2]).max() > 1:
-        raise UsageError(f"{source} has a split in which a node is on two sides: make its masks disjoint.")
+        raise UsageError(f"{source} has a split with a node in two parts: make its masks disjoint.")
 
 
 def _undirected(edges: np.ndarray, nodes: int, source: str) -> np.ndarray:
-    """Each edge once as (smaller, larger), ascending, no self-loops; ``tasks.selection`` would need numba for it."""
+    """Each edge once as (smaller, larger), sorted, without self-loops; the selection package would need numba."""
     if edges.dtype.kind not in "iu" or edges.ndim != 2 or edges.shape[1] != 2:
-        raise UsageError(f"{source} needs edges as rows of two node numbers, got {edges.dtype} {edges.shape}.")
+        raise UsageError(f"{source} needs edges of shape (edges, 2), integers, got {edges.dtype} {edges.shape}.")
     if edges.size and not 0 <= edges.min() <= edges.max() < nodes:
         raise UsageError(
             f"{source} has edges between nodes {edges.min()} to {edges.max()}, but nodes 0 to {nodes - 1}."

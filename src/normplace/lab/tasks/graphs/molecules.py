@@ -1,9 +1,9 @@
-"""Molecules as graphs, concatenated, with batches made where the data lie.
+"""Molecules as graphs: ogbg-molhiv, with batches assembled on the device.
 
 ogbg-molhiv (Hu et al. 2020, arXiv 2005.00687; molecules of MoleculeNet's HIV set): does a molecule inhibit the virus?
-Nodes are atoms with nine categories each, edges are bonds with three, the split is by scaffold and the measure the area
-under the ROC curve. All graphs together are small, so they live on the device as a few tensors, and a batch is gathered
-there from the numbers of its graphs, without a loader's worker processes.
+Nodes are atoms with nine categorical features, edges are bonds with three, the split is by scaffold, and the metric is
+the area under the ROC curve. The data set is small, so it is kept on the device as a few tensors. A batch is gathered
+there by index, without worker processes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from normplace.lab.tasks.data_files import DATA, cached_by_file, find_file, read
 TOPIC = "graphs/molhiv"
 GRAPHS, SPLIT = "molhiv_graphs.npz", "scaffold_split.npz"
 ATOM_SIZES = (119, 4, 12, 12, 10, 6, 6, 2, 2)
-"""Categories of each atom feature, as OGB's encoder counts them."""
+"""Number of categories of each atom feature, as in OGB's encoder."""
 BOND_SIZES = (5, 6, 2)
-"""Categories of each bond feature."""
+"""Number of categories of each bond feature."""
 FIELDS = ("node_feat", "edge_index", "edge_feat", "num_nodes", "num_edges", "y")
 SIDES = ("train", "valid", "test")
 
 
 @dataclass(frozen=True, eq=False)
 class MoleculeBatch:
-    """Some molecules as one graph without edges between them.
+    """A batch of molecules as one disjoint graph.
 
     Args:
         x: Atom categories, nodes × 9.
         edge_index: Source and target of each bond in both directions, 2 × E, sorted by target.
         bond: Bond categories, edges × 3.
-        batch: The molecule of each atom.
+        batch: Index of the molecule of each atom.
         y: Label of each molecule, float.
     """
 
@@ -50,24 +50,24 @@ class MoleculeBatch:
 
     @property
     def num_graphs(self) -> int:
-        """How many molecules there are."""
+        """Number of molecules."""
         return len(self.y)
 
 
 @dataclass(frozen=True, eq=False)
 class Molecules:
-    """Concatenated molecules and their split.
+    """All molecules, concatenated, and their split.
 
     Args:
-        x: Atom categories of all molecules, one after the other.
-        edge_index: Bonds, numbered within each molecule, sorted by target.
+        x: Atom categories of all molecules.
+        edge_index: Bonds between atom indices within each molecule, sorted by target.
         bond: Bond categories.
-        nodes: Atoms of each molecule, on the CPU.
-        edges: Bonds of each molecule, both directions counted, on the CPU.
+        nodes: Number of atoms of each molecule, on the CPU.
+        edges: Number of bonds of each molecule in both directions, on the CPU.
         y: Label of each molecule.
-        train: Numbers of the molecules to learn from, on the CPU.
-        valid: Of those to choose by.
-        test: Of those to judge by.
+        train: Indices of the training molecules, on the CPU.
+        valid: Indices of the validation molecules.
+        test: Indices of the test molecules.
     """
 
     x: Tensor
@@ -84,64 +84,64 @@ class Molecules:
         return len(self.y)
 
     def to(self, device: torch.device | str) -> Molecules:
-        """The same molecules with what batches are gathered from on ``device``."""
+        """The same molecules with atoms, bonds and labels on ``device``."""
         return replace(self, **{name: getattr(self, name).to(device) for name in ("x", "edge_index", "bond", "y")})
 
-    def batch(self, numbers: Tensor) -> MoleculeBatch:
-        """The molecules of these numbers.
+    def batch(self, indices: Tensor) -> MoleculeBatch:
+        """A batch of molecules.
 
-        Sizes are known on the CPU, so nothing waits for the device.
+        Sizes are known on the CPU, so no synchronization is needed.
 
         Args:
-            numbers: Which molecules, on the CPU, in any order.
+            indices: Indices of the molecules, on the CPU, in any order.
 
         Raises:
-            UsageError: If a number is out of range, or there is none.
+            UsageError: If an index is out of range, or there are none.
         """
-        if not len(numbers) or int(numbers.min()) < 0 or int(numbers.max()) >= len(self):
-            raise UsageError(f"a batch needs molecules numbered 0 to {len(self) - 1}, at least one of them.")
+        if not len(indices) or int(indices.min()) < 0 or int(indices.max()) >= len(self):
+            raise UsageError(f"a batch needs at least one molecule, with indices from 0 to {len(self) - 1}.")
         device = self.x.device
-        graph, atoms = _gather(self.nodes, numbers, device)
-        owner, bonds = _gather(self.edges, numbers, device)
-        counts = self.nodes[numbers]
+        graph, atoms = _gather(self.nodes, indices, device)
+        owner, bonds = _gather(self.edges, indices, device)
+        counts = self.nodes[indices]
         first = (counts.cumsum(0) - counts).to(device)
         return MoleculeBatch(
             x=self.x[atoms].long(),
             edge_index=self.edge_index[:, bonds].long() + first[owner],
             bond=self.bond[bonds].long(),
             batch=graph,
-            y=self.y[numbers.to(device)].float(),
+            y=self.y[indices.to(device)].float(),
         )
 
 
-def _gather(sizes: Tensor, numbers: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For the rows of chosen items that lie one after the other: the place in the choice, and the row, of each."""
-    chosen = sizes[numbers]
+def _gather(sizes: Tensor, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """For the concatenated rows of the chosen items: the item's position in ``indices``, and the row index."""
+    chosen = sizes[indices]
     total = int(chosen.sum())
-    first = sizes.cumsum(0)[numbers] - chosen  # of each item among all rows
+    first = sizes.cumsum(0)[indices] - chosen  # of each item among all rows
     shift = first - (chosen.cumsum(0) - chosen)
-    place = torch.repeat_interleave(chosen.to(device), output_size=total)
-    return place, torch.arange(total, device=device) + shift.to(device)[place]
+    position = torch.repeat_interleave(chosen.to(device), output_size=total)
+    return position, torch.arange(total, device=device) + shift.to(device)[position]
 
 
 def load_molhiv(path: str = "") -> Molecules:
-    """ogbg-molhiv from two ``.npz`` files in one folder.
+    """Load ogbg-molhiv from two ``.npz`` files in one folder.
 
     ``molhiv_graphs.npz`` holds ``node_feat``, ``edge_index`` (numbered within each molecule), ``edge_feat``,
     ``num_nodes``, ``num_edges`` and ``y``; ``scaffold_split.npz`` holds ``train``, ``valid`` and ``test``.
-    :func:`molecules_from_ogb` and :func:`write_molecules` make them from OGB's own data set.
+    :func:`molecules_from_ogb` and :func:`write_molecules` create them from OGB's data set.
 
     Args:
-        path: The first file; by default it is looked for.
+        path: The first file; by default it is searched for.
 
     Raises:
-        UsageError: If a file is missing or holds something else.
+        UsageError: If a file is missing or has other content.
     """
     graphs = find_file(path, TOPIC, [GRAPHS])
     if graphs is None:
         raise UsageError(
-            f"there is no {GRAPHS}: make it with write_molecules(molecules_from_ogb(...), folder) and name the folder "
-            f"in {DATA}."
+            f"there is no {GRAPHS}: create it with write_molecules(molecules_from_ogb(...), folder) and set {DATA} to "
+            "the folder."
         )
     split = graphs.with_name(SPLIT)
     if not split.is_file():
@@ -155,15 +155,15 @@ def _load(graphs: Path, split: Path) -> Molecules:
 
 
 def assemble(data: Mapping[str, np.ndarray], split: Mapping[str, np.ndarray], source: str) -> Molecules:
-    """Molecules from arrays in the files' form, checked and with the edges of each sorted by target.
+    """Molecules from the arrays of the files; the edges of each molecule are sorted by target.
 
     Args:
         data: The arrays of ``molhiv_graphs.npz``.
         split: The arrays of ``scaffold_split.npz``.
-        source: What errors call them.
+        source: Their name in errors.
 
     Raises:
-        UsageError: If they are of another form, or a category, edge or number of the split is out of range.
+        UsageError: If a shape is wrong, or a category, edge or index of the split is out of range.
     """
     nodes, edges, y = (data[name].astype(np.int64) for name in ("num_nodes", "num_edges", "y"))
     x, bond, pairs = data["node_feat"], data["edge_feat"], data["edge_index"].astype(np.int64)
@@ -174,23 +174,25 @@ def assemble(data: Mapping[str, np.ndarray], split: Mapping[str, np.ndarray], so
         "y": (y.shape, nodes.shape),
         "num_edges": (edges.shape, nodes.shape),
     }
-    for name, (found, expected) in shapes.items():
-        if found != expected:
-            raise UsageError(f"{source}: {name} has the shape {found} where the other fields ask for {expected}.")
+    for name, (shape, expected) in shapes.items():
+        if shape != expected:
+            raise UsageError(f"{source}: {name} has shape {shape}, but the other fields require {expected}.")
     for name, table, sizes in (("node_feat", x, ATOM_SIZES), ("edge_feat", bond, BOND_SIZES)):
         if len(table) and not ((table >= 0) & (table < np.array(sizes))).all():
-            raise UsageError(f"{source}: {name} has a category outside {sizes}: use OGB's featuriser.")
+            raise UsageError(f"{source}: {name} has a category outside {sizes}: use OGB's featurizer.")
     owner = np.repeat(np.arange(len(nodes)), edges)
     if (pairs < 0).any() or (pairs >= nodes[owner]).any():
         raise UsageError(
-            f"{source}: an edge names an atom its molecule does not have: number them within each molecule."
+            f"{source}: an edge has an atom index beyond its molecule: number the atoms within each molecule."
         )
     if not np.isin(y, (0, 1)).all():
         raise UsageError(f"{source}: labels must be 0 or 1.")
     parts = [split[side].astype(np.int64) for side in SIDES]
-    together = np.concatenate(parts)
-    if len(np.unique(together)) != len(together) or (together < 0).any() or (together >= len(nodes)).any():
-        raise UsageError(f"{source}: the split must name each molecule at most once, by numbers 0 to {len(nodes) - 1}.")
+    all_indices = np.concatenate(parts)
+    if len(np.unique(all_indices)) != len(all_indices) or (all_indices < 0).any() or (all_indices >= len(nodes)).any():
+        raise UsageError(
+            f"{source}: the split must contain each molecule at most once, with indices from 0 to {len(nodes) - 1}."
+        )
     order = np.lexsort((pairs[1], owner))
     return Molecules(
         torch.from_numpy(x.astype(np.uint8)),
@@ -201,7 +203,7 @@ def assemble(data: Mapping[str, np.ndarray], split: Mapping[str, np.ndarray], so
 
 
 def molecules_from_ogb(dataset: Any) -> Molecules:
-    """Molecules from OGB's own data set.
+    """Molecules from OGB's data set.
 
     Args:
         dataset: ``ogb.graphproppred.GraphPropPredDataset("ogbg-molhiv")``: pairs of a graph's arrays and its label, and
@@ -216,7 +218,7 @@ def molecules_from_ogb(dataset: Any) -> Molecules:
         "num_edges": np.array([graph["edge_index"].shape[1] for graph, _ in graphs]),
         "y": np.array([int(np.reshape(label, -1)[0]) for _, label in graphs]),
     }
-    split = {side: np.asarray(numbers) for side, numbers in dataset.get_idx_split().items()}
+    split = {side: np.asarray(indices) for side, indices in dataset.get_idx_split().items()}
     return assemble(data, split, "the data set")
 
 
@@ -224,8 +226,8 @@ def write_molecules(molecules: Molecules, folder: Path | str) -> None:
     """Write the two files that :func:`load_molhiv` reads.
 
     Args:
-        molecules: What to write.
-        folder: Where; made if it is not there.
+        molecules: The molecules.
+        folder: Target folder; created if needed.
     """
     names = {"x": "node_feat", "bond": "edge_feat", "nodes": "num_nodes", "edges": "num_edges"}
     arrays = {field.name: getattr(molecules, field.name).cpu().numpy() for field in fields(molecules)}

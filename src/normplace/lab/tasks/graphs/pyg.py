@@ -1,4 +1,4 @@
-"""Node-labelled graphs from PyG, for those who have a network: ``from_pyg(Planetoid("data", "Cora")[0])``."""
+"""Graphs with node labels from PyG: ``from_pyg(Planetoid("data", "Cora")[0])``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 def from_pyg(data: Any, name: str = "graph") -> LabelledGraph:
-    """A labelled graph from one of PyG's ``Data`` objects.
+    """A labelled graph from a ``Data`` object of PyG.
 
     Args:
         data: With ``x``, ``y``, ``edge_index`` and the three masks, each of shape (nodes,) or (nodes, splits). Edges
-            are taken in both directions, once each, without self-loops.
-        name: What to call it.
+            are made undirected; duplicates and self-loops are removed.
+        name: Name of the graph.
 
     Raises:
-        UsageError: If something is missing or does not fit.
+        UsageError: If an attribute is missing or has an inconsistent shape.
     """
     for field in ("x", "y", "edge_index", *MASKS):
         if not isinstance(getattr(data, field, None), Tensor):
-            raise UsageError(f"the data have no {field}: it takes x, y, edge_index and {', '.join(MASKS)}.")
+            raise UsageError(f"the data have no {field}: x, y, edge_index and {', '.join(MASKS)} are needed.")
     nodes, y = len(data.x), data.y.reshape(-1).long()
     if any(len(rows) != nodes for rows in (y, *(getattr(data, field) for field in MASKS))):
         raise UsageError(f"labels and masks must have one row for each of the {nodes} nodes.")
@@ -35,7 +35,7 @@ def from_pyg(data: Any, name: str = "graph") -> LabelledGraph:
         raise UsageError("the three masks must have the same number of splits: repeat a mask that all splits share.")
     edges = data.edge_index
     if edges.numel() and (int(edges.min()) < 0 or int(edges.max()) >= nodes):
-        raise UsageError(f"edges must join nodes 0 to {nodes - 1}, got {int(edges.min())} to {int(edges.max())}.")
+        raise UsageError(f"edges must connect nodes 0 to {nodes - 1}, got {int(edges.min())} to {int(edges.max())}.")
     both = torch.cat([edges, edges.flip(0)], dim=1)
     both = torch.unique(both[:, both[0] != both[1]], dim=1)
     return LabelledGraph(name, data.x.float(), y, both, train, val, test)

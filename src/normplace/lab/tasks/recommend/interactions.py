@@ -1,4 +1,4 @@
-"""Who was seen with what: the interactions a recommender learns from, and those it must foresee."""
+"""User-item interactions, split into a training and a test set."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from normplace.errors import UsageError
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """Pairs of a user and an item, each pair once, split into those to learn from and those to foresee.
+    """Distinct pairs of a user and an item, split into a training and a test set.
 
-    Pairs are kept sorted by user, then item. A user without test items is not scored, and one without training items
-    is not drawn in training, as in LightGCN's code (He et al. 2020, arXiv 2002.02126).
+    Pairs are sorted by user, then item. A user without test items is not scored, and one without training items is not
+    drawn in training, as in LightGCN's code (He et al. 2020, arXiv 2002.02126).
 
     Args:
         num_users: Users are 0 to ``num_users`` - 1.
         num_items: Items are 0 to ``num_items`` - 1.
-        train: Users and items of the pairs to learn from, 2 × n.
-        test: Those to foresee, 2 × m.
+        train: Users and items of the training pairs, 2 × n.
+        test: Users and items of the test pairs, 2 × m.
 
     Raises:
-        UsageError: If an id is out of range, or a pair is there twice, in one part or in both.
+        UsageError: If an id is out of range, or a pair occurs twice.
 
     Example:
-        >>> seen = Interactions(2, 3, torch.tensor([[0, 0, 1], [0, 1, 2]]), torch.tensor([[1], [0]]))
-        >>> seen
-        Interactions(num_users=2, num_items=3, 3 to learn from, 1 to foresee)
+        >>> interactions = Interactions(2, 3, torch.tensor([[0, 0, 1], [0, 1, 2]]), torch.tensor([[1], [0]]))
+        >>> interactions
+        Interactions(num_users=2, num_items=3, 3 training pairs, 1 test pairs)
     """
 
     num_users: int
@@ -40,13 +40,13 @@ class Interactions:
 
     def __post_init__(self) -> None:
         if min(self.num_users, self.num_items) < 1:
-            raise UsageError(f"there must be users and items, got {self.num_users} and {self.num_items}.")
+            raise UsageError(f"num_users and num_items must be positive, got {self.num_users} and {self.num_items}.")
         parts = {name: self._sorted(name) for name in ("train", "test")}
         if parts["train"].numel() == 0:
-            raise UsageError("train holds no pair: give some to learn from.")
+            raise UsageError("train has no pairs: pass at least one.")
         both = torch.cat([self._keys(part) for part in parts.values()])
-        if (twice := _first_repeat(both)) is not None:
-            raise UsageError(f"{self._named(twice)} is in train and in test: keep it in one of them.")
+        if (repeated := _first_repeat(both)) is not None:
+            raise UsageError(f"{self._named(repeated)} is in train and in test: remove it from one of them.")
         for name, part in parts.items():
             object.__setattr__(self, name, part)
 
@@ -54,16 +54,16 @@ class Interactions:
         pairs = getattr(self, name)
         if not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[0] != 2 or pairs.is_floating_point():
             shape = tuple(pairs.shape) if isinstance(pairs, Tensor) else type(pairs).__name__
-            raise UsageError(f"{name} must hold whole numbers, a row of users over a row of items, got {shape}.")
+            raise UsageError(f"{name} must be integers of shape (2, pairs), users then items, got {shape}.")
         pairs = pairs.long()
         for row, kind, count in ((0, "user", self.num_users), (1, "item", self.num_items)):
             wrong = (pairs[row] < 0) | (pairs[row] >= count)
             if bool(wrong.any()):
                 first = int(pairs[row][wrong][0])
-                raise UsageError(f"{name} names {kind} {first}, but {kind}s are 0 to {count - 1}: renumber them.")
+                raise UsageError(f"{name} has {kind} {first}, but {kind}s are 0 to {count - 1}: renumber them.")
         keys = self._keys(pairs)
-        if (twice := _first_repeat(keys)) is not None:
-            raise UsageError(f"{self._named(twice)} is in {name} twice: keep it once.")
+        if (repeated := _first_repeat(keys)) is not None:
+            raise UsageError(f"{self._named(repeated)} is in {name} twice: remove one.")
         return pairs[:, keys.argsort()]
 
     def _keys(self, pairs: Tensor) -> Tensor:
@@ -74,13 +74,13 @@ class Interactions:
 
     @cached_property
     def edges(self) -> Tensor:
-        """The training pairs as edges of one graph, both ways; item i is node ``num_users`` + i."""
+        """The training pairs as edges of one graph in both directions; item i is node ``num_users`` + i."""
         users, items = self.train[0], self.train[1] + self.num_users
         return torch.stack([torch.cat([users, items]), torch.cat([items, users])])
 
     @property
     def num_nodes(self) -> int:
-        """Users and items together."""
+        """Number of users and items."""
         return self.num_users + self.num_items
 
     def to(self, device: torch.device | str) -> Interactions:
@@ -88,7 +88,7 @@ class Interactions:
         return Interactions(self.num_users, self.num_items, self.train.to(device), self.test.to(device))
 
     def __repr__(self) -> str:
-        counts = f"{self.train.shape[1]} to learn from, {self.test.shape[1]} to foresee"
+        counts = f"{self.train.shape[1]} training pairs, {self.test.shape[1]} test pairs"
         return f"Interactions(num_users={self.num_users}, num_items={self.num_items}, {counts})"
 
 

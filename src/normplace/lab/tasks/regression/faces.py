@@ -1,10 +1,10 @@
-"""Age from a face, on people unlike any seen: frozen descriptors of UTKFace, split by its ethnicity code.
+"""Age regression on frozen descriptors of UTKFace, split by its ethnicity code.
 
-"Just One Layer Norm Guarantees Stable Extrapolation" (arXiv 2505.14512), section 4.3: codes 0 to 3 (White, Black,
-Asian, Indian) are learned from, code 4 (Others) is the test outside the data. The images may not be redistributed, so
-nothing is downloaded: a user brings either a file of descriptors or the folder of images with a backbone of their
-choice. That a tenth of the rows of codes 0 to 3 is held out inside, and that descriptors and age are standardised on
-the training rows, is ours.
+The split follows "Just One Layer Norm Guarantees Stable Extrapolation" (arXiv 2505.14512), section 4.3: codes 0 to 3
+(White, Black, Asian, Indian) are for training, code 4 (Others) is the test outside the data. The images may not be
+redistributed, so nothing is downloaded: the user provides a file of descriptors, or a folder of images and a backbone.
+Two choices are ours: a tenth of the samples of codes 0 to 3 is the test inside the data, and descriptors and age are
+standardized on the training samples.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _FILE_NAME = re.compile(r"(?P<age>\d{1,3})_(?P<gender>[01])_(?P<ethnicity>[0-4])
 
 @dataclass(frozen=True)
 class Faces:
-    """Descriptors of faces, one row each.
+    """Descriptors of faces, one row per face.
 
     Args:
-        features: What the frozen backbone says of each.
+        features: Output of the frozen backbone.
         age: In years.
         ethnicity: UTKFace's code, 0 to 4.
-        skipped: Names of files whose name is not UTKFace's, which were left out.
+        skipped: Images that were skipped because their name does not follow UTKFace's scheme.
     """
 
     features: Tensor
@@ -53,7 +53,7 @@ def load_faces(path: str = "") -> Faces:
         path: The user's ``.npz`` file; by default the file is searched for.
 
     Raises:
-        UsageError: If there is none, or it holds something else.
+        UsageError: If the file is missing or has other content.
     """
     file = find_file(path, "faces", NAMES)
     if file is None:
@@ -69,10 +69,10 @@ def _load(path: Path) -> Faces:
     features, age, ethnicity = read_arrays(path, FIELDS, str(path)).values()
     if features.ndim != 2 or age.shape != ethnicity.shape or age.shape != features.shape[:1]:
         raise UsageError(
-            f"{path} needs features of shape (n, d) with n ages and codes, got {features.shape}, {age.shape}."
+            f"{path} needs features of shape (n, d), n ages and n codes, got {features.shape}, {age.shape}."
         )
     if not np.isfinite(features).all():
-        raise UsageError(f"{path} has descriptors that are not finite: compute them again.")
+        raise UsageError(f"{path} has descriptors that are not finite: recompute them.")
     return Faces(
         torch.from_numpy(features.astype("f4")),
         torch.from_numpy(age.astype("f4")),
@@ -96,8 +96,8 @@ def parse_name(name: str) -> tuple[int, int] | None:
         >>> parse_name("26_1_4_20170116200023456.jpg.chip.jpg")
         (26, 4)
     """
-    found = _FILE_NAME.match(name)
-    return (int(found["age"]), int(found["ethnicity"])) if found else None
+    match = _FILE_NAME.match(name)
+    return (int(match["age"]), int(match["ethnicity"])) if match else None
 
 
 def describe_folder(
@@ -106,25 +106,25 @@ def describe_folder(
     """Descriptors of a folder of UTKFace images, in the order of their names.
 
     Args:
-        folder: Where the images are.
-        backbone: From images (n, 3, size, size) with values from 0 to 1 to descriptors (n, d); it does its own colour
-            normalisation, and is called without gradients.
-        size: Pixels of a side, to which images are resized.
-        batch_size: Images in one call of the backbone.
+        folder: Folder of the images.
+        backbone: Maps images (n, 3, size, size) with values in [0, 1] to descriptors (n, d), including any color
+            normalization; called without gradients.
+        size: Height and width to which images are resized.
+        batch_size: Images per call of the backbone.
 
     Raises:
-        UsageError: If Pillow is missing, there are no such images, or one cannot be read.
+        UsageError: If Pillow is missing, the folder has no such images, or an image cannot be read.
     """
     try:
         from PIL import Image  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise UsageError("reading images needs Pillow: pip install 'normplace[images]'.") from error
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}: give the one with UTKFace's images.")
+        raise UsageError(f"there is no folder {folder}: use the folder of UTKFace's images.")
     names = sorted(path.name for path in folder.iterdir() if path.suffix.lower() == ".jpg")
     labels = {name: parsed for name in names if (parsed := parse_name(name)) is not None}
     if not labels:
-        raise UsageError(f"{folder} has no image named as UTKFace's are, [age]_[gender]_[race]_[date].jpg.")
+        raise UsageError(f"{folder} has no images named [age]_[gender]_[race]_[date].jpg as in UTKFace.")
 
     def pixels(name: str) -> Tensor:
         try:
@@ -144,22 +144,22 @@ def describe_folder(
 
 
 def split_by_ethnicity(faces: Faces, generator: torch.Generator) -> ShiftedRegression:
-    """Nine tenths of codes 0 to 3 to learn from, the other tenth inside, code 4 outside.
+    """Train on 90% of codes 0 to 3; the other 10% are inside, code 4 is outside.
 
     Args:
         faces: From :func:`load_faces` or :func:`describe_folder`.
-        generator: Source of the choice.
+        generator: Draws the 90%.
 
     Raises:
-        UsageError: If a side has no rows.
+        UsageError: If a part is empty.
     """
-    other = faces.ethnicity == OUTSIDE
-    if not other.any():
-        raise UsageError(f"no face has the ethnicity code {OUTSIDE}, so nothing lies outside the data.")
-    rows = Regression(faces.features[~other], faces.age[~other, None])
+    outside = faces.ethnicity == OUTSIDE
+    if not outside.any():
+        raise UsageError(f"no face has the ethnicity code {OUTSIDE}, so the outside test set is empty.")
+    rows = Regression(faces.features[~outside], faces.age[~outside, None])
     train, rest = hold_out(len(rows.x), round(0.9 * len(rows.x)), generator)
     return ShiftedRegression(
         Regression(rows.x[train], rows.y[train]),
         Regression(rows.x[rest], rows.y[rest]),
-        Regression(faces.features[other], faces.age[other, None]),
+        Regression(faces.features[outside], faces.age[outside, None]),
     )

@@ -1,4 +1,4 @@
-"""Regression data, its scaling, and R²."""
+"""Regression data with test sets inside and outside the training distribution, standardization, and R²."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from normplace.errors import UsageError
 
 @dataclass(frozen=True)
 class Regression:
-    """Inputs and targets, one row each."""
+    """Inputs and targets, one row per sample."""
 
     x: Tensor
     y: Tensor
@@ -21,12 +21,12 @@ class Regression:
 
 @dataclass(frozen=True)
 class ShiftedRegression:
-    """Training rows, and two test sets: one like them, one unlike them.
+    """A training set, and two test sets.
 
     Args:
-        train: What is learned from.
-        inside: Rows drawn like the training rows (ID).
-        outside: Rows from where no training row comes (OOD).
+        train: Training samples.
+        inside: Test samples from the training distribution (ID).
+        outside: Test samples outside it (OOD).
     """
 
     train: Regression
@@ -34,10 +34,10 @@ class ShiftedRegression:
     outside: Regression
 
     def standardized(self) -> tuple[ShiftedRegression, Standardizer]:
-        """In float32, every column of inputs and targets with the training rows' mean 0 and deviation 1.
+        """Standardize inputs and targets by the training set, in float32.
 
         Returns:
-            The rows, and what turns predictions back into the target's own unit.
+            The data, and the standardizer of the targets, which converts predictions back to their unit.
         """
         inputs, targets = Standardizer.of(self.train.x), Standardizer.of(self.train.y)
         scaled = (
@@ -49,45 +49,45 @@ class ShiftedRegression:
 
 @dataclass(frozen=True)
 class Standardizer:
-    """Shift and scale of columns, taken from the training rows alone."""
+    """Mean and standard deviation of each column."""
 
     mean: Tensor
     deviation: Tensor
 
     @classmethod
     def of(cls, rows: Tensor) -> Self:
-        """The one that gives ``rows`` mean 0 and deviation 1; a constant column is shifted only."""
+        """The standardizer that gives ``rows`` mean 0 and standard deviation 1; a constant column is only shifted."""
         deviation = rows.std(0, correction=0)
         return cls(rows.mean(0), torch.where(deviation > 0, deviation, 1.0))
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """The rows in standard units."""
+        """Standardize the rows."""
         return (rows - self.mean) / self.deviation
 
     def undo(self, rows: Tensor) -> Tensor:
-        """Standard units back in the rows' own."""
+        """Convert standardized rows back to their unit."""
         return rows.to(self.mean.dtype) * self.deviation + self.mean
 
 
 def hold_out(n: int, train: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Row numbers of ``train`` random rows out of ``n``, and of the others.
+    """Indices of ``train`` random rows out of ``n``, and of the other rows.
 
     Args:
-        n: How many there are.
-        train: How many to learn from.
-        generator: Source of the choice.
+        n: Number of rows.
+        train: Number of training rows.
+        generator: Draws the rows.
 
     Raises:
-        UsageError: If no row would be left on one side.
+        UsageError: If one part is empty.
     """
     if not 0 < train < n:
-        raise UsageError(f"{train} of {n} rows cannot be set apart for training: both sides need at least one.")
+        raise UsageError(f"cannot use {train} of {n} rows for training: both parts need at least one.")
     order = torch.randperm(n, generator=generator)
     return order[:train], order[train:]
 
 
 def r_squared(prediction: Tensor, target: Tensor) -> float:
-    """One minus the squared error over that of predicting the targets' own mean.
+    """One minus the mean squared error divided by the variance of the targets.
 
     Example:
         >>> r_squared(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))

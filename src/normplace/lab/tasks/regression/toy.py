@@ -1,8 +1,8 @@
-"""One-dimensional regression whose test is far outside the data.
+"""One-dimensional regression, tested far outside the training data.
 
 Figure 1 of "Just One Layer Norm Guarantees Stable Extrapolation" (Ziomek, Whittle, Osborne 2025, arXiv 2505.14512)
-shows a sinusoid, a line and a parabola of 100 points each. Ranges, frequency and noise are not in its text: those here
-are ours.
+shows a sinusoid, a line and a parabola of 100 points each. The paper does not give ranges, frequency and noise; the
+values here are ours.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def toy_data(name: str, points: int, generator: torch.Generator) -> Regression:
     """Points of one of :data:`FUNCTIONS`, uniform on [-EDGE, EDGE], with Gaussian noise.
 
     Args:
-        name: Which function.
-        points: How many.
-        generator: Source of positions and noise.
+        name: Name of the function.
+        points: Number of points.
+        generator: Draws positions and noise.
 
     Raises:
-        UsageError: If there is no such function.
+        UsageError: If the name is unknown.
     """
     if name not in FUNCTIONS:
         raise unknown("toy data", name, FUNCTIONS)
@@ -42,7 +42,7 @@ def toy_data(name: str, points: int, generator: torch.Generator) -> Regression:
 
 
 def growth_exponent(near: float, far: float, ratio: float) -> float:
-    """The power with which a value grows when its argument grows ``ratio``-fold: 0 if bounded, 1 if linear.
+    """The exponent p of a value that grows by ratio^p when its argument grows by ``ratio``: 0 bounded, 1 linear.
 
     Example:
         >>> growth_exponent(3.0, 30.0, ratio=10)

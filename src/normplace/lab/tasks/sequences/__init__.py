@@ -1,4 +1,4 @@
-"""Tasks on token sequences: copying, look-up, recall and text; data and metrics, no models."""
+"""Sequence tasks: copying, look-up, recall, text and straight lines."""
 
 from normplace.lab.tasks.sequences.batch import IGNORE, AnswerAccuracy, Batch, SequenceTask, answer_accuracy
 from normplace.lab.tasks.sequences.copying import FixedCopy
@@ -7,7 +7,7 @@ from normplace.lab.tasks.sequences.strings import StringTask, decode, encode
 from normplace.lab.tasks.sequences.text import Text, load_text
 
 __all__ = [
-    # What every task gives
+    # Interface
     "SequenceTask",
     "Batch",
     "IGNORE",

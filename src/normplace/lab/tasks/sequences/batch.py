@@ -1,4 +1,4 @@
-"""What a sequence task gives a model, and how its answers are judged."""
+"""The interface of sequence tasks, and the accuracy of answers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import torch
 from torch import Tensor
 
 IGNORE = -1
-"""The target of a position that is not asked about."""
+"""Target of a position without a loss."""
 
 
 class Batch(NamedTuple):
-    """Tokens and, for each, the token that should come next, or :data:`IGNORE`; both (rows, positions)."""
+    """Tokens and the next token of each, or :data:`IGNORE`; both (sequences, positions)."""
 
     inputs: Tensor
     targets: Tensor
 
 
 class SequenceTask(Protocol):
-    """A source of batches.
+    """A source of random batches.
 
-    Rows are drawn on the generator's device, all at once and without waiting for it, so that a training loop on a GPU
-    never waits for data.
+    Batches are drawn on the generator's device without synchronization, so that training on a GPU never waits for data.
     """
 
     @property
@@ -32,16 +31,16 @@ class SequenceTask(Protocol):
 
     @property
     def context(self) -> int:
-        """Positions in a row."""
+        """Context length in tokens."""
         ...
 
-    def draw(self, rows: int, generator: torch.Generator) -> Batch:
-        """New random rows."""
+    def draw(self, count: int, generator: torch.Generator) -> Batch:
+        """Random sequences."""
         ...
 
 
 class AnswerAccuracy(NamedTuple):
-    """One number per row: whether the whole answer is right, and the share of its characters that are."""
+    """Per sequence: 1 if the whole answer is correct and 0 otherwise, and the share of correct characters."""
 
     string: Tensor
     character: Tensor
@@ -50,13 +49,13 @@ class AnswerAccuracy(NamedTuple):
 def answer_accuracy(
     predicted: Tensor, targets: Tensor, end: int | None = None, *, strict: bool = False
 ) -> AnswerAccuracy:
-    """How right the predicted answers are, row by row.
+    """Accuracy of the predicted answers, per sequence.
 
     Args:
-        predicted: Tokens, (rows, positions): the likeliest ones under teacher forcing, or those of greedy decoding.
+        predicted: Tokens (sequences, positions): the most likely ones under teacher forcing, or greedily decoded ones.
         targets: As in :class:`Batch`.
-        end: The token that ends an answer; it is not one of the answer's characters.
-        strict: Whether a row that ends too early, or does not end where it should, counts as wrong in every character.
+        end: The token that ends an answer; it does not count as a character.
+        strict: If True, all characters of a sequence count as wrong when its end token is misplaced.
 
     Example:
         >>> targets = torch.tensor([[-1, 5, 6, 2], [-1, 5, 6, 2]])

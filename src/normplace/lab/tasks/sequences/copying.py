@@ -1,8 +1,9 @@
-"""Copying strings of one length, as Cui et al. 2024 pose it.
+"""Copying strings of one length (Cui et al. 2024).
 
-"An All-MLP Sequence Modeling Architecture That Excels at Copying" (arXiv 2406.16168), by its published code: 26 letters
-and three marks, one string per row, the same length in every row. With learned absolute positions a look-up at a fixed
-distance solves it; :class:`~normplace.lab.tasks.sequences.strings.StringTask` poses the version of varying length.
+The task of "An All-MLP Sequence Modeling Architecture That Excels at Copying" (arXiv 2406.16168), following its
+published code: 26 letters and three special tokens, one string per sequence, all of the same length. With learned
+absolute positions a look-up at a fixed distance solves it; :class:`~normplace.lab.tasks.sequences.strings.StringTask`
+varies the length.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError
+from normplace.errors import expect_whole
 from normplace.lab.tasks.sequences.batch import IGNORE, AnswerAccuracy, Batch, answer_accuracy
 
 
 @dataclass(frozen=True)
 class FixedCopy:
-    """Rows ``BOS s SEP s``, to be continued by ``s`` and then ``EOS``.
+    """Sequences ``BOS s SEP s EOS``; the loss is on the second ``s`` and ``EOS``.
 
     Args:
-        length: Characters of every string.
-        letters: How many different ones there are; published: 26.
+        length: Number of characters of each string.
+        letters: Size of the alphabet; published: 26.
 
     Raises:
-        UsageError: If there is no character to copy or no letter to draw.
+        UsageError: If ``length`` or ``letters`` is not positive.
 
     Example:
         >>> FixedCopy(2, letters=1).draw(1, torch.Generator())
@@ -41,40 +42,36 @@ class FixedCopy:
     EOS: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        if min(self.length, self.letters) < 1:
-            raise UsageError(
-                f"a string to copy has at least one character of at least one letter, got length {self.length} and "
-                f"{self.letters} letters."
-            )
+        expect_whole(1, length=self.length, letters=self.letters)
 
     @property
     def vocab_size(self) -> int:
-        """Letters and marks."""
+        """Letters and special tokens."""
         return self.letters + 3
 
     @property
     def context(self) -> int:
-        """Positions in a row."""
+        """Context length in tokens."""
         return 2 * (self.length + 1)
 
-    def draw(self, rows: int, generator: torch.Generator) -> Batch:
-        """New random rows."""
-        size, device = (rows, self.length), generator.device
+    def draw(self, count: int, generator: torch.Generator) -> Batch:
+        """Random sequences."""
+        size, device = (count, self.length), generator.device
         strings = torch.randint(3, self.vocab_size, size, generator=generator, device=device)
-        bos, sep, eos = (torch.full((rows, 1), mark, device=device) for mark in (self.BOS, self.SEP, self.EOS))
-        unasked = torch.full((rows, self.length + 1), IGNORE, device=device)
-        return Batch(torch.cat([bos, strings, sep, strings], 1), torch.cat([unasked, strings, eos], 1))
+        bos, sep, eos = (torch.full((count, 1), token, device=device) for token in (self.BOS, self.SEP, self.EOS))
+        ignored = torch.full((count, self.length + 1), IGNORE, device=device)
+        return Batch(torch.cat([bos, strings, sep, strings], 1), torch.cat([ignored, strings, eos], 1))
 
     def prompts(self, batch: Batch) -> Tensor:
-        """The part of each row up to ``SEP``, for decoding."""
+        """Each sequence up to ``SEP``, for decoding."""
         return batch.inputs[:, : self.length + 2]
 
     def score(self, predicted: Tensor, batch: Batch) -> AnswerAccuracy:
-        """Accuracy by the published rule: a row whose ``EOS`` is misplaced has no character right.
+        """Accuracy by the published rule: if ``EOS`` is misplaced, all characters count as wrong.
 
         Args:
-            predicted: A token for every position of the row, the likeliest under teacher forcing ("soft"), or for the
-                last ``length + 1`` positions, as decoded greedily from the prompt ("hard").
-            batch: What was asked.
+            predicted: The most likely token at every position under teacher forcing ("soft"), or greedily decoded
+                tokens of the last ``length + 1`` positions ("hard").
+            batch: The sequences.
         """
         return answer_accuracy(predicted, batch.targets[:, -predicted.shape[1] :], self.EOS, strict=True)

@@ -1,4 +1,4 @@
-"""Several examples in one row, cut at the end of it."""
+"""Packing of several examples into one sequence."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from normplace.lab.tasks.sequences.batch import IGNORE, Batch
 
 
 def pack(examples: Tensor, answers: Tensor, sizes: Tensor, context: int) -> Batch:
-    """Rows of examples that follow each other; an example that does not fit whole is cut and not asked about.
+    """Concatenate examples; one that does not fit completely is truncated and has no loss.
 
     Args:
-        examples: Tokens, (rows, examples in a row, longest example); what lies beyond an example's size is not read.
-        answers: Which of them are to be predicted, of the same shape.
-        sizes: Tokens of each example, (rows, examples in a row); together they must fill the row.
-        context: Positions of the result.
+        examples: Tokens (sequences, examples per sequence, longest example);
+            entries beyond an example's size are not used.
+        answers: Mask of the tokens to predict, in the same shape.
+        sizes: Number of tokens of each example (sequences, examples per sequence); their sum must fill the context.
+        context: Context length in tokens.
     """
     ends = sizes.cumsum(1)
     place = torch.arange(context + 1, device=examples.device).repeat(len(examples), 1)

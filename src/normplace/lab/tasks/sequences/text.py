@@ -1,8 +1,8 @@
-"""Text as bytes, split into a part to learn from and a part to judge by.
+"""Text as bytes, split into a training and a validation part.
 
-``python`` is the source of Python's standard library, which every machine has, so nothing needs to be downloaded; it
-differs between versions of Python, so the digest of what was read is kept. Any other name is a file in
-``NORMPLACE_DATA/text``, as ``name.txt`` or ``name.txt.gz``, or a path.
+``python`` is the source code of Python's standard library, which needs no download. It differs between Python versions,
+so the digest of the text is recorded. Any other name is a file ``name.txt`` or ``name.txt.gz`` in
+``NORMPLACE_DATA/text``, or a path.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from normplace.lab.tasks.data_files import find_file, read_file, search_settings
 from normplace.lab.tasks.sequences.batch import Batch
 
 STANDARD_LIBRARY = "python"
-# Tests, data tables and what is installed beside the library, which differ most between machines.
-LEFT_OUT = {"test", "tests", "idlelib", "site-packages", "dist-packages", "ensurepip", "lib2to3", "__pycache__"}
+# Tests and installed packages, which differ most between machines.
+EXCLUDED = {"test", "tests", "idlelib", "site-packages", "dist-packages", "ensurepip", "lib2to3", "__pycache__"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +31,14 @@ class Text:
     """Windows of a text.
 
     Args:
-        name: What was read.
-        train: Bytes to learn from, uint8, on the device where batches are wanted.
-        valid: Bytes to judge by.
-        context: Positions in a row.
-        digest: SHA-256 of everything read, in hexadecimal.
+        name: Name of the text.
+        train: Training bytes, uint8; batches are on their device.
+        valid: Validation bytes.
+        context: Context length in bytes.
+        digest: SHA-256 of the whole text, in hexadecimal.
 
     Raises:
-        UsageError: If a part is too short for one row.
+        UsageError: If a part is shorter than one window.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Text:
         shortest = min(len(self.train), len(self.valid))
         if self.context < 1 or shortest <= self.context:
             raise UsageError(
-                f"rows of {self.context} positions need longer text than {self.name!r}, whose shorter part has "
-                f"{shortest} bytes: lower context or give more text."
+                f"a context of {self.context} bytes is too long for {self.name!r}, whose shorter part has {shortest} "
+                "bytes: reduce context or use a longer text."
             )
 
     @property
@@ -60,20 +60,20 @@ class Text:
         """Number of byte values."""
         return 256
 
-    def draw(self, rows: int, generator: torch.Generator) -> Batch:
-        """Windows of the training part at random places, on the device of the text.
+    def draw(self, count: int, generator: torch.Generator) -> Batch:
+        """Windows of the training part at random positions, on the device of the text.
 
         Args:
-            rows: How many.
-            generator: Source of the places, on the same device.
+            count: Number of windows.
+            generator: Draws the positions, on the same device.
         """
-        start = torch.randint(len(self.train) - self.context, (rows, 1), generator=generator, device=generator.device)
+        start = torch.randint(len(self.train) - self.context, (count, 1), generator=generator, device=generator.device)
         return _windows(self.train, start, self.context)
 
-    def evaluation_batch(self, rows: int) -> Batch:
-        """The first windows of the validation part, side by side, for every model the same; fewer where it is short."""
-        rows = min(rows, (len(self.valid) - 1) // self.context)
-        start = self.context * torch.arange(rows, device=self.valid.device)[:, None]
+    def evaluation_batch(self, count: int) -> Batch:
+        """The first ``count`` consecutive windows of the validation part, or all if there are fewer."""
+        count = min(count, (len(self.valid) - 1) // self.context)
+        start = self.context * torch.arange(count, device=self.valid.device)[:, None]
         return _windows(self.valid, start, self.context)
 
     def to(self, device: torch.device | str) -> Text:
@@ -87,14 +87,14 @@ def _windows(data: Tensor, start: Tensor, context: int) -> Batch:
 
 
 def load_text(name: str, context: int) -> Text:
-    """The text of that name.
+    """Load a text.
 
-    Of the standard library about a tenth of the files, chosen by a hash of their paths, is the part to judge by; of one
-    file, its last tenth.
+    The validation part is the last tenth of a file, or about a tenth of the files of the standard library, chosen by a
+    hash of their paths.
 
     Args:
         name: ``python``, the name of a file in ``NORMPLACE_DATA/text`` without its ending, or a path.
-        context: Positions in a row.
+        context: Context length in bytes.
 
     Raises:
         UsageError: If there is no such text, or it is too short.
@@ -104,8 +104,8 @@ def load_text(name: str, context: int) -> Text:
 
 
 @functools.lru_cache(maxsize=2)
-def _read(name: str, *where: str) -> tuple[np.ndarray, np.ndarray, str]:
-    """Both parts of a text and its digest; ``where`` is what decides which file is found."""
+def _read(name: str, *_settings: str) -> tuple[np.ndarray, np.ndarray, str]:
+    """Both parts of a text and its digest; ``_settings`` only extends the cache key."""
     path = find_text(name)
     if path is None:
         return _standard_library()
@@ -123,14 +123,14 @@ def find_text(name: str) -> Path | None:
     if name == STANDARD_LIBRARY:
         return None
     as_path = Path(name)
-    given = name if as_path.suffix or as_path.parent != Path() else ""
-    found = find_file(given, "text", (f"{name}.txt", f"{name}.txt.gz"))
-    if found is None:
+    path = name if as_path.suffix or as_path.parent != Path() else ""
+    file = find_file(path, "text", (f"{name}.txt", f"{name}.txt.gz"))
+    if file is None:
         raise UsageError(
             f"there is no text {name!r}: put {name}.txt or {name}.txt.gz into the folder text of NORMPLACE_DATA, or "
-            f"use {STANDARD_LIBRARY!r}, the sources of Python's standard library."
+            f"use {STANDARD_LIBRARY!r}, the source code of Python's standard library."
         )
-    return found
+    return file
 
 
 def _standard_library() -> tuple[np.ndarray, np.ndarray, str]:
@@ -139,11 +139,11 @@ def _standard_library() -> tuple[np.ndarray, np.ndarray, str]:
     whole = hashlib.sha256()
     for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
         relative = path.relative_to(root)
-        if LEFT_OUT.isdisjoint(relative.parts) and path.is_file():
+        if EXCLUDED.isdisjoint(relative.parts) and path.is_file():
             content = path.read_bytes()
             whole.update(content)
-            held_out = hashlib.sha256(relative.as_posix().encode()).digest()[0] % 10 == 0
-            parts[held_out].append(content)
+            is_validation = hashlib.sha256(relative.as_posix().encode()).digest()[0] % 10 == 0
+            parts[is_validation].append(content)
     return _array(b"".join(parts[False])), _array(b"".join(parts[True])), whole.hexdigest()
 
 
