@@ -18,9 +18,10 @@ from pathlib import Path
 CODES = {0, 1, 2, 130}
 CRASHED, HUNG = 70, 71
 PRELOADED = (
-    "rich.live", "safetensors.torch", "scipy.stats", "transformers", "torch._dynamo", "normplace.lab.bench.command",
+    "rich.live", "safetensors.torch", "scipy.stats", "transformers", "torch._dynamo", "normplace.lab.bench.run",
+    "normplace.lab.bench.table",
     "normplace.cli",
-    "normplace.edit.files", "normplace.cli.doctor", "normplace.lab.report", "normplace.lab.trials.runner",
+    "normplace.edit.files", "normplace.lab.report", "normplace.lab.trials.runner",
     "normplace.lab.studies", "normplace.lab.train.language",
 )  # fmt: skip
 

@@ -42,7 +42,7 @@ SECONDS = 60
 VALUES: list[Any] = [None, True, -1, 0, 1_000_000, 2.5, "x", [], {}, [[1]], {"a": 1}, "é" * 300, 10**40]
 TEXT = "".join(f"{n} and one are {n + 1}.\n" for n in range(300))
 WORDS = ["--dim", "16", "--depth", "1", "--heads", "2", "--context", "8", "--batch", "4", "--device", "cpu"]
-WORDS += ["--steps", str(STEPS), "--set", f"checkpoint_every={EVERY}", "evaluate_every=12", "evaluate_rows=8"]
+WORDS += ["--steps", str(STEPS), "--set", f"checkpoint_every={EVERY}", "evaluate_every=12", "evaluate_sequences=8"]
 WORDS += ["peak_tflops=1.0"]
 
 
@@ -61,11 +61,18 @@ def train_and_stop(folder: Path) -> None:
             raise Stopped
 
     torch.set_num_threads(1)
-    small = {"context": 8, "batch": 4, "device": "cpu", "evaluate_rows": 8, "peak_tflops": 1.0, "evaluate_every": 12}
+    small = {
+        "context": 8,
+        "batch": 4,
+        "device": "cpu",
+        "evaluate_sequences": 8,
+        "peak_tflops": 1.0,
+        "evaluate_every": 12,
+    }
     recipe = TrainConfig(steps=STEPS, checkpoint_every=EVERY, **small)
     with contextlib.suppress(Stopped):
         train_language(
-            NetworkConfig(dim=16, depth=1, heads=2), recipe, folder / "run", text=[str(folder / "text")], watch=watch
+            NetworkConfig(dim=16, depth=1, heads=2), recipe, folder / "run", text=[str(folder / "text")], on_step=watch
         )
 
 
@@ -92,7 +99,7 @@ def resume(folder: Path) -> tuple[int | str, str]:
 def outcome(folder: Path) -> tuple[Any, ...]:
     """What must not depend on damage."""
     result = json.loads((folder / "run" / "result.json").read_text())
-    kept = ("status", "step", "loss", "held_out", "spikes", "tokens")
+    kept = ("status", "step", "loss", "held_out_loss", "spikes", "tokens")
     weights = folder / "run" / "model" / "model.safetensors"
     return *(result[key] for key in kept), weights.read_bytes() if weights.is_file() else None
 

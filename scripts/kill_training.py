@@ -76,7 +76,7 @@ def check_readable(out: Path) -> int:
     newest = checkpoint.newest(out / "checkpoints")
     if newest is None:
         return 0
-    checkpoint.verify(newest, ProcessGroup(0, 1, torch.device("cpu"), joined=False))
+    checkpoint.verify(newest, ProcessGroup(0, 1, torch.device("cpu"), is_distributed=False))
     return checkpoint.read_manifest(newest)["step"]
 
 
@@ -85,9 +85,11 @@ def facts(out: Path) -> tuple[dict[int, set[str]], dict[str, Any], bytes]:
     steps: dict[int, set[str]] = {}
     for line in read_log(out):
         if line["event"] == "step":
-            steps.setdefault(line["step"], set()).add(json.dumps([line["loss"], line["gradient"], line["rate"]]))
+            steps.setdefault(line["step"], set()).add(
+                json.dumps([line["loss"], line["gradient_norm"], line["learning_rate"]])
+            )
     result = json.loads((out / "result.json").read_text())
-    told = {key: result[key] for key in ("status", "step", "loss", "held_out", "spikes", "tokens")}
+    told = {key: result[key] for key in ("status", "step", "loss", "held_out_loss", "spikes", "tokens")}
     return steps, told, (out / "model" / "model.safetensors").read_bytes()
 
 

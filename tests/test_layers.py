@@ -159,8 +159,6 @@ EXTERNAL = PUBLIC_BY_CONVENTION | TORCH_INTERNALS | OTHER_INTERNALS
 KNOWN_OFFENDERS = {
     *(f"stack.py: {name}" for name in ("_gated", "_norm", "_branched", "_weighed", "_joined", "_skip", "_fixed_scale")),
     *(f"stack.py: {name}" for name in ("_scale_slot", "_input_scale")),
-    "cli/__init__.py: _SubParsersAction",
-    "cli/__init__.py: _option_string_actions",
 }
 PRIVATE_MODULES = {"_shared", "_startup", "_version"}
 

@@ -1,4 +1,4 @@
-"""Which backends are usable here, and why not where they are not."""
+"""``normplace doctor``."""
 
 from __future__ import annotations
 
@@ -7,76 +7,98 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from json import dumps
 
-import torch
-
-from normplace.stack import fusion_choice
+from normplace._version import __version__
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One backend.
+class Backend:
+    """An optional backend.
 
     Args:
-        name: What it is.
+        name: Its name.
         usable: Whether it can be used now.
-        detail: Its version when usable, otherwise the reason and the remedy.
-        serves: What it is for.
+        detail: Its version if usable, otherwise the reason and the remedy.
+        purpose: What it is used for.
     """
 
     name: str
     usable: bool
     detail: str
-    serves: str
+    purpose: str
 
 
-def examine() -> Iterator[Finding]:
-    """Look at every backend without starting any."""
+def doctor(*, json: bool = False) -> int:
+    """List the optional backends, and why those that are not usable are not.
+
+    Args:
+        json: Print JSON.
+    """
+    backends = list(find_backends())
+    if json:
+        print(dumps({"normplace": __version__, "backends": [asdict(backend) for backend in backends]}, indent=1))
+        return 0
+    print(f"normplace {__version__}")
+    for backend in backends:
+        mark = "yes" if backend.usable else "no "
+        print(f"  {backend.name:8} {mark}  {backend.detail}  ({backend.purpose})")
+    return 0
+
+
+def find_backends() -> Iterator[Backend]:
+    """Check every backend without starting any."""
+    import torch
+
+    from normplace.stack import fusion_choice
+
+    has_gpu = torch.cuda.is_available()
     threads = torch.get_num_threads()
-    yield Finding("torch", True, f"{torch.__version__}, {threads} CPU thread{'s' if threads > 1 else ''}", "everything")
-    if torch.cuda.is_available():
-        yield Finding("cuda", True, torch.cuda.get_device_name(0), "training and kernels on a GPU")
+    yield Backend("torch", True, f"{torch.__version__}, {threads} CPU thread{'s' if threads > 1 else ''}", "everything")
+    if has_gpu:
+        detail = torch.cuda.get_device_name(0)
+    elif torch.version.cuda:
+        detail = f"built for CUDA {torch.version.cuda}, but no GPU is available"
     else:
-        built = torch.version.cuda
-        reason = f"built for CUDA {built}, but no GPU answers" if built else "this build of torch has no CUDA"
-        yield Finding("cuda", False, reason, "training and kernels on a GPU")
-    yield _triton()
-    choice = fusion_choice("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16)
-    yield Finding("boundary", choice.backend == "fused", choice.reason, "norm, add and norm between blocks in one pass")
+        detail = "this build of torch has no CUDA"
+    yield Backend("cuda", has_gpu, detail, "training and kernels on a GPU")
+    yield _triton(has_gpu)
+    choice = fusion_choice("cuda" if has_gpu else "cpu", torch.bfloat16)
+    yield Backend("boundary", choice.backend == "fused", choice.reason, "fused norm, add and norm between blocks")
     yield _package("ray", "ray", "engines", "--engine ray")
     yield _package("dask", "distributed", "engines", "--engine dask")
     yield _package("charts", "vl-convert-python", "charts", "figures of the report", module="vl_convert")
     yield _package("trees", "xgboost-cpu", "trees", "the XGBoost baseline", module="xgboost")
     yield _package("graphs", "torch-geometric", "graphs", "graph convolutions", module="torch_geometric")
     yield _package("numba", "numba", "graphs", "node selection, aggregation on a CPU")
-    yield _package("hf", "transformers", "hf", "auditing and moving Hugging Face models")
+    yield _package("hf", "transformers", "hf", "audits and moves of Hugging Face models")
     yield _package("weights", "safetensors", "move", "files of moved models")
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     detail = browser or f"none of {', '.join(BROWSERS)} is on the PATH; the report opens in any browser"
-    yield Finding("browser", browser is not None, detail, "the report's browser tests")
+    yield Backend("browser", browser is not None, detail, "browser tests of the report")
 
 
-def _triton() -> Finding:
-    serves = "fused kernels"
+def _triton(has_gpu: bool) -> Backend:
+    purpose = "fused kernels"
     if importlib.util.find_spec("triton") is None:
-        return Finding("triton", False, "not installed: pip install triton (Linux)", serves)
+        return Backend("triton", False, "not installed: pip install triton (Linux)", purpose)
     version = importlib.metadata.version("triton")
-    if torch.cuda.is_available():
-        return Finding("triton", True, version, serves)
+    if has_gpu:
+        return Backend("triton", True, version, purpose)
     if os.environ.get("TRITON_INTERPRET") == "1":
-        return Finding("triton", True, f"{version}, interpreted on the CPU: right but slow", serves)
+        return Backend("triton", True, f"{version}, interpreted on the CPU: correct but slow", purpose)
     reason = f"{version} is installed, but there is no GPU; TRITON_INTERPRET=1 runs kernels on the CPU, slowly"
-    return Finding("triton", False, reason, serves)
+    return Backend("triton", False, reason, purpose)
 
 
-def _package(name: str, distribution: str, extra: str, serves: str, module: str | None = None) -> Finding:
+def _package(name: str, distribution: str, extra: str, purpose: str, module: str | None = None) -> Backend:
     if importlib.util.find_spec(module or distribution) is None:
-        return Finding(name, False, f"not installed: pip install 'normplace[{extra}]'", serves)
+        return Backend(name, False, f"not installed: pip install 'normplace[{extra}]'", purpose)
     try:
         version = importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:  # the module comes from another distribution, such as a GPU build
+    except importlib.metadata.PackageNotFoundError:  # another distribution provides the module, such as a GPU build
         version = "installed"
-    return Finding(name, True, version, serves)
+    return Backend(name, True, version, purpose)

@@ -1,4 +1,4 @@
-"""What the test of several processes starts under torchrun: one case after the other, each into its own folder."""
+"""The program that the test of several processes starts under torchrun: each case trains into its own folder."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 
 import torch
-from tests.lab.train.training_cases import corpus, network, recipe
+from tests.lab.train.training_cases import corpus, network, train_config
 
 from normplace.errors import UsageError
-from normplace.lab.train import checkpoint
-from normplace.lab.train.distributed import exit_now, full_state_dict, join
+from normplace.lab.train.distributed import exit_now, full_state_dict, join_process_group
 from normplace.lab.train.loop import fit
 
 CASES = {
@@ -32,29 +31,29 @@ def no_space(_: object) -> None:
 
 
 def main(out: Path) -> None:
-    """Train every case; go on from what one process left in ``alone``, and from ``full`` until the disk is full."""
+    """Train every case; resume the run of one process in ``alone``, and the run in ``full`` until the disk is full."""
     torch.set_num_threads(1)
-    with join("cpu") as group:
+    with join_process_group("cpu") as group:
         for name, (placement, changes) in CASES.items():
             model = network(placement).to(DTYPES.get(name))
-            fit(model, corpus(), recipe(**changes), out / name, group)
+            fit(model, corpus(), train_config(**changes), out / name, group)
             weights = full_state_dict(model, group)
-            if group.first:
+            if group.is_first:
                 torch.save(weights, out / name / "weights.pt")
-        fit(network(), corpus(), recipe(), out / "alone", group)
-        if group.first:  # damage in a file that only the second process compares with its hash
+        fit(network(), corpus(), train_config(), out / "alone", group)
+        if group.is_first:  # damage in a file that only the second process compares with its hash
             shutil.copytree(out / "sharded", out / "damaged")
             file = out / "damaged" / "checkpoints" / "step-00000008" / "process-1.safetensors"
             file.write_bytes(file.read_bytes()[:-1] + b"?")
         group.all_gather(None)
         try:
-            fit(network(), corpus(), recipe(), out / "damaged", group)
+            fit(network(), corpus(), train_config(), out / "damaged", group)
         except UsageError as error:
             (out / f"damaged-{group.rank}.txt").write_text(str(error))
         if group.rank == 1:
-            checkpoint._sync = no_space  # on the disk of one process
+            os.fsync = no_space  # on the disk of one process
         try:
-            fit(network(), corpus(), recipe(), out / "full", group)
+            fit(network(), corpus(), train_config(), out / "full", group)
         except UsageError as error:
             (out / f"full-{group.rank}.txt").write_text(str(error))
     exit_now()

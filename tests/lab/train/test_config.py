@@ -13,8 +13,8 @@ from normplace.lab.train.config import NetworkConfig, TrainConfig
 
 OUT_OF_RANGE = [
     *((name, value) for name in ("context", "batch", "accumulate", "steps", "patience") for value in (0, -1)),
-    *((name, 0) for name in ("evaluate_every", "evaluate_rows", "checkpoint_every")),
-    *((name, value) for name in ("rate", "clip", "spike") for value in (0.0, -1.0, math.inf)),
+    *((name, 0) for name in ("evaluate_every", "evaluate_sequences", "checkpoint_every")),
+    *((name, value) for name in ("learning_rate", "clip", "spike") for value in (0.0, -1.0, math.inf)),
     *((name, value) for name in ("beta1", "beta2", "warm_up") for value in (-0.1, 1.0, 7.0)),
     *((name, value) for name in ("decay", "floor") for value in (-0.1, 1.1)),
     *((name, value) for name in ("weight_decay", "peak_tflops") for value in (-0.1, math.inf)),
@@ -55,11 +55,11 @@ def test_a_network_out_of_range_is_one_sentence(name, value):
         (["--device", "meta"], "device 'meta' is not supported"),
         (["--device", "cuda:x"], "unknown device 'cuda:x'"),
         (["--device", "cpu:3"], "device 'cpu:3' does not exist"),
-        (["--dim", "100000000"], "parameters or more needs at least"),
+        (["--dim", "100000000"], "parameters needs at least"),
         (["--depth", "100000000"], "depth must be at most 100,000"),
-        (["--context", "1", "--batch", "1000000000000"], "rows of 1 positions need at least"),
-        (["--text", ""], "'' does not name a text"),
-        (["--text", "x" * 5000], "cannot be read (File name too long)"),
+        (["--context", "1", "--batch", "1000000000000"], "sequences of 1 tokens need at least"),
+        (["--text", ""], "'' is not a text source"),
+        (["--text", "x" * 5000], "(File name too long)"),
         (["--out", "a\0b"], "not a possible file name"),
     ],
 )

@@ -23,7 +23,7 @@ def test_the_digest_of_one_file_is_that_of_the_file(tmp_path):
     for corpus in corpora:
         assert corpus.train.tobytes() + corpus.held_out.tobytes() == content
         assert len(corpus.train) == 9 * len(corpus.held_out)
-        assert corpus.digest == hashlib.sha256(content).hexdigest()
+        assert corpus.sha256 == hashlib.sha256(content).hexdigest()
         assert (corpus.vocab_size, corpus.bytes_per_token) == (256, 1.0)
 
 
@@ -90,7 +90,7 @@ def test_a_data_set_of_the_hub(monkeypatch):
     corpus = load_corpus(["hf:maker/set:small"])
     assert asked == [("maker/set", "small", "train")]
     assert corpus.train.tobytes() + corpus.held_out.tobytes() == b"one line\nanother line"
-    with pytest.raises(UsageError, match=r"the data set 'absent' cannot be had \(no network\)"):
+    with pytest.raises(UsageError, match=r"cannot load the dataset 'absent' \(no network\)"):
         load_corpus(["hf:absent"])
 
 
@@ -102,7 +102,7 @@ def test_what_is_not_there_is_said(tmp_path):
     pytest.importorskip("tokenizers", reason="needs tokenizers")
     (tmp_path / "text").write_text("some text of some length")
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(UsageError, match="there is no tokenizer"):
+    with pytest.raises(UsageError, match="cannot load the tokenizer"):
         load_corpus([str(tmp_path / "text")], str(tmp_path))
 
 
@@ -119,12 +119,12 @@ def test_one_source_needs_no_list(tmp_path):
     (tmp_path / "text").write_text("one and two\n" * 20)
     several = load_corpus([str(tmp_path / "text")])
     for source in (str(tmp_path / "text"), tmp_path / "text", (tmp_path / "text",)):
-        assert load_corpus(source).digest == several.digest
+        assert load_corpus(source).sha256 == several.sha256
 
 
 @pytest.mark.parametrize("sources", [None, 3, b"text", {"text": 1}, [3], [None], [], [""], ["  "], ["a\0b"], [b"text"]])
 def test_what_names_no_text_is_refused(sources):
-    with pytest.raises(UsageError, match=r"does not name a text|takes a file|no text to read") as caught:
+    with pytest.raises(UsageError, match=r"is not a text source|takes a file|no text to read") as caught:
         load_corpus(sources)
     assert "\n" not in str(caught.value)
 
@@ -135,8 +135,8 @@ def test_text_that_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "zlib.gz").write_bytes(gzip.compress(b"text" * 1000)[:12] + b"\xff" * 40)
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"text" * 1000)[:20])
     (tmp_path / "plain.gz").write_bytes(b"text" * 30)
-    cases = {"binary": "is binary", "empty": "there is no text in", "zlib.gz": "cannot be read", "cut.gz": "cannot be"}
-    for name, complaint in (cases | {"plain.gz": "cannot be read", "x" * 300: "cannot be read"}).items():
+    cases = {"binary": "is binary", "empty": "there is no text in", "zlib.gz": "cannot read", "cut.gz": "cannot be"}
+    for name, complaint in (cases | {"plain.gz": "cannot read", "x" * 300: "cannot read"}).items():
         with pytest.raises(UsageError, match=complaint) as caught:
             load_corpus(tmp_path / name)
         assert "\n" not in str(caught.value)
@@ -148,15 +148,15 @@ def test_more_text_than_memory_is_refused(tmp_path, monkeypatch):
     (tmp_path / "text").write_bytes(b"text" * 1000)
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(b"a" * 10_000_000)))
     monkeypatch.setattr(reading, "available_memory", lambda: 10_000)
-    with pytest.raises(UsageError, match=r"text has 4\.0 kB, and reading it takes 4 times .* 10\.0 kB are left"):
+    with pytest.raises(UsageError, match=r"text has 4\.0 kB, and reading it takes 4 times .* 10\.0 kB are available"):
         load_corpus(tmp_path / "text")
     monkeypatch.setattr(reading, "available_memory", lambda: 1_000_000)
-    with pytest.raises(UsageError, match="unpacks to more than 250 kB"):
+    with pytest.raises(UsageError, match="decompresses to more than 250 kB"):
         load_corpus(tmp_path / "bomb.gz")
 
 
 def test_a_folder_of_too_many_files_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "FILES", 2)
+    monkeypatch.setattr(reading, "MAX_FILES", 2)
     for name in "abc":
         (tmp_path / name).write_text("text")
     with pytest.raises(UsageError, match="more than 2 files"):

@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from normplace.errors import UsageError
-from normplace.lab.train.data import TokenWindows, held_out_sequences, share
+from normplace.lab.train.data import TokenWindows, held_out_sequences, shard
 
 TOKENS = np.arange(103, dtype=np.uint8)
 
 
 def test_an_epoch_shows_every_window_once_and_the_next_in_another_order():
     windows = TokenWindows(TOKENS, context=10, seed=3)
-    epochs = [windows.rows(epoch * windows.in_epoch, windows.in_epoch) for epoch in range(3)]
-    assert windows.in_epoch == 9
+    epochs = [windows.sequences(epoch * windows.per_epoch, windows.per_epoch) for epoch in range(3)]
+    assert windows.per_epoch == 9
     for rows in epochs:
         assert (rows[:, 1:] - rows[:, :-1] == 1).all()  # what stands beside each other in the text
         starts = rows[:, 0].sort().values
@@ -23,27 +23,27 @@ def test_an_epoch_shows_every_window_once_and_the_next_in_another_order():
 
 
 def test_the_order_is_a_function_of_the_seed_and_the_place_alone():
-    whole = TokenWindows(TOKENS, 10, seed=1).rows(0, 40)
+    whole = TokenWindows(TOKENS, 10, seed=1).sequences(0, 40)
     backwards = TokenWindows(TOKENS, 10, seed=1)
-    pieces = [backwards.rows(first, 4) for first in reversed(range(0, 40, 4))]
+    pieces = [backwards.sequences(first, 4) for first in reversed(range(0, 40, 4))]
     assert torch.equal(torch.cat(pieces[::-1]), whole)
-    assert not torch.equal(TokenWindows(TOKENS, 10, seed=2).rows(0, 40), whole)
+    assert not torch.equal(TokenWindows(TOKENS, 10, seed=2).sequences(0, 40), whole)
 
 
 def test_processes_share_a_step_without_overlap():
     rows = TokenWindows(TOKENS, 10, seed=1)
-    parts = [rows.rows(*share(24, 12, rank, 3)) for rank in range(3)]
-    assert torch.equal(torch.cat(parts), rows.rows(24, 12))
+    parts = [rows.sequences(*shard(24, 12, rank, 3)) for rank in range(3)]
+    assert torch.equal(torch.cat(parts), rows.sequences(24, 12))
 
 
 def test_held_out_rows_stand_side_by_side():
-    rows = held_out_sequences(TOKENS, 10, rows=99)
+    rows = held_out_sequences(TOKENS, 10, count=99)
     assert torch.equal(rows, torch.arange(0, 100, 10)[:, None] + torch.arange(11))
-    assert torch.equal(held_out_sequences(TOKENS, 10, rows=3), rows[:3])
+    assert torch.equal(held_out_sequences(TOKENS, 10, count=3), rows[:3])
 
 
 def test_short_text_is_refused():
-    with pytest.raises(UsageError, match="need 120 tokens of text, but there are 103"):
+    with pytest.raises(UsageError, match="needs 120 tokens of text, but there are 103"):
         TokenWindows(TOKENS, 60, seed=0)
     with pytest.raises(UsageError, match="longer than the held-out text"):
-        held_out_sequences(TOKENS, 103, rows=1)
+        held_out_sequences(TOKENS, 103, count=1)

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.lab.train.processes import CASES, DTYPES
-from tests.lab.train.training_cases import ALONE, corpus, network, recipe
+from tests.lab.train.training_cases import ALONE, corpus, network, train_config
 
 from normplace.errors import UsageError
-from normplace.lab.train.distributed import join
+from normplace.lab.train.distributed import join_process_group
 from normplace.lab.train.log import read_log
 from normplace.lab.train.loop import fit
 
@@ -37,7 +37,7 @@ def rewind(out):
 def runs(tmp_path_factory):
     """The folder in which two processes trained every case."""
     out = tmp_path_factory.mktemp("runs")
-    fit(network(), corpus(), recipe(), out / "alone", ALONE)
+    fit(network(), corpus(), train_config(), out / "alone", ALONE)
     rewind(out / "alone")
     shutil.copytree(out / "alone", out / "full")
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tests.lab.train.processes"]
@@ -60,12 +60,13 @@ def test_two_processes_give_the_losses_and_weights_of_one(runs, tmp_path, name):
     # In double precision the same steps agree for as long as one looks; in single precision, rounding grows in time.
     near = 1e-12 if name in DTYPES else 1e-6
     model = network(placement).to(DTYPES.get(name))
-    fit(model, corpus(), recipe(**changes), tmp_path, ALONE)
+    fit(model, corpus(), train_config(**changes), tmp_path, ALONE)
     together, alone = losses(runs / name), losses(tmp_path)
     assert len(alone) == changes.get("steps", 8)
     assert together == pytest.approx(alone, abs=near, rel=0)
     looks = [
-        [line["held_out"] for line in read_log(out) if line["event"] == "held-out"] for out in (runs / name, tmp_path)
+        [line["held_out_loss"] for line in read_log(out) if line["event"] == "held-out"]
+        for out in (runs / name, tmp_path)
     ]
     assert looks[0] == pytest.approx(looks[1], abs=near, rel=0)
     weights = torch.load(runs / name / "weights.pt", weights_only=True)
@@ -89,14 +90,14 @@ def test_two_processes_write_half_each(runs):
 def test_one_process_goes_on_from_what_two_wrote(runs, tmp_path, name):
     shutil.copytree(runs / name, tmp_path / "run")
     rewind(tmp_path / "run")
-    course = fit(network(), corpus(), recipe(), tmp_path / "run", ALONE)
-    assert course.resumed == 4
+    result = fit(network(), corpus(), train_config(), tmp_path / "run", ALONE)
+    assert result.resumed_from == 4
     expected = {step: loss for step, loss in losses(runs / name).items() if step > 4}
     assert losses(tmp_path / "run") == pytest.approx(expected, abs=1e-6, rel=0)
 
 
 def test_two_processes_go_on_from_what_one_wrote(runs, tmp_path):
-    fit(network(), corpus(), recipe(), tmp_path, ALONE)
+    fit(network(), corpus(), train_config(), tmp_path, ALONE)
     expected = {step: loss for step, loss in losses(tmp_path).items() if step > 4}
     assert losses(runs / "alone") == pytest.approx(expected, abs=1e-6, rel=0)
     assert {"event": "resume", "step": 4, "processes": 2, "before": 1} in read_log(runs / "alone")
@@ -105,10 +106,10 @@ def test_two_processes_go_on_from_what_one_wrote(runs, tmp_path):
 def test_a_full_disk_of_one_process_is_said_by_both(runs):
     said = [(runs / f"full-{rank}.txt").read_text() for rank in range(2)]
     assert said[0] == said[1]
-    assert "step 8 cannot be written" in said[0]
+    assert "cannot write the checkpoint of step 8" in said[0]
     assert "No space left on device): step-00000004 is intact" in said[0]
     assert sorted(path.name for path in (runs / "full" / "checkpoints").iterdir()) == ["latest", "step-00000004"]
-    assert fit(network(), corpus(), recipe(), runs / "full", ALONE).resumed == 4
+    assert fit(network(), corpus(), train_config(), runs / "full", ALONE).resumed_from == 4
 
 
 def test_a_damaged_file_of_one_process_is_refused_by_both(runs):
@@ -123,12 +124,15 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    with pytest.raises(UsageError, match="2 processes on this machine need as many GPUs, but it has 1"), join("cuda"):
+    with (
+        pytest.raises(UsageError, match="2 processes need as many GPUs, but this machine has 1"),
+        join_process_group("cuda"),
+    ):
         pass
 
 
 def test_without_torchrun_there_is_one_process(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with join("cpu") as group:
-        assert (group.rank, group.size, group.joined, group.first) == (0, 1, False, True)
+    with join_process_group("cpu") as group:
+        assert (group.rank, group.size, group.is_distributed, group.is_first) == (0, 1, False, True)
         assert group.all_gather("word") == ["word"]

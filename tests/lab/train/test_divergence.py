@@ -18,37 +18,37 @@ from normplace.lab.train.divergence import DivergenceDetector
     ],
 )
 def test_what_is_no_number_ends_a_run_at_once(loss, gradient, reason):
-    watch = DivergenceDetector(2.0, 8)
-    assert watch.look(2.0, 1.0) is None
-    assert watch.look(loss, gradient) == reason
+    detector = DivergenceDetector(2.0, 8)
+    assert detector.update(2.0, 1.0) is None
+    assert detector.update(loss, gradient) == reason
 
 
 def test_a_spike_that_passes_is_counted_and_survived():
-    watch = DivergenceDetector(1.0, 3)
+    detector = DivergenceDetector(1.0, 3)
     losses = [3.0] * 10 + [4.5, 4.5, 3.0, 4.5, 4.5, 2.9]
-    assert [watch.look(loss, 1.0) for loss in losses] == [None] * len(losses)
-    assert watch.spikes == 4
+    assert [detector.update(loss, 1.0) for loss in losses] == [None] * len(losses)
+    assert detector.spikes == 4
 
 
 def test_a_loss_that_stays_high_is_a_divergence_and_does_not_become_usual():
-    watch = DivergenceDetector(1.0, 100)
-    watch.look(3.0, 1.0)
-    found = [watch.look(4.1, 1.0) for _ in range(100)]
+    detector = DivergenceDetector(1.0, 100)
+    detector.update(3.0, 1.0)
+    found = [detector.update(4.1, 1.0) for _ in range(100)]
     assert found[:99] == [None] * 99
     assert found[99] == "the loss stayed more than 1 nats above its median of 3 for 100 steps"
 
 
 def test_falling_losses_are_never_spikes():
-    watch = DivergenceDetector(0.5, 1)
-    assert all(watch.look(10.0 / (1 + step), 1.0) is None for step in range(300))
+    detector = DivergenceDetector(0.5, 1)
+    assert all(detector.update(10.0 / (1 + step), 1.0) is None for step in range(300))
 
 
 def test_it_goes_on_from_its_state():
     losses = [3.0, 2.9, 5.0, 2.8, 5.0, 5.1, 5.2]
     whole, parts = DivergenceDetector(1.0, 3), DivergenceDetector(1.0, 3)
-    expected = [whole.look(loss, 1.0) for loss in losses]
-    first = [parts.look(loss, 1.0) for loss in losses[:5]]
+    expected = [whole.update(loss, 1.0) for loss in losses]
+    first = [parts.update(loss, 1.0) for loss in losses[:5]]
     again = DivergenceDetector(1.0, 3)
-    again.restore(json.loads(json.dumps(parts.state())))
-    assert first + [again.look(loss, 1.0) for loss in losses[5:]] == expected
+    again.load_state_dict(json.loads(json.dumps(parts.state_dict())))
+    assert first + [again.update(loss, 1.0) for loss in losses[5:]] == expected
     assert expected[-1] is not None

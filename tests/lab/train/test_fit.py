@@ -70,5 +70,5 @@ def test_the_model_trains_in_training_mode_and_ends_in_evaluation():
 def test_mistakes():
     with pytest.raises(UsageError, match="batch_size must be at least 1"):
         fit(Watched(), X, Y, epochs=1, learning_rate=0.1, batch_size=0)
-    with pytest.raises(UsageError, match="pass the generator"):
+    with pytest.raises(UsageError, match="pass a generator"):
         fit(Watched(), X, Y, epochs=1, learning_rate=0.1, batch_size=8)

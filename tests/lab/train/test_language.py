@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from tests.lab.train.training_cases import network, recipe
+from tests.lab.train.training_cases import network, train_config
 from torch import nn
 from torch.nn import functional as F
 
@@ -28,21 +28,21 @@ def text(tmp_path):
 
 
 def test_the_result_is_that_of_the_weights_it_wrote(tmp_path, text):
-    result = train_language(SMALL, recipe(steps=20), tmp_path / "run", text=[text])
+    result = train_language(SMALL, train_config(steps=20), tmp_path / "run", text=[text])
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
     assert result["text"]["sha256"] == hashlib.sha256((tmp_path / "text.txt").read_bytes()).hexdigest()
     model = load(tmp_path / "run" / "model")
     rows = held_out_sequences(load_corpus([text]).held_out, 8, 8)
     with torch.no_grad():
         nats = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()).item()
-    assert result["held_out"] == pytest.approx(nats, abs=1e-5)
+    assert result["held_out_loss"] == pytest.approx(nats, abs=1e-5)
     assert result["bits_per_byte"] == pytest.approx(nats / 0.6931471805599453, abs=1e-5)
     assert result["parameters"] == sum(parameter.numel() for parameter in model.parameters())
     assert (result["status"], result["equation"], result["processes"]) == ("finished", "x + N(F(N(x)))", 1)
 
 
 def test_a_diverged_run_has_a_result_and_no_weights(tmp_path, text):
-    wild = recipe(rate=1e30, clip=1e30, weight_decay=0.0, warm_up=0.0)
+    wild = train_config(learning_rate=1e30, clip=1e30, weight_decay=0.0, warm_up=0.0)
     result = train_language(SMALL, wild, tmp_path / "run", text=[text])
     assert result["status"] == "diverged"
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
@@ -52,16 +52,16 @@ def test_a_diverged_run_has_a_result_and_no_weights(tmp_path, text):
 
 def test_learned_positions_are_as_many_as_asked_for(tmp_path, text):
     asked = NetworkConfig(dim=16, depth=1, heads=2, positions="learned")
-    assert asked.config(256, 8).positions.length == 8
-    longer = NetworkConfig(dim=16, depth=1, heads=2, positions="learned", length=4)
-    with pytest.raises(UsageError, match="8 positions are longer than the 4 the network has learned"):
-        train_language(longer, recipe(), tmp_path / "run", text=[text])
+    assert asked.transformer_config(256, 8).positions.length == 8
+    longer = NetworkConfig(dim=16, depth=1, heads=2, positions="learned", learned_positions=4)
+    with pytest.raises(UsageError, match="8 tokens is longer than the 4 learned positions"):
+        train_language(longer, train_config(), tmp_path / "run", text=[text])
 
 
 def test_a_run_without_safetensors_is_refused_before_it_starts(tmp_path, text, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="safetensors"):
-        train_language(SMALL, recipe(), tmp_path / "run", text=[text])
+        train_language(SMALL, train_config(), tmp_path / "run", text=[text])
     assert not (tmp_path / "run").exists()
 
 
@@ -90,7 +90,9 @@ def test_a_compiled_network_computes_the_same(monkeypatch):
 
     monkeypatch.setattr(nn.Module, "compile", compile_simply)
     model, plain = network(), network()
-    assert distribute(model, ProcessGroup(0, 1, torch.device("cpu"), joined=False), "fsdp", compiled=True) is model
+    assert (
+        distribute(model, ProcessGroup(0, 1, torch.device("cpu"), is_distributed=False), "fsdp", compiled=True) is model
+    )
     assert compiled == [model]
     ids = torch.arange(10).view(2, 5)
     torch.testing.assert_close(model(ids), plain(ids), atol=1e-6, rtol=0)

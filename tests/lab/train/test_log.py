@@ -43,7 +43,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
 def test_a_full_disk_is_said(tmp_path, monkeypatch):
     (tmp_path / "log.jsonl").symlink_to("/dev/full")
     log = object.__new__(Log)  # a device has no lines to mend
-    log.path, log._sinks = tmp_path / "log.jsonl", []
+    log.path, log._trackers = tmp_path / "log.jsonl", []
     with log.path.open("wb", buffering=0) as file:
         log._file = file.fileno()
         with pytest.raises(UsageError, match="No space left on device"):
@@ -93,7 +93,7 @@ def test_tensorboard_and_wandb_get_the_numbers(tmp_path, monkeypatch):
     installed(monkeypatch, "torch.utils.tensorboard", SummaryWriter=Writer)
     installed(monkeypatch, "wandb", init=lambda **options: got.append(options["config"]) or Run())
     log = Log(tmp_path, ["tensorboard", "wandb"], {"steps": 3})
-    log.write("step", 7, loss=0.5, gradient=math.nan, reason="words")
+    log.write("step", 7, loss=0.5, gradient_norm=math.nan, reason="words")
     log.close()
     folder = str(tmp_path / "tensorboard")
     begun = [folder, ("config", {"steps": 3}), {"steps": 3}]
@@ -102,10 +102,10 @@ def test_tensorboard_and_wandb_get_the_numbers(tmp_path, monkeypatch):
 
 def test_an_unknown_or_missing_log_is_refused(monkeypatch):
     with pytest.raises(UsageError, match="did you mean 'tensorboard'"):
-        logs.check_sinks(["tensorbord"])
+        logs.check_trackers(["tensorbord"])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install wandb"):
-        logs.check_sinks(["wandb"])
+        logs.check_trackers(["wandb"])
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b"3", b"\xff\xfe", b"[" * 100_000])
@@ -114,5 +114,5 @@ def test_a_damaged_line_is_named(tmp_path, line):
     with pytest.raises(UsageError, match="line 2 of") as caught:
         logs.read_log(tmp_path)
     assert "\n" not in str(caught.value)
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot read"):
         logs.read_log(tmp_path / "absent")

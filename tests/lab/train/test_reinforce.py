@@ -16,7 +16,7 @@ from tests.lab.tasks.selection.selection_cases import policy
 from normplace import UsageError
 from normplace.lab.tasks.selection import mixed_graphs, ranking
 from normplace.lab.tasks.selection.rewards import REWARDS
-from normplace.lab.train.reinforce import ABSENT, order_log_probability, sample_orders, train_policy
+from normplace.lab.train.reinforce import PADDING, order_log_probability, sample_orders, train_policy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,7 +32,7 @@ def brute_force(scores, order, length):
 
 @pytest.mark.parametrize("length", [1, 2, 4])
 def test_probabilities_are_those_of_drawing_without_replacement(length):
-    scores = torch.tensor([[0.3, -1.2, 2.0, 0.0, ABSENT], [5.0, -5.0, 0.1, 0.2, ABSENT]], dtype=torch.float64)
+    scores = torch.tensor([[0.3, -1.2, 2.0, 0.0, PADDING], [5.0, -5.0, 0.1, 0.2, PADDING]], dtype=torch.float64)
     orders = torch.tensor([[*order, 4] for order in itertools.permutations(range(4))]).expand(2, -1, -1)
     found = order_log_probability(scores, orders, torch.tensor([length, length]))
     for row in range(2):
@@ -46,13 +46,13 @@ def test_gradients_are_right_and_finite_where_a_graph_is_shorter():
     scores = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
     orders = torch.stack([torch.randperm(5) for _ in range(6)]).reshape(2, 3, 5)
     assert torch.autograd.gradcheck(lambda s: order_log_probability(s, orders, torch.tensor([2, 5])), scores)
-    padded = torch.tensor([[0.5, 0.1, ABSENT]], requires_grad=True)
+    padded = torch.tensor([[0.5, 0.1, PADDING]], requires_grad=True)
     order_log_probability(padded, torch.tensor([[[1, 0, 2]]]), torch.tensor([2])).sum().backward()
     assert padded.grad is not None and padded.grad.isfinite().all() and padded.grad[0, 2] == 0
 
 
 def test_samples_follow_their_probabilities():
-    scores = torch.tensor([[0.0, 1.0, ABSENT], [0.0, 0.0, 1.5]])
+    scores = torch.tensor([[0.0, 1.0, PADDING], [0.0, 0.0, 1.5]])
     orders = sample_orders(scores, 20_000, torch.Generator().manual_seed(0))
     assert (orders[0, :, 2] == 2).all()  # a place past the end always comes last
     for row in range(2):

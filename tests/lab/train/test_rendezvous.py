@@ -14,7 +14,7 @@ def attempt(store, size, order):
     """Processes that come in an order, as threads; the word each takes."""
     words = {}
     threads = [
-        threading.Thread(target=lambda rank=rank: words.update({rank: rendezvous.agree(store, rank, size)}))
+        threading.Thread(target=lambda rank=rank: words.update({rank: rendezvous.agree_on_prefix(store, rank, size)}))
         for rank in order
     ]
     for thread in threads:
@@ -37,16 +37,16 @@ def test_every_attempt_has_a_word_of_its_own(order):
 
 def test_an_attempt_that_broke_off_halfway_does_not_confuse_the_next():
     store = dist.HashStore()
-    store.set("normplace/word", "dead")
+    store.set("normplace/prefix", "dead")
     store.set("normplace/dead/1", "ghost")
-    store.set("normplace/dead/heard", json.dumps(["ghost"]))
+    store.set("normplace/dead/confirmed", json.dumps(["ghost"]))
     words = attempt(store, 2, (1, 0))
     assert words[0] == words[1] != "dead"
 
 
 def test_a_process_does_not_wait_for_ever(monkeypatch):
-    monkeypatch.setattr(rendezvous, "PATIENCE", 0.1)
+    monkeypatch.setattr(rendezvous, "TIMEOUT", 0.1)
     store = dist.HashStore()
-    store.set("normplace/word", "dead")
-    with pytest.raises(UsageError, match="did not come within"):
-        rendezvous.agree(store, 1, 2)
+    store.set("normplace/prefix", "dead")
+    with pytest.raises(UsageError, match="did not arrive within"):
+        rendezvous.agree_on_prefix(store, 1, 2)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from normplace import UsageError
 from normplace.lab.tasks.sequences import Batch, FixedCopy
-from normplace.lab.train.sequence import AHEAD, SequenceTraining, bits_per_token, fit_sequence, predict_tokens
+from normplace.lab.train.sequence import STEPS_PER_DRAW, SequenceTraining, bits_per_token, fit_sequence, predict_tokens
 from normplace.models import CausalRN
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,8 +38,8 @@ def generator(seed=0):
 def test_steps_are_those_of_plain_adamw():
     task, training = FixedCopy(3), SequenceTraining(5, 4, 0.1, warm_up=2, weight_decay=0.1, clip=0.05, every=2)
     model, plain = Bigrams(), Bigrams()
-    course = fit_sequence(model, task, training, generator())
-    drawn = task.draw(4 * AHEAD, generator())
+    result = fit_sequence(model, task, training, generator())
+    drawn = task.draw(4 * STEPS_PER_DRAW, generator())
     optimizer = torch.optim.AdamW(plain.parameters(), weight_decay=0.1)
     losses = []
     for step, rate in enumerate((0.05, 0.1, 0.1, 0.1, 0.1)):
@@ -52,15 +52,15 @@ def test_steps_are_those_of_plain_adamw():
         optimizer.step()
         losses.append(loss.item())
     torch.testing.assert_close(model.table, plain.table)
-    assert course.steps == [2, 4, 5]
-    assert course.loss == pytest.approx([sum(losses[:2]) / 2, sum(losses[2:4]) / 2, losses[4]])
+    assert result.steps == [2, 4, 5]
+    assert result.loss == pytest.approx([sum(losses[:2]) / 2, sum(losses[2:4]) / 2, losses[4]])
 
 
 def test_the_cosine_falls_to_a_tenth():
     training = SequenceTraining(110, 1, 2.0, warm_up=10, schedule="cosine")
-    assert [training.rate(step) for step in (0, 9, 10)] == pytest.approx([0.2, 2.0, 2.0])
-    assert training.rate(60) == pytest.approx(1.1)
-    assert training.rate(110) == pytest.approx(0.2)
+    assert [training.learning_rate_at(step) for step in (0, 9, 10)] == pytest.approx([0.2, 2.0, 2.0])
+    assert training.learning_rate_at(60) == pytest.approx(1.1)
+    assert training.learning_rate_at(110) == pytest.approx(0.2)
 
 
 def test_a_look_sees_the_model_in_evaluation_mode_and_can_end_training():
@@ -71,9 +71,9 @@ def test_a_look_sees_the_model_in_evaluation_mode_and_can_end_training():
         looks.append(step)
         return step >= 6
 
-    course = fit_sequence(model, FixedCopy(3), SequenceTraining(50, 2, 0.1, every=3), generator(), watch)
-    assert looks == course.steps == [3, 6]
-    assert course.steps_taken == 6
+    result = fit_sequence(model, FixedCopy(3), SequenceTraining(50, 2, 0.1, every=3), generator(), watch)
+    assert looks == result.steps == [3, 6]
+    assert result.steps_taken == 6
     assert model.modes == [True] * 3 + [False] + [True] * 3 + [False]
     assert not model.training
 
@@ -128,8 +128,8 @@ def test_rows_are_drawn_for_many_steps_at_once():
             self.drawn.append(rows)
             return super().draw(rows, generator)
 
-    fit_sequence(Bigrams(), Counted(3), SequenceTraining(AHEAD + 1, 2, 0.1), generator())
-    assert Counted.drawn == [2 * AHEAD] * 2
+    fit_sequence(Bigrams(), Counted(3), SequenceTraining(STEPS_PER_DRAW + 1, 2, 0.1), generator())
+    assert Counted.drawn == [2 * STEPS_PER_DRAW] * 2
 
 
 @pytest.mark.parametrize(

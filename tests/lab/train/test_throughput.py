@@ -5,7 +5,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from normplace.lab.train.throughput import ThroughputMeter, flops_per_token, measured_peak
+from normplace.lab.train.throughput import ThroughputMeter, flops_per_token, measure_peak
 from normplace.models.transformer import AttentionConfig, HeadConfig, Transformer, TransformerConfig
 
 SHAPES = {"attention": AttentionConfig(heads=4, key_value_heads=2)}
@@ -36,11 +36,11 @@ def test_the_meter_goes_by_the_median_step(monkeypatch):
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
     meter = ThroughputMeter(tokens=100, flops=4.0, peak=1000.0)
     assert meter.tokens_per_second is None
-    meter.begin()
-    assert [meter.step() for _ in range(3)] == [1.0, 2.0, 100.0]
+    meter.start_step()
+    assert [meter.end_step() for _ in range(3)] == [1.0, 2.0, 100.0]
     assert meter.tokens_per_second == 50.0
-    assert meter.utilisation == 0.2
+    assert meter.mfu == 0.2
 
 
 def test_the_peak_is_measured():
-    assert 1e8 < measured_peak(torch.device("cpu"), "float32") < 1e14
+    assert 1e8 < measure_peak(torch.device("cpu"), "float32") < 1e14

@@ -12,13 +12,13 @@ from normplace.lab.train.corpus import Corpus
 from normplace.lab.train.distributed import ProcessGroup
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
 
-ALONE = ProcessGroup(0, 1, torch.device("cpu"), joined=False)
+ALONE = ProcessGroup(0, 1, torch.device("cpu"), is_distributed=False)
 
 
 def corpus(tokens: int = 2000) -> Corpus:
-    """Counting with a stumble now and then, which is learned in a few steps."""
-    chance = np.random.default_rng(0)
-    text = (np.arange(tokens) + chance.integers(2, size=tokens).cumsum()) % 31
+    """Counting with random skips, which is learned in a few steps."""
+    rng = np.random.default_rng(0)
+    text = (np.arange(tokens) + rng.integers(2, size=tokens).cumsum()) % 31
     cut = tokens * 9 // 10
     return Corpus("counting", text[:cut].astype(np.uint8), text[cut:].astype(np.uint8), 31, 1.0, "0" * 64)
 
@@ -29,14 +29,14 @@ def network(placement: str = "peri", **changes: Any) -> Transformer:
     return Transformer(config, generator=torch.Generator().manual_seed(0))
 
 
-def recipe(**changes: Any) -> TrainConfig:
-    """A few steps of four rows."""
+def train_config(**changes: Any) -> TrainConfig:
+    """A few steps of four sequences."""
     small = {
         "context": 8,
         "batch": 4,
         "steps": 8,
-        "rate": 1e-2,
-        "evaluate_rows": 8,
+        "learning_rate": 1e-2,
+        "evaluate_sequences": 8,
         "peak_tflops": 1.0,
         "device": "cpu",
     }

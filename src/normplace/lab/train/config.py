@@ -1,38 +1,59 @@
-"""What a training run is asked for: a network's shape and a recipe, both frozen values."""
+"""Settings of a training run: the network's shape and how to train it. This module does not import torch."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from normplace._shared.fields import check_range, check_types
 from normplace.errors import unknown
 from normplace.lab.train.schedule import Schedule
-from normplace.models.transformer import AttentionConfig, MLPConfig, PositionConfig, TransformerConfig
+
+if TYPE_CHECKING:
+    from normplace.models.transformer import TransformerConfig
 
 PRECISIONS = ("float32", "bfloat16")
 PARALLEL = ("fsdp", "ddp")
-SEEDS = 1 << 62
+SEED_LIMIT = 1 << 62
 """Seeds are below this, so that every process can add its rank."""
+OLD_NAMES = {
+    "length": "learned_positions",
+    "rate": "learning_rate",
+    "evaluate_rows": "evaluate_sequences",
+    "recipe": "config",
+    "usual": "normal_losses",
+}
+"""Earlier names of settings and of checkpoint fields, and their present names."""
+MAY_DIFFER = {
+    "evaluate_every",
+    "evaluate_sequences",
+    "checkpoint_every",
+    "peak_tflops",
+    "device",
+    "compile",
+    "parallel",
+}
+"""Settings that a resumed run may change: they affect at most the rounding of the losses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
-    """A decoder in a few words; :class:`normplace.models.transformer.TransformerConfig` knows more.
+    """Shape of a decoder; :class:`normplace.models.transformer.TransformerConfig` has all options.
 
     Args:
-        placement: Where norms stand: the name of a preset.
-        norm: What stands there.
-        dim: Width of the stream.
-        depth: Layers.
-        heads: Of attention.
-        key_value_heads: Of keys and values; 0 for as many.
-        mlp: Kind of MLP.
-        positions: ``rotary``, ``learned``, ``alibi`` or ``none``.
-        length: How many positions are learned, where they are; 0 for the context.
+        placement: Norm placement: the name of a preset.
+        norm: Norm type: rms, layer, dyt or identity.
+        dim: Width of the residual stream.
+        depth: Number of layers.
+        heads: Attention heads.
+        key_value_heads: Heads of keys and values; 0 for as many as heads.
+        mlp: MLP type.
+        positions: Position encoding: rotary, learned, alibi or none.
+        learned_positions: Number of learned positions; 0 for the context length.
 
     Raises:
-        UsageError: If a number is too small or of another type.
+        UsageError: If a value has the wrong type or is too small.
     """
 
     placement: str = "peri"
@@ -43,21 +64,23 @@ class NetworkConfig:
     key_value_heads: int = 0
     mlp: str = "swiglu"
     positions: str = "rotary"
-    length: int = 0
+    learned_positions: int = 0
 
     def __post_init__(self) -> None:
         check_types(self)
         check_range(self, "dim", "depth", "heads", least=1)
-        check_range(self, "key_value_heads", "length", least=0)
+        check_range(self, "key_value_heads", "learned_positions", least=0)
 
-    def config(self, vocab_size: int, context: int) -> TransformerConfig:
-        """The whole configuration.
+    def transformer_config(self, vocab_size: int, context: int) -> TransformerConfig:
+        """Return the full configuration of the Transformer.
 
         Args:
-            vocab_size: How many tokens there are.
-            context: Positions of a row.
+            vocab_size: Number of distinct tokens.
+            context: Context length in tokens.
         """
-        learned = (self.length or context) if self.positions == "learned" else None
+        from normplace.models.transformer import AttentionConfig, MLPConfig, PositionConfig, TransformerConfig
+
+        learned = (self.learned_positions or context) if self.positions == "learned" else None
         return TransformerConfig(
             vocab_size,
             self.dim,
@@ -75,41 +98,41 @@ class TrainConfig:
     """How to train.
 
     Args:
-        context: Positions of a row.
-        batch: Rows of a step, over all processes.
-        accumulate: Parts a step's rows are computed in, one after the other.
-        steps: Of the optimizer.
-        rate: Highest learning rate.
-        schedule: ``cosine``, ``wsd`` or ``constant``; see :class:`normplace.lab.train.schedule.Schedule`.
-        warm_up: Part of the steps in which the rate rises.
-        decay: Part of the steps in which ``wsd`` falls.
-        floor: Part of the rate that is left at the end.
-        weight_decay: AdamW's, of matrices; vectors have none.
-        beta1: AdamW's.
-        beta2: AdamW's.
-        clip: Largest norm of the gradient.
-        seed: Of the initial weights and the order of the text.
-        precision: ``bfloat16`` computes under autocast; weights and optimizer stay in float32.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        compile: Whether to compile the network.
-        deterministic: Whether to refuse algorithms whose result may differ from run to run.
-        parallel: How several processes share the work: ``fsdp`` shards the weights, ``ddp`` copies them.
-        spike: Nats above the usual loss that make a loss a spike; see :mod:`normplace.lab.train.divergence`.
-        patience: Spikes in a row that end the run.
-        evaluate_every: Steps between two looks at held-out text.
-        evaluate_rows: Rows of held-out text that are judged.
+        context: Context length in tokens.
+        batch: Sequences per step, over all processes.
+        accumulate: Gradient accumulation steps.
+        steps: Optimizer steps.
+        learning_rate: Peak learning rate.
+        schedule: Learning rate after the warm-up: cosine, wsd or constant.
+        warm_up: Fraction of the steps in which the learning rate rises.
+        decay: Fraction of the steps in which wsd decays.
+        floor: Final learning rate as a fraction of the peak.
+        weight_decay: Weight decay of matrices; vectors have none.
+        beta1: Beta1 of AdamW.
+        beta2: Beta2 of AdamW.
+        clip: Largest gradient norm.
+        seed: Random seed for initialization and data order.
+        precision: float32, or bfloat16 under autocast with float32 weights.
+        device: auto, cpu or cuda.
+        compile: Compile the network.
+        deterministic: Use deterministic algorithms only.
+        parallel: Under torchrun: fsdp shards the weights, ddp replicates them.
+        spike: Nats above the median loss that make a loss a spike.
+        patience: Consecutive spikes that end the run as diverged.
+        evaluate_every: Steps between two evaluations on held-out text.
+        evaluate_sequences: Held-out sequences per evaluation.
         checkpoint_every: Steps between two checkpoints.
-        peak_tflops: What one device can do, for the utilisation; 0 to measure it.
+        peak_tflops: Peak of one device, for the MFU; 0 to measure it.
 
     Raises:
-        UsageError: If a number is out of range or of another type, or a name unknown.
+        UsageError: If a value has the wrong type, is out of range or is an unknown name.
     """
 
     context: int = 128
     batch: int = 16
     accumulate: int = 1
     steps: int = 500
-    rate: float = 3e-3
+    learning_rate: float = 3e-3
     schedule: str = "cosine"
     warm_up: float = 0.05
     decay: float = 0.2
@@ -127,29 +150,37 @@ class TrainConfig:
     spike: float = 2.0
     patience: int = 8
     evaluate_every: int = 100
-    evaluate_rows: int = 128
+    evaluate_sequences: int = 128
     checkpoint_every: int = 100
     peak_tflops: float = 0.0
 
     def __post_init__(self) -> None:
         check_types(self)
         check_range(self, "context", "batch", "accumulate", "steps", "patience", least=1)
-        check_range(self, "evaluate_every", "evaluate_rows", "checkpoint_every", least=1)
-        check_range(self, "rate", "clip", "spike", above=0, below=math.inf)
+        check_range(self, "evaluate_every", "evaluate_sequences", "checkpoint_every", least=1)
+        check_range(self, "learning_rate", "clip", "spike", above=0, below=math.inf)
         check_range(self, "beta1", "beta2", "warm_up", least=0, below=1)
         check_range(self, "decay", "floor", least=0, most=1)
         check_range(self, "weight_decay", "peak_tflops", least=0, below=math.inf)
-        check_range(self, "seed", least=0, below=SEEDS)
+        check_range(self, "seed", least=0, below=SEED_LIMIT)
         for name, options in (("precision", PRECISIONS), ("parallel", PARALLEL)):
             if getattr(self, name) not in options:
                 raise unknown(name, getattr(self, name), options)
-        self.rates()  # refuses what does not fit together
+        self.learning_rate_schedule()  # raises if the warm-up does not fit into the steps
 
-    def rates(self) -> Schedule:
-        """The learning rate of every step."""
+    def learning_rate_schedule(self) -> Schedule:
+        """Return the learning rate of every step."""
         warm_up = int(self.warm_up * self.steps)
-        return Schedule(self.rate, self.steps, self.schedule, warm_up, self.decay, self.floor)
+        return Schedule(self.learning_rate, self.steps, self.schedule, warm_up, self.decay, self.floor)
 
 
-# What may change when a run goes on: at most the rounding of the losses depends on it.
-FREE = {"evaluate_every", "evaluate_rows", "checkpoint_every", "peak_tflops", "device", "compile", "parallel"}
+def rename_old_keys(value: Any) -> Any:
+    """Return JSON data with earlier names of keys replaced by the present ones, at every depth.
+
+    Example:
+        >>> rename_old_keys({"recipe": {"rate": 0.1}, "step": 3})
+        {'config': {'learning_rate': 0.1}, 'step': 3}
+    """
+    if not isinstance(value, dict):
+        return value
+    return {OLD_NAMES.get(key, key): rename_old_keys(inner) for key, inner in value.items()}

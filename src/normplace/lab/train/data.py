@@ -1,4 +1,4 @@
-"""Rows of text in an order that is a function of the seed alone, so that a run that goes on needs only its step."""
+"""Training sequences in an order that depends on the seed only, so that a resumed run needs only its step."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from normplace.errors import UsageError
 
 
 class TokenWindows:
-    """Rows of ``context`` tokens and their successors, side by side, in a new order and from a new start every epoch.
+    """Consecutive windows of ``context`` tokens and their successor; order and offset change with every epoch.
 
     Args:
         tokens: The text.
-        context: Positions of a row.
-        seed: Of the orders.
+        context: Context length in tokens.
+        seed: Random seed for the data order.
 
     Raises:
         UsageError: If the text is too short.
@@ -23,59 +23,65 @@ class TokenWindows:
 
     def __init__(self, tokens: np.ndarray, context: int, seed: int) -> None:
         self.tokens, self.context, self.seed = tokens, context, seed
-        self.in_epoch = (len(tokens) - context) // context
-        if self.in_epoch < 1:
+        self.per_epoch = (len(tokens) - context) // context
+        if self.per_epoch < 1:
             raise UsageError(
-                f"rows of {context} positions need {2 * context} tokens of text, but there are {len(tokens)}: lower "
+                f"a context of {context} tokens needs {2 * context} tokens of text, but there are {len(tokens)}: lower "
                 "context or give more text."
             )
         self._epoch, self._starts = -1, np.empty(0, dtype=np.int64)
 
-    def rows(self, first: int, count: int) -> Tensor:
-        """Rows of the endless order, count × (context + 1), the last column only ever a target.
+    def sequences(self, first: int, count: int) -> Tensor:
+        """Return sequences of the endless order, count × (context + 1); the last column is only a target.
 
         Args:
-            first: Where in the order to begin.
-            count: How many.
+            first: Index of the first sequence in that order.
+            count: Number of sequences.
         """
-        starts = np.array([self._start(at) for at in range(first, first + count)])
-        return _gathered(self.tokens, starts, self.context)
+        starts = np.array([self._start(index) for index in range(first, first + count)])
+        return _gather(self.tokens, starts, self.context)
 
-    def _start(self, at: int) -> int:
-        epoch, place = divmod(at, self.in_epoch)
+    def _start(self, index: int) -> int:
+        epoch, index_in_epoch = divmod(index, self.per_epoch)
         if epoch != self._epoch:
-            chance = np.random.default_rng((self.seed, epoch))
-            self._starts = chance.integers(self.context) + self.context * chance.permutation(self.in_epoch)
+            rng = np.random.default_rng((self.seed, epoch))
+            self._starts = rng.integers(self.context) + self.context * rng.permutation(self.per_epoch)
             self._epoch = epoch
-        return int(self._starts[place])
+        return int(self._starts[index_in_epoch])
 
 
-def held_out_sequences(tokens: np.ndarray, context: int, rows: int) -> Tensor:
-    """The first rows of the held-out text, side by side, as :class:`TokenWindows` gives them.
+def held_out_sequences(tokens: np.ndarray, context: int, count: int) -> Tensor:
+    """Return the first ``count`` windows of the held-out text, in the shape of :meth:`TokenWindows.sequences`.
 
     Raises:
-        UsageError: If there is not one row.
+        UsageError: If the text is shorter than one window.
     """
-    rows = min(rows, (len(tokens) - 1) // context)
-    if rows < 1:
+    count = min(count, (len(tokens) - 1) // context)
+    if count < 1:
         raise UsageError(
-            f"rows of {context} positions are longer than the held-out text of {len(tokens)} tokens: lower context or "
+            f"a context of {context} tokens is longer than the held-out text of {len(tokens)} tokens: lower context or "
             "give more text."
         )
-    return _gathered(tokens, context * np.arange(rows), context)
+    return _gather(tokens, context * np.arange(count), context)
 
 
-def _gathered(tokens: np.ndarray, starts: np.ndarray, context: int) -> Tensor:
+def _gather(tokens: np.ndarray, starts: np.ndarray, context: int) -> Tensor:
     return torch.from_numpy(tokens[starts[:, None] + np.arange(context + 1)].astype(np.int64))
 
 
-def share(first: int, rows: int, rank: int, size: int) -> tuple[int, int]:
-    """Which rows of ``rows`` from ``first`` on a process computes: its first, and how many.
+def shard(first: int, count: int, rank: int, size: int) -> tuple[int, int]:
+    """Return the first index and the number of the sequences that a process computes.
+
+    Args:
+        first: First index over all processes.
+        count: Number over all processes, a multiple of ``size``.
+        rank: Rank of the process.
+        size: Number of processes.
 
     Example:
-        >>> share(100, 8, rank=1, size=2)
+        >>> shard(100, 8, rank=1, size=2)
         (104, 4)
     """
-    assert rows % size == 0
-    mine = rows // size
-    return first + rank * mine, mine
+    assert count % size == 0
+    per_process = count // size
+    return first + rank * per_process, per_process

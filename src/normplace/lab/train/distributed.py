@@ -1,7 +1,8 @@
-"""The processes of a run: one, or those that ``torchrun`` started, which share rows, weights and the optimizer's state.
+"""The processes of a run: one, or those that ``torchrun`` started.
 
-With ``fsdp`` every :class:`normplace.Residual` is gathered when it computes and sharded again after (FSDP2, Zhao et al.
-2023, arXiv 2304.11277); with ``ddp`` every process holds all weights. Both average the gradient over processes.
+With ``fsdp`` the parameters of every :class:`normplace.Residual` are gathered before it computes and sharded again
+afterwards (FSDP2, Zhao et al. 2023, arXiv 2304.11277); with ``ddp`` every process holds all parameters. Both average
+the gradient over processes.
 """
 
 from __future__ import annotations
@@ -25,90 +26,92 @@ from normplace.residual import Residual
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The processes of a run, seen from one of them.
+    """The processes of a run, from the view of one of them.
 
     Args:
-        rank: Which this one is.
-        size: How many there are.
-        device: Where this one computes.
-        joined: Whether they talk to each other.
+        rank: Rank of this process.
+        size: Number of processes.
+        device: Device of this process.
+        is_distributed: Whether torchrun started the processes; False for a single process.
     """
 
     rank: int
     size: int
     device: torch.device
-    joined: bool
+    is_distributed: bool
 
     @property
-    def first(self) -> bool:
-        """Whether this process writes what is written once."""
+    def is_first(self) -> bool:
+        """Whether this process has rank 0, and so writes the files that are written once."""
         return self.rank == 0
 
-    def total(self, value: Tensor) -> Tensor:
-        """The sum over processes."""
+    def all_reduce(self, value: Tensor) -> Tensor:
+        """Return the sum over processes."""
         value = value.detach().clone()
-        if self.joined:
+        if self.is_distributed:
             dist.all_reduce(value)
         return value
 
     def all_gather(self, value: Any) -> list[Any]:
-        """What every process has to say, by rank; all wait until all have said it."""
-        if not self.joined:
+        """All-gather an object; the list is ordered by rank."""
+        if not self.is_distributed:
             return [value]
-        said: list[Any] = [None] * self.size
-        dist.all_gather_object(said, value)
-        return said
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
     @contextmanager
-    def agreeing(self) -> Iterator[None]:
-        """Raise a UsageError of one process in all of them; the block itself must not wait for another process.
+    def share_errors(self) -> Iterator[None]:
+        """Raise a UsageError of one process in all of them; the block must not wait for another process.
 
         Raises:
-            UsageError: If a process raised one, with the sentence of the first that did.
+            UsageError: If a process raised one, with the message of the lowest rank.
         """
-        problem = None
+        own_error = None
         try:
             yield
         except UsageError as error:
-            problem = error
-        sentence = next((said for said in self.all_gather(problem and str(problem)) if said is not None), None)
-        if sentence is not None:
-            raise UsageError(sentence) from problem
+            own_error = error
+        messages = self.all_gather(None if own_error is None else str(own_error))
+        message = next((message for message in messages if message is not None), None)
+        if message is not None:
+            raise UsageError(message) from own_error
 
 
 @contextmanager
-def join(device: str = "auto") -> Iterator[ProcessGroup]:
-    """The group while the block runs.
+def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
+    """Join the processes that torchrun started, while the block runs.
 
     Args:
-        device: As :func:`normplace._shared.device.pick_device` reads it; of several GPUs each process takes its own.
+        device: A name that :func:`normplace._shared.device.pick_device` accepts. With several GPUs, each process uses
+            the GPU of its local rank.
 
     Raises:
-        UsageError: If the device is not there.
+        UsageError: If the device is not available.
     """
     chosen = pick_device(device)
     if "WORLD_SIZE" not in os.environ:
-        yield ProcessGroup(0, 1, chosen, joined=False)
+        yield ProcessGroup(0, 1, chosen, is_distributed=False)
         return
     if chosen.type == "cuda":
-        here, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
-        if here > devices:
-            raise UsageError(f"{here} processes on this machine need as many GPUs, but it has {devices}: start fewer.")
+        local_size, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+        if local_size > devices:
+            raise UsageError(f"{local_size} processes need as many GPUs, but this machine has {devices}: start fewer.")
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(chosen)
     store, rank, size = rendezvous()
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", store=store, rank=rank, world_size=size)
     try:
-        yield ProcessGroup(rank, size, chosen, joined=True)
+        yield ProcessGroup(rank, size, chosen, is_distributed=True)
     finally:
         dist.destroy_process_group()
 
 
 def exit_now() -> NoReturn:
-    """End this process, whose work is done, at once.
+    """Flush the streams and end this process at once, without the interpreter's shutdown.
 
-    torch keeps gloo's threads to the end, also after the group is destroyed. One that is just freeing a tensor while
-    the interpreter ends aborts it (pytorch pull request 179291), and torchrun would take that for a failure of the run.
+    torch keeps gloo's threads alive after the group is destroyed. If one of them frees a tensor during the shutdown,
+    the process aborts (pytorch pull request 179291), and torchrun reports the run as failed.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -116,19 +119,19 @@ def exit_now() -> NoReturn:
 
 
 def distribute(model: nn.Module, group: ProcessGroup, parallel: str, compiled: bool = False) -> nn.Module:
-    """The model on the group's devices; with ``fsdp`` it is changed in place.
+    """Return the model on the group's devices; ``fsdp`` changes it in place.
 
     Args:
-        model: With the same weights in every process.
+        model: The model, with the same parameters in every process.
         group: The processes.
         parallel: ``fsdp`` or ``ddp``.
-        compiled: Whether to compile it: whole, or block by block where blocks are gathered one by one.
+        compiled: Whether to compile the model; with ``fsdp``, its blocks.
     """
     model.to(group.device)
-    sharded = group.joined and parallel == "fsdp"
+    sharded = group.is_distributed and parallel == "fsdp"
     if compiled and not sharded:
         model.compile()
-    if not group.joined:
+    if not group.is_distributed:
         return model
     if not sharded:
         return nn.parallel.DistributedDataParallel(model)
@@ -140,45 +143,45 @@ def distribute(model: nn.Module, group: ProcessGroup, parallel: str, compiled: b
         if compiled:
             block.compile()
         fully_shard(block, mesh=mesh)
-        for entry in ("added", "joined"):  # how placements of two streams call a block
-            register_fsdp_forward_method(block, entry)
+        for method in ("added", "joined"):  # placements with two streams call these instead of forward
+            register_fsdp_forward_method(block, method)
     fully_shard(model, mesh=mesh)
     return model
 
 
-def inner(model: nn.Module) -> nn.Module:
-    """The model that :func:`distribute` was given."""
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the model that was passed to :func:`distribute`."""
     return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
 
 
-def without_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """The context of one part of an accumulated step: only the last exchanges gradients.
+def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager[Any]:
+    """Return the context of one gradient accumulation step.
 
     Args:
-        model: From :func:`distribute`.
-        last: Whether it is the last part.
+        model: The model that :func:`distribute` returned.
+        enabled: Whether the processes exchange gradients in this step; only the last one needs to.
     """
     from torch.distributed.fsdp import FSDPModule
 
     if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(last)
-    elif isinstance(model, nn.parallel.DistributedDataParallel) and not last:
+        model.set_requires_gradient_sync(enabled)
+    elif isinstance(model, nn.parallel.DistributedDataParallel) and not enabled:
         return model.no_sync()
     return nullcontext()
 
 
-def gathered(value: Tensor) -> Tensor:
-    """A tensor whole, in every process."""
+def full_tensor(value: Tensor) -> Tensor:
+    """Return a sharded tensor gathered in every process, and any other tensor unchanged."""
     from torch.distributed.tensor import DTensor
 
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def full_state_dict(model: nn.Module, group: ProcessGroup) -> dict[str, Tensor]:
-    """Every weight whole and on the CPU, in the first process; the others help to gather one tensor at a time."""
-    whole = {}
-    for name, value in inner(model).state_dict().items():
-        value = gathered(value.detach())
-        if group.first:
-            whole[name] = value.cpu()
-    return whole
+    """Return the gathered state on the CPU in the first process; an empty one in the others."""
+    state = {}
+    for name, value in unwrap(model).state_dict().items():
+        value = full_tensor(value.detach())
+        if group.is_first:
+            state[name] = value.cpu()
+    return state

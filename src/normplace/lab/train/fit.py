@@ -1,4 +1,4 @@
-"""Fit a regression on data that is held in memory."""
+"""Fit a regression to data in memory."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ def fit(
     batch_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> float:
-    """Minimise the mean squared error with Adam, in training mode, and leave the model in evaluation mode.
+    """Minimise the mean squared error with Adam in training mode; the model ends in evaluation mode.
 
     Args:
-        model: Changed in place; on the device of the data.
-        x: Inputs, one row each.
+        model: Trained in place; on the device of the data.
+        x: Inputs, one sample per row.
         y: Targets, in the shape of the model's outputs.
-        epochs: How often every row is seen.
-        learning_rate: Adam's.
-        batch_size: Rows in a step; by default, or when there are fewer, all of them.
-        generator: Source of each epoch's order, on the CPU so that the order is the same on every device; needed when
-            there are several steps in an epoch.
+        epochs: Passes over the data.
+        learning_rate: Learning rate of Adam.
+        batch_size: Samples per step; None, or more than there are, for all.
+        generator: Random generator for the order of each epoch, on the CPU so that the order is the same on every
+            device; required if an epoch has several steps.
 
     Returns:
-        The error over all rows after the last step.
+        The error over all samples after the last step.
 
     Raises:
-        UsageError: If the batch size is no positive number, or there are batches and no generator.
+        UsageError: If the batch size is below 1, or a generator is required and absent.
     """
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
-    # One kernel for all parameters: these networks are so small that the optimizer's many little ones would dominate.
+    # Fused: in these small networks, one kernel per parameter would dominate the time of a step.
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate, fused=x.device.type in ("cpu", "cuda"))
     model.train()
     for _ in range(epochs):
@@ -57,12 +57,12 @@ def fit(
 def _batches(
     x: Tensor, y: Tensor, batch_size: int | None, generator: torch.Generator | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The rows of one epoch in a new order; a short last batch counts like the others."""
+    """Yield the batches of one epoch in a random order; the last may be smaller."""
     if batch_size is None or batch_size >= len(x):
         yield x, y
         return
     if generator is None:
-        raise UsageError("batches come in a random order: pass the generator to draw it from.")
+        raise UsageError("batches are drawn in random order: pass a generator.")
     order = torch.randperm(len(x), generator=generator).to(x.device)
-    for chosen in order.split(batch_size):
-        yield x[chosen], y[chosen]
+    for samples in order.split(batch_size):
+        yield x[samples], y[samples]

@@ -1,7 +1,7 @@
-"""The record of a run: a JSON object a line, always; TensorBoard and Weights & Biases beside it, by name.
+"""The log of a run: JSON lines, and optionally TensorBoard and Weights & Biases.
 
-The file is only ever appended to. A run that goes on from a checkpoint says so in a line ``resume`` and writes the
-steps after it again; the last line of a step is the one that counts.
+The file is append-only. A resumed run writes a line ``resume`` and logs the steps after its checkpoint again; the last
+line of a step counts.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from normplace.errors import UsageError, unknown
 FILE = "log.jsonl"
 
 
-class Sink(Protocol):
-    """Where numbers go beside the file."""
+class Tracker(Protocol):
+    """A further destination of the numbers."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the numbers of a step."""
+        """Log the numbers of a step."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Flush and close."""
 
 
 class TensorBoard:
-    """Event files in the folder ``tensorboard`` of the run.
+    """Event files in the run's folder ``tensorboard``.
 
     Args:
         out: Folder of the run.
-        config: What was asked for.
+        config: Settings of the run.
     """
 
     def __init__(self, out: Path, config: Mapping[str, Any]) -> None:
@@ -46,21 +46,21 @@ class TensorBoard:
         self.writer.add_text("config", json.dumps(config, indent=1))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the numbers of a step."""
+        """Log the numbers of a step."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Flush and close."""
         self.writer.close()
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, as its own environment variables say.
+    """A Weights & Biases run, configured by its environment variables.
 
     Args:
         out: Folder of the run.
-        config: What was asked for.
+        config: Settings of the run.
     """
 
     def __init__(self, out: Path, config: Mapping[str, Any]) -> None:
@@ -69,97 +69,99 @@ class WeightsAndBiases:
         self.run = wandb.init(project="normplace", dir=str(out), config=dict(config))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the numbers of a step."""
+        """Log the numbers of a step."""
         self.run.log(dict(values), step=step)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Flush and close."""
         self.run.finish()
 
 
-SINKS: dict[str, Callable[[Path, Mapping[str, Any]], Sink]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+}
 
 
-def check_sinks(names: Sequence[str]) -> None:
-    """Refuse names of logs that are unknown or not installed.
+def check_trackers(names: Sequence[str]) -> None:
+    """Check that every tracker is known and installed.
 
     Raises:
-        UsageError: If there is one.
+        UsageError: If one is not.
     """
     for name in names:
-        if name not in SINKS:
-            raise unknown("log", name, SINKS)
+        if name not in TRACKERS:
+            raise unknown("log", name, TRACKERS)
         if importlib.util.find_spec(name) is None:
-            raise UsageError(f"the log {name!r} needs the package of that name: pip install {name}.")
+            raise UsageError(f"the log {name!r} needs the package {name!r}: pip install {name}.")
 
 
 class Log:
-    """The record of a run, open for appending and locked against a second writer.
+    """The log file of a run, locked against a second writer, and its trackers.
 
     Args:
-        out: Folder of the run; made when missing.
-        also: Names of further logs.
-        config: What was asked for, for those.
+        out: Folder of the run; created if missing.
+        trackers: Names of trackers.
+        config: Settings of the run, for the trackers.
 
     Raises:
-        UsageError: If it cannot be written or is in use, or a further log is not to be had.
+        UsageError: If the file cannot be written or is in use, or a tracker is not installed.
     """
 
-    def __init__(self, out: Path, also: Sequence[str] = (), config: Mapping[str, Any] | None = None) -> None:
-        check_sinks(also)
+    def __init__(self, out: Path, trackers: Sequence[str] = (), config: Mapping[str, Any] | None = None) -> None:
+        check_trackers(trackers)
         self.path = out / FILE
         self._file = open_for_append(self.path)
-        self._mend()
-        self._sinks = [SINKS[name](out, config or {}) for name in also]
+        self._truncate_partial_line()
+        self._trackers = [TRACKERS[name](out, config or {}) for name in trackers]
 
-    def _mend(self) -> None:
-        """Cut a last line that was not finished."""
-        whole = self.path.read_bytes().rpartition(b"\n")
-        os.ftruncate(self._file, len(whole[0]) + len(whole[1]))
+    def _truncate_partial_line(self) -> None:
+        complete = self.path.read_bytes().rpartition(b"\n")
+        os.ftruncate(self._file, len(complete[0]) + len(complete[1]))
 
     def write(self, event: str, step: int, **values: Any) -> None:
-        """Add a line, and the numbers in it to the further logs.
+        """Append a line, and pass its numbers to the trackers.
 
         Args:
-            event: What it is about.
-            step: How many steps were taken.
-            **values: What is said; a number that is none is written as text, since JSON has no word for it.
+            event: Kind of the line.
+            step: Number of steps taken.
+            **values: Other fields; NaN and infinity are written as text, since JSON has no such numbers.
         """
-        line = {"event": event, "step": step, **{key: _said(value) for key, value in values.items()}}
+        line = {"event": event, "step": step, **{key: _to_json(value) for key, value in values.items()}}
         data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
         try:
             if os.write(self._file, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._write_error(error) from error
         numbers = {key: value for key, value in values.items() if isinstance(value, float) and math.isfinite(value)}
-        for sink in self._sinks:
-            sink.write(step, numbers)
+        for tracker in self._trackers:
+            tracker.write(step, numbers)
 
     def sync(self) -> None:
-        """Return when all lines are on disk."""
+        """Wait until all lines are on disk."""
         try:
             os.fsync(self._file)
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._write_error(error) from error
 
-    def _refused(self, error: OSError) -> UsageError:
+    def _write_error(self, error: OSError) -> UsageError:
         reason = error.strerror or error
         return UsageError(f"cannot write {self.path} ({reason}): free space and run the same command again.")
 
     def close(self) -> None:
-        """Release the file and the further logs."""
-        for sink in self._sinks:
-            sink.close()
+        """Close the file and the trackers."""
+        for tracker in self._trackers:
+            tracker.close()
         os.close(self._file)
 
 
-def _said(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a log, as they stand in the file.
+    """Return the complete lines of a log, in the order of the file.
 
     Args:
         path: The file, or the folder of the run.
@@ -171,10 +173,10 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise UsageError(f"cannot read {path}: {error.strerror or error}.") from error
     entries = []
     for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):  # not finished
+        if not line.endswith(b"\n"):  # a partial last line
             continue
         try:
             entry = json.loads(line)

@@ -1,7 +1,7 @@
-"""The training loop of language models: the same steps on one process or many, ended and gone on with at any moment.
+"""The training loop of language models: the same steps on one process or many, resumable after every checkpoint.
 
-The host never waits for the step it has just begun: loss and gradient norm of a step are read while the next computes,
-so a divergence is noticed one step late, and always before a checkpoint is written.
+The host never waits for the step that it has just launched: loss and gradient norm of a step are read while the next
+one computes. So divergence is detected one step late, but always before a checkpoint is written.
 """
 
 from __future__ import annotations
@@ -20,86 +20,87 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace.lab.train import checkpoint
-from normplace.lab.train.agreement import check_fit, check_same, describe
-from normplace.lab.train.config import FREE, TrainConfig
+from normplace.lab.train.checks import check_fit, check_same_run, describe_model
+from normplace.lab.train.config import MAY_DIFFER, TrainConfig
 from normplace.lab.train.corpus import Corpus
-from normplace.lab.train.data import TokenWindows, held_out_sequences, share
-from normplace.lab.train.distributed import ProcessGroup, distribute, gathered, inner, without_sync
+from normplace.lab.train.cuda_graph import set_learning_rate
+from normplace.lab.train.data import TokenWindows, held_out_sequences, shard
+from normplace.lab.train.distributed import ProcessGroup, distribute, full_tensor, gradient_sync, unwrap
 from normplace.lab.train.divergence import DivergenceDetector
 from normplace.lab.train.log import Log
-from normplace.lab.train.replay import set_learning_rate
 from normplace.lab.train.sequence import autocast
-from normplace.lab.train.throughput import ThroughputMeter, flops_per_token, measured_peak
+from normplace.lab.train.throughput import ThroughputMeter, flops_per_token, measure_peak
 
 CHECKPOINTS = "checkpoints"
+RECENT_LOSSES = 100
 
 
 @dataclass(frozen=True)
-class Step:
-    """What is known of a step once it is over.
+class StepStats:
+    """The numbers of a completed step.
 
     Args:
         number: Counted from 1.
-        loss: Mean over all rows, in nats per token.
-        gradient: Norm before clipping.
-        rate: Learning rate.
-        seconds: Since the step before.
-        tokens_per_second: By the median step.
-        utilisation: Part of the devices' peak.
-        held_out: Loss on held-out text, where this step ends with a look at it.
+        loss: Mean over all sequences, in nats per token.
+        gradient_norm: Norm of the gradient before clipping.
+        learning_rate: Learning rate of the step.
+        seconds: Duration of the step.
+        tokens_per_second: Throughput of the median step.
+        mfu: Model FLOPs utilization.
+        held_out_loss: Loss on held-out text, if the step was followed by an evaluation.
     """
 
     number: int
     loss: float
-    gradient: float
-    rate: float
+    gradient_norm: float
+    learning_rate: float
     seconds: float
     tokens_per_second: float | None
-    utilisation: float | None
-    held_out: float | None = None
+    mfu: float | None
+    held_out_loss: float | None = None
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How training went.
+    """The outcome of a run.
 
     Args:
         status: ``finished`` or ``diverged``.
         reason: Why it diverged.
         step: The last step taken.
-        loss: Mean of the last losses, at most a hundred.
-        held_out: Loss on held-out text at the end, in nats per token; None where it diverged.
-        spikes: How many losses were spikes.
-        tokens: How many were learned from.
-        tokens_per_second: By the median step.
-        utilisation: Part of the devices' peak.
-        peak_tflops: That peak, of one device.
+        loss: Mean of the last hundred losses.
+        held_out_loss: Loss on held-out text at the end, in nats per token; None if it diverged.
+        spikes: Number of loss spikes.
+        tokens: Number of training tokens.
+        tokens_per_second: Throughput of the median step.
+        mfu: Model FLOPs utilization.
+        peak_tflops: Peak of one device, which the MFU is relative to.
         seconds: Wall time of this process.
-        resumed: The step it went on from; 0 for a new run.
+        resumed_from: The step that the run resumed from; 0 for a new run.
     """
 
     status: str
     reason: str | None
     step: int
     loss: float | None
-    held_out: float | None
+    held_out_loss: float | None
     spikes: int
     tokens: int
     tokens_per_second: float | None
-    utilisation: float | None
+    mfu: float | None
     peak_tflops: float
     seconds: float
-    resumed: int
+    resumed_from: int
 
 
 @dataclass
-class _Running:
-    """A step whose numbers may still be on their way; ``arrived`` is the event to wait for, on a GPU."""
+class _PendingStep:
+    """A launched step; on a GPU, ``numbers`` is valid after the event ``ready``."""
 
     number: int
-    rate: float
+    learning_rate: float
     numbers: Tensor
-    arrived: Any = None
+    ready: Any = None
 
 
 class Diverged(Exception):
@@ -109,38 +110,38 @@ class Diverged(Exception):
 def fit(
     model: nn.Module,
     corpus: Corpus,
-    recipe: TrainConfig,
+    config: TrainConfig,
     out: Path,
     group: ProcessGroup,
     *,
-    log: Sequence[str] = (),
-    watch: Callable[[Step], None] | None = None,
+    trackers: Sequence[str] = (),
+    on_step: Callable[[StepStats], None] | None = None,
 ) -> TrainResult:
-    """Train with AdamW on the next token, going on from the newest checkpoint in the folder if there is one.
+    """Train on next-token prediction with AdamW; resume from the newest checkpoint in the folder, if there is one.
 
     Args:
-        model: From tokens to scores, with the same weights in every process; trained in place.
-        corpus: What to learn from and to judge by.
-        recipe: How.
+        model: Maps tokens to logits, with the same parameters in every process; trained in place.
+        corpus: Training and held-out text.
+        config: How to train.
         out: Folder of the log and the checkpoints.
-        group: The processes, from :func:`normplace.lab.train.distributed.join`.
-        log: Names of further logs; see :mod:`normplace.lab.train.log`.
-        watch: Called in the first process with every step.
+        group: The processes, from :func:`normplace.lab.train.distributed.join_process_group`.
+        trackers: Names of further logs; see :mod:`normplace.lab.train.log`.
+        on_step: Called in the first process after every step.
 
     Raises:
-        UsageError: If text, network, recipe, group and the checkpoint do not fit together, or the disk is full.
+        UsageError: If the arguments and the checkpoint do not fit together, or the disk is full.
     """
-    check_fit(model, corpus, recipe, group)
+    check_fit(model, corpus, config, group)
     with ExitStack() as stack:
-        stack.enter_context(_deterministic(recipe.deterministic))
+        stack.enter_context(_deterministic_algorithms(config.deterministic))
         devices = [group.device.index or 0] if group.device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices))
-        torch.manual_seed(recipe.seed + group.rank)  # for networks that drop out
-        record = None
-        if group.first:
-            record = Log(out, log, dataclasses.asdict(recipe))
-            stack.callback(record.close)
-        return _Loop(model, corpus, recipe, out, group, record, watch).run()
+        torch.manual_seed(config.seed + group.rank)  # for dropout
+        log = None
+        if group.is_first:
+            log = Log(out, trackers, dataclasses.asdict(config))
+            stack.callback(log.close)
+        return _Loop(model, corpus, config, out, group, log, on_step).run()
 
 
 class _Loop:
@@ -150,179 +151,196 @@ class _Loop:
         self,
         model: nn.Module,
         corpus: Corpus,
-        recipe: TrainConfig,
+        config: TrainConfig,
         out: Path,
         group: ProcessGroup,
-        record: Log | None,
-        watch: Callable[[Step], None] | None,
+        log: Log | None,
+        on_step: Callable[[StepStats], None] | None,
     ) -> None:
-        self.recipe, self.group, self.record, self.told = recipe, group, record, watch
-        self.folder = out / CHECKPOINTS
+        self.config, self.group, self.log, self.on_step = config, group, log, on_step
+        self.checkpoints = out / CHECKPOINTS
         self.identity = {
-            "network": describe(model),
-            "text": corpus.digest,
-            "recipe": {key: value for key, value in dataclasses.asdict(recipe).items() if key not in FREE},
+            "network": describe_model(model),
+            "text": corpus.sha256,
+            "config": {key: value for key, value in dataclasses.asdict(config).items() if key not in MAY_DIFFER},
         }
-        self.peak = recipe.peak_tflops * 1e12 or measured_peak(group.device, recipe.precision)
-        flops = flops_per_token(model, recipe.context)
-        self.meter = ThroughputMeter(recipe.batch * recipe.context, flops, self.peak * group.size)
-        self.model = distribute(model, group, recipe.parallel, recipe.compile)
+        self.peak = config.peak_tflops * 1e12 or measure_peak(group.device, config.precision)
+        flops = flops_per_token(model, config.context)
+        self.meter = ThroughputMeter(config.batch * config.context, flops, self.peak * group.size)
+        self.model = distribute(model, group, config.parallel, config.compile)
         self.optimizer = torch.optim.AdamW(
-            _groups(self.model, recipe.weight_decay),
-            lr=recipe.rate,
-            betas=(recipe.beta1, recipe.beta2),
+            _parameter_groups(self.model, config.weight_decay),
+            lr=config.learning_rate,
+            betas=(config.beta1, config.beta2),
             fused=group.device.type in ("cpu", "cuda"),
         )
-        self.rates, self.rows = recipe.rates(), TokenWindows(corpus.train, recipe.context, recipe.seed)
-        self.exam = held_out_sequences(corpus.held_out, recipe.context, recipe.evaluate_rows)
-        self.divergence = DivergenceDetector(recipe.spike, recipe.patience)
-        self.running: _Running | None = None
+        self.schedule = config.learning_rate_schedule()
+        self.windows = TokenWindows(corpus.train, config.context, config.seed)
+        self.held_out = held_out_sequences(corpus.held_out, config.context, config.evaluate_sequences)
+        self.divergence = DivergenceDetector(config.spike, config.patience)
+        self.pending: _PendingStep | None = None
         self.losses: list[float] = []
 
     def run(self) -> TrainResult:
-        """Train to the end, or until it diverges."""
-        since, recipe = time.perf_counter(), self.recipe
-        begun = done = self._resume()
-        status, reason, held_out = "finished", None, None
+        """Train to the last step, or until the run diverges."""
+        start, config = time.perf_counter(), self.config
+        resumed_from = taken = self._resume()
+        status, reason, held_out_loss = "finished", None, None
         self.model.train()
-        self.meter.begin()
+        self.meter.start_step()
         try:
-            while done < recipe.steps:
-                started = self._begin(done)
-                self._settle()
-                self.running, done = started, done + 1
-                ends = done == recipe.steps
-                look, keep = ends or done % recipe.evaluate_every == 0, ends or done % recipe.checkpoint_every == 0
-                if look or keep or started.arrived is None:  # a CPU has ended the step already
-                    held_out = self._settle(look)
-                if keep:
-                    self._save(done)
-                if look or keep:
-                    self.meter.begin()
-            held_out = self._evaluate() if held_out is None else held_out
+            while taken < config.steps:
+                launched = self._launch_step(taken)
+                self._complete_step()
+                self.pending, taken = launched, taken + 1
+                last = taken == config.steps
+                evaluate = last or taken % config.evaluate_every == 0
+                save = last or taken % config.checkpoint_every == 0
+                if evaluate or save or launched.ready is None:  # on a CPU the step is already complete
+                    held_out_loss = self._complete_step(evaluate)
+                if save:
+                    self._save(taken)
+                if evaluate or save:
+                    self.meter.start_step()
+            held_out_loss = self._evaluate() if held_out_loss is None else held_out_loss
         except Diverged as error:
-            status, reason, held_out = "diverged", str(error), None
-            done = self.running.number if self.running else done
-        latest = self.losses[-100:]
+            status, reason, held_out_loss = "diverged", str(error), None
+            taken = self.pending.number if self.pending else taken
+        recent = self.losses[-RECENT_LOSSES:]
         return TrainResult(
             status=status,
             reason=reason,
-            step=done,
-            loss=sum(latest) / len(latest) if latest else None,
-            held_out=held_out,
+            step=taken,
+            loss=sum(recent) / len(recent) if recent else None,
+            held_out_loss=held_out_loss,
             spikes=self.divergence.spikes,
-            tokens=done * self.meter.tokens,
+            tokens=taken * self.meter.tokens,
             tokens_per_second=self.meter.tokens_per_second,
-            utilisation=self.meter.utilisation,
+            mfu=self.meter.mfu,
             peak_tflops=self.peak / 1e12,
-            seconds=time.perf_counter() - since,
-            resumed=begun,
+            seconds=time.perf_counter() - start,
+            resumed_from=resumed_from,
         )
 
-    def _begin(self, done: int) -> _Running:
-        """Hand a whole step to the device."""
-        recipe, group = self.recipe, self.group
-        rate = self.rates.rate(done)
-        set_learning_rate(self.optimizer, rate)
+    def _launch_step(self, taken: int) -> _PendingStep:
+        """Launch forward, backward and optimizer step without reading their results."""
+        config, group = self.config, self.group
+        learning_rate = self.schedule.learning_rate(taken)
+        set_learning_rate(self.optimizer, learning_rate)
         self.optimizer.zero_grad(set_to_none=True)
-        rows = recipe.batch // recipe.accumulate
-        parts = []
-        for part in range(recipe.accumulate):
-            mine = self.rows.rows(*share(done * recipe.batch + part * rows, rows, group.rank, group.size))
-            with without_sync(self.model, last=part == recipe.accumulate - 1):
-                parts.append(self._loss(mine) / recipe.accumulate)
-                parts[-1].backward()
-            parts[-1] = parts[-1].detach()
-        loss = torch.stack(parts).sum()
-        norm = gathered(nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip))
+        count = config.batch // config.accumulate
+        losses = []
+        for part in range(config.accumulate):
+            own_part = shard(taken * config.batch + part * count, count, group.rank, group.size)
+            with gradient_sync(self.model, enabled=part == config.accumulate - 1):
+                loss = self._loss(self.windows.sequences(*own_part)) / config.accumulate
+                loss.backward()
+            losses.append(loss.detach())
+        loss = torch.stack(losses).sum()
+        norm = full_tensor(nn.utils.clip_grad_norm_(self.model.parameters(), config.clip))
         self.optimizer.step()
-        numbers = torch.stack([group.total(loss) / group.size, norm.to(loss.dtype)]).to("cpu", non_blocking=True)
-        arrived = None
+        numbers = torch.stack([group.all_reduce(loss) / group.size, norm.to(loss.dtype)]).to("cpu", non_blocking=True)
+        ready = None
         if group.device.type == "cuda":
-            arrived = torch.cuda.Event()
-            arrived.record()
-        return _Running(done + 1, rate, numbers, arrived)
+            ready = torch.cuda.Event()
+            ready.record()
+        return _PendingStep(taken + 1, learning_rate, numbers, ready)
 
-    def _loss(self, rows: Tensor, reduction: str = "mean") -> Tensor:
+    def _loss(self, sequences: Tensor, reduction: str = "mean") -> Tensor:
         if self.group.device.type == "cuda":
-            rows = rows.pin_memory().to(self.group.device, non_blocking=True)
-        with autocast(self.recipe.precision, self.group.device):
-            scores = self.model(rows[:, :-1])
-        precise = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return F.cross_entropy(precise.flatten(0, 1), rows[:, 1:].flatten(), reduction=reduction)
+            sequences = sequences.pin_memory().to(self.group.device, non_blocking=True)
+        with autocast(self.config.precision, self.group.device):
+            logits = self.model(sequences[:, :-1])
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten(), reduction=reduction)
 
-    def _settle(self, look: bool = False) -> float | None:
-        """Read the numbers of the step that was begun before, judge and record them.
+    def _complete_step(self, evaluate: bool = False) -> float | None:
+        """Read, check and log the numbers of the pending step; return the held-out loss if ``evaluate``.
 
         Raises:
-            Diverged: If the run has.
+            Diverged: If the run has diverged.
         """
-        if self.running is None:
+        if self.pending is None:
             return None
-        step = self.running
-        if step.arrived is not None:
-            step.arrived.synchronize()
-        loss, gradient = step.numbers.tolist()
-        seconds = self.meter.step()
+        step = self.pending
+        if step.ready is not None:
+            step.ready.synchronize()
+        loss, gradient_norm = step.numbers.tolist()
+        seconds = self.meter.end_step()
         spikes = self.divergence.spikes
-        reason = self.divergence.look(loss, gradient)
-        self._write("step", step.number, loss=loss, gradient=gradient, rate=step.rate, seconds=seconds)
+        reason = self.divergence.update(loss, gradient_norm)
+        stats = StepStats(
+            step.number,
+            loss,
+            gradient_norm,
+            step.learning_rate,
+            seconds,
+            self.meter.tokens_per_second,
+            self.meter.mfu,
+        )
+        self._log(
+            "step",
+            step.number,
+            loss=loss,
+            gradient_norm=gradient_norm,
+            learning_rate=step.learning_rate,
+            seconds=seconds,
+        )
         if self.divergence.spikes > spikes:
-            self._write("spike", step.number, loss=loss)
+            self._log("spike", step.number, loss=loss)
         if reason is not None:
-            self._write("diverged", step.number, reason=reason)
+            self._log("diverged", step.number, reason=reason)
             raise Diverged(reason)
         self.losses.append(loss)
-        self.running = None
-        held_out = self._evaluate() if look else None
-        if held_out is not None:
-            self._write("held-out", step.number, held_out=held_out)
-        if self.told is not None and self.group.first:
-            speed = (self.meter.tokens_per_second, self.meter.utilisation)
-            self.told(Step(step.number, loss, gradient, step.rate, seconds, *speed, held_out))
-        return held_out
+        self.pending = None
+        held_out_loss = self._evaluate() if evaluate else None
+        if held_out_loss is not None:
+            self._log("held-out", step.number, held_out_loss=held_out_loss)
+        if self.on_step is not None and self.group.is_first:
+            self.on_step(dataclasses.replace(stats, held_out_loss=held_out_loss))
+        return held_out_loss
 
     @torch.no_grad()
     def _evaluate(self) -> float:
-        """Mean loss on held-out text, each process reading its share of the rows."""
-        group, at_once = self.group, self.recipe.batch // self.recipe.accumulate // self.group.size
-        first, mine = share(0, len(self.exam) // group.size * group.size, group.rank, group.size)
+        """Return the mean loss on held-out text; each process evaluates its share of the sequences."""
+        group, batch_size = self.group, self.config.batch // self.config.accumulate // self.group.size
+        first, count = shard(0, len(self.held_out) // group.size * group.size, group.rank, group.size)
         self.model.eval()
-        parts = [self._loss(rows, "sum") for rows in self.exam[first : first + mine].split(at_once)]
-        total = torch.stack(parts).sum()
+        losses = [self._loss(part, "sum") for part in self.held_out[first : first + count].split(batch_size)]
+        total = torch.stack(losses).sum()
         self.model.train()
-        return float(group.total(total)) / (mine * group.size * self.recipe.context)
+        return float(group.all_reduce(total)) / (count * group.size * self.config.context)
 
-    def _save(self, done: int) -> None:
-        said = {**self.identity, "divergence": self.divergence.state(), "losses": self.losses[-100:]}
-        checkpoint.save(self.folder, done, self.model, self.optimizer, said, self.group)
-        self._write("checkpoint", done)
-        if self.record is not None:
-            self.record.sync()
+    def _save(self, taken: int) -> None:
+        state = {**self.identity, "divergence": self.divergence.state_dict(), "losses": self.losses[-RECENT_LOSSES:]}
+        checkpoint.save(self.checkpoints, taken, self.model, self.optimizer, state, self.group)
+        self._log("checkpoint", taken)
+        if self.log is not None:
+            self.log.sync()
 
     def _resume(self) -> int:
-        """Go on from the newest checkpoint; how many steps were taken before it."""
-        with self.group.agreeing():
-            path = checkpoint.newest(self.folder)
-            said = {} if path is None else checkpoint.read_manifest(path)
+        """Load the newest checkpoint, if there is one, and return its step."""
+        with self.group.share_errors():
+            path = checkpoint.newest(self.checkpoints)
+            manifest = {} if path is None else checkpoint.read_manifest(path)
             if path is not None:
-                check_same(path, said, self.identity)
+                check_same_run(path, manifest, self.identity)
         if path is None:
             return 0
         checkpoint.load(path, self.model, self.optimizer, self.group)
-        self.divergence.restore(said["divergence"])
-        self.losses = said["losses"]
-        self._write("resume", said["step"], processes=self.group.size, before=said["processes"])
-        return said["step"]
+        self.divergence.load_state_dict(manifest["divergence"])
+        self.losses = manifest["losses"]
+        self._log("resume", manifest["step"], processes=self.group.size, before=manifest["processes"])
+        return manifest["step"]
 
-    def _write(self, event: str, step: int, **values: Any) -> None:
-        if self.record is not None:
-            self.record.write(event, step, **values)
+    def _log(self, event: str, step: int, **values: Any) -> None:
+        if self.log is not None:
+            self.log.write(event, step, **values)
 
 
-def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay, gains and biases do not."""
-    parameters = [parameter for parameter in inner(model).parameters() if parameter.requires_grad]
+def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return two groups: matrices with weight decay, gains and biases without."""
+    parameters = [parameter for parameter in unwrap(model).parameters() if parameter.requires_grad]
     return [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
@@ -330,10 +348,10 @@ def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _deterministic(wanted: bool) -> Iterator[None]:
-    """Refuse algorithms whose result may differ from run to run, while the block runs."""
+def _deterministic_algorithms(enabled: bool) -> Iterator[None]:
+    """Use deterministic algorithms only, while the block runs."""
     before, benchmark = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
-    if wanted:
+    if enabled:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False

@@ -1,6 +1,6 @@
-"""Which checkpoints are in a folder, and whether they are what was written.
+"""The checkpoints in a folder and their manifests.
 
-A checkpoint's manifest holds the SHA-256 of each of its files and of itself.
+A checkpoint's manifest has the SHA-256 of each of its files and of itself.
 """
 
 from __future__ import annotations
@@ -12,86 +12,86 @@ from typing import Any
 
 from normplace._shared.fields import quoted
 from normplace.errors import UsageError
+from normplace.lab.train.config import rename_old_keys
 from normplace.lab.train.distributed import ProcessGroup
 from normplace.models.weights import HASH, Damage, check_file, read_json, read_sealed
 
 LATEST, MANIFEST = "latest", "manifest.json"
 FORMAT = 2
-NAME = re.compile(r"step-\d{8,}")
+FOLDER_NAME = re.compile(r"step-\d{8,}")
 
 
 def folder_name(step: int) -> str:
-    """The folder of a step's checkpoint."""
+    """Return the folder name of a step's checkpoint."""
     return f"step-{step:08}"
 
 
 def file_name(rank: int) -> str:
-    """The file of a process."""
+    """Return the file name of a process."""
     return f"process-{rank}.safetensors"
 
 
-def finished(folder: Path) -> list[Path]:
-    """The checkpoints that were written to the end, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if NAME.fullmatch(path.name) and path.is_dir())
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints that were written completely, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if FOLDER_NAME.fullmatch(path.name) and path.is_dir())
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint that ``latest`` names, or the last one where there is no such file; None where there is none yet.
+    """Return the checkpoint that ``latest`` names; without that file, the last one; None if there is none.
 
-    A run that was killed between its first checkpoint and the file that names it leaves no ``latest``.
+    A run that is killed between its first checkpoint and the file ``latest`` leaves no such file.
 
     Raises:
-        UsageError: If ``latest`` cannot be read, or names a checkpoint that is not there.
+        UsageError: If ``latest`` cannot be read, or names a missing checkpoint.
     """
     try:
         name = (folder / LATEST).read_bytes().decode("ascii", "replace").strip()
     except (FileNotFoundError, NotADirectoryError):
-        return next(iter(reversed(finished(folder))), None)
+        return next(iter(reversed(complete_checkpoints(folder))), None)
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(
-            f"{folder / LATEST} cannot be read ({reason}): remove it to resume from the newest checkpoint."
+            f"cannot read {folder / LATEST} ({reason}): remove it to resume from the newest checkpoint."
         ) from error
-    if not NAME.fullmatch(name):
+    if not FOLDER_NAME.fullmatch(name):
         raise UsageError(f"{folder / LATEST} is damaged and does not name a checkpoint: {_remedy(folder)}.")
     path = folder / name
     if not path.is_dir():
-        raise UsageError(f"{folder / LATEST} names {name!r}, which is not there: {_remedy(folder)}.")
+        raise UsageError(f"{folder / LATEST} names {name!r}, which does not exist: {_remedy(folder)}.")
     return path
 
 
 def read_manifest(checkpoint: Path) -> dict[str, Any]:
-    """The checkpoint's manifest, whose hash and fields are those that were written.
+    """Return the checkpoint's verified manifest, with present names for fields of earlier versions.
 
     Raises:
-        UsageError: If it is damaged, or of another version.
+        UsageError: If it is damaged or has another format.
     """
     path = checkpoint / MANIFEST
     try:
-        said = read_json(path)
-        version = said.get("format")
-        if version == 1 and HASH not in said:
+        unverified = read_json(path)
+        version = unverified.get("format")
+        if version == 1 and HASH not in unverified:
             raise UsageError(
-                f"{checkpoint} is of format 1, which has no hashes, so damage to it would go unnoticed: choose another "
+                f"{checkpoint} is of format 1, which has no hashes, so damage would go unnoticed: choose another "
                 "output folder, or finish the run with the version that began it."
             )
         manifest = read_sealed(path)
         if version != FORMAT:
             raise UsageError(
-                f"{checkpoint} is a checkpoint of format {version}, this version reads format {FORMAT}: choose another "
-                "output folder."
+                f"{checkpoint} is of format {version}, but only format {FORMAT} is supported: choose another --out."
             )
         _check_fields(checkpoint, manifest)
     except Damage as damage:
-        raise damaged(checkpoint, damage) from damage
-    return manifest
+        raise damage_error(checkpoint, damage) from damage
+    return rename_old_keys(manifest)
 
 
 def _check_fields(checkpoint: Path, manifest: dict[str, Any]) -> None:
-    """Compare the fields that do not depend on the run with what :func:`save` writes.
+    """Check the fields that every checkpoint has.
 
     Raises:
-        Damage: If one is absent or impossible.
+        Damage: If one is absent or has an impossible value.
     """
     step, processes, files = (manifest.get(key) for key in ("step", "processes", "files"))
     if type(step) is not int or checkpoint.name != folder_name(step):
@@ -104,28 +104,28 @@ def _check_fields(checkpoint: Path, manifest: dict[str, Any]) -> None:
 
 
 def verify(checkpoint: Path, group: ProcessGroup) -> None:
-    """Compare every file with its hash in the manifest; the processes share the files among them.
+    """Compare every file with its hash in the manifest; each process verifies its share of the files.
 
     Raises:
         UsageError: In every process, if a file is damaged.
     """
-    with group.agreeing():
+    with group.share_errors():
         files = read_manifest(checkpoint)["files"]
         for name in sorted(files)[group.rank :: group.size]:
             try:
                 check_file(checkpoint / name, files[name])
             except Damage as damage:
-                raise damaged(checkpoint, damage) from damage
+                raise damage_error(checkpoint, damage) from damage
 
 
-def damaged(checkpoint: Path, damage: Damage) -> UsageError:
-    """The sentence about a damaged checkpoint, with the remedy."""
+def damage_error(checkpoint: Path, damage: Damage) -> UsageError:
+    """Return the error for a damaged checkpoint, with the remedy."""
     return UsageError(f"the checkpoint {checkpoint} is damaged ({damage}): {_remedy(checkpoint.parent, checkpoint)}.")
 
 
 def _remedy(folder: Path, damaged: Path | None = None) -> str:
-    """What to do instead of resuming from a checkpoint that cannot be used."""
-    for path in reversed(finished(folder)):
+    """Describe how to resume without a checkpoint that cannot be used."""
+    for path in reversed(complete_checkpoints(folder)):
         if path != damaged and _is_intact(path):
             command = f"echo {path.name} > {shlex.quote(str(folder / LATEST))}"
             return f"{path.name} is intact; to resume from it, run `{command}` and the same command again"
@@ -136,8 +136,8 @@ def _is_intact(checkpoint: Path) -> bool:
     try:
         manifest = read_sealed(checkpoint / MANIFEST)
         _check_fields(checkpoint, manifest)
-        for name, described in manifest["files"].items():
-            check_file(checkpoint / name, described)
+        for name, description in manifest["files"].items():
+            check_file(checkpoint / name, description)
     except Damage:
         return False
     return manifest.get("format") == FORMAT

@@ -1,4 +1,4 @@
-"""Train a recommender with Bayesian personalised ranking, without waiting for the device between steps."""
+"""Train a recommender with Bayesian personalised ranking (BPR), without synchronizing with the device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from normplace.errors import UsageError, unknown
 from normplace.lab.tasks.recommend.bpr import TripleSampler, batch_penalty, bpr_loss
 from normplace.lab.tasks.recommend.interactions import Interactions
-from normplace.lab.train.replay import GraphedStep, set_learning_rate
+from normplace.lab.train.cuda_graph import GraphedStep, set_learning_rate
 
 SCHEDULES = ("constant", "linear")
 
@@ -29,29 +29,29 @@ def fit_bpr(
     cuda_graph: bool = False,
     watch: Callable[[int], None] | None = None,
 ) -> float:
-    """Minimise the ranking loss with Adam, in training mode, and leave the model in evaluation mode.
+    """Minimise the ranking loss with Adam in training mode; the model ends in evaluation mode.
 
-    An epoch draws at least as many triples as there are training pairs, in whole batches; that the last batch is whole
-    too is ours. Nothing here looks at the test pairs: the last epoch's model is the result.
+    An epoch draws at least as many triples as there are training pairs, in full batches; filling the last batch is our
+    choice. The test pairs are never used: the result is the model of the last epoch.
 
     Args:
-        model: Changed in place; its table is ``model.embedding``.
-        represent: The rows of all users, then items, from the model: such as ``partial(model, adjacency)``.
-        interactions: What to learn from, on the device of the model.
-        epochs: How many.
-        batch_size: Triples in a step.
-        learning_rate: Adam's.
-        generator: Source of the triples, on the same device.
+        model: Trained in place; its embedding table is ``model.embedding``.
+        represent: Returns the representations of all users, then of all items, such as ``partial(model, adjacency)``.
+        interactions: Training data, on the model's device.
+        epochs: Number of epochs.
+        batch_size: Triples per step.
+        learning_rate: Learning rate of Adam.
+        generator: Random generator for the triples, on the same device.
         l2: Weight of :func:`batch_penalty`.
-        schedule: ``constant``, or ``linear``: the learning rate falls to 0 over the training.
-        cuda_graph: Replay one recorded step instead of launching its kernels one by one; only on a GPU.
-        watch: Called after each epoch with the number of epochs done, in evaluation mode.
+        schedule: ``constant``, or ``linear``: the learning rate decays to 0.
+        cuda_graph: Whether to replay a recorded step instead of launching its kernels one by one; only on a GPU.
+        watch: Called after each epoch with the number of epochs so far, in evaluation mode.
 
     Returns:
-        The mean loss of the last epoch, the penalty included.
+        The mean loss of the last epoch, with the penalty.
 
     Raises:
-        UsageError: If a number is too small, the schedule is unknown, or a graph is asked for without a GPU.
+        UsageError: If a number is too small, the schedule is unknown, or a CUDA graph is requested without a GPU.
     """
     if min(epochs, batch_size) < 1:
         raise UsageError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}.")
@@ -61,28 +61,28 @@ def fit_bpr(
     on_gpu = sampler.device.type == "cuda"
     if cuda_graph and not on_gpu:
         raise UsageError("a CUDA graph needs a GPU: set cuda_graph=False.")
-    rate = torch.tensor(learning_rate, device=sampler.device) if on_gpu else learning_rate
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True, capturable=on_gpu)
+    initial = torch.tensor(learning_rate, device=sampler.device) if on_gpu else learning_rate
+    optimizer = torch.optim.Adam(model.parameters(), lr=initial, fused=True, capturable=on_gpu)
     step = _Step(model, represent, optimizer, interactions.num_users, l2)
-    advance = GraphedStep(step) if cuda_graph else step
-    steps = -(-interactions.train.shape[1] // batch_size)
-    done = 0
+    take_step = GraphedStep(step) if cuda_graph else step
+    steps_per_epoch = -(-interactions.train.shape[1] // batch_size)
+    steps_taken = 0
     for epoch in range(1, epochs + 1):
         model.train()
         step.loss.zero_()
-        for triples in sampler.draw(steps * batch_size, generator).split(batch_size, dim=1):
+        for triples in sampler.draw(steps_per_epoch * batch_size, generator).split(batch_size, dim=1):
             if schedule == "linear":
-                set_learning_rate(optimizer, learning_rate * (1 - done / (epochs * steps)))
-            advance(triples)
-            done += 1
+                set_learning_rate(optimizer, learning_rate * (1 - steps_taken / (epochs * steps_per_epoch)))
+            take_step(triples)
+            steps_taken += 1
         model.eval()
         if watch is not None:
             watch(epoch)
-    return float(step.loss) / steps
+    return float(step.loss) / steps_per_epoch
 
 
 class _Step:
-    """One step of the optimizer; the loss adds up on the device."""
+    """One optimizer step; the loss accumulates on the device."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class _Step:
         self.optimizer.zero_grad(set_to_none=True)
         nodes = (triples + self.offset).flatten()
         shape = (*triples.shape, -1)
-        # index_select, whose gradient is an unsorted sum; that of indexing sorts the rows first.
+        # index_select: its gradient is an unsorted sum, whereas that of indexing sorts the indices first.
         ranked = self.represent().index_select(0, nodes).view(shape)
         table = self.embedding.index_select(0, nodes).view(shape)
         loss = bpr_loss(*ranked) + self.l2 * batch_penalty(table)

@@ -1,8 +1,8 @@
-"""Training a policy on orders: Plackett-Luce sampling and REINFORCE with a leave-one-out baseline.
+"""Train a policy that orders nodes: Plackett-Luce sampling and REINFORCE with a leave-one-out baseline.
 
-A Plackett-Luce order draws node after node without replacement, each with probability proportional to exp(score); it is
-the order of score + Gumbel noise (Yellott 1977). The baseline of a sampled order is the mean reward of the other orders
-sampled on the same graph (Kool, van Hoof, Welling 2019), which needs no second network.
+A Plackett-Luce order draws nodes one by one without replacement, each with probability proportional to exp(score); it
+is the descending order of score + Gumbel noise (Yellott 1977). The baseline of a sampled order is the mean reward of
+the other orders sampled on the same graph (Kool, van Hoof, Welling 2019), which needs no second network.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from normplace.lab.tasks.selection.graph import Graph
 from normplace.lab.tasks.selection.rewards import Selection
 from normplace.models.policy import Policy
 
-ABSENT = -1e9  # the score of a place past the end of a graph: finite, so that gradients are
+PADDING = -1e9
+"""Score of padding after the last node of a graph; finite, so that gradients are finite."""
 
 
 def sample_orders(scores: Tensor, samples: int, generator: torch.Generator) -> Tensor:
-    """Orders drawn by Plackett-Luce.
+    """Sample Plackett-Luce orders.
 
     Args:
-        scores: One row per graph.
-        samples: Orders of each row.
-        generator: Draws them, on the device of the scores.
+        scores: Node scores, (graphs, nodes).
+        samples: Orders per graph.
+        generator: Random generator, on the device of the scores.
 
     Returns:
-        Places in the row, shape (rows, samples, length of a row).
+        Node indices, (graphs, samples, nodes).
     """
     shape = (scores.shape[0], samples, scores.shape[1])
     noise = torch.rand(shape, generator=generator, device=scores.device).clamp(min=1e-20)
@@ -39,15 +40,15 @@ def sample_orders(scores: Tensor, samples: int, generator: torch.Generator) -> T
 
 
 def order_log_probability(scores: Tensor, orders: Tensor, lengths: Tensor) -> Tensor:
-    """The log-probability that Plackett-Luce begins with the first ``lengths`` entries of each order.
+    """Return the log-probability that a Plackett-Luce order begins with the first ``lengths`` nodes of each order.
 
     Args:
-        scores: One row per graph.
-        orders: As :func:`sample_orders` returns them.
-        lengths: How many entries count, one number per row.
+        scores: Node scores, (graphs, nodes).
+        orders: Orders from :func:`sample_orders`.
+        lengths: Number of nodes that count, per graph.
 
     Returns:
-        One number per row and order.
+        Log-probabilities, (graphs, samples).
 
     Example:
         >>> scores = torch.tensor([[0.0, 0.0, 0.0]])
@@ -73,27 +74,27 @@ def train_policy(
     generator: torch.Generator,
     on_step: Callable[[int, float], None] = lambda step, mean_reward: None,
 ) -> list[float]:
-    """Train on random batches of graphs.
+    """Train a policy with Adam on random batches of graphs; the learning rate decays to zero along a cosine.
 
     Args:
-        policy: Changed in place.
-        graphs: To train on.
-        reward: Of an order.
-        steps: Of Adam, with the learning rate falling to zero along a cosine.
-        batch_size: Graphs in a step.
-        samples: Orders sampled of each graph; at least 2, for the baseline.
-        learning_rate: The first.
-        generator: Draws batches, features and orders; on the CPU.
-        on_step: Called after every step with its number and its mean reward.
+        policy: Trained in place.
+        graphs: Training graphs.
+        reward: Reward of an order.
+        steps: Optimizer steps.
+        batch_size: Graphs per step.
+        samples: Orders sampled per graph; at least 2, for the baseline.
+        learning_rate: Initial learning rate.
+        generator: Random generator for batches, features and orders; on the CPU.
+        on_step: Called after every step with its index and its mean reward.
 
     Returns:
         The mean reward of the sampled orders at every step.
 
     Raises:
-        UsageError: If there is no graph, or a number is too small.
+        UsageError: If there are no graphs, or a number is too small.
     """
     if not graphs:
-        raise UsageError("there are no graphs to train on: give at least one.")
+        raise UsageError("there are no graphs to train on: pass at least one.")
     for name, value, least in (("steps", steps, 1), ("batch_size", batch_size, 1), ("samples", samples, 2)):
         if value < least:
             raise UsageError(f"{name} must be at least {least}, got {value}.")
@@ -103,23 +104,23 @@ def train_policy(
     noise = torch.Generator(policy.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
     history = []
     for step in range(steps):
-        chosen = [prepared[i] for i in torch.randint(len(graphs), (batch_size,), generator=generator).tolist()]
+        batch = [prepared[i] for i in torch.randint(len(graphs), (batch_size,), generator=generator).tolist()]
         scores = torch.nn.utils.rnn.pad_sequence(
-            list(policy(chosen, generator).split([one.graph.num_nodes for one in chosen])),
+            list(policy(batch, generator).split([item.graph.num_nodes for item in batch])),
             batch_first=True,
-            padding_value=ABSENT,
+            padding_value=PADDING,
         )
         orders = sample_orders(scores, samples, noise)
-        places = orders.cpu().numpy()
+        orders_on_cpu = orders.cpu().numpy()
         rewards = np.stack(
             [
-                reward.rewards(one.graph, rows[:, : one.graph.num_nodes], seed=step)
-                for one, rows in zip(chosen, places, strict=True)
+                reward.rewards(item.graph, graph_orders[:, : item.graph.num_nodes], seed=step)
+                for item, graph_orders in zip(batch, orders_on_cpu, strict=True)
             ]
         )
-        gained = torch.from_numpy(rewards).to(scores)
-        advantage = (gained - gained.mean(1, keepdim=True)) * samples / (samples - 1)
-        lengths = torch.tensor([reward.length(one.graph) for one in chosen], device=scores.device)
+        returns = torch.from_numpy(rewards).to(scores)
+        advantage = (returns - returns.mean(1, keepdim=True)) * samples / (samples - 1)
+        lengths = torch.tensor([reward.length(item.graph) for item in batch], device=scores.device)
         loss = -(advantage * order_log_probability(scores, orders, lengths)).mean()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -1,8 +1,8 @@
-"""How the processes of one attempt find each other, and none of an attempt before.
+"""How the processes of one torchrun attempt find each other, and not those of an earlier attempt.
 
-torchrun keeps its store of addresses over a restart (pytorch issue 135712), so a process that was started again may
-read where one that is dead used to listen. Here the processes of an attempt agree on a word of their own first, and
-keep their addresses under it.
+torchrun keeps its store of addresses over a restart (pytorch issue 135712), so a restarted process may read the
+address of a dead one. Here the processes of an attempt first agree on a random prefix, and keep their addresses under
+it.
 """
 
 from __future__ import annotations
@@ -16,42 +16,44 @@ from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 
 from normplace.errors import UsageError
 
-PATIENCE = 600.0
-"""Seconds in which all processes must have come."""
-PAUSE = 0.02
+TIMEOUT = 600.0
+"""Seconds in which all processes must have arrived."""
+POLL_INTERVAL = 0.02
+NAMESPACE = "normplace"
 
 
 def rendezvous() -> tuple[Store, int, int]:
-    """A store for this attempt alone, the rank of this process, and the number of processes, as torchrun says."""
+    """Return a store for this attempt only, the rank of this process and the number of processes."""
     store, rank, size = next(torch_rendezvous("env://"))
-    return PrefixStore(agree(store, rank, size), store), rank, size
+    return PrefixStore(agree_on_prefix(store, rank, size), store), rank, size
 
 
-def agree(store: Store, rank: int, size: int) -> str:
-    """A word that all processes of this attempt have, and that no attempt before had.
+def agree_on_prefix(store: Store, rank: int, size: int) -> str:
+    """Return a prefix that all processes of this attempt share and that no earlier attempt used.
 
-    The first process chooses it, and the others answer with a name of their own. They take the word once the first has
-    heard that name: whatever else is in the store is of an attempt before.
+    Rank 0 proposes a prefix. Each other rank answers with a random id. A rank accepts the prefix once rank 0 has
+    confirmed that id; all other entries of the store are of an earlier attempt.
 
     Args:
-        store: What all processes read and write.
-        rank: Of this process.
-        size: How many there are.
+        store: The store that all processes read and write.
+        rank: Rank of this process.
+        size: Number of processes.
 
     Raises:
-        UsageError: If the others do not come.
+        UsageError: If the other processes do not arrive in time.
     """
-    name, prefix = uuid.uuid4().hex, "normplace"
+    own_id = uuid.uuid4().hex
     if rank == 0:
-        store.set(f"{prefix}/word", name)
-        heard = [store.get(f"{prefix}/{name}/{other}").decode() for other in range(1, size)]
-        store.set(f"{prefix}/{name}/heard", json.dumps(heard))
-        return name
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        word = store.get(f"{prefix}/word").decode()
-        store.set(f"{prefix}/{word}/{rank}", name)
-        if store.check([f"{prefix}/{word}/heard"]) and name in json.loads(store.get(f"{prefix}/{word}/heard")):
-            return word
-        time.sleep(PAUSE)
-    raise UsageError(f"the other processes did not come within {PATIENCE:g} seconds: check that all were started.")
+        store.set(f"{NAMESPACE}/prefix", own_id)
+        ids = [store.get(f"{NAMESPACE}/{own_id}/{other}").decode() for other in range(1, size)]
+        store.set(f"{NAMESPACE}/{own_id}/confirmed", json.dumps(ids))
+        return own_id
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        prefix = store.get(f"{NAMESPACE}/prefix").decode()
+        store.set(f"{NAMESPACE}/{prefix}/{rank}", own_id)
+        confirmed = f"{NAMESPACE}/{prefix}/confirmed"
+        if store.check([confirmed]) and own_id in json.loads(store.get(confirmed)):
+            return prefix
+        time.sleep(POLL_INTERVAL)
+    raise UsageError(f"the other processes did not arrive within {TIMEOUT:g} seconds: check that all were started.")

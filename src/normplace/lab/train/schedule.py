@@ -1,4 +1,4 @@
-"""The learning rate of every step."""
+"""Learning rate schedules."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ SCHEDULES = ("cosine", "wsd", "constant")
 
 @dataclass(frozen=True)
 class Schedule:
-    """A warm-up, and what follows.
+    """A linear warm-up, followed by one of three shapes.
 
-    ``cosine`` falls along half a cosine over all remaining steps. ``wsd`` (warm-up, stable, decay: Hu et al. 2024,
-    arXiv 2404.06395) stays at the peak and falls at the end, linearly, which is ours. ``constant`` stays.
+    ``cosine`` decays along half a cosine over all remaining steps. ``wsd`` (warm-up, stable, decay: Hu et al. 2024,
+    arXiv 2404.06395) stays at the peak and decays at the end; the linear decay is our choice. ``constant`` stays at
+    the peak.
 
     Args:
-        peak: The highest rate.
-        steps: How many there are.
+        peak: Peak learning rate.
+        steps: Number of steps.
         kind: ``cosine``, ``wsd`` or ``constant``.
-        warm_up: Steps in which the rate rises to the peak; the first has peak / warm_up.
-        decay: The part of all steps in which ``wsd`` falls.
-        floor: The part of the peak that is left after the last step.
+        warm_up: Steps of the warm-up; the first has a learning rate of peak / warm_up.
+        decay: Fraction of all steps in which ``wsd`` decays.
+        floor: Learning rate after the last step, as a fraction of the peak.
 
     Raises:
-        UsageError: If the kind is unknown or the numbers contradict each other.
+        UsageError: If the kind is unknown or a number is out of range.
 
     Example:
         >>> schedule = Schedule(1.0, 10, "wsd", warm_up=2, decay=0.4, floor=0.0)
-        >>> [schedule.rate(step) for step in range(10)]
+        >>> [schedule.learning_rate(step) for step in range(10)]
         [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
 
@@ -51,10 +52,10 @@ class Schedule:
         if not 0 <= self.warm_up < self.steps:
             raise UsageError(f"a warm-up of {self.warm_up} steps does not fit into {self.steps}: lower warm_up.")
         if not (0 <= self.decay <= 1 and 0 <= self.floor <= 1):
-            raise UsageError(f"decay and floor are parts of 1, got {self.decay} and {self.floor}.")
+            raise UsageError(f"decay and floor must be between 0 and 1, got {self.decay} and {self.floor}.")
 
-    def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
         if step < self.warm_up:
             return self.peak * (step + 1) / self.warm_up
         if self.kind == "constant":
@@ -62,6 +63,6 @@ class Schedule:
         begin = self.warm_up
         if self.kind == "wsd":
             begin = max(begin, self.steps - round(self.decay * self.steps))
-        done = max(0, step - begin) / max(1, self.steps - begin)
-        fallen = (1 - math.cos(math.pi * done)) / 2 if self.kind == "cosine" else done
-        return self.peak * (1 - (1 - self.floor) * fallen)
+        progress = max(0, step - begin) / max(1, self.steps - begin)
+        decayed = (1 - math.cos(math.pi * progress)) / 2 if self.kind == "cosine" else progress
+        return self.peak * (1 - (1 - self.floor) * decayed)

@@ -1,4 +1,4 @@
-"""Train a sequence model on rows that are drawn as it goes, without waiting for the device between steps."""
+"""Train a sequence model on sequences that are drawn during training, without synchronizing with the device."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from torch.nn import functional as F
 from normplace._shared.fields import check_range, check_types
 from normplace.errors import unknown
 from normplace.lab.tasks.sequences.batch import IGNORE, SequenceTask
-from normplace.lab.train.replay import GraphedStep, set_learning_rate
+from normplace.lab.train.config import PRECISIONS
+from normplace.lab.train.cuda_graph import GraphedStep, set_learning_rate
 
 SCHEDULES = ("constant", "cosine")
-PRECISIONS = ("float32", "bfloat16")
-AHEAD = 16
-"""Steps whose rows are drawn at once: drawing costs as many kernels for one step as for many."""
+STEPS_PER_DRAW = 16
+"""Steps whose sequences are drawn at once: a draw launches the same number of kernels for one step as for many."""
+EVALUATION_BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -26,19 +27,19 @@ class SequenceTraining:
     """How to train.
 
     Args:
-        steps: Of the optimizer, at most.
-        batch_size: Rows in a step.
-        learning_rate: AdamW's, at its highest.
-        warm_up: Steps in which it rises from 0.
-        schedule: ``constant`` after them, or ``cosine``: down to a tenth.
-        weight_decay: AdamW's.
-        clip: Largest norm of the gradient.
-        precision: ``bfloat16`` runs matrix products in it (autocast); weights and the stream stay in float32.
-        every: Steps between two looks at the model.
-        cuda_graph: Whether to replay one recorded step instead of launching its kernels one by one; on a GPU only.
+        steps: Largest number of optimizer steps.
+        batch_size: Sequences per step.
+        learning_rate: Peak learning rate of AdamW.
+        warm_up: Steps of the linear warm-up.
+        schedule: Learning rate after the warm-up: ``constant``, or ``cosine`` down to a tenth of the peak.
+        weight_decay: Weight decay of AdamW.
+        clip: Largest gradient norm.
+        precision: ``bfloat16`` for matrix products under autocast; weights and residual stream stay in float32.
+        every: Steps between two evaluations.
+        cuda_graph: Whether to replay a recorded step instead of launching its kernels one by one; only on a GPU.
 
     Raises:
-        UsageError: If a number is out of range or of another type, or a name unknown.
+        UsageError: If a value has the wrong type, is out of range or is an unknown name.
     """
 
     steps: int
@@ -62,26 +63,31 @@ class SequenceTraining:
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
 
-    def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
+    def learning_rate_at(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
         if step < self.warm_up:
             return self.learning_rate * (step + 1) / self.warm_up
         if self.schedule == "constant":
             return self.learning_rate
-        done = (step - self.warm_up) / max(1, self.steps - self.warm_up)
-        return self.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+        progress = (step - self.warm_up) / max(1, self.steps - self.warm_up)
+        return self.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
 
 
 @dataclass
 class LossHistory:
-    """How training went: the mean loss between two looks at the model, and the step of each look."""
+    """Training loss over time.
+
+    Args:
+        steps: Number of steps taken at each evaluation.
+        loss: Mean loss since the evaluation before.
+    """
 
     steps: list[int] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)
 
     @property
     def steps_taken(self) -> int:
-        """Steps that were taken."""
+        """Number of steps in all."""
         return self.steps[-1]
 
 
@@ -92,49 +98,51 @@ def fit_sequence(
     generator: torch.Generator,
     watch: Callable[[int], bool | None] | None = None,
 ) -> LossHistory:
-    """Minimise the cross-entropy of the asked-for tokens with AdamW, and leave the model in evaluation mode.
+    """Minimise the cross-entropy of the target tokens with AdamW; the model ends in evaluation mode.
 
-    A step whose gradient is not finite is left out.
+    A step whose gradient is not finite is skipped.
 
     Args:
-        model: From tokens to logits; changed in place.
-        task: Where rows come from.
+        model: Maps tokens to logits; trained in place.
+        task: Draws the sequences.
         training: How to train.
-        generator: Source of the rows, on the model's device.
-        watch: Called at every look with the steps done, in evaluation mode; it ends training by returning True.
+        generator: Random generator for the sequences, on the model's device.
+        watch: Called at every evaluation with the number of steps taken, in evaluation mode. Training stops if it
+            returns True.
     """
     device = generator.device
     on_gpu = device.type == "cuda"
-    rate = torch.tensor(training.learning_rate, device=device) if on_gpu else training.learning_rate
+    learning_rate = torch.tensor(training.learning_rate, device=device) if on_gpu else training.learning_rate
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=rate, weight_decay=training.weight_decay, fused=True, capturable=on_gpu
+        model.parameters(), lr=learning_rate, weight_decay=training.weight_decay, fused=True, capturable=on_gpu
     )
     step = _Step(model, optimizer, training, device)
-    advance = GraphedStep(step) if on_gpu and training.cuda_graph else step
-    course, since, rows = LossHistory(), 0, []
+    take_step = GraphedStep(step) if on_gpu and training.cuda_graph else step
+    history, steps_since, batches = LossHistory(), 0, []
     model.train()
-    for done in range(training.steps):
-        if done % AHEAD == 0:
-            drawn = task.draw(AHEAD * training.batch_size, generator)
-            rows = list(zip(*(part.split(training.batch_size) for part in drawn), strict=True))
-        set_learning_rate(optimizer, training.rate(done))
-        advance(*rows[done % AHEAD])
-        since += 1
-        if (done + 1) % training.every == 0 or done + 1 == training.steps:
-            course.steps.append(done + 1)
-            course.loss.append(float(step.loss) / since)
+    for index in range(training.steps):
+        if index % STEPS_PER_DRAW == 0:
+            drawn = task.draw(STEPS_PER_DRAW * training.batch_size, generator)
+            batches = list(zip(*(part.split(training.batch_size) for part in drawn), strict=True))
+        set_learning_rate(optimizer, training.learning_rate_at(index))
+        take_step(*batches[index % STEPS_PER_DRAW])
+        steps_since += 1
+        taken = index + 1
+        if taken % training.every == 0 or taken == training.steps:
+            history.steps.append(taken)
+            history.loss.append(float(step.loss) / steps_since)
             step.loss.zero_()
-            since = 0
+            steps_since = 0
             model.eval()
-            if watch is not None and watch(done + 1):
+            if watch is not None and watch(taken):
                 break
             model.train()
     model.eval()
-    return course
+    return history
 
 
 class _Step:
-    """One step of the optimizer; the loss adds up on the device."""
+    """One optimizer step; the loss accumulates on the device."""
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, training: SequenceTraining, device: torch.device
@@ -149,23 +157,25 @@ class _Step:
             logits = self.model(inputs)
         loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
         loss.backward()
-        length = nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip)
-        # The fused optimizer reads this on the device, as it does under a gradient scaler, and leaves the step out.
-        self.optimizer.found_inf = (~length.isfinite()).float()  # pyright: ignore[reportAttributeAccessIssue]
+        gradient_norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip)
+        # The fused optimizer reads this on the device, as under a gradient scaler, and skips the step.
+        self.optimizer.found_inf = (~gradient_norm.isfinite()).float()  # pyright: ignore[reportAttributeAccessIssue]
         self.optimizer.step()
         self.loss += loss.detach()
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """The context in which a model runs at that precision."""
+    """Return the autocast context of a precision; it is disabled for ``float32``."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
 
 
-def predict_tokens(model: nn.Module, inputs: Tensor, *, precision: str = "float32", batch_size: int = 64) -> Tensor:
+def predict_tokens(
+    model: nn.Module, inputs: Tensor, *, precision: str = "float32", batch_size: int = EVALUATION_BATCH
+) -> Tensor:
     """Return the most likely next token at each position.
 
     Args:
-        model: From tokens to logits.
+        model: Maps tokens to logits.
         inputs: Tokens, (sequences, positions).
         precision: As in training.
         batch_size: Sequences per forward pass.
@@ -175,19 +185,19 @@ def predict_tokens(model: nn.Module, inputs: Tensor, *, precision: str = "float3
 
 
 def bits_per_token(model: nn.Module, inputs: Tensor, targets: Tensor, *, precision: str = "float32") -> float:
-    """Mean cross-entropy of the asked-for tokens in bits; bits per byte where tokens are bytes.
+    """Return the mean cross-entropy of the target tokens in bits; bits per byte if tokens are bytes.
 
     Args:
-        model: From tokens to logits.
-        inputs: Tokens, (rows, positions).
-        targets: What comes next, or ``IGNORE``.
+        model: Maps tokens to logits.
+        inputs: Tokens, (sequences, positions).
+        targets: The next token at each position, or ``IGNORE``.
         precision: As in training.
     """
     total, count = torch.zeros((), device=inputs.device), (targets != IGNORE).sum()
     with torch.no_grad():
-        for tokens, wanted in zip(inputs.split(64), targets.split(64), strict=True):
+        for tokens, next_tokens in zip(inputs.split(EVALUATION_BATCH), targets.split(EVALUATION_BATCH), strict=True):
             with autocast(precision, inputs.device):
                 logits = model(tokens)
             flat = logits.float().flatten(0, 1)
-            total += F.cross_entropy(flat, wanted.flatten(), ignore_index=IGNORE, reduction="sum")
+            total += F.cross_entropy(flat, next_tokens.flatten(), ignore_index=IGNORE, reduction="sum")
     return float(total / count) / math.log(2)

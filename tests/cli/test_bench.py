@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from tests.lab.bench import sample
@@ -9,7 +11,7 @@ from tests.lab.bench.sample import record, row
 
 from normplace.cli import main
 from normplace.lab import bench
-from normplace.lab.bench import command
+from normplace.lab.bench import run
 from normplace.lab.bench.case import Op
 from normplace.lab.bench.record import Record
 
@@ -21,7 +23,8 @@ WAVE = Op(
 @pytest.fixture(autouse=True)
 def waves(monkeypatch, tmp_path):
     """One op of seconds, measured in this process."""
-    monkeypatch.setattr(command, "load_ops", lambda names: [WAVE] if "wave" in names else bench.load_ops(names))
+    load_ops = bench.load_ops
+    monkeypatch.setattr(bench, "load_ops", lambda names: [WAVE] if "wave" in names else load_ops(names))
     monkeypatch.setattr("normplace.lab.bench.run.run_in_subprocess", lambda function, argument: function(argument))
     monkeypatch.chdir(tmp_path)
 
@@ -36,6 +39,13 @@ def test_it_prints_ratios_and_writes_the_record(capsys, tmp_path):
     assert written.command == "normplace bench wave --quick --device cpu"
     assert main(["bench", "--show", "out/bench.json"]) == 0
     assert capsys.readouterr().out == out
+
+
+def test_it_prints_the_record_as_json(capsys, tmp_path):
+    record("cpu").write(tmp_path / "old.json")
+    assert main(["bench", "--show", "old.json", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [row["method"] for row in printed["rows"]] == [row.method for row in record("cpu").rows]
 
 
 def test_a_wrong_result_exits_with_1(capsys):
@@ -94,15 +104,15 @@ def test_a_missing_gpu_is_reported_in_one_sentence(capsys):
 
 
 def test_an_interrupted_run_saves_finished_cases(capsys, monkeypatch, tmp_path):
-    measured = command.run
+    measured = run.run
 
     def stopped(*arguments):
         yield next(measured(*arguments))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "run", stopped)
+    monkeypatch.setattr(run, "run", stopped)
     assert main(["bench", "wave", "--device", "cpu", "--out", "bench.json"]) == 130
-    assert "normplace: interrupted. Finished cases are in bench.json.\n" in capsys.readouterr().err
+    assert "normplace: Interrupted. Finished cases are in bench.json.\n" in capsys.readouterr().err
     assert {row.case for row in Record.read(tmp_path / "bench.json").rows} == {"right kernel"}
     assert main(["bench", "wave", "--device", "cpu"]) == 130
-    assert "normplace: interrupted. Nothing is saved without --out.\n" in capsys.readouterr().err
+    assert "normplace: Interrupted. Nothing is saved without --out.\n" in capsys.readouterr().err

@@ -1,3 +1,5 @@
+"""``normplace train``: progress, results and errors."""
+
 from __future__ import annotations
 
 import json
@@ -5,25 +7,10 @@ import re
 
 import pytest
 
-from normplace.cli import main
-from normplace.lab.train import command
+from normplace.cli import app, main
 
-SMALL = [
-    "--dim",
-    "16",
-    "--depth",
-    "1",
-    "--heads",
-    "2",
-    "--context",
-    "8",
-    "--batch",
-    "4",
-    "--steps",
-    "6",
-    "--device",
-    "cpu",
-]
+SIZES = {"dim": 16, "depth": 1, "heads": 2, "context": 8, "batch": 4, "steps": 6}
+SMALL = ["--device", "cpu", *(word for name, value in SIZES.items() for word in (f"--{name}", str(value)))]
 
 
 @pytest.fixture
@@ -33,11 +20,11 @@ def text(tmp_path):
     return str(path)
 
 
-def test_the_help_fits_on_a_screen(capsys, monkeypatch):
+def test_the_help_fits_100_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["train", "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 40
+    assert len(lines) <= 64
     assert max(map(len, lines)) <= 100
 
 
@@ -47,17 +34,16 @@ def test_a_run_shows_progress_and_ends_with_its_result(tmp_path, text, capsys):
     said = capsys.readouterr()
     assert json.loads(said.out)["status"] == "finished"
     assert len(said.out.splitlines()) == 1
-    lines = said.err.splitlines()
-    assert re.fullmatch(r"[\d,]+ parameters, x \+ N\(F\(N\(x\)\)\); [\d,]+ tokens of .*; one process on cpu", lines[0])
-    shown = (
-        r"step 3/6  loss [\d.]+  gradient [\d.]+  [\d,]+ tokens/s  MFU [\d.]+%  0:00:\d\d left  held-out loss [\d.]+"
-    )
+    start, *lines = said.err.splitlines()
+    assert re.fullmatch(r"[\d,]+ parameters, x \+ N\(F\(N\(x\)\)\); [\d,]+ tokens of .*; one process on cpu", start)
+    speed = r"[\d,]+ tokens/s  MFU [\d.]+%  0:00:\d\d left"
+    shown = rf"step 3/6  loss [\d.]+  gradient norm [\d.]+  {speed}  held-out loss [\d.]+"
     assert any(re.fullmatch(shown, line) for line in lines)
     assert main(words) == 0  # again: nothing is left to do
-    assert json.loads(capsys.readouterr().out)["resumed"] == 6
+    assert json.loads(capsys.readouterr().out)["resumed_from"] == 6
 
 
-def test_a_divergence_is_a_result_and_no_failure(tmp_path, text, capsys):
+def test_divergence_is_a_result_and_not_a_failure(tmp_path, text, capsys):
     words = ["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL, "--rate", "1e30"]
     assert main([*words, "--set", "clip=1e30", "warm_up=0", "weight_decay=0"]) == 0
     said = capsys.readouterr()
@@ -70,12 +56,12 @@ def test_a_divergence_is_a_result_and_no_failure(tmp_path, text, capsys):
     [
         (["--text", "absent.txt"], "there is no text 'absent.txt'"),
         (["--placement", "perry"], "did you mean 'peri'"),
-        (["--context", "5000"], "need 10000 tokens of text"),
-        (["--set", "positions=learned", "length=4"], "8 positions are longer than the 4"),
+        (["--context", "5000"], "needs 10000 tokens of text"),
+        (["--set", "positions=learned", "length=4"], "8 tokens is longer than the 4 learned positions"),
         (["--set", "stepz=4"], "did you mean 'steps'"),
         (["--log", "tensorbored"], "did you mean 'tensorboard'"),
-        (["--accumulate", "3"], "a batch of 4 rows cannot be shared"),
-        (["--steps", "many"], "invalid int value"),
+        (["--accumulate", "3"], "a batch of 4 sequences cannot be split evenly"),
+        (["--steps", "many"], "--steps takes a whole number, got 'many'"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, text, capsys, words, complaint):
@@ -96,8 +82,25 @@ def test_another_placement_in_the_same_folder_is_refused(tmp_path, text, capsys)
     )
 
 
-def test_only_the_first_process_says_what_was_wrong(monkeypatch, capsys):
+def test_only_the_first_process_prints_an_error(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(command, "GRACE", 0.0)
-    assert main(["train", "--text", "absent.txt", "--device", "cpu"]) == 2
-    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(app, "SECONDS_FOR_FIRST_PROCESS", 0.0)
+    for words in (["--text", "absent.txt"], ["--steps", "0"]):
+        assert main(["train", "--device", "cpu", *words]) == 2
+        assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("option", ["--learning-rate", "--lr", "--rate"])
+def test_the_learning_rate_has_a_short_and_an_earlier_option(tmp_path, text, capsys, option):
+    words = ["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL, "--steps", "1", "--json"]
+    assert main([*words, option, "0.25"]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["config"]["learning_rate"] == 0.25
+    assert output.err == ""
+
+
+def test_settings_are_found_by_their_earlier_names(tmp_path, text, capsys):
+    words = ["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL, "--steps", "1"]
+    assert main([*words, "--set", "rate=0.5", "evaluate_rows=3"]) == 0
+    config = json.loads(capsys.readouterr().out)["config"]
+    assert (config["learning_rate"], config["evaluate_sequences"]) == (0.5, 3)

@@ -1,0 +1,156 @@
+"""The command-line application: verbs, one-line errors and exit codes.
+
+Exit codes: 0 success; 1 failed trials, an audit with errors, a wrong kernel or damaged result lines; 2 a usage error;
+130 interrupted. Neither this module nor a verb's module imports torch before the arguments are parsed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cyclopts import App, CoercionError, CycloptsError, Group, Parameter, Token, convert
+from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
+from rich.console import Console
+
+from normplace._shared.fields import describe, quoted
+from normplace._shared.terminal import complain, flush_output, prepare_streams
+from normplace._startup import INTERRUPTED, restore_interrupt
+from normplace._version import __version__
+from normplace.cli.audit import audit
+from normplace.cli.bench import bench
+from normplace.cli.doctor import doctor
+from normplace.cli.move import move
+from normplace.cli.report import report
+from normplace.cli.study import study
+from normplace.cli.train import train
+from normplace.cli.verify import verify
+from normplace.errors import UsageError, unknown
+
+VERBS: dict[str, Callable[..., int]] = {
+    verb.__name__: verb for verb in (audit, move, train, study, report, verify, bench, doctor)
+}
+SECONDS_FOR_FIRST_PROCESS = 3.0
+"""Under torchrun only the first process prints an error; the others wait, since torchrun ends it when one fails."""
+
+
+class HelpConsole(Console):
+    """A console that raises on a closed pipe instead of ending the process with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Let :func:`main` handle the closed pipe."""
+        raise BrokenPipeError
+
+
+def convert_exactly(kind: Any, tokens: Sequence[Token]) -> Any:
+    """Convert the words of an option; a whole number is not rounded from a decimal one.
+
+    Raises:
+        CoercionError: If they cannot be converted.
+    """
+    if kind is not int:
+        return convert(kind, tokens)
+    try:
+        return int(tokens[-1].value)
+    except ValueError as error:
+        raise CoercionError(token=tokens[-1], target_type=int) from error
+
+
+def shown_default(value: Any) -> Any:
+    """Return the default that the help shows; an unset flag or empty list has none."""
+    if value is False or value == ():
+        return None
+    return " ".join(value) if isinstance(value, tuple) else value
+
+
+def build_app() -> App:
+    """Return the application; help texts come from the docstrings of the verbs and of their settings."""
+    app = App(
+        name="normplace",
+        help="Find, measure, move and study the normalization layers of PyTorch networks.",
+        version=__version__,
+        help_format="markdown",
+        group_parameters=Group("Options", sort_key=0),
+        default_parameter=Parameter(
+            negative=(), allow_repeating=True, converter=convert_exactly, show_default=shown_default
+        ),
+    )
+    for order, verb in enumerate(VERBS.values()):
+        app.command(verb, sort_key=order)
+    app.register_install_completion_command(help="Install completion for this shell.", sort_key=len(VERBS))
+    return app
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    prepare_streams()
+    return flush_output(_run(sys.argv[1:] if words is None else list(words)))
+
+
+def _run(words: Sequence[str]) -> int:
+    """Parse the words and run the verb; report an error of the user or the system in one line."""
+    try:
+        verb, arguments = parse(words)
+        if verb in VERBS.values():
+            import torch  # noqa: F401 (slow, so Ctrl-C still ends the process at once)
+        restore_interrupt()
+        return verb(*arguments.args, **arguments.kwargs) or 0
+    except UsageError as error:
+        if words[:1] == ["train"] and os.environ.get("RANK", "0") != "0":
+            time.sleep(SECONDS_FOR_FIRST_PROCESS)
+            return 2
+        return complain(str(error), 2)
+    except BrokenPipeError:
+        return 0
+    except OSError as error:
+        where = "a file or standard output" if error.filename is None else error.filename
+        return flush_output(0) or complain(f"cannot read or write {where}: {error.strerror or error}.", 2)
+    except KeyboardInterrupt:
+        return complain("Interrupted. Progress is saved; rerun the command to resume.", INTERRUPTED)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def parse(words: Sequence[str]) -> tuple[Callable[..., Any], Any]:
+    """Return the function that the words call and its bound arguments.
+
+    Raises:
+        UsageError: If the words are not a valid command.
+    """
+    if not words:
+        raise UsageError(f"no command: choose from {', '.join(VERBS)}, or see 'normplace --help'.")
+    try:
+        verb, arguments, _ = build_app().parse_args(
+            words, console=HelpConsole(), exit_on_error=False, print_error=False
+        )
+    except CycloptsError as error:
+        raise explain(error) from error
+    return verb, arguments
+
+
+def explain(error: CycloptsError) -> UsageError:
+    """Return the one-sentence form of a parsing error."""
+    program = " ".join(["normplace", *(error.command_chain or ())])
+    see_help = f"see '{program} --help'"
+    match error:
+        case UnknownOptionError():
+            options = [name for argument in error.argument_collection for name in argument.names if name[0] == "-"]
+            word = (error.token.keyword or error.token.value).partition("=")[0]
+            return unknown(f"option of '{program}':", word, [*options, "--help"])
+        case UnknownCommandError(unused_tokens=[word, *_]) if word.startswith("-"):
+            return unknown("option of 'normplace':", word.partition("=")[0], ["--help", "--version"])
+        case UnknownCommandError(unused_tokens=[word, *_]):
+            return unknown("command", word, VERBS)
+        case UnusedCliTokensError(unused_tokens=[word, *_]):
+            return UsageError(f"unexpected argument {quoted(word)}; {see_help}.")
+        case CoercionError(token=Token() as token, target_type=kind) if kind is not None:
+            name = token.keyword or (error.argument.name if error.argument else "the argument")
+            return UsageError(f"{name} takes {describe(kind)}, got {quoted(token.value)}; {see_help}.")
+        case MissingArgumentError(argument=argument) if argument is not None:
+            missing = "a value" if argument.tokens or error.keyword else "the argument"
+            return UsageError(f"{missing} {argument.name} is missing; {see_help}.")
+    error.verbose = False
+    return UsageError(f"{' '.join(str(error).split()).rstrip('.')}; {see_help}.")

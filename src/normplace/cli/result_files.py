@@ -1,0 +1,77 @@
+"""Result files that the verbs read: which files, of which studies, and their damaged lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from normplace._shared.terminal import one_line
+from normplace.errors import UsageError
+
+if TYPE_CHECKING:
+    from normplace.lab.trials.claims import Claim, Judgement
+    from normplace.lab.trials.results import TrialRecord
+    from normplace.lab.trials.runner import RecordedRun
+
+MOST_REPORTED = 10
+"""Damaged lines of a file that are reported one by one."""
+
+
+def read_results(paths: Sequence[Path], references: Sequence[str]) -> list[RecordedRun]:
+    """Read result files, or those of the package if ``paths`` is empty.
+
+    A result file does not name the code of its study: reading a file must never import what it names.
+
+    Args:
+        paths: Result files and folders of them.
+        references: module:attribute of the user's own studies among the results.
+
+    Raises:
+        UsageError: If a path cannot be read, has no results, or a study is unknown.
+    """
+    from normplace.lab.studies import STUDIES
+    from normplace.lab.trials.runner import read_run
+    from normplace.lab.trials.study import load_study
+
+    known = {**STUDIES, **{load_study(reference, STUDIES).name: reference for reference in references}}
+    return [read_run(path, known) for path in _find_files(paths)]
+
+
+def _find_files(paths: Sequence[Path]) -> list[Path]:
+    from normplace.lab.studies import committed_results
+
+    if not paths:
+        return list(committed_results())
+    files: list[Path] = []
+    for path in paths:
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            raise UsageError(f"there is no {path}: run 'normplace study' first, or check the path.") from None
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror or error}.") from error
+        inside = sorted([*path.glob("*.jsonl"), *path.glob("*.jsonl.gz")]) if path.is_dir() else [path]
+        if not inside:
+            raise UsageError(f"{path} has no result files: run 'normplace study --out {path}' first.")
+        files += inside
+    return files
+
+
+def judge_claims(claims: Sequence[Claim], records: Sequence[TrialRecord]) -> list[Judgement]:
+    """Return the verdict on each claim."""
+    from normplace.lab.trials.claims import SuccessfulLines, judge
+
+    successful = SuccessfulLines(records)
+    return [judge(claim, successful) for claim in claims]
+
+
+def report_damage(results: Sequence[RecordedRun]) -> int:
+    """Print the damaged lines that were ignored, and return the exit code: 1 if there are any."""
+    for result in results:
+        for sentence in result.damaged[:MOST_REPORTED]:
+            print(f"normplace: {one_line(sentence)}.", file=sys.stderr)
+        if (more := len(result.damaged) - MOST_REPORTED) > 0:
+            print(f"normplace: {one_line(str(result.path))} has {more} more damaged lines.", file=sys.stderr)
+    return 1 if any(result.damaged for result in results) else 0

@@ -1,0 +1,77 @@
+"""``normplace study``."""
+
+from __future__ import annotations
+
+import os
+from json import dumps
+from pathlib import Path
+
+from normplace.cli.options import Assignments, Folder, Words, require
+from normplace.cli.result_files import judge_claims
+
+
+def study(
+    study: str,
+    /,
+    *,
+    scale: str = "laptop",
+    part: Words = (),
+    out: Folder = Path("runs"),
+    engine: str = "local",
+    address: str | None = None,
+    jobs: int = os.cpu_count() or 1,
+    settings: Assignments = (),
+    json: bool = False,
+) -> int:
+    """Run a study, or resume an interrupted one.
+
+    Results are appended to a file in the output folder, one line per finished trial. Rerun the command to resume after
+    an interruption: finished trials are kept, failed ones are retried. The exit code is 1 if trials failed.
+
+    Args:
+        study: Name of a study, or module:attribute of your own.
+        scale: smoke (a functional check in seconds), laptop (minutes) or full (the paper's size).
+        part: Run only these parts of the study.
+        out: Folder of result files.
+        engine: local, ray or dask.
+        address: Address of the Ray or Dask cluster.
+        jobs: Trials at once.
+        settings: Settings of every trial, such as epochs=500.
+        json: Print JSON.
+    """
+    require("lab", "rich", "scipy")
+    from contextlib import closing
+
+    from normplace.lab.studies import STUDIES
+    from normplace.lab.trials.config import parse_overrides
+    from normplace.lab.trials.engines import open_engine
+    from normplace.lab.trials.progress import Progress
+    from normplace.lab.trials.results import translate_study_errors
+    from normplace.lab.trials.runner import Run, trial_label
+    from normplace.lab.trials.study import load_study
+    from normplace.lab.trials.verdicts import as_json, terminal_lines
+
+    chosen = load_study(study, STUDIES)
+    run = Run(chosen, scale, parse_overrides([part.config for part in chosen.parts], settings))
+    path = run.result_file(out)
+    with closing(open_engine(engine, jobs, address)) as workers:
+        records = run.execute(out, workers, Progress(), part)
+    failures = {
+        trial_label(chosen, record.part, record.config): (record.error or "no message").strip().rpartition("\n")[2]
+        for record in records
+        if record.status == "failed"
+    }
+    with translate_study_errors(path):
+        judgements = judge_claims(chosen.claims, records)
+    finished = len(records) - len(failures)
+    if json:
+        claims = [as_json(judgement) for judgement in judgements]
+        summary = {"study": chosen.name, "scale": scale, "file": str(path), "trials": finished, "failed": failures}
+        print(dumps({**summary, "claims": claims}, indent=1, ensure_ascii=False))
+        return 1 if failures else 0
+    for judgement in judgements:
+        print("\n".join(terminal_lines(judgement)))
+    print(f"{finished} trials recorded in {path}; 'normplace report {out}' writes the page.")
+    for label, reason in failures.items():
+        print(f"failed: {label}: {reason}")
+    return 1 if failures else 0
