@@ -143,7 +143,7 @@ def distribute(model: nn.Module, group: ProcessGroup, parallel: str, compiled: b
         if compiled:
             block.compile()
         fully_shard(block, mesh=mesh)
-        for method in ("added", "joined"):  # placements with two streams call these instead of forward
+        for method in ("branch_output", "add_to_stream"):  # placements with two streams call these instead of forward
             register_fsdp_forward_method(block, method)
     fully_shard(model, mesh=mesh)
     return model
