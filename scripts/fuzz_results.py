@@ -25,8 +25,8 @@ from forked_call import Outcome, call, described, in_workers, no_further_process
 
 STUDY = """
 from dataclasses import dataclass
-from functools import partial
-from normplace.lab.trials.claims import Check, Claim, by_seed, pick
+from normplace.lab.trials.claims import Check, Claim
+from normplace.lab.trials.per_seed import metric
 from normplace.lab.trials.study import Figure, Outcome, Part, Study
 
 @dataclass(frozen=True)
@@ -40,15 +40,13 @@ def plan(scale):
 def run(trial):
     return Outcome({"value": trial.seed + 0.5}, {"x": [0.0, 1.0, 2.0], "y": [0.1, 0.2, 0.3 + trial.seed]})
 
-def value(lines, kind):
-    return by_seed(pick(lines, "only", kind=kind), "value")
-
-def figures(lines):
-    rows = [{"x": x, "y": y} for line in lines for x, y in zip(line.series["x"], line.series["y"], strict=True)]
+def figures(records):
+    rows = [{"x": x, "y": y} for record in records for x, y in zip(record.series["x"], record.series["y"], strict=True)]
     return [Figure("F", "c", rows, {"mark": "point", "encoding": {"x": {"field": "x"}, "y": {"field": "y"}}}, "alt")]
 
 STUDY = Study("tiny", "t", "p", "s", "damaged_study:STUDY", (Part("only", Trial, plan, run),),
-              (Claim("c", "p", "Up.", (Check("v", partial(value, kind="up"), at_least=0.0),), seeds=5),), figures)
+              (Claim("c", "p", "Up.", (Check("v", metric("only", "value", kind="up"), at_least=0.0),), seeds=5),),
+              figures)
 """
 NAME = "tiny-smoke.jsonl"
 VALUES = [

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 import pytest
 
 from normplace.lab.report import Section, curves
-from normplace.lab.trials.claims import Check, Claim, by_seed, pick
+from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.config import config_hash
+from normplace.lab.trials.per_seed import metric, pick
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure, Outcome, Part, Study
 
@@ -47,7 +48,7 @@ def _predict(config: Curve, x: float, slope: float, level: float) -> float:
     return inside + math.copysign((place - 0.6) * math.tanh(beyond / 6), x) + level * math.tanh(beyond / 3)
 
 
-def curve_line(config: Curve, **changes: object) -> TrialRecord:
+def curve_record(config: Curve, **changes: object) -> TrialRecord:
     noise = random.Random(f"{config}")
     slope, level = noise.uniform(0.7, 1.4), noise.gauss(0, 0.25)
     prediction = [_predict(config, x, slope, level) for x in GRID]
@@ -70,25 +71,20 @@ def curve_line(config: Curve, **changes: object) -> TrialRecord:
 
 
 def _far(architecture: str):
-    return lambda lines: by_seed(pick(lines, "curves", architecture=architecture, dataset="linear"), "far")
+    return metric("curves", "far", architecture=architecture, dataset="linear")
 
 
-def _spread(lines: Sequence[TrialRecord]) -> dict[int, float]:
-    return {
-        seed: 0.2 + 0.01 * seed
-        for seed in by_seed(pick(lines, "curves", architecture="standard", dataset="linear"), "far")
-    }
+def _spread(records: Sequence[TrialRecord]) -> dict[int, float]:
+    return {seed: 0.2 + 0.01 * seed for seed in _far("standard")(records)}
 
 
-def _figures(lines: Sequence[TrialRecord]) -> list[Figure]:
+def _figures(records: Sequence[TrialRecord]) -> list[Figure]:
     rows, growth = [], []
     for dataset in DATASETS:
         for architecture in ARCHITECTURES:
-            runs = [
-                line.series["prediction"] for line in pick(lines, "curves", dataset=dataset, architecture=architecture)
-            ]
+            seeds = pick(records, "curves", dataset=dataset, architecture=architecture)
             for i, x in enumerate(GRID):
-                values = [run[i] for run in runs]
+                values = [record.series["prediction"][i] for record in seeds]
                 mean = sum(values) / len(values)
                 half = 1.24 * (sum((v - mean) ** 2 for v in values) / max(1, len(values) - 1)) ** 0.5
                 row = {"dataset": dataset, "architecture": architecture, "x": x, "mean": mean}
@@ -199,12 +195,12 @@ HOSTILE_STUDY = Study(
             "hostile",
             f"Claimed in {HOSTILE}",
             f"Statement {HOSTILE}",
-            (Check(f"Label {HOSTILE}", lambda lines: by_seed(lines, "m"), at_least=1),),
+            (Check(f"Label {HOSTILE}", metric("curves", "m"), at_least=1),),
             seeds=1,
             note=f"Note {HOSTILE}",
         ),
     ),
-    figures=lambda lines: [
+    figures=lambda records: [
         Figure(
             title=f"Figure {HOSTILE}",
             caption=f"Caption {HOSTILE}",
@@ -230,10 +226,10 @@ def sections() -> list[Section]:
     trials = [Curve(seed, d, a) for d in DATASETS for a in ARCHITECTURES for seed in range(5)]
     broken = Curve(3, "quadratic", "standard", width=512)
     trace = 'Traceback (most recent call last):\n  File "trial.py", line 7\nFloatingPointError: loss is nan at step 120'
-    failure = curve_line(broken, status="failed", metrics={}, series={}, error=trace, seconds=2.0)
+    failure = curve_record(broken, status="failed", metrics={}, series={}, error=trace, seconds=2.0)
     plain = Curve(1)
     gpu = {**MACHINE, "gpu": HOSTILE}
-    hostile_line = TrialRecord(
+    hostile_record = TrialRecord(
         study=HOSTILE,
         part="curves",
         scale="smoke",
@@ -261,8 +257,8 @@ def sections() -> list[Section]:
         hardware=MACHINE,
     )
     return [
-        Section(EXTRAPOLATION, [*map(curve_line, trials), failure], "results/extrapolation.jsonl"),
-        Section(HOSTILE_STUDY, [hostile_line, hostile_failure], f"results/{HOSTILE}.jsonl"),
+        Section(EXTRAPOLATION, [*map(curve_record, trials), failure], "results/extrapolation.jsonl"),
+        Section(HOSTILE_STUDY, [hostile_record, hostile_failure], f"results/{HOSTILE}.jsonl"),
     ]
 
 

@@ -7,10 +7,10 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from normplace.lab.trials.claims import Check, Claim, by_seed, pick
+from normplace.lab.trials.claims import Check, Claim
+from normplace.lab.trials.per_seed import metric
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure, Outcome, Part, Study
 
@@ -45,15 +45,11 @@ def run(trial: SampleTrial) -> Outcome:
     return Outcome({"value": sign * trial.slope * (1 + trial.seed)}, {"x": [0.0, 1.0], "y": [0.0, sign * trial.slope]})
 
 
-def value(lines: Sequence[TrialRecord], kind: str) -> dict[int, float]:
-    return by_seed(pick(lines, "lines", kind=kind), "value")
-
-
-def figures(lines: Sequence[TrialRecord]) -> list[Figure]:
+def figures(records: Sequence[TrialRecord]) -> list[Figure]:
     rows = [
-        {"kind": line.config["kind"], "x": x, "y": y}
-        for line in lines
-        for x, y in zip(*line.series.values(), strict=True)
+        {"kind": record.config["kind"], "x": x, "y": y}
+        for record in records
+        for x, y in zip(*record.series.values(), strict=True)
     ]
     encoding = {name: {"field": name, "type": "quantitative"} for name in ("x", "y")}
     return [Figure("Lines", "Made for a test.", rows, {"mark": "line", "encoding": encoding}, "Lines.")]
@@ -67,9 +63,19 @@ STUDY = Study(
     reference="tests.lab.sample:STUDY",
     parts=(Part("lines", SampleTrial, plan, run),),
     claims=(
-        Claim("up", "none", "Up goes up.", (Check("value, up", partial(value, kind="up"), at_least=0.0),), seeds=5),
         Claim(
-            "down", "none", "Down goes up.", (Check("value, down", partial(value, kind="down"), at_least=0.0),), seeds=5
+            "up",
+            "none",
+            "Up goes up.",
+            (Check("value, up", metric("lines", "value", kind="up"), at_least=0.0),),
+            seeds=5,
+        ),
+        Claim(
+            "down",
+            "none",
+            "Down goes up.",
+            (Check("value, down", metric("lines", "value", kind="down"), at_least=0.0),),
+            seeds=5,
         ),
     ),
     figures=figures,

@@ -14,7 +14,8 @@ import pytest
 
 from normplace.lab.studies import STUDIES, committed_results
 from normplace.lab.studies.postdeg.measures import RANDOM_ORDER
-from normplace.lab.trials.claims import Judgement, State, SuccessfulLines, Verdict, judge
+from normplace.lab.trials.claims import Judgement, State, Verdict, judge
+from normplace.lab.trials.per_seed import SuccessfulRecords
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.runner import read_run
 from normplace.lab.trials.study import Study
@@ -65,9 +66,9 @@ def shuffled(lines: list[TrialRecord], generator: random.Random) -> list[TrialRe
 
 
 def judged(study: Study, lines: list[TrialRecord]) -> Iterator[Judgement]:
-    done = SuccessfulLines(lines)
+    records = SuccessfulRecords(lines)
     for claim in study.claims:
-        judgement = judge(claim, done)
+        judgement = judge(claim, records)
         if judgement.verdict is not Verdict.NOT_TESTED:
             yield judgement
 

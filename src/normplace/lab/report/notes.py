@@ -1,4 +1,4 @@
-"""Notes of claims: what several claims have in common is told once."""
+"""Notes of claims: passages that several claims share are printed once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 SHORTEST = 100
-"""Characters of the shortest passage told apart; a shorter one is read faster where it stands than looked up."""
+"""Characters of the shortest passage that is moved; a shorter one is repeated."""
 
 _BETWEEN_SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 
@@ -19,8 +19,8 @@ class Note:
     """The note of one claim.
 
     Args:
-        own: What is said of this claim alone, or is too short to be told apart.
-        shared: Which of the shared passages belong to it, as their numbers from 1.
+        own: Text of this claim alone, and passages that are too short to be moved.
+        shared: Numbers, from 1, of the shared passages that belong to it.
     """
 
     own: str
@@ -28,28 +28,28 @@ class Note:
 
 
 def fold(notes: Sequence[str]) -> tuple[dict[str, int], list[Note]]:
-    """Take the passages that several notes share out of them.
+    """Move the passages that several notes share out of them.
 
-    A passage is a run of sentences that the same notes have, so that no part of it belongs to fewer claims.
+    A passage is a run of sentences that occur in the same notes.
 
     Args:
-        notes: One per claim; empty where there is nothing to say.
+        notes: One per claim; may be empty.
 
     Returns:
-        The shared passages, in the order in which the notes come to them, each with how many notes share it; and what
-        that leaves of each note.
+        The shared passages in order of appearance, each with the number of notes that share it; and the rest of each
+        note.
     """
     sentences = [_BETWEEN_SENTENCES.split(note) if note else [] for note in notes]
-    owners = {text: {n for n, told in enumerate(sentences) if text in told} for told in sentences for text in told}
-    passages = [[" ".join(run) for _, run in groupby(told, key=owners.__getitem__)] for told in sentences]
-    counts = Counter(passage for told in passages for passage in set(told))
+    owners = {text: {n for n, other in enumerate(sentences) if text in other} for note in sentences for text in note}
+    passages = [[" ".join(run) for _, run in groupby(note, key=owners.__getitem__)] for note in sentences]
+    counts = Counter(passage for note in passages for passage in set(note))
     shared = {passage: n for passage, n in counts.items() if n > 1 and len(passage) >= SHORTEST}
-    ordered = list(dict.fromkeys(passage for told in passages for passage in told if passage in shared))
-    left = [
+    ordered = list(dict.fromkeys(passage for note in passages for passage in note if passage in shared))
+    rest = [
         Note(
-            own=" ".join(passage for passage in told if passage not in shared),
-            shared=tuple(sorted({ordered.index(passage) + 1 for passage in told if passage in shared})),
+            own=" ".join(passage for passage in note if passage not in shared),
+            shared=tuple(sorted({ordered.index(passage) + 1 for passage in note if passage in shared})),
         )
-        for told in passages
+        for note in passages
     ]
-    return {passage: shared[passage] for passage in ordered}, left
+    return {passage: shared[passage] for passage in ordered}, rest

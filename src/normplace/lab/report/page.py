@@ -18,7 +18,7 @@ from normplace.lab.report.chart_renderer import ChartRenderer
 from normplace.lab.report.figure import FigureView
 from normplace.lab.report.notes import fold
 from normplace.lab.report.section import Section
-from normplace.lab.trials.claims import Judgement, Verdict, judge
+from normplace.lab.trials.claims import Judgement, Verdict, judge_all
 from normplace.lab.trials.results import translate_study_errors
 from normplace.lab.trials.study import Figure
 from normplace.lab.trials.verdicts import counts_text, multiplicity
@@ -39,7 +39,7 @@ class StudyView:
         self.section, self.anchor = section, anchor
         records = section.successful
         with translate_study_errors(section.source):
-            self.judgements = [judge(claim, records) for claim in section.study.claims]
+            self.judgements = judge_all(section.study.claims, records)
             figures: Sequence[Figure] = section.study.figures(records) if records else ()
         self.shared_notes, notes = fold([claim.note for claim in section.study.claims])
         self.claims = list(zip(self.judgements, notes, strict=True))

@@ -1,4 +1,4 @@
-"""Chart specifications that several studies share."""
+"""Vega-Lite specifications of the kinds of chart that studies use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from normplace.lab.report.charts import PALETTE
 
 _DASHES = ([1, 0], [7, 3], [2, 2.5], [9, 3, 2, 3])
-_LETTER = 6.8  # pixels of an average letter of a label, in the widest fonts that pages are seen in
+_LETTER = 6.8  # average width of a letter in pixels, in the widest of the usual fonts
 _SHAPES = ("circle", "diamond", "square", "triangle-up")
 
 
@@ -28,36 +28,35 @@ def curves(
     rules: Sequence[float] = (),
     under: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Lines over x, one per series, told apart by colour and by dash, with a band around each.
+    """Lines over x, one per series, distinguished by colour and dash, with a band around each.
 
-    Vega-Lite gives a band and a dashed line two legends when both encode ``color``, and one when the band encodes
-    ``fill`` and the line ``stroke``; so that is what they do here.
+    The band encodes ``fill`` and the line ``stroke``: if both encoded ``color``, Vega-Lite would draw two legends.
 
     Args:
         x: Encoding of the horizontal axis: at least its ``field``; ``title`` and ``scale`` where they matter.
-        y: The same for the line's height.
+        y: The same for the vertical axis.
         series: Column that names the line.
         order: Its values, in the order of the legend.
-        low: Column of the band's lower edge; without it there is no band.
-        high: Column of its upper edge.
+        low: Column of the lower end of the band; None draws no band.
+        high: Column of its upper end.
         facet: Column with one value per panel.
         panels: Its values, in the order of the panels.
-        columns: Panels in a row.
-        width: Of one panel, in pixels.
-        height: Of one panel, in pixels.
-        rules: Places on the horizontal axis to mark with a dashed line, such as the edges of the training data.
-        under: Layers drawn first.
+        columns: Number of panels in a row.
+        width: Width of one panel, in pixels.
+        height: Height of one panel, in pixels.
+        rules: Positions on the horizontal axis marked with a dashed line, such as the ends of the training data.
+        under: Layers drawn below the lines.
     """
     domain = list(order)
     colours = [PALETTE[i % len(PALETTE)] for i in range(len(domain))]
-    # A colour that comes round again has another dash.
+    # A colour that repeats has another dash.
     dashes = [_DASHES[(i + i // len(PALETTE)) % len(_DASHES)] for i in range(len(domain))]
     along = {"type": "quantitative", **x}
     key = {"field": series, "type": "nominal", "title": None, "sort": domain}
     layers: list[Mapping[str, Any]] = list(under)
     if rules:
         edge = {**along, "field": "edge", "title": x.get("title", x["field"])}
-        # Data of its own: over the rows there would be one rule per row, drawn on top of each other.
+        # With separate data; otherwise there would be one rule per row, on top of each other.
         once = {"values": [{"edge": place} for place in rules]}
         mark = {"type": "rule", "strokeDash": [4, 3], "aria": False}
         layers.append({"data": once, "mark": mark, "encoding": {"x": edge}})
@@ -97,15 +96,15 @@ def dots(
     facet: str,
     panels: Sequence[str],
 ) -> dict[str, Any]:
-    """A point with its interval for each row, beside the same from other sources, told apart by colour and shape.
+    """A point with its interval for each row and source; sources are distinguished by colour and shape.
 
     Args:
         x: Encoding of the value: at least its ``field``.
         rows: Column that names what was measured.
         order: Its values, from top to bottom.
-        low: Column of the interval's lower end; without one there is a point alone.
+        low: Column of the lower end of the interval; a row without it has a point only.
         high: Column of its upper end.
-        series: Column that says where a number comes from.
+        series: Column that names the source of a number.
         sources: Its values, in the order of the legend.
         facet: Column with one value per panel.
         panels: Its values, in the order of the panels.
@@ -152,18 +151,18 @@ def cells(
     panels: Sequence[str] = (),
     step: int = 78,
 ) -> dict[str, Any]:
-    """A table of coloured cells, each with its number: blue is better than the middle, orange worse.
+    """A table of coloured cells with numbers: blue is better than the middle, orange worse.
 
     Args:
         x: Column that names a column of the table.
         columns: Its values, from left to right.
         y: Column that names a row of the table.
         rows: Its values, from top to bottom.
-        value: Column that colours a cell.
-        text: Column with what is written in it.
-        title: Of the colours.
-        middle: The value without colour.
-        reach: How far from the middle the colour is full.
+        value: Column that determines the colour of a cell.
+        text: Column with the text of a cell.
+        title: Title of the colour scale.
+        middle: The value with a neutral colour.
+        reach: Distance from the middle at which the colour is fully saturated.
         good: Whether ``high`` or ``low`` values are better.
         facet: Column with one value per panel.
         panels: Its values, in the order of the panels.
@@ -197,5 +196,5 @@ def cells(
 
 
 def _room(labels: Sequence[str]) -> dict[str, float]:
-    """An axis wide enough for its labels where the page's font is wider than the one they are laid out with."""
+    """An axis that is wide enough for its labels even if the page's font is wider than the one of the layout."""
     return {"minExtent": min(260.0, _LETTER * max(map(len, labels), default=0)), "labelLimit": 260}

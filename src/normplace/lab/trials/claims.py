@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,7 @@ __all__ = [
     "State",
     "Verdict",
     "judge",
+    "judge_all",
     # until every study uses per_seed
     "SuccessfulLines",
     "Values",
@@ -302,6 +303,12 @@ def judge(claim: Claim, records: Sequence[TrialRecord]) -> Judgement:
 
     measurements = tuple(measured(check, (*claim.gates, *check.gates)) for check in claim.checks)
     return Judgement(claim, measurements, _verdict(claim, measurements))
+
+
+def judge_all(claims: Iterable[Claim], records: Sequence[TrialRecord]) -> list[Judgement]:
+    """Compute the verdict on each claim from the successful trials."""
+    successful = records if isinstance(records, SuccessfulRecords) else SuccessfulRecords(records)
+    return [judge(claim, successful) for claim in claims]
 
 
 def _verdict(claim: Claim, measurements: Sequence[Measurement]) -> Verdict:

@@ -1,4 +1,4 @@
-"""Trial configurations: frozen dataclasses, checked keys, one hash each."""
+"""Configurations of trials: frozen dataclasses with checked keys and a hash."""
 
 from __future__ import annotations
 
@@ -33,16 +33,15 @@ def _json_value(value: Any) -> Any:
 
 
 def config_hash(study: str, part: str, config: Any) -> str:
-    """What identifies a trial: its study, part and every field of its configuration, the seed included."""
+    """Hash that identifies a trial: its study, part and every field of its configuration, including the seed."""
     return trial_hash(study, part, config_dict(config))
 
 
 def config_from_dict(config_type: type[Config], data: Mapping[str, Any]) -> Config:
-    """The configuration that :func:`config_dict` wrote.
+    """Build a configuration from the output of :func:`config_dict`.
 
     Raises:
-        UsageError: If a key is unknown, in which case the nearest one is suggested, a value has another type, or a
-            key without a default is absent.
+        UsageError: If a key is unknown, a value has the wrong type, or a key without a default is missing.
     """
     hints = _hints(config_type)
     for key in data:
@@ -59,26 +58,26 @@ def config_from_dict(config_type: type[Config], data: Mapping[str, Any]) -> Conf
 
 
 def _as_tuple(value: Any) -> Any:
-    """A JSON list as the tuple it was."""
+    """Convert JSON lists to tuples."""
     return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def parse_overrides(config_types: Iterable[type], assignments: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` words as a mapping, each value of its field's type.
+    """Parse ``key=value`` arguments.
 
     Args:
-        config_types: The configurations whose fields may be set.
-        assignments: The words.
+        config_types: Configurations whose fields may be set.
+        assignments: The arguments.
 
     Raises:
-        UsageError: If a word has no ``=``, its key is unknown, or its value is of another type.
+        UsageError: If an argument has no ``=``, its key is unknown, or its value has the wrong type.
     """
     hints = {key: kind for config_type in config_types for key, kind in _hints(config_type).items()}
     overrides: dict[str, Any] = {}
-    for word in assignments:
-        key, equals, text = word.partition("=")
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
         if not equals:
-            raise UsageError(f"an override is written key=value, got {word!r}.")
+            raise UsageError(f"an override is written key=value, got {assignment!r}.")
         if key not in hints:
             raise unknown("config key", key, hints)
         overrides[key] = _parse(key, text, hints[key])
@@ -93,7 +92,7 @@ def _parse(key: str, text: str, kind: Any) -> Any:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
     except (ValueError, SyntaxError, TypeError, OverflowError, MemoryError, RecursionError):
-        value = text  # refused below unless the field takes text
+        value = text  # rejected below unless the field takes text
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"config key {key!r} takes a finite number, got {text!r}.")
     if not fits(value, kind):

@@ -1,4 +1,4 @@
-"""What a computation takes, whatever the machine: memory, and numbers that are read."""
+"""Cost of a computation, independent of the machine's speed: peak memory and numbers read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity
 
 
 def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
-    """Bytes by which memory in use rose at most during a step."""
+    """Peak of the memory in use during a step, in bytes above the start."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -31,10 +31,10 @@ def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
 
 
 def elements_read(step: Callable[[], None]) -> int:
-    """How many numbers the operations of a step read on a CPU, those inside other operations included.
+    """Number of elements that the operations of a step read on a CPU, including nested operations.
 
-    It counts the sizes of all inputs of all of PyTorch's operations. So it overstates by a factor what a good kernel
-    would read, but how it grows is how the computation grows.
+    It adds the sizes of all inputs of all PyTorch operations. A good kernel reads fewer elements by a constant factor;
+    the count grows with the problem size as the computation does.
     """
     with _quiet(), torch.profiler.profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profile:
         step()
@@ -43,13 +43,13 @@ def elements_read(step: Callable[[], None]) -> int:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the profiler writes to the error stream whenever it starts and stops, whatever its log level."""
-    kept = os.dup(2)
-    nothing = os.open(os.devnull, os.O_WRONLY)
+    """Suppress standard error: the profiler writes to it at start and stop, at every log level."""
+    stderr = os.dup(2)
+    devnull = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nothing, 2)
+        os.dup2(devnull, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(devnull)

@@ -1,7 +1,7 @@
-"""Where trials run: processes of this machine, a Ray cluster, or a Dask cluster.
+"""Engines that run trials: processes on this machine, a Ray cluster, or a Dask cluster.
 
-An engine takes a function and its arguments and yields each result as it is ready. A worker that dies costs the trial
-it ran, which is tried again; only a trial that kills its worker repeatedly is given up, as :class:`WorkerLost`.
+An engine calls a function with each of several arguments and yields the results as they finish. If a worker dies, its
+trial is retried up to twice; after that its result is a :class:`WorkerLost`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ RETRIES = 2
 
 
 class WorkerLost(Exception):
-    """A trial whose worker died every time it was tried."""
+    """The worker of a trial died in every attempt."""
 
 
 class Engine(Protocol):
-    """Runs trials somewhere."""
+    """Runs trials in parallel."""
 
     def run(
         self, function: Callable[[Any], Any], items: Sequence[Any], started: Callable[[int], None]
@@ -35,36 +35,36 @@ class Engine(Protocol):
         """Yield (index, result) as items finish, in any order.
 
         Args:
-            function: Importable by the workers.
-            items: Its arguments, one call each.
-            started: Called with an item's index when it is handed to a worker.
+            function: A function that the workers can import.
+            items: Its arguments, one per call.
+            started: Called with the index of an item when a worker receives it.
         """
         ...
 
     def close(self) -> None:
-        """Stop what the engine started."""
+        """Stop the workers that the engine started."""
         ...
 
 
 class LocalEngine:
-    """Processes on this machine, one pool each, so that a dying process takes no other's trial with it.
+    """Processes on this machine. Each has its own pool, so that a process that dies does not affect other trials.
 
     Args:
-        jobs: How many at once.
+        jobs: Number of processes.
     """
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
 
     def close(self) -> None:
-        """Nothing: the processes end with each run."""
+        """Do nothing: the processes exit at the end of each run."""
 
     def run(
         self, function: Callable[[Any], Any], items: Sequence[Any], started: Callable[[int], None]
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as items finish."""
         queue = list(enumerate(items))[::-1]
-        lives = dict.fromkeys(range(len(items)), RETRIES)
+        retries_left = dict.fromkeys(range(len(items)), RETRIES)
         running: dict[Future[Any], tuple[int, ProcessPoolExecutor]] = {}
         idle = [_one_process() for _ in range(min(self.jobs, len(items)))]
         try:
@@ -81,8 +81,8 @@ class LocalEngine:
                     except BrokenProcessPool:
                         pool.shutdown(wait=False)
                         idle.append(_one_process())
-                        if lives[index]:
-                            lives[index] -= 1
+                        if retries_left[index]:
+                            retries_left[index] -= 1
                             queue.append((index, items[index]))
                             continue
                         result = WorkerLost(f"its process died {RETRIES + 1} times (out of memory, or killed)")
@@ -91,17 +91,17 @@ class LocalEngine:
                     yield index, result
         finally:
             for pool in [*idle, *(pool for _, pool in running.values())]:
-                for process in (pool._processes or {}).values():  # a trial that is no longer wanted must not go on
+                for process in (pool._processes or {}).values():  # ends a trial that still runs
                     process.kill()
                 pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _one_process() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_exit_with_parent)
 
 
-def _end_with_parent() -> None:
-    """Make the worker exit when the process that started it is gone, even if that was killed."""
+def _exit_with_parent() -> None:
+    """Make the worker exit when its parent process exits or is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -113,11 +113,11 @@ def _end_with_parent() -> None:
 
 
 class RayEngine:
-    """Tasks on a Ray cluster; Ray itself tries a task again when its worker or node dies.
+    """Tasks on a Ray cluster; Ray retries a task if its worker or node dies.
 
     Args:
-        address: The cluster's; None uses ``RAY_ADDRESS`` or starts one on this machine.
-        jobs: Processors of a cluster started here.
+        address: Address of the cluster; None uses ``RAY_ADDRESS`` or starts a cluster on this machine.
+        jobs: Number of CPUs of a cluster that is started here.
     """
 
     def __init__(self, address: str | None, jobs: int) -> None:
@@ -127,12 +127,14 @@ class RayEngine:
         self._owned = not ray.is_initialized()
         if not ray.is_initialized():
             address = address or os.environ.get("RAY_ADDRESS")
-            _check_answers("Ray cluster", address)
-            where: dict[str, Any] = {"address": address} if address else {"num_cpus": jobs, "include_dashboard": False}
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
+            _check_reachable("Ray cluster", address)
+            options: dict[str, Any] = {"num_cpus": jobs, "include_dashboard": False}
+            if address:
+                options = {"address": address}
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
 
     def close(self) -> None:
-        """Leave the cluster, and end it if it was started here."""
+        """Disconnect from the cluster, and stop it if it was started here."""
         if self._owned:
             self._ray.shutdown()
 
@@ -149,20 +151,20 @@ class RayEngine:
             running[task.remote(item)] = index
             started(index)
         while running:
-            (ready, *_), _ = ray.wait(list(running), num_returns=1)
-            index = running.pop(ready)
+            (finished, *_), _ = ray.wait(list(running), num_returns=1)
+            index = running.pop(finished)
             try:
-                yield index, ray.get(ready)
+                yield index, ray.get(finished)
             except (WorkerCrashedError, NodeDiedError, OutOfMemoryError):
                 yield index, WorkerLost(f"its Ray worker died {RETRIES + 1} times")
 
 
 class DaskEngine:
-    """Tasks on a Dask cluster, which moves the tasks of a dead worker to another.
+    """Tasks on a Dask cluster; Dask moves the tasks of a dead worker to another one.
 
     Args:
-        address: The scheduler's; None starts a cluster on this machine.
-        jobs: Workers of a cluster started here.
+        address: Address of the scheduler; None starts a cluster on this machine.
+        jobs: Number of workers of a cluster that is started here.
     """
 
     def __init__(self, address: str | None, jobs: int) -> None:
@@ -170,14 +172,14 @@ class DaskEngine:
         from distributed import Client, LocalCluster
 
         config.set({"distributed.scheduler.allowed-failures": RETRIES})
-        _check_answers("Dask scheduler", address)
+        _check_reachable("Dask scheduler", address)
         self._cluster = None
         if address is None:
             self._cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=":0")
         self._client = Client(address or self._cluster)
 
     def close(self) -> None:
-        """Leave the cluster, and end it if it was started here."""
+        """Disconnect from the cluster, and stop it if it was started here."""
         self._client.close()
         if self._cluster is not None:
             self._cluster.close()
@@ -201,40 +203,40 @@ class DaskEngine:
                 yield index, WorkerLost(f"its Dask worker died {RETRIES + 1} times")
 
 
-def _check_answers(what: str, address: str | None) -> None:
-    """Refuse an address where nothing listens at once; the cluster libraries would try for minutes."""
+def _check_reachable(kind: str, address: str | None) -> None:
+    """Raise UsageError at once if nothing listens at an address; the cluster libraries would retry for minutes."""
     host, colon, port = (address or "").rpartition("//")[2].rpartition(":")
     if not colon:
-        return  # none, or a word such as "auto" that the library resolves
+        return  # no address, or a word such as "auto" that the library resolves
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except (OSError, ValueError) as error:
-        raise UsageError(f"no {what} answers at {address!r}: check --address or start one.") from error
+        raise UsageError(f"no {kind} is listening at {address!r}: check --address or start one.") from error
 
 
 ENGINES = {"local": None, "ray": "ray", "dask": "distributed"}
 
 
 def open_engine(name: str, jobs: int, address: str | None = None) -> Engine:
-    """The engine called ``name``.
+    """Open an engine by its name.
 
     Args:
         name: A key of :data:`ENGINES`.
-        jobs: How many trials at once, where the engine is started here.
-        address: The cluster to join.
+        jobs: Number of trials at once, if the engine starts its workers here.
+        address: Address of a running cluster.
 
     Raises:
-        UsageError: If there is no such engine, it is not installed, or its cluster does not answer.
+        UsageError: If there is no such engine, it is not installed, or its cluster is not reachable.
     """
     if name not in ENGINES:
         raise unknown("engine", name, ENGINES)
     if jobs < 1:
         raise UsageError(f"--jobs must be at least 1, got {jobs}.")
-    needs = ENGINES[name]
-    if needs is None:
+    module = ENGINES[name]
+    if module is None:
         if address:
-            raise UsageError("--address names a cluster, which the local engine has none of: use --engine ray or dask.")
+            raise UsageError("the local engine has no --address: use --engine ray or dask.")
         return LocalEngine(jobs)
-    if importlib.util.find_spec(needs) is None:
-        raise UsageError(f"the {name} engine needs {needs!r}: pip install 'normplace[engines]'.")
+    if importlib.util.find_spec(module) is None:
+        raise UsageError(f"the {name} engine needs {module!r}: pip install 'normplace[engines]'.")
     return RayEngine(address, jobs) if name == "ray" else DaskEngine(address, jobs)

@@ -1,4 +1,4 @@
-"""What ran and on what, for the reader of a result line."""
+"""Software versions and hardware of a trial, for its record."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from normplace._version import __version__
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
-    found = {
+    """Versions of the software that the numbers depend on."""
+    versions = {
         "normplace": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
     }
     for distribution in importlib.metadata.distributions(name="xgboost-cpu"):
-        found["xgboost"] = distribution.version
-    return found
+        versions["xgboost"] = distribution.version
+    return versions
 
 
 @cache
 def hardware() -> dict[str, Any]:
-    """The machine: processor, cores, memory, accelerator."""
-    found: dict[str, Any] = {
+    """CPU, cores, memory and GPU of this machine."""
+    hardware: dict[str, Any] = {
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gb": _memory_gb(),
     }
     if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name(0)
-    return found
+        hardware["gpu"] = torch.cuda.get_device_name(0)
+    return hardware
 
 
 def describe(machine: dict[str, Any]) -> str:
-    """One line about a machine for people."""
-    parts = [f"{machine.get('cores', '?')} cores of {machine.get('cpu', 'an unknown processor')}"]
+    """Describe a machine in one line."""
+    parts = [f"{machine.get('cores', '?')} cores of {machine.get('cpu', 'an unknown CPU')}"]
     if memory := machine.get("memory_gb"):
         parts.append(f"{memory:g} GB" if isinstance(memory, int | float) else f"{memory} GB")
     return ", ".join([str(machine["gpu"]), *parts] if "gpu" in machine else parts)

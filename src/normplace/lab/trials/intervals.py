@@ -1,8 +1,7 @@
-"""Confidence intervals for numbers of different kinds: which one a check uses is declared with the check.
+"""Confidence intervals for different kinds of numbers; each check declares the kind that it uses.
 
-Every interval is two-sided with a confidence of 95%, so that a one-sided check is wrong at most 2.5% of the time where
-the interval's assumptions hold. ``least`` is the number of seeds below which an interval cannot decide anything: it is
-then unbounded.
+Every interval is two-sided with a confidence of 95%, so a one-sided check is wrong at most 2.5% of the time if the
+assumptions of the interval are met. With fewer than ``least`` seeds an interval is unbounded and cannot decide a check.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ class Interval(ABC):
     least: ClassVar[int] = 2
 
     def __call__(self, values: Sequence[float]) -> tuple[float, float, float]:
-        """The statistic and both ends of its interval.
+        """Compute the statistic and both ends of its interval.
 
-        Without values the statistic is NaN; with fewer than ``least``, or one that is not finite, the interval is
-        unbounded.
+        The interval is unbounded with fewer than ``least`` values. Without values, or if one is not finite, the
+        statistic is NaN.
         """
         numbers = [float(value) for value in values]
         if not numbers or not all(map(math.isfinite, numbers)):
@@ -47,21 +46,21 @@ class Interval(ABC):
         return self.estimate(numbers), low, high
 
     def expected(self, values: Sequence[float], n: int) -> tuple[float, float, float]:
-        """What n seeds would give if they scattered like those measured."""
+        """Estimate the interval of n seeds that scatter like those measured."""
         ordered = sorted(values)
         return self([ordered[int((index + 0.5) / n * len(ordered))] for index in range(n)])
 
-    def of(self, lines: Sequence[TrialRecord]) -> Interval:
-        """The interval for these result lines: itself, unless it depends on how they were made."""
+    def of(self, records: Sequence[TrialRecord]) -> Interval:
+        """Adapt the interval to the records; most kinds return themselves."""
         return self
 
     def estimate(self, values: Sequence[float]) -> float:
-        """The statistic: the mean, unless the kind of interval has another."""
+        """Compute the statistic: the mean, unless a subclass overrides it."""
         return math.fsum(values) / len(values)
 
     @abstractmethod
     def ends(self, values: Sequence[float]) -> tuple[float, float]:
-        """Both ends, from at least ``least`` finite values."""
+        """Compute both ends from at least ``least`` finite values."""
 
     def __str__(self) -> str:
         return self.name
@@ -69,14 +68,13 @@ class Interval(ABC):
 
 @dataclass(frozen=True)
 class Student(Interval):
-    """Student's interval of the mean over seeds, for numbers that scatter roughly alike to both sides.
+    """Student's interval of the mean over seeds, for numbers with a roughly symmetric distribution.
 
     Args:
-        low: The least value that the number can have; the interval stays above it.
-        high: The greatest.
-        trials: For an accuracy, the trials that each seed's value is a share of. The interval is then never narrower
-            than the exact one of all trials together: five seeds without a single success do not show that the
-            probability is 0.
+        low: Smallest possible value; the interval stays above it.
+        high: Largest possible value; the interval stays below it.
+        trials: For an accuracy, the number of trials per seed. The interval is then never narrower than the exact
+            interval of all trials together: five seeds without a success do not show that the probability is 0.
     """
 
     name: ClassVar[str] = "Student"
@@ -85,11 +83,11 @@ class Student(Interval):
     trials: int = 0
 
     def ends(self, values: Sequence[float]) -> tuple[float, float]:
-        """Student's interval, cut to the range, around that of the trials."""
+        """Student's interval, cut to the range, and widened to the exact interval of the trials."""
         return self._around(self.estimate(values), _deviation(values), len(values))
 
     def expected(self, values: Sequence[float], n: int) -> tuple[float, float, float]:
-        """The interval of n seeds with the same mean and standard deviation."""
+        """Compute the interval of n seeds with the same mean and standard deviation."""
         if len(values) < self.least:
             return self(values)
         mean = self.estimate(values)
@@ -106,19 +104,19 @@ class Student(Interval):
 
 @dataclass(frozen=True)
 class Bootstrap(Interval):
-    """Bootstrap interval of the mean over seeds, for skewed numbers and those with two clusters.
+    """Bootstrap interval of the mean over seeds, for skewed numbers and for numbers with two clusters.
 
-    It follows the observed shape and never leaves the observed range. The percentiles are widened as Hesterberg
-    (2015, arXiv 1411.5279) proposes, so that few seeds do not make it narrower than Student's; below five seeds the
-    widened percentiles lie beyond what resampling can resolve. Up to six seeds all resamples are enumerated, beyond
-    that they are drawn from a generator with a fixed seed.
+    The interval stays within the observed range. The percentiles are widened as proposed by Hesterberg (2015, arXiv
+    1411.5279), so that it is not narrower than Student's for few seeds; below five seeds resampling cannot resolve the
+    widened percentiles. Up to six seeds all resamples are enumerated; with more seeds they are drawn from a generator
+    with a fixed seed.
     """
 
     name: ClassVar[str] = "bootstrap"
     least: ClassVar[int] = 5
 
     def ends(self, values: Sequence[float]) -> tuple[float, float]:
-        """The widened percentiles of the means of all resamples."""
+        """Compute the widened percentiles of the means of all resamples."""
         from scipy.special import ndtr
 
         n = len(values)
@@ -129,10 +127,10 @@ class Bootstrap(Interval):
 
 @dataclass(frozen=True)
 class OrderStatistics(Interval):
-    """Interval of the median between two order statistics, for heavy tails: it assumes nothing of their shape.
+    """Interval of the median between two order statistics, for heavy tails; it makes no assumption about their shape.
 
-    The range of five seeds contains the median with a probability of 93.75%, so six is the least number of seeds with
-    which the confidence is 95%.
+    The range of five seeds contains the median with a probability of 93.75%, so six seeds are the fewest that reach a
+    confidence of 95%.
     """
 
     name: ClassVar[str] = "order statistics"
@@ -144,11 +142,11 @@ class OrderStatistics(Interval):
         return float(np.median(values))
 
     def ends(self, values: Sequence[float]) -> tuple[float, float]:
-        """The innermost pair of order statistics that has the confidence."""
+        """Find the innermost pair of order statistics with the confidence."""
         from scipy.special import bdtr
 
         ordered, n = np.sort(values), len(values)
-        # The median lies beyond an end when at most ``outside`` values fall on that side of it.
+        # The median is outside an end if at most ``outside`` values are on that side of it.
         outside = max(k for k in range(n // 2) if bdtr(k, n, 0.5) <= TAIL)
         return float(ordered[outside]), float(ordered[n - 1 - outside])
 
@@ -165,20 +163,20 @@ class SeedShare(Interval):
     least: ClassVar[int] = 1
 
     def ends(self, values: Sequence[float]) -> tuple[float, float]:
-        """From the number of seeds that pass."""
+        """Compute the ends from the number of seeds that pass."""
         assert set(values) <= {0.0, 1.0}, "a seed passes or does not"
         return exact_share(round(sum(values)), len(values))
 
 
 @dataclass(frozen=True)
 class TrialShare(Interval):
-    """Exact (Clopper-Pearson) interval of the probability of success of the networks at hand, over all their trials.
+    """Exact (Clopper-Pearson) interval of the success probability of the measured networks, over all their trials.
 
-    It does not extend to other seeds: it is meant for gates, which ask whether these networks learned, and for
-    constructions that are not trained.
+    It does not generalize to other seeds: use it for gates, which ask whether these networks learned, and for networks
+    that are not trained.
 
     Args:
-        trials: Trials that each seed's value is a share of, or a function that finds their number in result lines.
+        trials: Number of trials per seed, or a function that reads it from the records.
     """
 
     name: ClassVar[str] = "exact, trials"
@@ -186,28 +184,28 @@ class TrialShare(Interval):
     least: ClassVar[int] = 1
     trials: int | Callable[[Sequence[TrialRecord]], int]
 
-    def of(self, lines: Sequence[TrialRecord]) -> Interval:
-        """With the number of trials of these lines."""
-        return TrialShare(self.trials(lines)) if callable(self.trials) else self
+    def of(self, records: Sequence[TrialRecord]) -> Interval:
+        """Read the number of trials from the records."""
+        return TrialShare(self.trials(records)) if callable(self.trials) else self
 
     def ends(self, values: Sequence[float]) -> tuple[float, float]:
-        """From the number of trials that succeed."""
+        """Compute the ends from the number of successful trials."""
         assert isinstance(self.trials, int)
         return exact_share(round(float(np.sum(values)) * self.trials), len(values) * self.trials)
 
 
 @dataclass(frozen=True)
 class Counted(Interval):
-    """The observed range, for numbers that are counted and do not depend on chance, such as bytes or parameters.
+    """The observed range, for deterministic counts such as bytes or parameters.
 
-    Values that differ by more than 1% were not counted: their interval is unbounded.
+    Values that differ by more than 1% are not deterministic: their interval is unbounded.
     """
 
     name: ClassVar[str] = "counted"
     least: ClassVar[int] = 1
 
     def ends(self, values: Sequence[float]) -> tuple[float, float]:
-        """The least and the greatest value, if they agree."""
+        """Return the smallest and the largest value, if they agree."""
         low, high = min(values), max(values)
         return (low, high) if high - low <= 0.01 * max(map(abs, values)) else (-math.inf, math.inf)
 
@@ -216,7 +214,7 @@ STUDENT = Student()
 
 
 def exact_share(successes: int, trials: int) -> tuple[float, float]:
-    """Clopper-Pearson interval of a probability."""
+    """Compute the Clopper-Pearson interval of a probability."""
     from scipy.special import betaincinv
 
     low = float(betaincinv(successes, trials - successes + 1, TAIL)) if successes else 0.0
@@ -225,7 +223,7 @@ def exact_share(successes: int, trials: int) -> tuple[float, float]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean and 95% Student interval; unbounded for fewer than two values."""
+    """Compute the mean and its 95% Student interval, which is unbounded for fewer than two values."""
     return STUDENT(values)
 
 
@@ -236,7 +234,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 @cache
 def _student_quantile(degrees: int) -> float:
-    """The quantile that bounds 95% of Student's distribution; ``scipy.stats`` would take long to import."""
+    """Quantile that bounds 95% of Student's distribution."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, 1 - TAIL))

@@ -1,4 +1,4 @@
-"""What a person sees while trials run; nothing when no one is looking."""
+"""Live progress of trials on a terminal."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-SHOWN = 8
+MOST_SHOWN = 8
+"""Running trials that are listed."""
 
 
 class Progress:
-    """A live view on a terminal: what runs, what is done, the time left.
+    """Live view of running and finished trials and the time left.
 
     Args:
-        stream: Where to draw; when it is no terminal only notes are written.
+        stream: Output; if it is not a terminal, only notes are written.
         unit: What is counted.
     """
 
@@ -34,17 +35,17 @@ class Progress:
         self._start = 0.0
 
     def note(self, text: str) -> None:
-        """Tell the person something that stays on the screen."""
+        """Print a note that stays on the screen."""
         self.console.print(f"note: {text}", markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def watch(self, title: str, labels: Sequence[str], skipped: int) -> Iterator[None]:
-        """Show the trials called ``labels`` while the block runs.
+        """Show the trials while the block runs.
 
         Args:
-            title: What they belong to.
-            labels: A few words for each.
-            skipped: How many were recorded earlier.
+            title: Name of the study.
+            labels: Short name of each trial.
+            skipped: Number of trials that were recorded earlier.
         """
         self._title, self._labels, self._skipped = title, labels, skipped
         self._done = self._failed = 0
@@ -57,17 +58,17 @@ class Progress:
             yield
 
     def started(self, index: int) -> None:
-        """Trial ``index`` was handed to a worker."""
+        """Mark trial ``index`` as running."""
         self._running[index] = time.monotonic()
 
     def finished(self, index: int, ok: bool) -> None:
-        """Trial ``index`` is recorded."""
+        """Mark trial ``index`` as recorded."""
         self._running.pop(index, None)
         self._done += 1
         self._failed += not ok
 
     def time_left(self) -> float | None:
-        """Seconds until the end at the pace so far; None until a trial has finished."""
+        """Estimated seconds left; None until a trial has finished."""
         if not self._done:
             return None
         return (time.monotonic() - self._start) / self._done * (len(self._labels) - self._done)
@@ -84,17 +85,17 @@ class Progress:
             "" if left is None else f", about {clock(left)} left",
         )
         rows = Table.grid(padding=(0, 2))
-        for index, since in list(self._running.items())[:SHOWN]:
+        for index, since in list(self._running.items())[:MOST_SHOWN]:
             rows.add_row("  " + self._labels[index], clock(time.monotonic() - since))
-        if len(self._running) > SHOWN:
-            rows.add_row(f"  and {len(self._running) - SHOWN} more", "")
+        if len(self._running) > MOST_SHOWN:
+            rows.add_row(f"  and {len(self._running) - MOST_SHOWN} more", "")
         bar = Table.grid()
-        bar.add_row(ProgressBar(total=max(total, 1), completed=done, width=60))  # alone it would not end its line
+        bar.add_row(ProgressBar(total=max(total, 1), completed=done, width=60))  # a table ends its line
         return Group(head, bar, rows)
 
 
 def clock(seconds: float) -> str:
-    """A duration for people.
+    """Format a duration.
 
     Example:
         >>> clock(75)

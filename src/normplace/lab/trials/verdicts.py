@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from normplace._shared.text_table import markdown_table
-from normplace.lab.trials.claims import MOST_SEEDS, Judgement, Measurement, State, Verdict, judge
+from normplace.lab.trials.claims import MOST_SEEDS, Judgement, Measurement, State, Verdict, judge_all
 from normplace.lab.trials.intervals import TAIL
-from normplace.lab.trials.per_seed import SuccessfulRecords
 from normplace.lab.trials.record import SCALES
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Study
@@ -104,12 +103,10 @@ def markdown(runs: Sequence[tuple[Study, str, Sequence[TrialRecord]]]) -> str:
     """
     best: dict[tuple[str, str], tuple[int, str, Judgement]] = {}
     for study, scale, records in runs:
-        successful = SuccessfulRecords(records)
-        for claim in study.claims:
-            judgement = judge(claim, successful)
+        for judgement in judge_all(study.claims, records):
             measured = any(measurement.n for measurement in judgement.measurements)
             rank = SCALES.index(scale) if measured else -1
-            key = (study.name, claim.id)
+            key = (study.name, judgement.claim.id)
             if key not in best or rank > best[key][0]:
                 best[key] = (rank, scale if measured else "-", judgement)
     rows = [_markdown_row(name, scale, judgement) for (name, _), (_, scale, judgement) in best.items()]
