@@ -11,8 +11,6 @@ from normplace._shared.terminal import one_line
 from normplace.errors import UsageError
 
 if TYPE_CHECKING:
-    from normplace.lab.trials.claims import Claim, Judgement
-    from normplace.lab.trials.results import TrialRecord
     from normplace.lab.trials.runner import RecordedRun
 
 MOST_REPORTED = 10
@@ -57,14 +55,6 @@ def _find_files(paths: Sequence[Path]) -> list[Path]:
             raise UsageError(f"{path} has no result files: run 'normplace study --out {path}' first.")
         files += inside
     return files
-
-
-def judge_claims(claims: Sequence[Claim], records: Sequence[TrialRecord]) -> list[Judgement]:
-    """Return the verdict on each claim."""
-    from normplace.lab.trials.claims import SuccessfulLines, judge
-
-    successful = SuccessfulLines(records)
-    return [judge(claim, successful) for claim in claims]
 
 
 def report_damage(results: Sequence[RecordedRun]) -> int:

@@ -7,7 +7,6 @@ from json import dumps
 from pathlib import Path
 
 from normplace.cli.options import Assignments, Folder, Words, require
-from normplace.cli.result_files import judge_claims
 
 
 def study(
@@ -43,6 +42,7 @@ def study(
     from contextlib import closing
 
     from normplace.lab.studies import STUDIES
+    from normplace.lab.trials.claims import judge_all
     from normplace.lab.trials.config import parse_overrides
     from normplace.lab.trials.engines import open_engine
     from normplace.lab.trials.progress import Progress
@@ -62,7 +62,7 @@ def study(
         if record.status == "failed"
     }
     with translate_study_errors(path):
-        judgements = judge_claims(chosen.claims, records)
+        judgements = judge_all(chosen.claims, records)
     finished = len(records) - len(failures)
     if json:
         claims = [as_json(judgement) for judgement in judgements]

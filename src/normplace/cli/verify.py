@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normplace.cli.options import Studies, require
-from normplace.cli.result_files import judge_claims, read_results, report_damage
+from normplace.cli.result_files import read_results, report_damage
 
 if TYPE_CHECKING:
     from normplace.lab.trials.claims import Judgement
@@ -67,7 +67,8 @@ def _print_text(recorded: list[RecordedRun]) -> None:
 
 
 def _judgements(one: RecordedRun) -> list[Judgement]:
+    from normplace.lab.trials.claims import judge_all
     from normplace.lab.trials.results import translate_study_errors
 
     with translate_study_errors(one.path):
-        return judge_claims(one.run.study.claims, one.records)
+        return judge_all(one.run.study.claims, one.records)
