@@ -1,16 +1,14 @@
-"""The CausalRN study's parts: their plans, what one trial of each says, its claims, and the figures from them."""
+"""What is special to the CausalRN study: equal sizes, the rounded scan, the hand-built head, and its claims."""
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
 import torch
-from tests.lab.trials.test_runner import Counting
+from tests.lab.studies.support import record, verdict
 
 from normplace import UsageError
-from normplace.lab.report.charts import render_chart
 from normplace.lab.studies.causalrn import (
     STUDY,
     ablation,
@@ -38,10 +36,7 @@ from normplace.lab.studies.causalrn.recall import RecallTrial
 from normplace.lab.studies.causalrn.scaling import ScalingTrial
 from normplace.lab.studies.causalrn.state import StateTrial
 from normplace.lab.trials.claims import State, Verdict, judge
-from normplace.lab.trials.progress import Progress
-from normplace.lab.trials.record import SCALES
 from normplace.lab.trials.results import TrialRecord
-from normplace.lab.trials.runner import Run
 from normplace.models.sequence import RelationBranch, count_parameters
 from normplace.ops.relation import relation_scan
 
@@ -51,13 +46,6 @@ SMALL = {"dim": 32, "depth": 1, "device": "cpu"}
 COPY = FixedTrial(
     network="pairwise", length=4, seed=0, letters=8, steps=150, batch_size=32, learning_rate=1e-2, every=25, **SMALL
 )
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_scale_is_planned(scale):
-    planned = Run(STUDY, scale).plan().values()
-    without = {"recall"} if scale == "laptop" else set()
-    assert {trial.part for trial in planned} == {part.name for part in STUDY.parts} - without
 
 
 def test_full_scale_has_the_lengths_and_seeds_it_promises():
@@ -130,7 +118,7 @@ def test_the_head_retrieves_only_with_the_joint_norm():
 
 def test_costs_grow_as_the_forms_say():
     lines = [
-        line("scaling", 0, scaling.run(trial).metrics, form=form, length=n)
+        record("scaling", 0, scaling.run(trial).metrics, form=form, length=n)
         for form in scaling.FORMS
         for n in (64, 256, 512)
         for trial in (ScalingTrial(form=form, length=n, seed=0, dim=32, depth=1),)
@@ -141,21 +129,9 @@ def test_costs_grow_as_the_forms_say():
     assert state_rows_per_token("scan")(lines) == {0: 0}
 
 
-def line(part: str, seed: int, metrics: dict[str, float], **config) -> TrialRecord:
-    return TrialRecord(
-        study="causalrn", part=part, scale="full", hash=f"{part}{seed}{config}", config=config, seed=seed, status="ok",
-        overrides={}, seconds=1.0, finished="", versions={}, hardware={}, metrics=metrics, series={},
-    )  # fmt: skip
-
-
-def verdict(name: str, lines: list[TrialRecord]) -> Verdict:
-    (claim,) = (claim for claim in CLAIMS if claim.id == name)
-    return judge(claim, lines).verdict
-
-
 def copies(network: str, size: str, string: dict[int, float], seeds: int = 5) -> list[TrialRecord]:
     return [
-        line("copying-fixed", seed, {"string": value}, network=network, size=size, length=n)
+        record("copying-fixed", seed, {"string": value}, network=network, size=size, length=n)
         for n, value in string.items()
         for seed in range(seeds)
     ]
@@ -165,13 +141,13 @@ def test_copying_is_judged_by_the_worst_length():
     ours = copies("pairwise", "equal", {64: 1.0, 300: 0.97})
     larger = copies("transformer", "published", {64: 1.0, 300: 1.0})
     assert set(at_worst_length(copying_accuracy(network="pairwise"))(ours).values()) == {0.97}
-    assert verdict("copies-like-a-transformer", ours + larger) == Verdict.REPRODUCED
-    assert verdict("copies-at-equal-parameters", ours + larger) == Verdict.NOT_TESTED
+    assert verdict(CLAIMS, "copies-like-a-transformer", ours + larger) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "copies-at-equal-parameters", ours + larger) == Verdict.NOT_TESTED
     poor = copies("pairwise", "equal", {64: 1.0, 300: 0.2})
-    assert verdict("copies-like-a-transformer", poor + larger) == Verdict.NOT_REPRODUCED
+    assert verdict(CLAIMS, "copies-like-a-transformer", poor + larger) == Verdict.NOT_REPRODUCED
     small = copies("transformer", "equal", {64: 0.9, 300: 0.6})
-    assert verdict("copies-at-equal-parameters", ours + small) == Verdict.REPRODUCED
-    assert verdict("copies-at-equal-parameters", poor + small) == Verdict.NOT_REPRODUCED
+    assert verdict(CLAIMS, "copies-at-equal-parameters", ours + small) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "copies-at-equal-parameters", poor + small) == Verdict.NOT_REPRODUCED
 
 
 def test_an_opponent_that_did_not_learn_voids_the_comparison():
@@ -183,11 +159,11 @@ def test_an_opponent_that_did_not_learn_voids_the_comparison():
     assert [measured.state for measured in judgement.later] == [State.PASSED]  # at 64 characters it did learn
     varying = {"pairwise": 1.0, "transformer": 0.0}
     lines = [
-        line("copying-variable", seed, {"string": value, "reach": 1.0}, network=name, positions="none")
+        record("copying-variable", seed, {"string": value, "reach": 1.0}, network=name, positions="none")
         for name, value in varying.items()
         for seed in range(3)
     ]
-    assert verdict("copies-varying-lengths", lines) == Verdict.VOID
+    assert verdict(CLAIMS, "copies-varying-lengths", lines) == Verdict.VOID
 
 
 def test_one_collapsed_opponent_does_not_leave_a_clear_lead_open():
@@ -195,35 +171,31 @@ def test_one_collapsed_opponent_does_not_leave_a_clear_lead_open():
     ours = copies("pairwise", "equal", {64: 1.0})
     theirs = copies("transformer", "equal", {64: 1.0})
     theirs[0] = replace(theirs[0], metrics={"string": 0.0})
-    assert verdict("copies-at-equal-parameters", ours + theirs) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "copies-at-equal-parameters", ours + theirs) == Verdict.REPRODUCED
     few = [entry for entry in ours + theirs if entry.seed < 3]
-    assert verdict("copies-at-equal-parameters", few) == Verdict.UNDECIDED
+    assert verdict(CLAIMS, "copies-at-equal-parameters", few) == Verdict.UNDECIDED
 
 
 def test_recall_that_nobody_learned_is_void():
     lines = [
-        line("recall", seed, {"accuracy": value}, network=name, pairs=16)
+        record("recall", seed, {"accuracy": value}, network=name, pairs=16)
         for name, value in (("pairwise", 0.09), ("transformer", 0.07), ("scan", 0.01))
         for seed in range(3)
     ]
-    assert verdict("recalls", lines) == Verdict.VOID
+    assert verdict(CLAIMS, "recalls", lines) == Verdict.VOID
 
 
 def test_the_ablation_is_judged_cell_by_cell():
     def cell(string, **changed):
         fields = {"pair_norm": "joint", "activation": "exp", "post_norm": True, **changed}
-        return [line("ablation", seed, {"string": string}, **fields) for seed in range(3)]
+        return [record("ablation", seed, {"string": string}, **fields) for seed in range(3)]
 
     lines = cell(1.0) + cell(0.0, pair_norm="separate") + cell(0.05, pair_norm="none")
-    assert verdict("norm-of-pairs-is-needed", lines) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "norm-of-pairs-is-needed", lines) == Verdict.REPRODUCED
     lines += cell(0.9, activation="relu") + cell(0.9, activation="gelu") + cell(0.0, activation="elu")
-    assert verdict("exponential-is-needed", lines) == Verdict.MIXED
+    assert verdict(CLAIMS, "exponential-is-needed", lines) == Verdict.MIXED
     lost = [entry for entry in lines if entry.metrics["string"] < 1] + cell(0.2)
-    assert verdict("exponential-is-needed", lost) == Verdict.VOID  # nothing was there to lose
-
-
-def test_claims_have_names_of_their_own():
-    assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
+    assert verdict(CLAIMS, "exponential-is-needed", lost) == Verdict.VOID  # nothing was there to lose
 
 
 MISTAKES = [
@@ -251,18 +223,6 @@ def test_mistakes_are_named(call, reason):
 
 
 def test_text_that_is_not_there_is_left_out():
-    ready = STUDY.part("language").ready
-    assert ready(LanguageTrial(network="scan", seed=0)) is None
-    assert "there is no text 'nowhere'" in str(ready(LanguageTrial(network="scan", seed=0, text="nowhere")))
-
-
-def test_figures_of_every_part_can_be_drawn(tmp_path):
-    pytest.importorskip("vl_convert")
-    lines = Run(STUDY, "smoke", {"device": "cpu"}).execute(tmp_path / "out", Counting(), Progress(io.StringIO()))
-    assert {entry.status for entry in lines} == {"ok"}, [entry.error for entry in lines if entry.status != "ok"][:1]
-    figures = STUDY.figures(lines)
-    assert len({figure.title for figure in figures}) == len(figures) == 8
-    for number, figure in enumerate(figures):
-        assert figure.rows
-        assert render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=f"f{number}").startswith("<svg")
-    assert STUDY.figures([]) == []
+    reason = STUDY.part("language").unavailable_reason
+    assert reason(LanguageTrial(network="scan", seed=0)) is None
+    assert "there is no text 'nowhere'" in str(reason(LanguageTrial(network="scan", seed=0, text="nowhere")))

@@ -1,41 +1,27 @@
-"""The extrapolation study's parts: their plans, what one trial of each says, and the figures from them."""
+"""What is special to the extrapolation study: published sizes, growth with and without norms, and tabular data."""
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from tests.lab.tasks.tables import accept, csv, protein_table, some_faces
-from tests.lab.trials.test_runner import Counting
+from tests.lab.studies.support import stand_in_data
 
 from normplace import UsageError
-from normplace.lab.report.charts import render_chart
 from normplace.lab.studies.extrapolation import STUDY, kernels, tabular, wide
-from normplace.lab.studies.extrapolation.claims import CLAIMS
 from normplace.lab.studies.extrapolation.faces import FacesTrial
 from normplace.lab.studies.extrapolation.networks import SequenceRegressor
 from normplace.lab.studies.extrapolation.protein import LEARNERS, ProteinTrial
 from normplace.lab.studies.extrapolation.published import FACES, PROTEIN
 from normplace.lab.studies.extrapolation.sequence import SequenceTrial
 from normplace.lab.studies.extrapolation.toy import ToyTrial
-from normplace.lab.tasks.regression.faces import write_faces
-from normplace.lab.trials.progress import Progress
-from normplace.lab.trials.record import SCALES
-from normplace.lab.trials.runner import Run
 
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    """Stand-ins for both data sets, in the folder where a user would put them."""
-    table = protein_table()
-    accept(monkeypatch, table)
-    (tmp_path / "CASP.csv").write_bytes(csv(table))
-    write_faces(some_faces(), tmp_path / "faces" / "utkface_descriptors.npz")
-    monkeypatch.setenv("NORMPLACE_DATA", str(tmp_path))
-    return tmp_path
+    stand_in_data("extrapolation", tmp_path, monkeypatch)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,12 +29,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def run(part: str, trial):
     return STUDY.part(part).run(trial)
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_scale_is_planned_without_data(scale):
-    planned = Run(STUDY, scale).plan().values()
-    assert {trial.part for trial in planned} == {"toy", "kernels", "wide", "variants", "sequence", "protein", "faces"}
 
 
 def test_full_scale_is_the_papers():
@@ -59,12 +39,6 @@ def test_full_scale_is_the_papers():
     assert len(full["faces"]) == 250 * 4
     rates = {trial.norm_at: trial.learning_rate for trial in full["faces"]}
     assert rates == {"none": 1e-3, "first": 1e-3, "last": 3e-3, "every": 3e-3}
-
-
-def test_claims_need_no_more_seeds_than_the_laptop_plan_has():
-    assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
-    for part in STUDY.parts:
-        assert len({trial.seed for trial in part.plan("laptop")}) >= 5
 
 
 def test_batchnorm_grows_and_layernorm_does_not():
@@ -147,9 +121,9 @@ def test_without_xgboost_its_trials_say_so(data, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "xgboost", None)
     part = STUDY.part("protein")
-    assert part.ready(ProteinTrial("first", 0)) is None
-    assert part.ready(ProteinTrial("xgboost", 0)) == tabular.xgboost_obstacle()
-    assert "pip install 'normplace[trees]'" in str(tabular.xgboost_obstacle())
+    assert part.unavailable_reason(ProteinTrial("first", 0)) is None
+    assert part.unavailable_reason(ProteinTrial("xgboost", 0)) == tabular.xgboost_unavailable()
+    assert "pip install 'normplace[trees]'" in str(tabular.xgboost_unavailable())
     with pytest.raises(UsageError, match="or xgboost-cpu"):
         part.run(ProteinTrial("xgboost", 0))
 
@@ -162,9 +136,9 @@ def test_faces(data):
 
 def test_parts_without_their_data_are_left_out():
     protein, faces = STUDY.part("protein"), STUDY.part("faces")
-    assert "NORMPLACE_OFFLINE is set" in str(protein.ready(ProteinTrial("none", 0)))
-    assert "there is no file 'gone.csv'" in str(protein.ready(ProteinTrial("none", 0, table="gone.csv")))
-    assert "describe_folder" in str(faces.ready(FacesTrial("none", 0)))
+    assert "NORMPLACE_OFFLINE is set" in str(protein.unavailable_reason(ProteinTrial("none", 0)))
+    assert "there is no file 'gone.csv'" in str(protein.unavailable_reason(ProteinTrial("none", 0, table="gone.csv")))
+    assert "describe_folder" in str(faces.unavailable_reason(FacesTrial("none", 0)))
 
 
 def test_bins():
@@ -183,24 +157,6 @@ def test_bad_settings():
         ProteinTrial("none", 0, rows=-1)
     with pytest.raises(UsageError, match="epochs must be at least 1"):
         FacesTrial("none", 0, epochs=0)
-
-
-def test_figures_of_every_part_can_be_drawn(data, tmp_path):
-    pytest.importorskip("vl_convert")
-    overrides = {"epochs": 2, "rows": 50, "sequences": 8, "rounds": 2}
-    lines = Run(STUDY, "smoke", overrides).execute(tmp_path / "out", Counting(), Progress(io.StringIO()))
-    assert {line.status for line in lines} == {"ok"}
-    figures = STUDY.figures(lines)
-    assert len({figure.title for figure in figures}) == len(figures) == 17
-    drawn = {}
-    for n, figure in enumerate(figures):
-        assert figure.rows
-        drawn[figure.title] = render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=f"f{n}")
-        assert drawn[figure.title].startswith("<svg")
-    assert sum("published" in chart for title, chart in drawn.items() if "R²" in title) == 2
-    assert STUDY.figures([]) == []
-    only = [line for line in lines if line.part == "sequence"]
-    assert len(STUDY.figures(only)) == 2
 
 
 def test_the_published_tables_are_the_papers():

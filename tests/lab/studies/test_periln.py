@@ -1,8 +1,7 @@
-"""The Peri-LN study's parts: their plans, what one trial of each says, the claims' verdicts, and the figures."""
+"""What is special to the Peri-LN study: growth fits, signals, the gradient bound, and how claims are judged."""
 
 from __future__ import annotations
 
-import io
 import math
 from collections import Counter
 from dataclasses import replace
@@ -10,23 +9,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.lab.trials.test_runner import Counting
+from tests.lab.studies.support import record, text_folder, verdict
 
 import normplace as npl
 from normplace import UsageError
 from normplace.analysis.signal_probe.results import Depth
-from normplace.lab.report.charts import render_chart
 from normplace.lab.studies.periln import STUDY, bound, measures, training
 from normplace.lab.studies.periln.bound import BoundTrial
 from normplace.lab.studies.periln.claims import CLAIMS
 from normplace.lab.studies.periln.growth import linear_advantage, linear_error
 from normplace.lab.studies.periln.training import TrainingTrial
-from normplace.lab.trials.claims import Verdict, judge
+from normplace.lab.trials.claims import Verdict
 from normplace.lab.trials.per_seed import Measure
-from normplace.lab.trials.progress import Progress
-from normplace.lab.trials.record import SCALES
 from normplace.lab.trials.results import TrialRecord
-from normplace.lab.trials.runner import Run
 from normplace.models.transformer import Transformer
 
 SMALL = TrainingTrial(
@@ -37,20 +32,10 @@ SMALL = TrainingTrial(
 
 @pytest.fixture(autouse=True)
 def text(tmp_path, monkeypatch):
-    """A short text instead of the whole standard library."""
-    (tmp_path / "text").mkdir()
-    words = ["where", "should", "the", "norm", "sit", "before", "after", "around"]
-    draws = np.random.default_rng(0).integers(len(words), size=1500)
-    (tmp_path / "text" / "words.txt").write_text(" ".join(words[at] for at in draws))
+    """A trial on a short text instead of the whole standard library."""
+    text_folder(tmp_path)
     monkeypatch.setenv("NORMPLACE_DATA", str(tmp_path))
     return replace(SMALL, text="words")
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_scale_is_planned(scale):
-    planned = Run(STUDY, scale).plan().values()
-    parts = {"bound", "training"} if scale == "laptop" else {"bound", "training", "initialization"}
-    assert {trial.part for trial in planned} == parts
 
 
 def test_every_placement_meets_every_rate_and_seed():
@@ -184,22 +169,13 @@ def test_mistakes_are_named(call, reason):
 
 
 def test_trials_without_their_text_are_left_out():
-    ready = STUDY.part("training").ready
-    assert ready(SMALL) is None
-    assert "there is no text 'missing'" in str(ready(replace(SMALL, text="missing")))
+    reason = STUDY.part("training").unavailable_reason
+    assert reason(SMALL) is None
+    assert "there is no text 'missing'" in str(reason(replace(SMALL, text="missing")))
 
 
-def line(placement: str, rate: float, seed: int, **metrics: float) -> TrialRecord:
-    config = {"size": "tiny", "placement": placement, "learning_rate": rate}
-    return TrialRecord(
-        study="peri-ln", part="training", scale="full", hash=f"{placement}{rate}{seed}", config=config, seed=seed,
-        status="ok", overrides={}, seconds=1.0, finished="", versions={}, hardware={}, metrics=metrics, series={},
-    )  # fmt: skip
-
-
-def verdict(name: str, lines: list[TrialRecord]) -> Verdict:
-    (claim,) = (claim for claim in CLAIMS if claim.id == name)
-    return judge(claim, lines).verdict
+def trial(placement: str, rate: float, seed: int, **metrics: float) -> TrialRecord:
+    return record("training", seed, metrics, size="tiny", placement=placement, learning_rate=rate)
 
 
 def best_rate(lines: list[TrialRecord], placement: str, size: str = "tiny") -> float | None:
@@ -221,7 +197,7 @@ def swept(bits: dict[str, tuple[float, float]], **metrics: dict[str, float]) -> 
         for rate, value in zip(RATES, (7.0, *values, 7.0), strict=True):
             for seed in range(6):
                 loss = value + seed / 1e3
-                found.append(line(name, rate, seed, bits_per_byte=loss, choosing_bits=loss, **own))
+                found.append(trial(name, rate, seed, bits_per_byte=loss, choosing_bits=loss, **own))
     return found
 
 
@@ -231,31 +207,31 @@ def test_claims_compare_each_placement_at_its_own_best_rate():
     assert best_rate(lines, "pre") == 1e-2
     assert best_rate(lines, "post") == best_rate(lines, "peri") == 1e-3
     assert best_rate(lines, "peri", size="40M") is None
-    assert verdict("loss-tiny", lines) == Verdict.REPRODUCED
-    assert verdict("own-rate-tiny", lines) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "loss-tiny", lines) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "own-rate-tiny", lines) == Verdict.REPRODUCED
     assert measures.rate_sensitivity("training", size="tiny", placement="post")(lines) == pytest.approx(
         {seed: (7 + 7 + 8 - 3 * 3.0 - seed / 1e3) / 4 for seed in range(6)}
     )
-    assert verdict("rates-tiny", lines) == Verdict.MIXED  # less sensitive than post, more than pre
-    assert verdict("loss-ladder", lines) == Verdict.NOT_TESTED
+    assert verdict(CLAIMS, "rates-tiny", lines) == Verdict.MIXED  # less sensitive than post, more than pre
+    assert verdict(CLAIMS, "loss-ladder", lines) == Verdict.NOT_TESTED
 
 
 def test_a_best_rate_at_the_edge_of_the_grid_voids_what_depends_on_it():
     lines = swept({"post": (3.0, 3.1), "pre": (2.6, 2.4), "peri": (2.2, 2.5), "output": (2.5, 2.5)})
-    assert verdict("loss-tiny", lines) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "loss-tiny", lines) == Verdict.REPRODUCED
     lowest = [entry for entry in lines if entry.config["learning_rate"] >= 1e-3]
     assert interior("pre")(lowest) == dict.fromkeys(range(6), 1.0)
     assert measures.every(map(interior, ("pre", "peri")))(lowest) == dict.fromkeys(range(6), 0.0)
-    assert verdict("loss-tiny", lowest) == Verdict.VOID
-    assert verdict("own-rate-tiny", lowest) == Verdict.REPRODUCED  # pre's best rate is inside, the others' are not it
+    assert verdict(CLAIMS, "loss-tiny", lowest) == Verdict.VOID
+    assert verdict(CLAIMS, "own-rate-tiny", lowest) == Verdict.REPRODUCED  # pre's best rate is inside
     edges = [entry for entry in lines if entry.config["learning_rate"] in (1e-3, 1e-2)]
-    assert verdict("own-rate-tiny", edges) == Verdict.VOID
+    assert verdict(CLAIMS, "own-rate-tiny", edges) == Verdict.VOID
 
 
 def test_checks_added_after_the_results_do_not_count():
     flat = dict.fromkeys(("post", "pre", "peri"), 0.0)
     lines = swept(dict.fromkeys(flat, (2.0, 2.1)), tilt_start={**flat, "post": -1.0}, tilt_end={**flat, "post": 2.0})
-    assert verdict("post-vanishing-tiny", lines) == Verdict.NOT_REPRODUCED
+    assert verdict(CLAIMS, "post-vanishing-tiny", lines) == Verdict.NOT_REPRODUCED
 
 
 def test_growth_gradients_and_outliers_are_judged():
@@ -271,17 +247,17 @@ def test_growth_gradients_and_outliers_are_judged():
         gradient_start={"post": 30, "pre": 3, "peri": 0.3},
         gradient_end={"post": 30, "pre": 3, "peri": 0.3},
     )
-    assert verdict("peri-linear-tiny", lines) == Verdict.REPRODUCED
-    assert verdict("pre-exponential-tiny", lines) == Verdict.REPRODUCED
-    assert verdict("post-constant-tiny", lines) == Verdict.MIXED  # it shrinks in training
-    assert verdict("massive-tiny", lines) == Verdict.MIXED  # the ratio to the median has the sign, not the size
-    assert verdict("gradient-order-tiny", lines) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "peri-linear-tiny", lines) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "pre-exponential-tiny", lines) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "post-constant-tiny", lines) == Verdict.MIXED  # it shrinks in training
+    assert verdict(CLAIMS, "massive-tiny", lines) == Verdict.MIXED  # the ratio to the median has the sign, not the size
+    assert verdict(CLAIMS, "gradient-order-tiny", lines) == Verdict.REPRODUCED
 
 
 def test_the_spread_of_seeds_is_judged_by_deviations_from_the_median():
     wide, narrow = (0.0, 0.1, -0.1, 0.1, -0.1), (0.0, 0.01, -0.01, 0.01, -0.01)
     lines = [
-        line(name, rate, seed, bits_per_byte=2 + value, choosing_bits=2.0 if rate == RATES[1] else 3.0)
+        trial(name, rate, seed, bits_per_byte=2 + value, choosing_bits=2.0 if rate == RATES[1] else 3.0)
         for name, values in (("pre", wide), ("peri", narrow))
         for seed, value in enumerate(values)
         for rate in RATES[:3]
@@ -291,18 +267,5 @@ def test_the_spread_of_seeds_is_judged_by_deviations_from_the_median():
         for name in ("pre", "peri")
     )
     assert (pre - 2 * peri)(lines) == pytest.approx({0: 0.0, 1: 0.08, 2: 0.08, 3: 0.08, 4: 0.08})
-    assert verdict("spread-tiny", lines) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "spread-tiny", lines) == Verdict.REPRODUCED
     assert pre([]) == {}
-
-
-def test_figures_of_every_part_can_be_drawn(tmp_path):
-    pytest.importorskip("vl_convert")
-    overrides = {"text": "words", "device": "cpu"}
-    lines = Run(STUDY, "smoke", overrides).execute(tmp_path / "out", Counting(), Progress(io.StringIO()))
-    assert {entry.status for entry in lines} == {"ok"}, [entry.error for entry in lines if entry.status != "ok"][:1]
-    figures = STUDY.figures(lines)
-    assert len({figure.title for figure in figures}) == len(figures) == 7
-    for number, figure in enumerate(figures):
-        assert figure.rows
-        assert render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=f"f{number}").startswith("<svg")
-    assert STUDY.figures([]) == []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.lab.studies.support import record, text_folder
 
 from normplace import UsageError
 from normplace.lab import studies
@@ -45,8 +46,7 @@ def test_the_size_of_the_last_matrices_is_their_standard_deviation(start, rms):
 
 
 def test_a_trial_reports_the_growth_of_the_matrices(tmp_path, monkeypatch):
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "words.txt").write_text("before after around " * 200)
+    text_folder(tmp_path)
     monkeypatch.setenv("NORMPLACE_DATA", str(tmp_path))
     trial = replace(SMALL, text="words", device="cpu", learning_rate=1e-2)
     small, large = (initialization.run(replace(trial, start=start)).metrics for start in ("depth", "xavier"))
@@ -61,16 +61,18 @@ def test_unknown_initial_weights_are_refused():
 
 def lines_of(bits: dict[tuple[str, str], dict[float, float]], **metrics: float) -> list[TrialRecord]:
     return [
-        TrialRecord(
-            study="peri-ln", part="initialization", scale="full", hash=f"{placement}{start}{rate}{seed}",
-            config={"placement": placement, "start": start, "learning_rate": rate}, seed=seed, status="ok",
-            overrides={}, seconds=1.0, finished="", versions={}, hardware={}, series={},
-            metrics={"bits_per_byte": value + seed / 1e3, "choosing_bits": value, **metrics},
+        record(
+            "initialization",
+            seed,
+            {"bits_per_byte": value + seed / 1e3, "choosing_bits": value, **metrics},
+            placement=placement,
+            start=start,
+            learning_rate=rate,
         )
         for (placement, start), rates in bits.items()
         for rate, value in rates.items()
         for seed in range(3)
-    ]  # fmt: skip
+    ]
 
 
 def test_each_variant_is_compared_at_its_best_rate():

@@ -1,4 +1,4 @@
-"""The postdeg study's own parts: their plans, what a trial says, and what claims and figures make of lines."""
+"""The selection and topology parts of the PostDeg study: plans, trials, gains and methods."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ pytest.importorskip("numba", reason="node selection needs numba")
 pytest.importorskip("torch_geometric", reason="the study's convolutions are PyG's")
 
 from normplace import UsageError
-from normplace.lab.report.charts import render_chart
 from normplace.lab.studies.postdeg import STUDY, selection, topologies
 from normplace.lab.studies.postdeg.claims import CLAIMS
-from normplace.lab.studies.postdeg.figures import figures
 from normplace.lab.studies.postdeg.measures import RANDOM_ORDER, cell, gain, share_of_gain, wins
 from normplace.lab.studies.postdeg.selection import SelectionTrial
 from normplace.lab.studies.postdeg.topologies import TopologyTrial
@@ -153,7 +151,7 @@ def test_every_method_orders_real_graphs(real_graphs, task, method):
     if task == "dismantling" and method == "ris":
         pytest.skip("RIS greedy chooses seeds, not an order of removals")
     trial = TopologyTrial(task, method, 0, steps=2, graphs=real_graphs, simulations=20, device="cpu")
-    assert topologies.ready(trial) is None
+    assert topologies.why_unavailable(trial) is None
     metrics = topologies.run(trial).metrics
     measure = "R" if task == "dismantling" else "spread"
     names = real_graphs + tuple(f"{name}+adaptive" for name in real_graphs) * (method in topologies.LEARNED)
@@ -163,21 +161,6 @@ def test_every_method_orders_real_graphs(real_graphs, task, method):
 
 def test_a_missing_graph_is_named(real_graphs):
     trial = TopologyTrial("dismantling", "degree", 0, graphs=("advogato", "cit-HepPh"))
-    assert "the graph cit-HepPh is missing" in (topologies.ready(trial) or "")
+    assert "the graph cit-HepPh is missing" in (topologies.why_unavailable(trial) or "")
     with pytest.raises(UsageError, match="unknown method 'corhd': did you mean 'corehd'"):
         TopologyTrial("dismantling", "corhd", 0)
-
-
-def test_figures_can_be_drawn_from_a_full_plan():
-    generator = np.random.default_rng(0)
-    lines = [line("selection", trial, {"value": generator.uniform(0.2, 0.4)}) for trial in selection.plan("full")]
-    for trial in topologies.plan("full"):
-        measures = ("R", "AUC") if trial.task == "dismantling" else ("spread",)
-        suffixes = ("", topologies.ADAPTIVE) if trial.method in topologies.LEARNED else ("",)
-        keys = [f"{m}/{g}{s}" for m in measures for g in trial.graphs for s in suffixes]
-        lines.append(line("topologies", trial, {key: generator.uniform(0.1, 0.2) for key in keys}))
-    drawn = figures(lines)
-    assert len(drawn) == 6
-    for figure in drawn:
-        assert "<svg" in render_chart(figure.spec, figure.rows, alt=figure.alt, prefix="f")
-    assert figures([]) == []

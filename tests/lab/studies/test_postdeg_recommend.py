@@ -1,36 +1,19 @@
-"""The recommendation part: its plans, its trials on data of the user's own, its figures."""
+"""The recommendation part of the PostDeg study: plans, trials on the user's data, and the published scores."""
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from tests.lab.tasks.recommend.recommend_cases import clustered
-from tests.lab.trials.test_runner import Counting
 
 from normplace import UsageError
-from normplace.lab.report.charts import render_chart
 from normplace.lab.studies.postdeg import recommend
 from normplace.lab.studies.postdeg.claims import recommend as claims_recommend
 from normplace.lab.studies.postdeg.figures import recommend as figures_recommend
 from normplace.lab.studies.postdeg.recommend import CELLS, PART, RecommendTrial
-from normplace.lab.trials.progress import Progress
-from normplace.lab.trials.runner import Run
-from normplace.lab.trials.study import Study
-
-STUDY = Study(
-    name="recommend-alone",
-    title="",
-    paper="",
-    summary="",
-    reference="tests.lab.studies.test_postdeg_recommend:STUDY",
-    parts=(PART,),
-    claims=claims_recommend.CLAIMS,
-    figures=figures_recommend.figures,
-)
 
 
 @pytest.fixture
@@ -87,12 +70,12 @@ def test_plans():
 
 
 def test_without_data_a_trial_says_so(own, tmp_path):
-    assert PART.ready(own) is None
-    assert "there is no file 'gone.npz'" in str(PART.ready(replace(own, table="gone.npz")))
+    assert PART.unavailable_reason(own) is None
+    assert "there is no file 'gone.npz'" in str(PART.unavailable_reason(replace(own, table="gone.npz")))
     for dataset in ("gowalla", "movielens"):
-        assert "NORMPLACE_OFFLINE is set" in str(PART.ready(RecommendTrial(dataset, "lightgcn", 0)))
+        assert "NORMPLACE_OFFLINE is set" in str(PART.unavailable_reason(RecommendTrial(dataset, "lightgcn", 0)))
     if not torch.cuda.is_available():
-        assert "no CUDA device is available" in str(PART.ready(replace(own, cuda_graph=True)))
+        assert "no CUDA device is available" in str(PART.unavailable_reason(replace(own, cuda_graph=True)))
 
 
 @pytest.mark.parametrize(
@@ -109,24 +92,6 @@ def test_without_data_a_trial_says_so(own, tmp_path):
 def test_bad_settings(change, sentence, own):
     with pytest.raises(UsageError, match=sentence):
         replace(own, **change)
-
-
-def test_figures_and_claims_from_a_smoke_run(own, tmp_path):
-    pytest.importorskip("vl_convert")
-    overrides = {"dataset": "own", "table": own.table, "batch_size": 64}
-    lines = Run(STUDY, "smoke", overrides).execute(tmp_path / "out", Counting(), Progress(io.StringIO()))
-    assert {line.status for line in lines} == {"ok"}
-    figures = STUDY.figures(lines)
-    assert len({figure.title for figure in figures}) == len(figures) == 3
-    for n, figure in enumerate(figures):
-        names = {", ".join(filter(None, (row["network"], row.get("scale")))) for row in figure.rows}
-        assert {name.removesuffix(", no scale") for name in names} == set(CELLS) - {"LightGCN, 1 layer"}
-        assert render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=f"f{n}").startswith("<svg")
-    assert STUDY.figures([]) == []
-    for claim in claims_recommend.CLAIMS:
-        of_gowalla = "lightgcn" in claim.id
-        for check in claim.checks:
-            assert len(check.measure(lines)) == (0 if of_gowalla else 2)
 
 
 def test_the_published_row_is_measured_on_gowalla_alone(own):

@@ -104,11 +104,13 @@ def test_thinning_keeps_whole_edges():
 
 
 def test_what_is_missing_is_said(pyg, small, monkeypatch):
-    assert PART.ready(small) is None
-    assert "put tolokers.npz into the folder NORMPLACE_DATA" in str(PART.ready(SocialTrial("sum", "none", 0)))
-    assert "there is no file 'gone.npz'" in str(PART.ready(replace(small, path="gone.npz")))
+    assert PART.unavailable_reason(small) is None
+    assert "put tolokers.npz into the folder NORMPLACE_DATA" in str(
+        PART.unavailable_reason(SocialTrial("sum", "none", 0))
+    )
+    assert "there is no file 'gone.npz'" in str(PART.unavailable_reason(replace(small, path="gone.npz")))
     monkeypatch.setitem(sys.modules, "torch_geometric.nn", None)
-    assert PART.ready(small) == "this study uses PyG's convolutions: pip install 'normplace[graphs]'."
+    assert PART.unavailable_reason(small) == "this study uses PyG's convolutions: pip install 'normplace[graphs]'."
 
 
 def test_bad_settings(pyg, small):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from normplace.lab.studies.deepergcn.depth import GRID, REAL, SEEDS, USUAL
 from normplace.lab.studies.deepergcn.networks import AGGREGATIONS
-from normplace.lab.studies.deepergcn.node import NodeTrial, label, ready, run
+from normplace.lab.studies.deepergcn.node import NodeTrial, label, run, why_unavailable
 from normplace.lab.trials.study import Part
 
 WITH_MSG_NORM = ("mean", "sum", "softmax learned")
@@ -25,4 +25,4 @@ def plan(scale: str) -> Iterator[NodeTrial]:
                     yield NodeTrial(data, "res+", depth, seed, aggregation=aggregation, msg_norm=msg_norm, **size)
 
 
-PART = Part(name="aggregation", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=ready)
+PART = Part(name="aggregation", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=why_unavailable)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from normplace.lab.studies.deepergcn.networks import OWN_WEIGHTS
-from normplace.lab.studies.deepergcn.node import NodeTrial, label, ready, run
+from normplace.lab.studies.deepergcn.node import NodeTrial, label, run, why_unavailable
 from normplace.lab.trials.study import Part
 
 SHARED = {
@@ -38,4 +38,4 @@ def plan(scale: str) -> Iterator[NodeTrial]:
                 yield NodeTrial(data, "res+", seed=seed, aggregation=aggregation, **settings)
 
 
-PART = Part(name="anchors", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=ready)
+PART = Part(name="anchors", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=why_unavailable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from normplace.lab.studies.deepergcn.node import NodeTrial, label, ready, run
+from normplace.lab.studies.deepergcn.node import NodeTrial, label, run, why_unavailable
 from normplace.lab.trials.study import Part
 
 ORDERS = ("res+", "res", "plain")
@@ -43,4 +43,4 @@ def plan(scale: str) -> Iterator[NodeTrial]:
                 yield NodeTrial("grid-mines", order, depth, seed, **GRID[size])
 
 
-PART = Part(name="depth", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=ready)
+PART = Part(name="depth", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=why_unavailable)

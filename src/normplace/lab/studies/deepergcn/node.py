@@ -74,7 +74,7 @@ class NodeTrial:
         expect_at_least(1, self, "depth", "dim", "epochs")
 
 
-def ready(trial: NodeTrial) -> str | None:
+def why_unavailable(trial: NodeTrial) -> str | None:
     """Why the trial cannot run: its data are missing; None if it can."""
     return None if trial.data == grid_mines.NAME else unavailable_reason(load_labelled, trial.data, trial.path)
 

@@ -57,7 +57,7 @@ def plan(scale: str) -> Iterator[FacesTrial]:
             yield FacesTrial(norm_at, seed, LEARNING_RATES[norm_at], epochs=1 if scale == "smoke" else 10)
 
 
-def ready(trial: FacesTrial) -> str | None:
+def why_unavailable(trial: FacesTrial) -> str | None:
     """Why the trial cannot run: the descriptors are missing; None if it can."""
     return unavailable_reason(load_faces, trial.descriptors)
 
@@ -96,5 +96,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"faces, {NAMES[trial.norm_at]}, seed {trial.seed}",
-    unavailable_reason=ready,
+    unavailable_reason=why_unavailable,
 )

@@ -14,8 +14,8 @@ from normplace.lab.studies.extrapolation.tabular import (
     binned_mean,
     histogram,
     network_predictions,
-    xgboost_obstacle,
     xgboost_predictions,
+    xgboost_unavailable,
 )
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.regression.protein import load_protein, split_by_area
@@ -74,9 +74,11 @@ def plan(scale: str) -> Iterator[ProteinTrial]:
                 yield ProteinTrial(learner, seed)
 
 
-def ready(trial: ProteinTrial) -> str | None:
+def why_unavailable(trial: ProteinTrial) -> str | None:
     """Why the trial cannot run: the data or XGBoost is missing; None if it can."""
-    return unavailable_reason(load_protein, trial.table) or (xgboost_obstacle() if trial.learner == "xgboost" else None)
+    return unavailable_reason(load_protein, trial.table) or (
+        xgboost_unavailable() if trial.learner == "xgboost" else None
+    )
 
 
 def run(trial: ProteinTrial) -> Outcome:
@@ -119,5 +121,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"protein, {TITLES[trial.learner]}, seed {trial.seed}",
-    unavailable_reason=ready,
+    unavailable_reason=why_unavailable,
 )

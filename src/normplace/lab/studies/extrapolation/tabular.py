@@ -83,7 +83,7 @@ def network_predictions(
     return Predictions(inside, outside)
 
 
-def xgboost_obstacle() -> str | None:
+def xgboost_unavailable() -> str | None:
     """Why :func:`xgboost_predictions` would fail, or None."""
     try:
         import xgboost  # noqa: F401  # pyright: ignore[reportMissingImports]
@@ -103,7 +103,7 @@ def xgboost_predictions(split: ShiftedRegression, seed: int, rounds: int) -> Pre
     Raises:
         UsageError: If xgboost is not installed.
     """
-    if (reason := xgboost_obstacle()) is not None:
+    if (reason := xgboost_unavailable()) is not None:
         raise UsageError(reason)
     import xgboost  # pyright: ignore[reportMissingImports]
 

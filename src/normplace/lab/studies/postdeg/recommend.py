@@ -152,7 +152,7 @@ def load(trial: RecommendTrial) -> Interactions:
     return load_gowalla(trial.table) if trial.dataset == "gowalla" else load_movielens(trial.seed, trial.table)
 
 
-def ready(trial: RecommendTrial) -> str | None:
+def why_unavailable(trial: RecommendTrial) -> str | None:
     """Why the trial cannot run: the data or a GPU is missing; None if it can."""
     if trial.cuda_graph and not torch.cuda.is_available():
         return "it replays CUDA graphs, but no CUDA device is available: set cuda_graph=False."
@@ -244,7 +244,7 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"recommend, {title(trial)}, seed {trial.seed}",
-    unavailable_reason=ready,
+    unavailable_reason=why_unavailable,
 )
 
 

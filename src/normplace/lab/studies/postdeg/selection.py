@@ -139,7 +139,7 @@ def plan(scale: str) -> Iterator[SelectionTrial]:
                 yield SelectionTrial(task=task, seed=seed, **cell, **size)
 
 
-def ready(trial: SelectionTrial) -> str | None:
+def why_unavailable(trial: SelectionTrial) -> str | None:
     """Why the trial cannot run: a package is missing; None if it can."""
     try:
         convolution(trial.aggregation)
@@ -189,4 +189,6 @@ def label(trial: SelectionTrial) -> str:
     return f"{trial.task}, {trial.aggregation}, {trial.features} input, {trial.slot}, seed {trial.seed}"
 
 
-PART = Part(name="selection", config=SelectionTrial, plan=plan, run=run, label=label, unavailable_reason=ready)
+PART = Part(
+    name="selection", config=SelectionTrial, plan=plan, run=run, label=label, unavailable_reason=why_unavailable
+)

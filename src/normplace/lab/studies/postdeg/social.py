@@ -88,7 +88,7 @@ def plan(scale: str) -> Iterator[SocialTrial]:
                     yield SocialTrial(aggregation, slot, seed)
 
 
-def ready(trial: SocialTrial) -> str | None:
+def why_unavailable(trial: SocialTrial) -> str | None:
     """Why the trial cannot run: the graph or PyG is missing; None if it can."""
     try:
         convolution(trial.aggregation)
@@ -187,5 +187,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"social, {AGGREGATIONS[trial.aggregation]}, {SLOTS[trial.slot]}, split {trial.seed}",
-    unavailable_reason=ready,
+    unavailable_reason=why_unavailable,
 )

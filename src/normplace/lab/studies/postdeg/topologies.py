@@ -121,7 +121,7 @@ def _file(name: str) -> Path | None:
     return find_file("", "topology", [f"{name}.npz"]) or find_file("", "graphs/topology", [f"{name}.npz"])
 
 
-def ready(trial: TopologyTrial) -> str | None:
+def why_unavailable(trial: TopologyTrial) -> str | None:
     """Why the trial cannot run: a graph or a package is missing; None if it can."""
     missing = [name for name in trial.graphs if _file(name) is None]
     if missing:
@@ -145,7 +145,7 @@ def run(trial: TopologyTrial) -> Outcome:
     metrics: dict[str, float] = {}
     for name in trial.graphs:
         path = _file(name)
-        assert path is not None, "checked by ready()"
+        assert path is not None, "checked by why_unavailable()"
         graph = load_graph(path)
         if policy is None:
             metrics |= _measures(trial, name, graph, _classical_order(trial, graph))
@@ -249,5 +249,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"{trial.task}, {trial.method}, seed {trial.seed}",
-    unavailable_reason=ready,
+    unavailable_reason=why_unavailable,
 )
