@@ -259,6 +259,36 @@ def test_the_graph_is_found_in_an_object_and_by_name():
     torch.testing.assert_close(insert(WithData().double(), scale, edges="data.pairs")(data), normed * flipped)
 
 
+class HandNorm(nn.Module):
+    """A norm that is known by its arithmetic only."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x):
+        centred = x - x.mean(-1, keepdim=True)
+        return self.weight * centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() + self.bias
+
+
+def test_norms_of_any_class_are_found_on_example_inputs():
+    factor = topology("degree", EDGES, NODES).double().pow(-1)[:, None]
+    scale, inputs = Scale("degree", power=-1), (rows(), EDGES)
+    with pytest.raises(UsageError, match="no known norm module"):
+        insert(build(norm=HandNorm), scale)
+    compare(insert(build(norm=HandNorm), scale, inputs=inputs), build(norm=HandNorm, factor=factor), EDGES)
+    compare(insert(build(), scale, inputs=inputs), build(factor=factor), EDGES)
+
+
+def test_example_inputs_show_mistakes_at_once():
+    net, scale = build(), Scale("degree", power=-1)
+    net.unused = nn.LayerNorm(8)
+    with pytest.raises(UsageError, match="does not call 'unused'"):
+        insert(net, scale, after="unused", inputs=(rows(), EDGES))
+    with pytest.raises(UsageError, match="7 rows where the graph has 5 nodes"):
+        insert(net, scale, after="norms.0", values=torch.ones(5), inputs=(rows(), EDGES))
+
+
 def test_refusals_name_the_mistake():
     x, scale = rows(), Scale("degree")
     net = Method().double()

@@ -1,4 +1,14 @@
-"""Existing networks with their norms, and what stands beside them, changed."""
+"""Edit existing models. An edit works on a copy, verifies it, and reports what it did.
+
+Each edit is one file (``insert``) or a few with a common prefix (``move``), built from shared parts:
+
+- ``copying``: copy a model.
+- ``model_map``, ``projections``, ``layer_numbers``: where an analysed model can be edited.
+- ``editor``, ``attachments``, ``rewrite``, ``modules``, ``new_norms``: change the model.
+- ``verify_numbers``, ``verify_gradients``, ``capture``: check the result.
+- ``changes``, ``input_spec``: the record of an edit.
+- ``files``, ``pretrained``, ``save_guard``: save and load edited models.
+"""
 
 from normplace.analysis.signal_probe.probe import compare
 from normplace.analysis.signal_probe.results import Comparison

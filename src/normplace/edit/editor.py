@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
+from normplace.analysis.recording.ids import BlockIndex
 from normplace.analysis.results import Site
 from normplace.edit.attachments import add_placed, attach_to_input, attach_to_output, detach
 from normplace.edit.changes import Change
@@ -127,7 +128,7 @@ class ModelEditor:
         wrap_sum(owner, ref.method, ref.position, path.rpartition(".")[2], ref.evaluation, ref.evaluations)
         return path
 
-    def add_final(self, block: int, norm: nn.Module) -> str:
+    def add_final(self, block: BlockIndex, norm: nn.Module) -> str:
         """Add a norm after the last block of a stream, outside the block.
 
         Raises:

@@ -17,9 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from normplace._shared.text_table import text_table
+from normplace.analysis.api import analyze
 from normplace.analysis.norms.classes import known_norm_modules, module_names, rows_argument, subtracts_mean
+from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.copying import copy_model
 from normplace.edit.graph_finder import GraphFinder
+from normplace.edit.model_map import is_outside_tree
 from normplace.errors import UsageError
 from normplace.models.memory import FactorMemory
 from normplace.models.topology import check_name
@@ -27,7 +30,7 @@ from normplace.norms import MsgNorm
 from normplace.placement.scale import Gate, Scale
 
 Model = TypeVar("Model", bound=nn.Module)
-NormChoice = str | nn.Module | Iterable[str | nn.Module] | Callable[[str, nn.Module], bool] | None
+NormChoice = str | nn.Module | Iterable[str | nn.Module] | Callable[[str, nn.Module], bool]
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,13 @@ class Insertions:
 def insert(
     model: Model,
     scale: Scale,
-    after: NormChoice = None,
+    after: NormChoice | None = None,
     *,
     gate: str | None = None,
     edges: str = "",
     batch: str = "",
     values: Tensor | None = None,
+    inputs: tuple[Any, ...] | None = None,
 ) -> Model:
     """Return a copy of a graph network with a positive scalar per node multiplied in at chosen norms.
 
@@ -90,20 +94,23 @@ def insert(
         model: Any module whose forward receives a graph; it is not changed.
         scale: The scalar, and the side of the norm it is on. Its ``slot`` applies only to networks built by normplace.
         after: The norms: a name such as ``"convs.0.norm"``, several names, the modules themselves, or a predicate of
-            name and module; by default the outermost norms of PyTorch, PyG and normplace.
+            name and module. By default all norm modules: those that the analysis of ``inputs`` finds or, without
+            inputs, the outermost norms of PyTorch, PyG and normplace.
         gate: None, or ``learned`` or ``mlp`` for a trained function of the scalar at every norm.
         edges: The name of the forward argument that holds the edges, or ``name.attribute``; only needed if the rules
             of :mod:`normplace.edit.graph_finder` do not find it.
         batch: The same for the argument that holds the graph of each node.
         values: The scalar of every node, for a model that always sees the same graph. The edges are then not needed,
             and the scale's source may have any name.
+        inputs: The positional arguments of an example call. With them, norms of any class are found, and the copy is
+            verified by analysing a call of it.
 
     Returns:
         The copy.
 
     Raises:
-        UsageError: If the norm or scalar does not exist, or arguments contradict each other; from the copy's forward if
-            it cannot find the graph, or a norm does not have one row per node.
+        UsageError: If the norm or scalar does not exist, or arguments contradict each other. If the copy cannot find
+            the graph of a call, or a norm does not have one row per node; without ``inputs``, its forward raises this.
 
     Example:
         >>> class Net(nn.Module):
@@ -123,12 +130,14 @@ def insert(
         check_name(scale.source)
     elif values.ndim != 1:
         raise UsageError(f"values must hold one number per node, got shape {tuple(values.shape)}.")
-    names = _norm_names(model, after)
+    names = _all_norms(model, inputs) if after is None else _chosen_norms(model, after)
     edited = copy_model(model)
     forward = ScaledForward(edited, scale, GraphFinder.of(model, edges, batch), values)
     for name in names:
         forward.attach(name, edited.get_submodule(name), None if gate is None else _add_gate(gate, name, edited))
     edited.forward = forward
+    if inputs is not None:
+        _verify(edited, names, inputs)
     return edited
 
 
@@ -225,13 +234,28 @@ class ScaledForward:
         return features * factor.to(features).view(-1, *[1] * (features.ndim - 1))
 
 
-def _norm_names(model: nn.Module, after: NormChoice) -> list[str]:
-    """The names of the chosen norms."""
-    if after is None:
+def _all_norms(model: nn.Module, inputs: tuple[Any, ...] | None) -> list[str]:
+    """The names of all norm modules."""
+    if inputs is None:
         names = list(known_norm_modules(model))
-        if not names:
-            raise UsageError('the model has no known norm module: name the modules with after="...".')
-        return names
+    else:
+        sites = analyze(model, *fresh_inputs(inputs)).sites
+        names = list(dict.fromkeys(site.name for site in sites if site.own_module and not is_outside_tree(site.name)))
+    if not names:
+        raise UsageError('the model has no known norm module: name the modules with after="...".')
+    return names
+
+
+def _verify(edited: nn.Module, names: Iterable[str], inputs: tuple[Any, ...]) -> None:
+    """Check that a call of the edited copy runs, and calls every module with a scale."""
+    called = {call.path for call in analyze(edited, *fresh_inputs(inputs)).tape.calls}
+    for name in names:
+        if name not in called:
+            raise UsageError(f"the model does not call {name!r} on these inputs, so its scale has no effect.")
+
+
+def _chosen_norms(model: nn.Module, after: NormChoice) -> list[str]:
+    """The names of the chosen norms."""
     if isinstance(after, str | nn.Module):
         after = [after]
     if callable(after):

@@ -123,13 +123,12 @@ class MoveEdit:
         return self.editor.add_to_sum(self.model_map.sum(block), name, norm)
 
     def _new_norm(self, value: ValueId) -> tuple[nn.Module, str]:
-        shape = self.analysis.graph.values[value].shape
-        if len(shape) > 3:
+        if len(self.analysis.graph.values[value].shape) > 3:
             raise UsageError(
                 "cannot add a norm to feature maps, whose features need not be the last dimension: move only existing "
                 "norms in such a model."
             )
-        return self.norm_factory.build(shape[-1], self.rms.get(value))
+        return self.norm_factory.build(self.model_map.width(value), self.rms.get(value))
 
     def _branch_name(self, block: BlockIndex, branch: int) -> str:
         described = self.analysis.blocks[block].branches[branch]
