@@ -74,5 +74,5 @@ def test_mistakes_are_named():
         dirichlet_energy(torch.ones(3, 1), RING)
     with pytest.raises(UsageError, match="two nodes or more, got 1"):
         mean_cosine(torch.ones(1, 3))
-    with pytest.raises(UsageError, match="Linear has no blocks"):
+    with pytest.raises(UsageError, match="Linear has no module list `blocks`"):
         smoothing(torch.nn.Linear(3, 3), features(), RING)

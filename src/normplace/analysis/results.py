@@ -1,4 +1,4 @@
-"""What an audit found, as frozen values."""
+"""The result of an audit, as frozen values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pattern(name: str) -> str:
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of inner norms, each once: queries, keys and values first, then by the alphabet."""
+    """Distinct names of inner norms: queries, keys and values first, then in alphabetical order."""
     letters = ("q", "k", "v")
     return tuple(sorted(set(names), key=lambda name: (letters.index(name) if name in letters else len(letters), name)))
 
@@ -46,16 +46,16 @@ class Site:
     """One use of one norm.
 
     Attributes:
-        name: The norm's module, or the module that computes it, a colon and its kind where it has no module of its own.
-        slot: Where it stands; inner ones as ``inner.q``. See :mod:`normplace.analysis.blocks.slots`.
+        name: The norm's module; for a norm written into code, the module that computes it, a colon and the kind.
+        slot: Its slot, such as ``input`` or ``inner.q``. See :mod:`normplace.analysis.blocks.slots`.
         kind: ``layer``, ``rms``, ``l2``, ``batch``, ``group``, ``instance``, ``graph`` or ``squash``.
-        block: The block it belongs to, counted from 0; None for the network's ends.
-        module: The module it runs in, the norm's own where it has one.
+        block: The index of its block; None at the ends of the network.
+        module: The module it runs in.
         own_module: Whether that module does nothing else.
-        eps: Its eps; None where it has none.
-        dtype: Of what it normalizes.
-        precision: The dtype its statistics are taken in.
-        variance: The smallest and largest variance (mean square, squared length) it divided by, where measured.
+        eps: Its eps; None if it has none.
+        dtype: The dtype of its input.
+        precision: The dtype of its statistics.
+        variance: The smallest and largest variance (mean square, squared length) it divided by, if measured.
     """
 
     name: str
@@ -76,12 +76,12 @@ class BranchReport:
 
     Attributes:
         kind: ``attention``, ``experts``, ``convolution``, ``recurrence``, ``mixer`` or ``mlp``.
-        module: The module whose output is added, before its output norm if it has one; None where no module below the
+        module: The module whose output is added, before its output norm if it has one; None if no module inside the
             adding one returned it.
         add: The module that adds.
-        spec: The norms and scales around it, in the terms of :class:`normplace.placement.BlockSpec`.
-        dtype: Of the sum.
-        peak: The largest magnitude of the sum, where that was measured.
+        spec: The norms and scales around the branch.
+        dtype: The dtype of the sum.
+        peak: The largest magnitude of the sum, if measured.
     """
 
     kind: str
@@ -94,12 +94,12 @@ class BranchReport:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Something in a forward pass that the audit does not understand.
+    """A part of a forward pass that the audit does not understand.
 
     Attributes:
         module: The module that runs it.
         operator: The operator, or ``attention`` for a product of features with features whose role is unclear.
-        reason: One sentence for a reader.
+        reason: Why it is not understood.
     """
 
     module: str
@@ -112,15 +112,14 @@ class ResidualBlock:
     """One step of the stream: a branch and its add, or several branches that read the same stream.
 
     Attributes:
-        equation: Its arithmetic.
+        equation: Its equation.
         branches: Its branches.
-        stream: Which of the network's streams it steps, counted from 0.
-        projected: Whether the skip passes a linear map.
+        stream: The index of its stream.
+        projected: Whether a linear map is on the skip.
         custom_backward: The user-defined ``autograd.Function`` that computes the add or runs modules of a branch, as in
-            reversible networks; None where there is none. Its backward pass does not know of norms that are added, so
-            edits must refuse the block.
-        unknown: What the audit does not understand in the branches. The block's slots are uncertain where this is not
-            empty, so edits must refuse the block.
+            reversible networks, or None. Its backward pass ignores added norms, so edits refuse the block.
+        unknown: Parts of the branches that the audit does not understand. If there are any, the slots of the block are
+            uncertain, so edits refuse it.
     """
 
     equation: str
@@ -132,7 +131,7 @@ class ResidualBlock:
 
     @property
     def kind(self) -> str:
-        """What its branches are."""
+        """The kinds of its branches."""
         return " and ".join(arm.kind for arm in self.branches)
 
     @property
@@ -143,14 +142,14 @@ class ResidualBlock:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something about a model that its author may want to know.
+    """A problem or remark about a model.
 
     Attributes:
         rule: Its name.
         severity: ``error``, ``warning`` or ``note``.
         where: The norms or modules concerned.
-        evidence: What was seen.
-        consequence: What follows from it.
+        evidence: The observation.
+        consequence: Its consequence.
         remedy: What to do.
     """
 
@@ -164,16 +163,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audit:
-    """Where every norm of a model stands, and what follows from it.
+    """The slot of every norm of a model, and the findings.
 
     Attributes:
         model: The model's class.
-        placement: The published placement its blocks follow, None where there is no name for it.
-        sites: Its norms in the order they are used.
+        placement: The published placement that its blocks follow; None if it has no name.
+        sites: Its norms in the order of use.
         blocks: Its residual blocks in the same order.
-        findings: What deserves attention, worst first.
-        operators: How many operators the forward pass ran.
-        unknown: What the audit does not understand, in a block or outside.
+        findings: Problems and remarks, worst first.
+        operators: The number of operators in the forward pass.
+        unknown: Parts that the audit does not understand, inside a block or outside.
     """
 
     model: str
@@ -186,7 +185,7 @@ class Audit:
 
     @property
     def equations(self) -> tuple[str, ...]:
-        """One equation per distinct block, the commonest first."""
+        """The distinct equations of the blocks, most common first."""
         return tuple(equation for equation, _ in Counter(block.equation for block in self.blocks).most_common())
 
     @property
@@ -195,11 +194,11 @@ class Audit:
         return any(finding.severity == "error" for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready form."""
+        """A JSON-ready dict."""
         return finite({**dataclasses.asdict(self), "equations": list(self.equations)})
 
     def to_json(self) -> str:
-        """The same as text."""
+        """The JSON text of :meth:`to_dict`."""
         return json.dumps(self.to_dict(), indent=1)
 
     def to_html(self) -> str:
@@ -223,9 +222,9 @@ class Audit:
 
 
 def finite(value: Any) -> Any:
-    """The same with words for the numbers that JSON does not have."""
+    """A copy with strings for numbers that JSON does not have."""
     if isinstance(value, dict):
-        return {key: finite(held) for key, held in value.items()}
+        return {key: finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(held) for held in value]
+        return [finite(part) for part in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

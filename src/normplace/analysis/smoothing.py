@@ -1,9 +1,8 @@
-"""How alike a graph network makes its nodes, block by block.
+"""Over-smoothing: how similar the nodes of a graph network become, block by block.
 
-Over-smoothing is the loss of what tells nodes apart. Two measures that do not depend on the features' size: the
-Dirichlet energy of the graph's normalized Laplacian over the squared norm (Cai, Wang 2020, arXiv 2006.13318; the
-division is the Rayleigh quotient's), which is 0 when neighbours agree up to their degree, and the mean cosine between
-nodes, which is 1 when all point the same way.
+Two measures do not depend on the scale of the features. The Dirichlet energy of the graph's normalized Laplacian,
+divided by the squared norm (a Rayleigh quotient; Cai, Wang 2020, arXiv 2006.13318), is 0 if neighbours agree up to
+their degree. The mean cosine between nodes is 1 if all have the same direction.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from normplace.errors import UsageError
 
 @dataclass(frozen=True)
 class Smoothing:
-    """Both measures of the stream before the first block and after each.
+    """Both measures of the stream before the first block and after each block.
 
     Args:
-        energy: Dirichlet energies over squared norms.
+        energy: Dirichlet energies divided by squared norms.
         cosine: Mean cosines between nodes.
     """
 
@@ -32,15 +31,15 @@ class Smoothing:
 
 
 def dirichlet_energy(x: Tensor, edge_index: Tensor, *, relative: bool = True) -> float:
-    """``½ Σ |x_i/√(1+d_i) - x_j/√(1+d_j)|²`` over the edges, each given in both directions.
+    """``½ Σ |x_i/√(1+d_i) - x_j/√(1+d_j)|²`` over the edges, which are listed in both directions.
 
     Args:
         x: One row per node.
         edge_index: Source and target of each edge, 2 × E; self-loops add nothing.
-        relative: Divide by the squared norm of ``x``; zero rows give 0.
+        relative: Divide by the squared norm of ``x``; 0 if that is 0.
 
     Raises:
-        UsageError: If an edge names a node that is not there.
+        UsageError: If an edge has an unknown node.
 
     Example:
         >>> pair = torch.tensor([[0, 1], [1, 0]])
@@ -63,9 +62,9 @@ def dirichlet_energy(x: Tensor, edge_index: Tensor, *, relative: bool = True) ->
 
 
 def mean_cosine(x: Tensor) -> float:
-    """The mean cosine between the rows of all pairs of different nodes, in one pass over the rows.
+    """The mean cosine between the rows of all pairs of different nodes, in time linear in the number of nodes.
 
-    The squared length of the sum of unit rows is the sum of all cosines. A zero row has cosine 0 to every other.
+    The squared length of the sum of unit rows is the sum of all cosines. A zero row has cosine 0 to every other row.
 
     Args:
         x: One row per node.
@@ -79,7 +78,7 @@ def mean_cosine(x: Tensor) -> float:
     """
     n = len(x)
     if n < 2:
-        raise UsageError(f"a mean over pairs needs two nodes or more, got {n}.")
+        raise UsageError(f"a mean over pairs needs two nodes or more, got {n}: pass a larger graph.")
     unit = F.normalize(x.detach().double(), dim=1)
     return float((unit.sum(0).square().sum() - unit.square().sum()) / (n * (n - 1)))
 
@@ -88,7 +87,7 @@ def smoothing(model: nn.Module, x: Tensor, edge_index: Tensor, *args: Any, **kwa
     """Run a graph network once in evaluation mode and measure the stream around each of its blocks.
 
     Args:
-        model: A network whose blocks stand in ``blocks``, such as :class:`normplace.models.GraphStack`.
+        model: A network with a module list ``blocks``, such as :class:`normplace.models.GraphStack`.
         x: Node features.
         edge_index: Source and target of each edge, 2 × E.
         *args: Passed to the model after these two.
@@ -99,14 +98,14 @@ def smoothing(model: nn.Module, x: Tensor, edge_index: Tensor, *args: Any, **kwa
     """
     blocks = getattr(model, "blocks", None)
     if not isinstance(blocks, nn.ModuleList) or not len(blocks):
-        raise UsageError(f"{type(model).__name__} has no blocks to look between: give a GraphStack or a model like it.")
-    seen: list[tuple[float, float]] = []
+        raise UsageError(f"{type(model).__name__} has no module list `blocks`: pass a GraphStack or a similar model.")
+    measures: list[tuple[float, float]] = []
 
-    def look(_block: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
-        new = (out,) if seen else (given[0], out)
-        seen.extend((dirichlet_energy(stream, edge_index), mean_cosine(stream)) for stream in new)
+    def measure(_block: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        streams = (output,) if measures else (inputs[0], output)
+        measures.extend((dirichlet_energy(stream, edge_index), mean_cosine(stream)) for stream in streams)
 
-    hooks = [block.register_forward_hook(look) for block in blocks]
+    hooks = [block.register_forward_hook(measure) for block in blocks]
     training = model.training
     try:
         model.eval()
@@ -116,5 +115,5 @@ def smoothing(model: nn.Module, x: Tensor, edge_index: Tensor, *args: Any, **kwa
         model.train(training)
         for hook in hooks:
             hook.remove()
-    energy, cosine = zip(*seen, strict=True)
+    energy, cosine = zip(*measures, strict=True)
     return Smoothing(energy, cosine)

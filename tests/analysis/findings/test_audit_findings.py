@@ -191,7 +191,7 @@ def test_unbounded_extrapolation():
     assert [finding.rule for finding in npl.audit(unbounded, x, certify=True).findings] == ["unbounded extrapolation"]
     assert npl.audit(bounded, x, certify=True).findings == ()
     assert npl.audit(unbounded, x).findings == ()
-    with pytest.raises(npl.UsageError, match="certify needs a model of one floating input"):
+    with pytest.raises(npl.UsageError, match="certify needs a model with one floating-point input"):
         npl.audit(nn.Embedding(3, 4), torch.tensor([1]), certify=True)
 
 
@@ -204,4 +204,4 @@ def test_what_repeats_is_said_once():
     (finding,) = npl.audit(layers, torch.randn(1, 3, 8)).findings
     assert finding.rule == "consecutive norms"
     assert finding.where == tuple(f"layers.{layer}.norm1.{part}" for layer in range(3) for part in range(2))
-    assert "So it is in 2 more places like this." in finding.evidence
+    assert "The same is true in 2 more places." in finding.evidence

@@ -1,4 +1,4 @@
-"""The published name of what the blocks of a network do."""
+"""The published name of the placement that the blocks of a network follow."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from normplace.placement import BlockSpec, LearnedScale, Placement
 from normplace.placement.presets import PRESETS
 
 SLOTS = ("input", "output", "stream", "skip_normed")
-# Those a dataflow can show: "mix" is looked for last, and of the others inner norms or training tell.
+# Placements that a dataflow can show; "mix" is tried last.
 CANDIDATES = (*(name for name in PRESETS if name not in ("plain", "mix")), "keel", "bert-residual")
 CLOSE = 1e-3
 _preset = functools.cache(Placement.named)
-BARE = 1 / 2  # at most this share of branches may lack norms
+BARE = 1 / 2
+"""At most this share of branches may have no norm."""
 
 
 def placement_name(
     blocks: Sequence[ResidualBlock], normed: bool, shared_branches: Set[int] = frozenset()
 ) -> str | None:
-    """The preset that every block with a norm follows; inner norms and those at the network's ends are no part of it.
+    """The preset that every block with a norm follows; inner norms and norms at the network's ends are ignored.
 
     Args:
         blocks: The blocks in the order of the network.
-        normed: Whether the network has any norm at all.
+        normed: Whether the network has any norm.
         shared_branches: The blocks whose branch another block adds to another stream.
     """
     if not blocks:
@@ -34,23 +35,23 @@ def placement_name(
     if len(shared_branches) == len(blocks) and _is_dual(blocks):
         return "residual-dual"
     specs = [
-        # A projected skip is read from the normalized stream by custom.
-        dataclasses.replace(arm.spec, skip_normed=arm.spec.skip_normed and not block.projected)
+        # A projected skip usually reads the normalized stream.
+        dataclasses.replace(branch.spec, skip_normed=branch.spec.skip_normed and not block.projected)
         for block in blocks
-        for arm in block.branches
+        for branch in block.branches
     ]
     bare = [spec for spec in specs if not spec.slots]
-    if 0 < len(bare) < BARE * len(specs) or _only_convolutions_are_bare(blocks):  # they add positions, say
+    if 0 < len(bare) < BARE * len(specs) or _only_convolutions_are_bare(blocks):  # positions may be added bare
         specs = [spec for spec in specs if spec.slots]
     if any(spec.inner for spec in specs) and not any(spec.slots != _inner(spec) for spec in specs):
-        return None  # norms inside the branches only: no preset says so
+        return None  # no preset has norms inside the branches only
     unscaled = [
         dataclasses.replace(
             spec, skip_scale=1.0, input_scale=1.0, branch_scale=spec.branch_scale if _is_learned(spec) else 1.0
         )
         for spec in specs
     ]
-    for candidates in (specs, unscaled):  # a fixed factor of one's own does not change the name
+    for candidates in (specs, unscaled):  # a fixed factor does not change the name
         for name in CANDIDATES:
             if any(_follows(candidates, name, per_layer) for per_layer in (1, 2, 3)):
                 return name
@@ -58,17 +59,17 @@ def placement_name(
 
 
 def _is_dual(blocks: Sequence[ResidualBlock]) -> bool:
-    """Whether half of the blocks norm one stream behind every add, and the others leave theirs alone."""
-    specs = [arm.spec for block in blocks for arm in block.branches]
+    """Whether half of the blocks normalize one stream after every add, and the others have no norm."""
+    specs = [branch.spec for block in blocks for branch in block.branches]
     post, bare = _preset("post").at(1, 1), _preset("none").at(1, 1)
     normed = [spec for spec in specs if _alike(spec, post)]
-    return 2 * len(normed) == len(specs) and all(_alike(it, bare) for it in specs if it not in normed)
+    return 2 * len(normed) == len(specs) and all(_alike(spec, bare) for spec in specs if spec not in normed)
 
 
 def _only_convolutions_are_bare(blocks: Sequence[ResidualBlock]) -> bool:
-    arms = [arm for block in blocks for arm in block.branches]
-    bare = [arm for arm in arms if not arm.spec.slots]
-    return 0 < len(bare) <= BARE * len(arms) and {arm.kind for arm in bare} == {"convolution"}
+    branches = [branch for block in blocks for branch in block.branches]
+    bare = [branch for branch in branches if not branch.spec.slots]
+    return 0 < len(bare) <= BARE * len(branches) and {branch.kind for branch in bare} == {"convolution"}
 
 
 def _is_learned(spec: BlockSpec) -> bool:

@@ -1,7 +1,7 @@
-"""What a branch does to the rows and to the features of a value: keep them, or sum over them.
+"""Which operand of attention a value is: queries, keys or values.
 
-Attention, with a softmax or without, gathers values by the agreement of queries and keys. Whatever the arithmetic is
-called, the three differ in what is summed over on the way to the branch's end:
+Attention, with or without a softmax, combines values by the agreement of queries and keys. The three operands differ
+in what is summed over on the way to the end of the branch:
 
 =========  =========  ============
 operand    rows       features
@@ -11,7 +11,7 @@ keys       summed     summed over
 values     summed     kept
 =========  =========  ============
 
-So the axes of a value are followed forward through views, elementwise operators, reductions and products.
+So the axes of a value are tracked through views, elementwise operators, reductions and products.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from dataclasses import dataclass, replace
 from normplace.analysis.dataflow.axes import Marks, move_marks
 from normplace.analysis.dataflow.graph import Graph, Node, node_argument
 from normplace.analysis.dataflow.operators import PRODUCTS, REDUCTIONS
-from normplace.analysis.recording.ids import NodeId, ValueId
+from normplace.analysis.recording.ids import ValueId
 
 ROWS, FEATURES = 1, 2
-PICKS = {"topk": 2, "sort": 1, "argsort": 1, "argmax": 1}  # and where their axis is among the arguments
+PICKS = {"topk": 2, "sort": 1, "argsort": 1, "argmax": 1}
+"""Operators that select along an axis, and the position of the axis among the arguments."""
 RUNNING_SUMS = frozenset({"cumsum", "logcumsumexp"})
-STATES = 4096  # what a walk may visit before it is given up
+MAX_STATES = 4096
 
 
 @dataclass(frozen=True)
 class _State:
-    """A value on a walk.
+    """A value on a path.
 
     Attributes:
         value: The value.
-        marks: What its axes are.
-        summed: What was summed over so far.
-        products: How many products of features with features were passed.
-        scored: Whether the first of those was with a product of features with features.
+        marks: The marks of its axes.
+        summed: The marks that were summed over so far.
+        products: The number of products of features with features on the path.
+        scored: Whether the other operand of the first such product is itself one.
     """
 
     value: ValueId
@@ -50,16 +51,16 @@ class _State:
 
 
 def operand_role(graph: Graph, value: ValueId, axis: int = -1) -> str:
-    """What a value with features along ``axis`` is to the attention that reads it: q, k or v; empty where nothing.
+    """The operand of attention that a value with features along ``axis`` is: q, k or v; empty if none.
 
-    A value that is an operand in several ways, as the keys of the delta rule are, is named by what only that operand
-    does: keys alone lose both their rows and their features.
+    A value with several roles, such as the keys of the delta rule, gets the most specific one: only keys lose both
+    their rows and their features.
     """
     rank = len(graph.values[value].shape)
     if not rank:
         return ""
-    # The first of several axes counts examples, which nothing sums over.
-    marks = tuple(FEATURES if at == axis % rank else ROWS * (rank < 3 or at > 0) for at in range(rank))
+    # The first of three or more axes counts examples, which nothing sums over.
+    marks = tuple(FEATURES if dim == axis % rank else ROWS * (rank < 3 or dim > 0) for dim in range(rank))
     ends = _ends(graph, _State(value, marks))
     if any(end.summed == ROWS | FEATURES for end in ends):
         return "k"
@@ -69,12 +70,12 @@ def operand_role(graph: Graph, value: ValueId, axis: int = -1) -> str:
 
 
 def _ends(graph: Graph, start: _State) -> list[_State]:
-    """The states at the ends of all ways from a value: at products with weights, and where nothing reads on."""
+    """The states at the ends of all paths from a value: at products with weights, and where nothing reads it."""
     queue, seen, ends = [start], {start}, []
-    while queue and len(seen) < STATES:
+    while queue and len(seen) < MAX_STATES:
         state = queue.pop()
         readers = graph.consumers.get(state.value, ()) if any(state.marks) else ()
-        following = [after for at in readers for after in _after(graph, at, state)]
+        following = [after for node in readers for after in _after(graph, graph.nodes[node], state)]
         if not following:
             ends.append(state)
         for after in following:
@@ -84,9 +85,8 @@ def _ends(graph: Graph, start: _State) -> list[_State]:
     return [end for end in ends if end.products]
 
 
-def _after(graph: Graph, at: NodeId, state: _State) -> list[_State]:
-    """The states that a node makes of one of its operands; none where it ends the walk."""
-    node = graph.nodes[at]
+def _after(graph: Graph, node: Node, state: _State) -> list[_State]:
+    """The states of a node's results; empty if the path ends here."""
     if node.name in PRODUCTS and not graph.is_barrier(node):
         return []
     if node.name in PRODUCTS:
@@ -99,17 +99,17 @@ def _after(graph: Graph, at: NodeId, state: _State) -> list[_State]:
         return _through_reduction(graph, node, state)
     if node.name in RUNNING_SUMS and isinstance(dim := node_argument(node, 1), int):
         state = replace(state, summed=state.summed | state.marks[dim])
-    found = []
+    states = []
     for output in node.outputs:
         if not graph.is_features(output):
             continue
         old, new = graph.values[state.value].shape, graph.values[output].shape
         marks = state.marks if node.op is None else move_marks(node.op, state.value, state.marks, old, new)
         if node.name in ("select", "unbind") and marks is not None and ROWS in state.marks and ROWS not in marks:
-            continue  # one row at a time, as in a recurrence: which rows follow is not known
+            continue  # a recurrence reads one row at a time, so its rows cannot be tracked
         if marks is not None:
-            found.append(replace(state, value=output, marks=marks))
-    return found
+            states.append(replace(state, value=output, marks=marks))
+    return states
 
 
 def _through_product(graph: Graph, node: Node, state: _State) -> list[_State]:
@@ -117,7 +117,7 @@ def _through_product(graph: Graph, node: Node, state: _State) -> list[_State]:
     factors = graph.factors(node)
     if len(factors) < 2 or len(node.inputs) != 2:
         return []
-    found = []
+    states = []
     for side, value in enumerate(node.inputs):
         if value != state.value:
             continue
@@ -133,14 +133,14 @@ def _through_product(graph: Graph, node: Node, state: _State) -> list[_State]:
         scored = state.scored or (
             state.products == 0 and any(len(graph.factors(maker)) > 1 for maker in graph.barriers_before(other))
         )
-        # An axis of one number is summed over in name only.
+        # Summing over an axis of size 1 changes nothing.
         over = state.marks[summed] if graph.values[value].shape[summed] > 1 else 0
-        found.append(_State(node.outputs[0], tuple(marks), state.summed | over, state.products + 1, scored))
-    return found
+        states.append(_State(node.outputs[0], tuple(marks), state.summed | over, state.products + 1, scored))
+    return states
 
 
 def _through_reduction(graph: Graph, node: Node, state: _State) -> list[_State]:
-    """A reduction sums over its axes, which is a product's sum where features were multiplied before it."""
+    """A reduction sums over its axes; after a multiplication of features it is the sum of a product."""
     rank, shape = len(state.marks), graph.values[node.outputs[0]].shape
     dims = node_argument(node, 2 if node.name in ("linalg_vector_norm", "norm") else 1, key="dim")
     dims = (dims,) if isinstance(dims, int) and not isinstance(dims, bool) else dims
@@ -158,7 +158,7 @@ def _through_reduction(graph: Graph, node: Node, state: _State) -> list[_State]:
 
 
 def _picked(node: Node, state: _State) -> list[_State]:
-    """Where the largest scores along an axis are picked, as by an indexer, that axis is used up."""
+    """Selecting the largest scores along an axis, as an indexer does, counts as summing over it."""
     dim = node_argument(node, PICKS[node.name], -1, key="dim")
     if not isinstance(dim, int):
         return []
@@ -166,7 +166,7 @@ def _picked(node: Node, state: _State) -> list[_State]:
 
 
 def _is_outer(graph: Graph, value: ValueId) -> bool:
-    """Whether a value is a product in which two sets of features were spread over each other's axes."""
+    """Whether a value is a product of two sets of features, each broadcast over the axes of the other."""
     node, size = graph.maker(value), math.prod(graph.values[value].shape)
     while node is not None and node.name == "mul":
         factors = graph.factors(node)

@@ -1,15 +1,15 @@
-"""What PyTorch's operators do to information, by name.
+"""Names of PyTorch's operators, grouped by what they do to features.
 
 *Moving* operators (views, casts, dropout, gathers) keep every number. *Barriers* (products with weights, attention,
-convolutions, transforms) make new features of old ones. All the rest works element by element or reduces. A residual
-add and the slot of a norm are questions about paths that do or do not cross a barrier.
+convolutions, transforms) make new features. All others work element by element or reduce. Residual adds and the slots
+of norms depend on which paths cross a barrier.
 """
 
 from __future__ import annotations
 
 
 def named(names: str) -> frozenset[str]:
-    """The set of the names in a text."""
+    """The names in a string."""
     return frozenset(names.split())
 
 
@@ -30,7 +30,7 @@ MOVES = (
         "im2col reflection_pad1d reflection_pad2d replication_pad2d"
     )
 )
-# Factories take a tensor for its shape alone.
+# Factories use only the shape of their tensor.
 SHAPED = named(
     "zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full "
     "new_empty_strided"
@@ -51,7 +51,7 @@ CONVOLUTIONS = named(
 RECURRENCES = named("lstm gru rnn_tanh rnn_relu _thnn_fused_lstm_cell mkldnn_rnn_layer _cudnn_rnn")
 FOURIER = named("_fft_r2c _fft_c2c _fft_c2r")
 BARRIERS = PRODUCTS | ATTENTION | CONVOLUTIONS | RECURRENCES | FOURIER | {"embedding", "embedding_bag"}
-# These mix rows without making new features: enough to make a branch, but a stream may pass them.
+# These mix rows without making new features: a path through them may be a branch or a stream.
 POOLS = named("cumsum avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices")
 ROW_MIXERS = CONVOLUTIONS | RECURRENCES | FOURIER | POOLS
 
@@ -69,7 +69,7 @@ SPREAD_OF_VALUES = named("var var_mean std std_mean")
 SHIFTS = named("add clamp clamp_min maximum")
 SQUASHERS = named("tanh erf sigmoid atan softsign")
 
-# The norms among the operators: their kind, and where their eps stands.
+# Norm operators: their kind, and the position of eps among the arguments.
 NORMS = {
     "native_layer_norm": ("layer", 4),
     "layer_norm": ("layer", 4),

@@ -44,4 +44,4 @@ def _merge(group: list[Finding]) -> Finding:
         return first
     where = tuple(dict.fromkeys(name for finding in group for name in finding.where))
     more = "one more place" if len(others) == 1 else f"{len(others)} more places"
-    return replace(first, where=where, evidence=f"{first.evidence} So it is in {more} like this.")
+    return replace(first, where=where, evidence=f"{first.evidence} The same is true in {more}.")

@@ -1,4 +1,4 @@
-"""What is wrong with a stack as a whole."""
+"""Problems of a stack as a whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from normplace.analysis.results import Finding, ResidualBlock, listed, pattern
 
 
 def missing_final(analysis: Analysis) -> Iterator[Finding]:
-    """A stream that no norm reads after its last add, though its blocks never normalize it."""
+    """A stream that no norm reads after its last add, and that its blocks do not normalize."""
     reachability, adds = analysis.reachability, analysis.adds
     for stream in sorted({block.stream for block in analysis.blocks}):
         members = {index for index, block in enumerate(analysis.blocks) if block.stream == stream}
@@ -34,13 +34,13 @@ def missing_final(analysis: Analysis) -> Iterator[Finding]:
             (blocks[-1].module,),
             f"no norm reads the stream after the last add, in {blocks[-1].module or 'the model'}; the {len(blocks)} "
             "blocks of the stack normalize their branches only.",
-            "The sum grows with depth, so the scale of what the head reads depends on how many blocks there are.",
-            "Put one norm between the last block and the head, unless this model is only a part of one.",
+            "The sum grows with depth, so the scale of the head's input depends on the number of blocks.",
+            "Add a norm between the last block and the head, unless this model is a part of another.",
         )
 
 
 def mixed(analysis: Analysis) -> Iterator[Finding]:
-    """Blocks of one kind that hold their norms in different slots."""
+    """Blocks of one kind that have norms in different slots."""
     if analysis.placement is not None:
         return
     groups: dict[tuple[int, str, str], list[ResidualBlock]] = {}
@@ -60,7 +60,7 @@ def mixed(analysis: Analysis) -> Iterator[Finding]:
             f"of the {len(blocks)} {kind} blocks {counts[common]} are {common}, and "
             f"{listed([f'{block.module}: {block.equation}' for block in odd])}.",
             "Signal and gradients scale differently at these depths.",
-            "Make the blocks alike, unless the difference is meant.",
+            "Use the same placement in all blocks, unless the difference is intended.",
         )
 
 

@@ -12,14 +12,16 @@ from normplace.errors import UsageError
 
 
 def extrapolation(model: nn.Module, inputs: tuple[Any, ...]) -> Iterator[Finding]:
-    """Whether the output can grow without bound away from the data, by the kernel's certificate."""
+    """A model whose output grows without bound away from the data, according to the certificate."""
     if (
         len(inputs) != 1
         or not isinstance(inputs[0], Tensor)
         or inputs[0].ndim != 2
         or not inputs[0].is_floating_point()
     ):
-        raise UsageError("certify needs a model of one floating input of rows and features: leave it off for this one.")
+        raise UsageError(
+            "certify needs a model with one floating-point input of rows and features: leave it out for this model."
+        )
     from normplace.ntk import certificate
 
     verdict = certificate(model, inputs[0])
@@ -29,6 +31,6 @@ def extrapolation(model: nn.Module, inputs: tuple[Any, ...]) -> Iterator[Finding
             "warning",
             (),
             f"along rays from the data the output grows as distance^{verdict.output_exponent:.2g}: {verdict.reason}",
-            "Far from its data the network answers with arbitrarily large numbers.",
-            "Put one norm over features into the network (arXiv 2505.14512).",
+            "Far from its data the network returns arbitrarily large numbers.",
+            "Add a norm over features to the network (arXiv 2505.14512).",
         )

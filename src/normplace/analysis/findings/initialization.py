@@ -1,4 +1,4 @@
-"""Matrices whose size does not suit the norm behind them."""
+"""Matrices that are too small for the norm after them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from normplace.analysis.results import Finding
 SMALL = 0.25
 """Share of Xavier's standard deviation below which a matrix counts as small."""
 INSIDE = ("output", "inner")
-"""Slots inside a branch, where nothing but the norm reads the product."""
+"""Slots inside a branch, where only the norm reads the product."""
 RATE = 1e-3
 """The learning rate of the example in the finding."""
 
 
 def small_matrix(analysis: Analysis) -> Iterator[Finding]:
-    """A matrix that a norm makes scale-invariant, and that is so small that an optimizer step turns it far."""
+    """A matrix before a norm that is so small that one optimizer step changes its direction a lot."""
     graph = analysis.graph
     position = parameter_positions(graph.tape)
     named = list(analysis.model.named_parameters())
@@ -40,10 +40,10 @@ def small_matrix(analysis: Analysis) -> Iterator[Finding]:
                 (site.name,),
                 f"{site.name} normalizes the product with {name}, whose weights have a root mean square of {size:.2g}; "
                 f"Xavier's initialization has {usual:.2g}.",
-                "The norm divides the scale of the matrix out, so a small matrix only means a large effective learning "
+                "The norm divides out the scale of the matrix, so a small matrix has a large effective learning "
                 f"rate: one step of Adam at {RATE:g} changes it by about {RATE / size:.0%}.",
-                f"Multiply {name} by {usual / size:.3g} before training, which leaves the function as it is up to the "
-                "norm's eps, and do not scale it down with depth.",
+                f"Multiply {name} by {usual / size:.3g} before training, which keeps the function up to the norm's "
+                "eps, and do not scale it down with depth.",
             )
 
 

@@ -28,7 +28,7 @@ def eps_vanishes(analysis: Analysis) -> Iterator[Finding]:
                 "error",
                 (site.name,),
                 f"{site.name} adds eps {norm.eps:g} in {_named(norm.eps_dtype)}, which rounds it to zero.",
-                "A row of zeros, padding for instance, divides by zero and turns into NaN.",
+                "A row of zeros, such as padding, is divided by zero and becomes NaN.",
                 "Normalize in float32, or use a larger eps.",
             )
 
@@ -37,8 +37,8 @@ def _named(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def eps_rules(analysis: Analysis) -> Iterator[Finding]:
-    """An eps as large as the variance it should only guard."""
+def eps_too_large(analysis: Analysis) -> Iterator[Finding]:
+    """An eps as large as the variance it is added to."""
     for site in analysis.sites:
         if site.eps is None or site.variance is None or site.kind == "l2" or site.variance[1] <= 0:
             continue
@@ -49,13 +49,13 @@ def eps_rules(analysis: Analysis) -> Iterator[Finding]:
                 "warning",
                 (site.name,),
                 f"{site.name} adds eps {site.eps:g} to a variance of at most {site.variance[1]:.3g} on these inputs.",
-                f"Eps, not the data, sets the scale: {share:.0%} of any change of the input's length passes the norm.",
+                f"Eps dominates the scale: {share:.0%} of any change of the input's length passes the norm.",
                 "Use a smaller eps, or larger activations before the norm.",
             )
 
 
 def low_precision(analysis: Analysis) -> Iterator[Finding]:
-    """Means of squares taken in half precision."""
+    """Statistics computed in half precision."""
     names = [site.name for site in analysis.sites if site.precision in LOW and site.kind != "squash"]
     if names:
         kinds = sorted({site.precision for site in analysis.sites if site.name in names})
@@ -63,36 +63,39 @@ def low_precision(analysis: Analysis) -> Iterator[Finding]:
             "low-precision statistics",
             "warning",
             tuple(names),
-            f"{listed(names)} take their statistics in {' and '.join(kinds)}.",
-            "Sums of squares lose digits in bfloat16, and in float16 they overflow from entries of 256 on.",
+            f"{listed(names)} compute their statistics in {' and '.join(kinds)}.",
+            "Sums of squares lose digits in bfloat16, and overflow in float16 for entries of 256 or more.",
             "Convert to float32 before squaring and back after the division, as fused norms do.",
         )
 
 
 def overflow(analysis: Analysis) -> Iterator[Finding]:
-    """A stream that leaves, or comes near, what half precision holds."""
+    """A stream that exceeds, or nearly exceeds, the range of float16."""
     for block in analysis.blocks:
         for branch in block.branches:
             peak = branch.peak
             if peak is None:
                 continue
             if not math.isfinite(peak):
-                severity, seen = "error", f"the sum in {block.module or 'the model'} is not finite on these inputs"
+                severity, evidence = "error", f"the sum in {block.module or 'the model'} is not finite on these inputs"
             elif branch.dtype == "float16" and peak > LARGEST_HALF / HEADROOM:
-                severity, seen = "warning", f"the stream reaches {peak:.3g} in float16 in {block.module or 'the model'}"
+                severity, evidence = (
+                    "warning",
+                    f"the stream reaches {peak:.3g} in float16 in {block.module or 'the model'}",
+                )
             elif branch.dtype != "float16" and peak > LARGEST_HALF:
-                severity, seen = "note", f"the stream reaches {peak:.3g} in {block.module or 'the model'}"
+                severity, evidence = "note", f"the stream reaches {peak:.3g} in {block.module or 'the model'}"
             else:
                 continue
             yield Finding(
                 "float16 overflow" if severity != "error" else "stream not finite",
                 severity,
                 (block.module,),
-                f"{seen}; float16 ends at {LARGEST_HALF:.0f}.",
-                "Beyond it a value is infinite, and the next norm makes the row NaN.",
+                f"{evidence}; the largest float16 is {LARGEST_HALF:.0f}.",
+                "Larger values are infinite in float16, and the next norm turns the row into NaN.",
                 "Normalize the branches' outputs (peri), scale them down, or keep the stream in bfloat16 or float32.",
             )
             return
 
 
-RULES = (eps_vanishes, eps_rules, low_precision, overflow)
+RULES = (eps_vanishes, eps_too_large, low_precision, overflow)

@@ -1,4 +1,4 @@
-"""Norms in an order that wastes one of them, or loses something."""
+"""Norms in an order that makes one of them useless, or loses information."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ KNOWN_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm, nn.Gro
 
 
 def consecutive(analysis: Analysis) -> Iterator[Finding]:
-    """Two norms with nothing between them."""
+    """Two norms with no operator between them except moves and constant factors."""
     graph = analysis.graph
     by_output = {norm.output: (norm, site) for norm, site in zip(analysis.norms, analysis.sites, strict=True)}
     for norm, site in zip(analysis.norms, analysis.sites, strict=True):
-        source = next((by_output[value] for value in _before_scaling(graph, norm.input) if value in by_output), None)
-        if source is None or source[0] is norm:
+        previous = next((by_output[value] for value in _before_scaling(graph, norm.input) if value in by_output), None)
+        if previous is None or previous[0] is norm:
             continue
-        first, before = source
+        first, before = previous
         alone = _only_read_by(graph, first.output, norm)
         yield Finding(
             "consecutive norms",
             "warning" if alone else "note",
             (before.name, site.name),
-            f"{site.name} ({site.slot}) normalizes what {before.name} ({before.slot}) has just normalized"
-            + ("." if alone else ", which is read elsewhere too."),
-            "Normalizing again what is normalized changes little but its gain, for a pass over memory and parameters."
+            f"{site.name} ({site.slot}) normalizes the output of {before.name} ({before.slot})"
+            + ("." if alone else ", which is also read elsewhere."),
+            "Normalizing twice changes little except the gain, but costs a pass over memory and parameters."
             if alone
-            else "This reader sees its input normalized twice.",
-            f"Remove {site.name}." if alone else f"Remove {site.name}, or leave it if its own gain is wanted.",
+            else "The second norm reads an input that is already normalized.",
+            f"Remove {site.name}." if alone else f"Remove {site.name}, or keep it if its gain is needed.",
         )
 
 
 def undone(analysis: Analysis) -> Iterator[Finding]:
-    """A norm each of whose readers is a plain product that is normalized again."""
+    """A norm that is read only by products without bias that are normalized again."""
     graph = analysis.graph
     starts = {norm.input: (norm, site) for norm, site in zip(analysis.norms, analysis.sites, strict=True)}
     for norm, site in zip(analysis.norms, analysis.sites, strict=True):
@@ -57,22 +57,21 @@ def undone(analysis: Analysis) -> Iterator[Finding]:
                 (site.name, *(later.name for later in after)),
                 f"every reader of {site.name} multiplies by weights without bias and normalizes the result: "
                 f"{listed([later.name for later in after])}.",
-                "A positive factor of a row passes such a product and is divided out behind it, so this norm changes "
-                "nothing but what its gain does.",
+                "The second norm divides out the scale of each row, so this norm acts only through its gain.",
                 f"Remove {site.name} and fold its gain into the weights that read it.",
             )
 
 
 def unused(analysis: Analysis) -> Iterator[Finding]:
-    """A norm that is computed and dropped, and norm modules that are never called."""
+    """A norm whose result is not used, and norm modules that are never called."""
     graph = analysis.graph
     calls = graph.tape.calls
     for norm, site in zip(analysis.norms, analysis.sites, strict=True):
-        # A gradient taken inside the model reads a norm's statistics instead of its result.
+        # A gradient computed inside the model reads the statistics of a norm instead of its result.
         if graph.used.intersection((norm.output, *graph.nodes[norm.core].outputs)):
             continue
-        # What leaves the module that asked for it was meant for someone, who did not need it this time.
-        returned = any(norm.output in call.outputs for at, call in enumerate(calls) if at != norm.call)
+        # A result that the calling module returns may be used with other inputs.
+        returned = any(norm.output in call.outputs for index, call in enumerate(calls) if index != norm.call)
         dropped = not graph.consumers.get(norm.output) and not returned
         yield Finding(
             "norm without effect",
@@ -80,28 +79,28 @@ def unused(analysis: Analysis) -> Iterator[Finding]:
             (site.name,),
             f"the result of {site.name} does not reach any output of the model"
             + (": nothing reads it." if dropped else ", though it is read or returned."),
-            "The network trains and runs as if the norm were not there, and its parameters get no gradient.",
-            f"Use what {site.name} returns (a norm does not change its input), or remove it.",
+            "The network behaves as if the norm did not exist, and the norm's parameters get no gradient.",
+            f"Use the return value of {site.name} (a norm does not change its input), or remove it.",
         )
     called = {call.path for call in calls}
-    idle = [
+    unused_modules = [
         name
         for name, module in analysis.model.named_modules()
         if isinstance(module, KNOWN_NORMS) and name not in called
     ]
-    if idle:
+    if unused_modules:
         yield Finding(
             "norm never called",
             "note",
-            tuple(idle),
-            f"the forward pass on these inputs does not call {listed(idle)}.",
-            "Whatever the names suggest, these norms play no part here.",
-            "Check that the inputs take the path you mean, or remove the modules.",
+            tuple(unused_modules),
+            f"the forward pass on these inputs does not call {listed(unused_modules)}.",
+            "These norms have no effect on the output.",
+            "Check that the inputs take the intended path, or remove the modules.",
         )
 
 
 def erased_scale(analysis: Analysis) -> Iterator[Finding]:
-    """A factor per row, or for all, that a norm divides out at once."""
+    """A factor per row, or for all rows, that the next norm divides out."""
     graph = analysis.graph
     for norm, site in zip(analysis.norms, analysis.sites, strict=True):
         product = graph.origin(norm.input, KEEPS)
@@ -116,13 +115,13 @@ def erased_scale(analysis: Analysis) -> Iterator[Finding]:
             "note" if factor == "a constant" else "warning",
             (site.name,),
             f"{factor} multiplies what {site.name} normalizes, and nothing else reads the product.",
-            "The norm divides a positive factor of a row out, up to its eps: what the factor says is lost.",
+            "The norm divides out a positive factor of a row, up to its eps, so the information in the factor is lost.",
             "Multiply after the norm instead, or remove the factor.",
         )
 
 
 def skip_after_norm(analysis: Analysis) -> Iterator[Finding]:
-    """Skips that start behind the norm of their own branch."""
+    """Skips that start after the input norm of their branch."""
     names = [
         site.name
         for site, slot in zip(analysis.sites, analysis.slots, strict=True)
@@ -134,40 +133,40 @@ def skip_after_norm(analysis: Analysis) -> Iterator[Finding]:
             "residual after norm",
             "warning",
             tuple(names),
-            f"the skip leaves the stream behind {listed(names)}, together with the branch.",
-            "The stream passes a norm in every block, as in post-norm: no path leads straight from the output to the "
-            "input, and deep stacks need warm-up.",
-            "Take the skip from the input of the norm, unless post-norm is meant.",
+            f"the skip starts after {listed(names)}, like the branch.",
+            "The stream passes a norm in every block, as in post-norm: there is no path of identities from the output "
+            "to the input, and deep stacks need warm-up.",
+            "Start the skip at the input of the norm, unless post-norm is intended.",
         )
 
 
 def _is_scaling(node: Node) -> bool:
-    """Whether a node only moves its input or multiplies it by a number."""
+    """Whether a node moves its input or multiplies it by a constant."""
     return node.name in MOVES or (node.name in ("mul", "div") and constant(node) is not None)
 
 
 def _before_scaling(graph: Graph, value: ValueId) -> Iterator[ValueId]:
-    """The value and what it was before moves and constant factors."""
+    """A value and what it was before moves and constant factors."""
     while True:
         yield value
         node = graph.maker(value)
-        if node is None or not _is_scaling(node) or len(held := graph.data_inputs(node)) != 1:
+        if node is None or not _is_scaling(node) or len(features := graph.data_inputs(node)) != 1:
             return
-        value = held[0]
+        value = features[0]
 
 
 def _only_read_by(graph: Graph, value: ValueId, norm: Norm, through: Set[str] | None = None) -> bool:
-    """Whether a value goes nowhere but into a norm, through some operators or, by default, through scalings."""
+    """Whether only a norm reads a value, through operators in ``through``, by default through scalings."""
     queue, seen = [value], set()
     while queue:
         value = queue.pop()
         if value in graph.tape.outputs:
             return False
-        for at in graph.consumers.get(value, ()):
-            if at in norm.nodes or at in seen:
+        for node_id in graph.consumers.get(value, ()):
+            if node_id in norm.nodes or node_id in seen:
                 continue
-            seen.add(at)
-            node = graph.nodes[at]
+            seen.add(node_id)
+            node = graph.nodes[node_id]
             if node.name not in through if through is not None else not _is_scaling(node):
                 return False
             queue += node.outputs
@@ -175,14 +174,14 @@ def _only_read_by(graph: Graph, value: ValueId, norm: Norm, through: Set[str] | 
 
 
 def _normalized_again(graph: Graph, norm: Norm, starts: dict[ValueId, tuple[Norm, Site]]) -> list[Site]:
-    """The norms behind plain products at which every way out of a norm ends; empty if one does not."""
+    """The norms after products without bias that end every path from a norm; empty if a path ends elsewhere."""
     ends: dict[str, Site] = {}
     queue, seen = [(norm.output, False)], set()
     while queue:
-        step = value, crossed = queue.pop()
-        if step in seen:
+        state = value, crossed = queue.pop()
+        if state in seen:
             continue
-        seen.add(step)
+        seen.add(state)
         if crossed and value in starts and starts[value][0].erases_scale:
             ends[starts[value][1].name] = starts[value][1]
             continue
@@ -200,7 +199,7 @@ def _normalized_again(graph: Graph, norm: Norm, starts: dict[ValueId, tuple[Norm
 
 
 def _factor(graph: Graph, node: Node) -> str | None:
-    """What kind of factor without features a product has, in words; None where it has none."""
+    """The kind of factor that a product applies to features; None if there is none."""
     number = constant(node)
     if number is not None:
         return "a constant" if number > 0 else None
@@ -213,7 +212,7 @@ def _factor(graph: Graph, node: Node) -> str | None:
             continue
         if graph.is_weight(factor) and math.prod(shape) == 1:
             return "one learned factor"
-        # What was a mask of zeros and ones is no positive factor.
+        # A mask of zeros and ones is not a positive factor.
         floating = all(graph.values[value].dtype.is_floating_point for value in graph.unchanged(factor))
         if graph.is_features(factor) and (not shape or shape[-1] == 1) and floating:
             return "a factor per row"

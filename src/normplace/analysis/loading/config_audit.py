@@ -1,8 +1,7 @@
-"""The audit of a Hugging Face configuration: on the meta device, or on the CPU where the model asks for values.
+"""The audit of a Hugging Face configuration, on the meta device or on the CPU.
 
-Some models cannot run on the meta device, because they branch on values or make tensors on the CPU. They are built on
-the CPU with initial weights, whole if memory holds them, else with as many layers as it holds. Nothing that does not
-fit into memory is built.
+Some models cannot run on the meta device, because they branch on values or create tensors on the CPU. They are built on
+the CPU with initial weights, with fewer layers if the whole model does not fit into memory.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from normplace.analysis.results import Audit
 from normplace.errors import UsageError
 
 SHARE = 0.5
-"""The part of the memory left that a model on the CPU may take; its forward pass takes some too."""
+"""The share of the free memory that a model on the CPU may take; its forward pass needs some too."""
 BYTES = 4
 LAYER_COUNT = re.compile(r"(n_layers?|num_(\w+_)?layers|(\w+_)?layers|depth)")
 FEWEST = 2
@@ -34,21 +33,21 @@ def audit_config(path: Path) -> tuple[Audit, str | None]:
     """Audit the model of a configuration.
 
     Args:
-        path: A ``config.json``, or a folder that holds it.
+        path: A ``config.json``, or its folder.
 
     Returns:
-        The audit, and a sentence about the model that was audited in place of the whole one; None where none was.
+        The audit, and a note if the model was not audited on the meta device, else None.
 
     Raises:
-        UsageError: If there is no such model, or none that can be run with the inputs that can be made for it.
+        UsageError: If there is no such model, or it does not run with the inputs that are tried.
     """
     config, build = read_config(path)
     with torch.device("meta"):
         model = build_model(path, config, build)
         inputs = hf_inputs(model, config)
-    found, problem = _try(model, inputs)
-    if found is not None:
-        return found, None
+    result, problem = _try(model, inputs)
+    if result is not None:
+        return result, None
     needed, left = _bytes(model), available_memory()
     if left is None or needed <= SHARE * left:
         note = "The model cannot run without values, so it was audited on the CPU with initial weights."
@@ -71,7 +70,7 @@ def _on_cpu(path: Path, config: Any, build: Build) -> Audit:
     """The audit of a model with initial weights and random inputs.
 
     Raises:
-        UsageError: If it runs with no inputs that can be made for it.
+        UsageError: If it runs with none of the inputs that are tried.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]):
@@ -85,17 +84,17 @@ def _on_cpu(path: Path, config: Any, build: Build) -> Audit:
         else torch.randint(below, value.shape, generator=generator)
         for name, value in hf_inputs(model, config).items()
     }
-    found, problem = _try(model, inputs)
-    if found is None:
+    result, problem = _try(model, inputs)
+    if result is None:
         raise UsageError(
-            f"no inputs were found that {type(model).__name__} runs with ({problem}): write a function that returns "
+            f"{type(model).__name__} does not run with the default inputs ({problem}): write a function that returns "
             "(model, inputs), and audit package.module:function."
         )
-    return found
+    return result
 
 
 def _try(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Audit | None, str]:
-    """The audit with the first inputs that the model runs with, or what the first failed by."""
+    """The audit with the first inputs that the model runs with, or the reason why the first inputs failed."""
     problems = []
     for variant in _variants(inputs):
         try:
@@ -107,12 +106,12 @@ def _try(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Audit | None, 
 
 
 def _variants(inputs: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
-    """The inputs, without a cache, and with a channel where they are sound."""
+    """The inputs to try: as given, without a cache, and for audio with a channel."""
     yield dict(inputs)
     yield {**inputs, "use_cache": False}
     if "input_values" in inputs:
-        sound = inputs["input_values"]
-        yield {**inputs, "input_values": sound.reshape(len(sound), 1, SAMPLES)}
+        audio = inputs["input_values"]
+        yield {**inputs, "input_values": audio.reshape(len(audio), 1, SAMPLES)}
 
 
 def _with_layers(config: Any, count: int) -> Any:

@@ -1,4 +1,4 @@
-"""Models to audit from the command line: a factory of one's own, or a Hugging Face configuration."""
+"""Models to audit from the command line: from a user's factory, or from a Hugging Face configuration."""
 
 from __future__ import annotations
 
@@ -25,36 +25,34 @@ FRAMES, SAMPLES = 3000, 16000
 
 LIMITS = {"layer": 10_000, "depth": 10_000, "block": 1_000_000, "expert": 100_000, "position": 10_000_000}
 MOST = 10**10
-"""The largest whole number of a configuration, and of fields whose names have these words."""
+"""The largest integers that a configuration may have, by a word in the name of the field."""
 
 Build = Callable[[Any], nn.Module]
 Loaded = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
 def from_factory(reference: str) -> Loaded:
-    """Call ``package.module:factory``, which returns a model and what to call it with.
+    """Call ``package.module:factory``, which returns a model and its inputs.
 
-    The factory takes no arguments. It returns ``(model, input, …)``, the last a dict for keyword arguments; or a model
-    alone, which must then say what it reads, as Hugging Face's do.
+    The factory takes no arguments. It returns ``(model, input, …)``, where a final dict holds keyword arguments, or a
+    single model that has ``dummy_inputs``, as Hugging Face's models do.
 
     Raises:
         UsageError: If there is no such factory, or it returns something else.
     """
-    here = str(Path.cwd())  # a module of one's own lies beside one, as for python -m
+    here = str(Path.cwd())  # a user's module is in the working directory, as for python -m
     if here not in sys.path:
         sys.path.insert(0, here)
     factory = load_reference(reference)
     if not callable(factory):
         raise UsageError(f"{reference} is not a function: write the factory's name after the colon.")
     try:
-        made = factory()
+        result = factory()
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{reference} failed ({first_line(error)}): call it by itself to see where.") from error
-    model, *rest = made if isinstance(made, tuple | list) else (made,)
+        raise UsageError(f"{reference} failed ({first_line(error)}): call it directly to see the traceback.") from error
+    model, *rest = result if isinstance(result, tuple | list) else (result,)
     if not isinstance(model, nn.Module):
-        raise UsageError(
-            f"{reference} returned {type(model).__name__} where a model is wanted: return (model, inputs)."
-        )
+        raise UsageError(f"{reference} returned {type(model).__name__} instead of a model: return (model, inputs).")
     kwargs = rest.pop() if rest and isinstance(rest[-1], dict) else {}
     if not rest and not kwargs:
         kwargs = dict(getattr(model, "dummy_inputs", None) or {})
@@ -62,10 +60,10 @@ def from_factory(reference: str) -> Loaded:
 
 
 def from_config(path: Path) -> Loaded:
-    """The model of a ``config.json`` on the meta device, with inputs that fit it. No weights are read or made.
+    """The model of a ``config.json`` on the meta device, with matching inputs. No weights are read or created.
 
     Args:
-        path: The file, or a folder that holds it.
+        path: The file, or its folder.
 
     Raises:
         UsageError: If transformers is missing, or there is no configuration it knows.
@@ -77,10 +75,10 @@ def from_config(path: Path) -> Loaded:
 
 
 def read_config(path: Path) -> tuple[Any, Build]:
-    """A configuration of Hugging Face, and what builds its model.
+    """A Hugging Face configuration, and the function that builds its model.
 
     Args:
-        path: A ``config.json``, or a folder that holds it.
+        path: A ``config.json``, or its folder.
 
     Raises:
         UsageError: If transformers is missing, or there is no configuration it knows.
@@ -91,22 +89,22 @@ def read_config(path: Path) -> tuple[Any, Build]:
 
     try:
         file = path / "config.json" if path.is_dir() else path
-        there = file.is_file()
+        exists = file.is_file()
     except (OSError, ValueError) as error:
         raise UsageError(f"{quoted(str(path))} cannot be read ({first_line(error)}): check the path.") from error
-    if not there:
-        raise UsageError(f"there is no configuration at {path}: give a config.json, or a folder that holds one.")
+    if not exists:
+        raise UsageError(f"there is no configuration at {path}: pass a config.json or its folder.")
     with quiet():
         try:
             config = transformers.AutoConfig.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # each configuration class has checks of its own, and fails in its own way
+        except Exception as error:  # each configuration class raises its own errors
             raise UsageError(
                 f"{file} is not a configuration that transformers knows ({first_line(error)}): check its fields."
             ) from error
     _check_sizes(file, config.to_dict())
-    config._experts_implementation = "batched_mm"  # the one that does not ask for the router's values
-    named = getattr(config, "architectures", None)
-    names = named if isinstance(named, list | tuple) else ()
+    config._experts_implementation = "batched_mm"  # it does not read the values of the router
+    architectures = getattr(config, "architectures", None)
+    names = architectures if isinstance(architectures, list | tuple) else ()
     classes = [getattr(transformers, name, None) for name in names if isinstance(name, str)]
     known = [build for kind in classes if (build := getattr(kind, "_from_config", None)) is not None]
     return config, known[0] if known else transformers.AutoModel.from_config
@@ -121,7 +119,7 @@ def build_model(path: Path, config: Any, build: Build) -> nn.Module:
     try:
         with quiet():
             return build(config)
-    except Exception as error:  # whatever an ill-typed field leads to
+    except Exception as error:  # wrong types of fields raise various errors
         raise UsageError(
             f"transformers cannot build the model of {path} ({first_line(error)}): check its fields."
         ) from error
@@ -129,7 +127,7 @@ def build_model(path: Path, config: Any, build: Build) -> nn.Module:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers from writing advice about its kernels to stderr."""
+    """Suppress advice of transformers on stderr."""
     import transformers
 
     level = transformers.logging.get_verbosity()
@@ -143,7 +141,7 @@ def quiet() -> Iterator[None]:
 
 
 def _check_sizes(file: Path, fields: Any, name: str = "") -> None:
-    """Refuse sizes that no model has, which would take forever to build even without memory.
+    """Refuse sizes that no model has, which would take too long to build even without memory.
 
     Raises:
         UsageError: If there is one.
@@ -157,14 +155,14 @@ def _check_sizes(file: Path, fields: Any, name: str = "") -> None:
     elif isinstance(fields, int):
         limit = next((limit for word, limit in LIMITS.items() if word in name), MOST)
         if fields > limit:
-            raise UsageError(f"{file} has {name}={quoted(fields)}, which is more than any model has: check the field.")
+            raise UsageError(f"{file} has {name}={quoted(fields)}, which is too large: check the field.")
 
 
 def hf_inputs(model: nn.Module, config: Any) -> dict[str, Tensor]:
-    """Keyword arguments that fit a Hugging Face model: token ids, pixels or sound of the size its configuration says.
+    """Keyword arguments for a Hugging Face model: token ids, pixels or audio of the sizes in its configuration.
 
     Raises:
-        UsageError: If the model reads something else, or the configuration has no sizes for it.
+        UsageError: If the model has other inputs, or the configuration has no sizes for them.
     """
     try:
         return _hf_inputs(model, config)
@@ -179,25 +177,25 @@ def hf_inputs(model: nn.Module, config: Any) -> dict[str, Tensor]:
 def _hf_inputs(model: nn.Module, config: Any) -> dict[str, Tensor]:
     parameters: Mapping[str, Any] = inspect.signature(model.forward).parameters
     ids = torch.zeros(1, LENGTH, dtype=torch.long)
-    made: dict[str, Tensor] = {}
+    inputs: dict[str, Tensor] = {}
     main = getattr(model, "main_input_name", "input_ids")
     if "input_ids" in parameters and main in ("input_ids", "pixel_values"):
-        made["input_ids"] = ids
+        inputs["input_ids"] = ids
     towers = hasattr(config, "text_config") and hasattr(config, "vision_config")
     if main == "pixel_values" or (towers and not hasattr(config, "image_token_id") and "pixel_values" in parameters):
         sizes = getattr(config, "vision_config", config)
         size = getattr(sizes, "image_size", IMAGE)
         high, wide = size if isinstance(size, list | tuple) else (size, size)
-        made["pixel_values"] = torch.zeros(1, getattr(sizes, "num_channels", 3), high, wide)
+        inputs["pixel_values"] = torch.zeros(1, getattr(sizes, "num_channels", 3), high, wide)
     elif main == "input_features":
         bands = getattr(config, "num_mel_bins", 80)
-        made["input_features"] = torch.zeros(1, bands, 2 * getattr(config, "max_source_positions", FRAMES // 2))
+        inputs["input_features"] = torch.zeros(1, bands, 2 * getattr(config, "max_source_positions", FRAMES // 2))
     elif main == "input_values":
-        made["input_values"] = torch.zeros(1, SAMPLES)
-    elif main not in parameters or main not in made:
+        inputs["input_values"] = torch.zeros(1, SAMPLES)
+    elif main not in parameters or main not in inputs:
         raise UsageError(
-            f"{type(model).__name__} reads {main!r}: write a factory that gives it inputs, and audit that."
+            f"{type(model).__name__} needs the input {main!r}: audit a factory that returns (model, inputs)."
         )
     if getattr(config, "is_encoder_decoder", False):
-        made["decoder_input_ids"] = ids
-    return made
+        inputs["decoder_input_ids"] = ids
+    return inputs

@@ -13,9 +13,9 @@ WIDTH = 110
 
 
 def report(audit: Audit) -> str:
-    """What a person wants to know first: the placement, the blocks, the sites, the findings."""
+    """The placement, the blocks, the sites and the findings."""
     lines = [headline(audit), ""]
-    lines += [f"  {equation}   {described}" for equation, described in block_lines(audit.blocks)]
+    lines += [f"  {equation}   {description}" for equation, description in block_lines(audit.blocks)]
     lines += [""] if audit.blocks else []
     if audit.sites:
         headings, *body = table(audit.sites)
@@ -56,7 +56,7 @@ def _count(n: int, noun: str) -> str:
 
 
 def block_lines(blocks: Sequence[ResidualBlock]) -> list[tuple[str, str]]:
-    """Each distinct equation, and which blocks follow it."""
+    """Each distinct equation, and the blocks that have it."""
     groups: dict[tuple[str, str], list[str]] = {}
     for block in blocks:
         groups.setdefault((block.equation, block.kind), []).append(block.module)
@@ -66,7 +66,7 @@ def block_lines(blocks: Sequence[ResidualBlock]) -> list[tuple[str, str]]:
 
 
 def folded(names: Iterable[str]) -> str:
-    """Names that differ only in numbers, as one pattern each."""
+    """The names, with one pattern for names that differ only in numbers."""
     patterns: Counter[str] = Counter()
     shown: dict[str, str] = {}
     for name in names:
@@ -77,34 +77,34 @@ def folded(names: Iterable[str]) -> str:
 
 
 def rows(sites: Sequence[Site]) -> list[tuple[str, ...]]:
-    """The table of sites, uses that differ only in numbers folded: norm, slot, kind, eps, variance, uses."""
+    """The rows of the table of sites; norms whose names differ only in numbers share a row."""
     groups: dict[tuple[str, ...], list[Site]] = {}
     for site in sites:
         eps = "-" if site.eps is None else f"{site.eps:.3g}"
         groups.setdefault((pattern(site.name), site.slot, site.kind, eps, site.precision), []).append(site)
-    found = []
+    table_rows = []
     for (folded_name, slot, kind, eps, precision), members in groups.items():
         measured = [site.variance for site in members if site.variance is not None]
         spread = "-"
         if measured:
             spread = f"{min(low for low, _ in measured):.2g} to {max(high for _, high in measured):.2g}"
         name = members[0].name if len({site.name for site in members}) == 1 else folded_name
-        found.append((name or "(model)", slot, kind, eps, precision, spread, str(len(members))))
-    return found
+        table_rows.append((name or "(model)", slot, kind, eps, precision, spread, str(len(members))))
+    return table_rows
 
 
 HEADINGS = ("norm", "slot", "kind", "eps", "statistics", "variance", "uses")
 
 
 def table(sites: Sequence[Site]) -> list[tuple[str, ...]]:
-    """The headings and rows of the table, less columns that say nothing, as the variance of what was not measured."""
+    """The headings and rows of the table of sites, without empty columns."""
     lines = [HEADINGS, *rows(sites)]
-    telling = [at for at in range(len(HEADINGS)) if any(line[at] != "-" for line in lines[1:])]
-    return [tuple(line[at] for at in telling) for line in lines]
+    filled = [column for column in range(len(HEADINGS)) if any(line[column] != "-" for line in lines[1:])]
+    return [tuple(line[column] for column in filled) for line in lines]
 
 
 def _unknown(unknown: Sequence[Unknown]) -> list[str]:
-    """What the audit does not understand, once for modules that differ only in numbers."""
+    """The parts that are not understood, one line for modules that differ only in numbers."""
     groups: dict[tuple[str, str], list[str]] = {}
     for each in unknown:
         groups.setdefault((each.operator, each.reason), []).append(each.module)
@@ -114,7 +114,7 @@ def _unknown(unknown: Sequence[Unknown]) -> list[str]:
 
 
 def findings_line(findings: Sequence[Finding]) -> str:
-    """How many findings there are of each severity."""
+    """The number of findings of each severity."""
     counts = Counter(finding.severity for finding in findings)
     return "findings: " + (", ".join(_count(n, severity) for severity, n in counts.items()) or "none")
 

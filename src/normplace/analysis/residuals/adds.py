@@ -75,7 +75,7 @@ def _landmarks(graph: Graph, norms: Sequence[Norm]) -> set[ValueId]:
     for value, readers in graph.consumers.items():
         forks = len(readers) > 1 or len(graph.nodes[readers[0]].outputs) > 1
         if forks and graph.is_features(value):
-            # A view stands for the viewed value, but a parameter becomes a stream only where it is repeated.
+            # A view counts as the viewed value, but a parameter becomes a stream only where it is repeated.
             landmarks.add([number for number in graph.unchanged(value, KEEPS) if graph.is_features(number)][-1])
     return landmarks
 

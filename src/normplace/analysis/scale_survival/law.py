@@ -1,11 +1,11 @@
-"""How much of a positive per-row scalar is left after a function, as an effect size: the law, and its measurement.
+"""The survival law: how much of a positive per-row scale passes a norm, predicted and measured.
 
-A norm over features obeys ``N(s x) = s (x - mean) / sqrt(s² var + eps)``. Taking the logarithm's derivative, one unit
-of ``log s`` before it changes the log-length of what comes out by ``eps / (s² var + eps)``: nothing but what eps lets
-through. After it, one unit stays one unit.
+A norm over features computes ``N(s x) = s (x - mean) / sqrt(s² var + eps)``. One unit of ``log s`` before it changes
+the log-length of the output by ``eps / (s² var + eps)``, the logarithmic derivative. After the norm, one unit remains
+one unit.
 
-An effect size says how much is left. A rank correlation only says whether the order is left, and the order survives any
-leak however small, so it finds the scalar after a norm that has in effect erased it.
+The effect size measures how much remains. A rank correlation measures only whether the order remains, and even a tiny
+leak keeps the order, so a rank correlation detects a scale that a norm has practically erased.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Positive = TypeVar("Positive", float, Tensor)
 
 
 def law(scale: Positive, variance: Positive, eps: float) -> Positive:
-    """The share of a unit of log-scalar that a norm over features lets through: ``eps / (scale² variance + eps)``.
+    """The share of a unit of log-scale that passes a norm over features: ``eps / (scale² variance + eps)``.
 
     Args:
-        scale: The scalar the row is multiplied by.
-        variance: The row's variance before it; for RMSNorm its mean square.
-        eps: What the norm adds under its root.
+        scale: The factor of the row.
+        variance: The row's variance before scaling; for RMSNorm its mean square.
+        eps: The eps of the norm.
 
     Raises:
         UsageError: If eps is negative or not a number.
@@ -49,14 +49,14 @@ def law(scale: Positive, variance: Positive, eps: float) -> Positive:
 
 
 def predicted(x: Tensor, eps: float, centred: bool = True) -> float:
-    """What :func:`effect` will measure through a norm over the last dimension of ``x``, by the law.
+    """The effect of a norm over the last dimension of ``x``, predicted by the law.
 
-    Every row follows the law of its own variance; the effect is their root mean square, weighted as the output is.
+    Each row follows the law with its own variance; the effect is their root mean square, weighted like the output.
 
     Args:
         x: The rows before the norm.
-        eps: What the norm adds under its root.
-        centred: Whether it subtracts the mean (LayerNorm) or not (RMSNorm).
+        eps: The eps of the norm.
+        centred: Whether the norm subtracts the mean (LayerNorm) or not (RMSNorm).
     """
     rows = x.double()
     square = (rows - rows.mean(-1, keepdim=True) if centred else rows).square().mean(-1)
@@ -66,12 +66,12 @@ def predicted(x: Tensor, eps: float, centred: bool = True) -> float:
 
 
 def change(shape: torch.Size | tuple[int, ...], direction: str, generator: torch.Generator | None = None) -> Tensor:
-    """A change of every row's log-scalar by one unit.
+    """A change of every row's log-scale by one unit.
 
     Args:
         shape: The rows: every dimension but the features.
-        direction: ``node``: up in one half of the rows, drawn at random, and down in the other; ``graph``: up in all.
-        generator: What draws the halves; seed 0 by default, so that two measurements agree.
+        direction: ``node``: up in a random half of the rows and down in the other; ``graph``: up in all.
+        generator: Draws the halves; seed 0 by default, so that measurements are repeatable.
 
     Raises:
         UsageError: If the direction is unknown.
@@ -87,18 +87,19 @@ def change(shape: torch.Size | tuple[int, ...], direction: str, generator: torch
 
 
 def slope(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, str]:
-    """The value at 0 of a function of one number, its derivative, and how that was found.
+    """The value and derivative at 0 of a function of one number, and the method: ``jvp`` or ``difference``.
 
-    By forward-mode differentiation, which is exact; by a central difference of step 1e-3 where some operation has none.
+    Forward-mode differentiation is exact. If an operation does not support it, a central difference of
+    step 1e-3 is used.
     """
     zero = torch.zeros((), dtype=torch.float64)
     try:
         with warnings.catch_warnings():
-            # PyTorch's own, when it first loads what forward mode needs.
+            # PyTorch warns when it loads forward-mode derivatives.
             warnings.filterwarnings("ignore", ".*torch.jit.script", DeprecationWarning)
             value, derivative, *_ = torch.func.jvp(function, (zero,), (torch.ones_like(zero),))
     except RuntimeError:
-        # A mistake that has nothing to do with differentiation is raised again here.
+        # An error that is unrelated to differentiation is raised again here.
         with torch.no_grad():
             up, down = function(zero + STEP), function(zero - STEP)
             return function(zero), (up - down) / (2 * STEP), "difference"
@@ -106,15 +107,15 @@ def slope(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, str]:
 
 
 def relative(value: Tensor, derivative: Tensor) -> float:
-    """The derivative's size beside the value's.
+    """The norm of the derivative divided by the norm of the value.
 
     Raises:
-        UsageError: If the value is zero everywhere, so that nothing can be relative to it.
+        UsageError: If the value is zero everywhere.
     """
     size = float(torch.linalg.vector_norm(value.double()))
     if size == 0:
         raise UsageError(
-            "the output is zero everywhere, so no change is relative to it: use weights that are not zero."
+            "the output is zero everywhere, so relative changes are undefined: use weights that are not zero."
         )
     return float(torch.linalg.vector_norm(derivative.double())) / size
 
@@ -128,13 +129,13 @@ def effect(
     """The relative change of ``function(s x)`` per unit of log s, at s = 1.
 
     Args:
-        function: From rows to anything, such as a norm.
+        function: A function of rows, such as a norm.
         x: Its input, features last.
-        direction: ``node``: the rows' scalars change against each other; ``graph``: all by the same factor.
-        generator: What draws the rows that go up.
+        direction: ``node``: the scales of rows change against each other; ``graph``: all change alike.
+        generator: Draws the rows whose scale rises.
 
     Returns:
-        1 where the scalar arrives in full, 0 where it is erased.
+        1 if the scale passes fully, 0 if it is erased.
 
     Raises:
         UsageError: If the direction is unknown or the output is zero everywhere.

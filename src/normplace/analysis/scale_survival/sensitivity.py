@@ -1,8 +1,8 @@
-"""How far a model's output moves when the rows that norms read or return are rescaled.
+"""How much a model's output changes when the rows before or after a norm are rescaled.
 
-Exactly: one forward-mode derivative for each norm and side. By probes: the derivative is a vector u as long as the
-output, of which only the length is wanted; for random signs w, the mean of (w·u)² is |u|². One backward pass gives w·u
-for all norms at once, so the cost does not grow with their number.
+The exact method takes one forward-mode derivative for each norm and side. The estimate needs only the length of that
+derivative u: for random signs w, the mean of (w·u)² is |u|². One backward pass gives w·u for all norms at once, so the
+cost does not grow with their number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from normplace.analysis.scale_survival.law import change, relative, slope
 from normplace.analysis.scale_survival.taps import Tap, Taps
 from normplace.errors import UsageError
 
-Side = tuple[str, bool]  # a site's name, and whether its input is meant
+Side = tuple[str, bool]
+"""The name of a norm, and whether its input (True) or its output (False) is rescaled."""
 
 
 class NoGradientError(Exception):
@@ -27,17 +28,17 @@ class NoGradientError(Exception):
 
 
 class Sensitivity:
-    """A model, its inputs, and the norms beside which its rows can be rescaled.
+    """Measures how much the output depends on the scale of rows before and after norms.
 
     Args:
         model: The model, a copy that may be changed.
-        inputs: What it is called with.
-        kwargs: The same by name.
+        inputs: Positional arguments.
+        kwargs: Keyword arguments.
         taps: The norms.
-        kinds: The kind of each norm that the audit knows.
-        direction: How the rows' scalars change; see :func:`normplace.analysis.scale_survival.law.change`.
-        generator: Draws the rows whose scalar rises.
-        training: Whether the pass draws random numbers, which must then be the same in every pass.
+        kinds: The kinds of the norms that the analysis found.
+        direction: How the scales of rows change; see :func:`normplace.analysis.scale_survival.law.change`.
+        generator: Draws the rows whose scale rises.
+        training: Whether the pass draws random numbers, which are then the same in every pass.
     """
 
     def __init__(
@@ -56,45 +57,45 @@ class Sensitivity:
         self._changes: dict[tuple[int, ...], Tensor] = {}
 
     def inputs_of_norms(self) -> dict[str, list[Tensor]]:
-        """What each norm reads in one pass, call by call, in the order of the first calls."""
-        seen: dict[str, list[Tensor]] = {}
+        """The inputs of each norm in one pass, in the order of the first calls."""
+        inputs: dict[str, list[Tensor]] = {}
 
         def keep(name: str, before: bool, x: Tensor) -> Tensor:
             if before:
-                seen.setdefault(name, []).append(x.detach())
+                inputs.setdefault(name, []).append(x.detach())
             return x
 
         with torch.no_grad():
             self._output(keep)
-        return seen
+        return inputs
 
     def exact(self, names: Mapping[str, Any]) -> tuple[dict[Side, float], str]:
-        """The relative change of the output per unit, for each norm and side, and how it was found."""
-        found: dict[Side, float] = {}
+        """The relative change of the output per unit, for each norm and side, and the method."""
+        changes: dict[Side, float] = {}
         methods = set()
         for name in names:
             for side in (True, False):
-                # Copied here, because a copy made under forward mode has no storage; a difference takes three passes.
+                # A copy made in forward mode has no storage, so inputs are copied here; differences take three passes.
                 copies = iter([fresh_inputs((self.inputs, self.kwargs)) for _ in range(4)])
                 value, derivative, method = slope(
                     lambda log, name=name, side=side, copies=copies: self._rescaled(name, side, log, next(copies))
                 )
-                found[name, side] = relative(value, derivative)
+                changes[name, side] = relative(value, derivative)
                 methods.add(method)
-        return found, "jvp" if methods == {"jvp"} else "difference"
+        return changes, "jvp" if methods == {"jvp"} else "difference"
 
-    def _rescaled(self, name: str, side: bool, log: Tensor, given: tuple[Any, Any]) -> Tensor:
+    def _rescaled(self, name: str, side: bool, log: Tensor, arguments: tuple[Any, Any]) -> Tensor:
         def scale(site: str, before: bool, x: Tensor) -> Tensor:
             if (site, before) != (name, side):
                 return x
             return x * (log.to(x.device) * self._change(site, x)).exp().to(x.dtype)
 
-        return self._output(scale, given)
+        return self._output(scale, arguments)
 
     def estimate(self, probes: int) -> tuple[dict[str, list[Tensor]], dict[Side, float]]:
-        """What each norm reads, and the change of the output per unit estimated from ``probes`` backward passes.
+        """The inputs of each norm, and the relative change of the output per unit, from ``probes`` backward passes.
 
-        The relative standard error of the latter is about ``1 / sqrt(2 probes)``.
+        The relative standard error of the change is about ``1 / sqrt(2 probes)``.
 
         Raises:
             NoGradientError: If the norms run without gradients, or an operator has no backward pass.
@@ -108,7 +109,7 @@ class Sensitivity:
             tapped.append(((name, before), x.clone() if x.requires_grad else x.detach().clone().requires_grad_()))
             return tapped[-1][1]
 
-        self.model.requires_grad_(False)  # the gradients of weights are most of a backward pass
+        self.model.requires_grad_(False)  # weight gradients would dominate the cost of a backward pass
         with torch.enable_grad():
             output = self._output(split)
         if not tapped:
@@ -133,11 +134,11 @@ class Sensitivity:
                     projections[side] += float(torch.sum(gradient.double() * direction.double()))
             for side, projection in projections.items():
                 totals[side] = totals.get(side, 0.0) + projection**2
-        seen: dict[str, list[Tensor]] = {}
+        inputs: dict[str, list[Tensor]] = {}
         for (name, before), tensor in tapped:
             if before:
-                seen.setdefault(name, []).append(tensor.detach())
-        return seen, {side: math.sqrt(total / probes) / size for side, total in totals.items()}
+                inputs.setdefault(name, []).append(tensor.detach())
+        return inputs, {side: math.sqrt(total / probes) / size for side, total in totals.items()}
 
     def _signs(self, output: Tensor, probes: int) -> Iterator[Tensor]:
         generator = torch.Generator().manual_seed(0)
@@ -147,7 +148,9 @@ class Sensitivity:
 
     def _change(self, name: str, x: Tensor) -> Tensor:
         if x.ndim < 2:
-            raise UsageError(f"a scalar per row needs rows of features, but a norm read {tuple(x.shape)}.")
+            raise UsageError(
+                f"a norm reads a tensor of shape {tuple(x.shape)}, which has no rows: leave it out of norms."
+            )
         axis = 1 if is_channels_first(self.taps.modules.get(name), self.kinds.get(name, ""), x) else -1
         shape = list(x.shape)
         shape[axis] = 1
@@ -156,8 +159,8 @@ class Sensitivity:
             self._changes[tuple(shape)] = rows.to(x.device)
         return self._changes[tuple(shape)]
 
-    def _output(self, tap: Tap, given: tuple[Any, Any] | None = None) -> Tensor:
-        inputs, kwargs = fresh_inputs((self.inputs, self.kwargs)) if given is None else given
+    def _output(self, tap: Tap, arguments: tuple[Any, Any] | None = None) -> Tensor:
+        inputs, kwargs = fresh_inputs((self.inputs, self.kwargs)) if arguments is None else arguments
         with self.taps.active(tap):
             if not self.training:
                 return first_tensor(self.model(*inputs, **kwargs))

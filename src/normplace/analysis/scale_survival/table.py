@@ -1,4 +1,4 @@
-"""The measured table: what is left of a scalar in each place beside a norm, for every norm and eps."""
+"""The survival table: how much of a scale survives before and after each norm, for every norm and eps."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Build = Callable[[int, float], nn.Module]
 
 @dataclass(frozen=True)
 class SurvivalRow:
-    """What is left in one slot of one norm.
+    """The survival in one slot of one norm.
 
     Args:
         slot: ``before``, ``after``, ``again`` or ``branch``.
         norm: The norm.
-        eps: Its eps; None where it has none.
-        measured: The relative change of the output per unit of log-scalar.
-        predicted: What the law says; None where the norm follows none.
+        eps: Its eps; None if it has none.
+        measured: The relative change of the output per unit of log-scale.
+        predicted: The prediction of the law; None for norms without one.
     """
 
     slot: str
@@ -42,18 +42,18 @@ class SurvivalRow:
 
 @dataclass(frozen=True)
 class SurvivalTable:
-    """The rows of :func:`survival_table`, and how they were measured.
+    """The rows of :func:`survival_table`.
 
     Args:
         rows: One per slot, norm and eps.
-        direction: Whether the scalars changed by node or all alike.
+        direction: ``node`` if the scales of rows change against each other, ``graph`` if all change alike.
     """
 
     rows: tuple[SurvivalRow, ...]
     direction: str
 
     def get(self, norm: str, slot: str, eps: float | None = None) -> SurvivalRow:
-        """The row of that norm, slot and eps.
+        """The row of a norm, slot and eps.
 
         Raises:
             UsageError: If there is none.
@@ -64,7 +64,7 @@ class SurvivalTable:
         raise unknown("row", f"{norm}/{slot}/{eps}", {f"{r.norm}/{r.slot}/{r.eps}" for r in self.rows})
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready form."""
+        """A JSON-ready dict."""
         return {"direction": self.direction, "rows": [asdict(row) for row in self.rows]}
 
     def __str__(self) -> str:
@@ -94,13 +94,14 @@ def _with_eps() -> dict[str, Build]:
     return built
 
 
-# The eps of MsgNorm is the shortest message it divides by: it lets nothing through, so one row says all.
+# The eps of MsgNorm is the shortest message it divides by; the result does not depend on it.
 WITHOUT_EPS: dict[str, Callable[[int], nn.Module]] = {
     "msg": lambda dim: MsgNorm(dim),
     "dyt": lambda dim: DyT(dim),
     "none": lambda dim: nn.Identity(),
 }
-LAWFUL = {"layer": True, "rms": False, "PyG layer (node)": True}  # and whether it subtracts the mean
+SUBTRACTS_MEAN = {"layer": True, "rms": False, "PyG layer (node)": True}
+"""Norms that follow the law, and whether they subtract the mean."""
 
 
 def survival_table(
@@ -112,17 +113,17 @@ def survival_table(
 ) -> SurvivalTable:
     """Measure slot × norm × eps on rows of standard normal features, in double precision.
 
-    ``before`` is ``N(s x)`` and ``after`` is ``s N(x)``, which keeps all by definition. ``again`` puts a second norm of
-    the same kind right behind that, ``N(s N(x))``; ``branch`` puts it behind a residual add, ``N(x + s N(f))`` with f
-    independent of x, where the scalar survives as the mixture of the two. MsgNorm gives each row a drawn row's length.
-    BatchNorm uses the statistics of the rows. PyG's two modes of LayerNorm are there where PyG is installed.
+    ``before`` is ``N(s x)`` and ``after`` is ``s N(x)``, which keeps the scale by definition. ``again`` adds a second
+    norm of the same kind, ``N(s N(x))``. ``branch`` has the second norm after a residual add, ``N(x + s N(f))`` with f
+    independent of x. MsgNorm gives each row the length of a random row. BatchNorm uses the statistics of the rows. Both
+    modes of PyG's LayerNorm are included if PyG is installed.
 
     Args:
         eps: The values to try.
-        direction: ``node``: the scalar changes from row to row; ``graph``: it is one constant for all.
-        rows: How many rows.
-        dim: How many features.
-        generator: What draws them; seed 0 by default.
+        direction: ``node``: the scales of rows change against each other; ``graph``: all change alike.
+        rows: The number of rows.
+        dim: The number of features.
+        generator: Draws the rows; seed 0 by default.
 
     Raises:
         UsageError: If an argument is unknown or out of range.
@@ -131,20 +132,20 @@ def survival_table(
     x = torch.randn(rows, dim, generator=generator, dtype=torch.float64)
     receiver = torch.randn(rows, dim, generator=generator, dtype=torch.float64)
     branch = torch.randn(rows, dim, generator=generator, dtype=torch.float64)
-    found: list[SurvivalRow] = []
+    table: list[SurvivalRow] = []
     for name, build in _with_eps().items():
         for value in eps:
-            found += _slots(name, build(dim, value), value, (x, receiver, branch), direction)
+            table += _slots(name, build(dim, value), value, (x, receiver, branch), direction)
     for name, plain in WITHOUT_EPS.items():
-        found += _slots(name, plain(dim), None, (x, receiver, branch), direction)
-    return SurvivalTable(tuple(found), direction)
+        table += _slots(name, plain(dim), None, (x, receiver, branch), direction)
+    return SurvivalTable(tuple(table), direction)
 
 
 def _slots(
-    name: str, norm: nn.Module, eps: float | None, drawn: tuple[Tensor, Tensor, Tensor], direction: str
+    name: str, norm: nn.Module, eps: float | None, inputs: tuple[Tensor, Tensor, Tensor], direction: str
 ) -> list[SurvivalRow]:
     norm = norm.double()
-    x, receiver, branch = drawn
+    x, receiver, branch = inputs
 
     def apply(value: Tensor) -> Tensor:
         return norm(value, receiver) if isinstance(norm, MsgNorm) else norm(value)
@@ -157,7 +158,8 @@ def _slots(
         "again": effect(apply, once, direction),
         "branch": effect(lambda value: apply(x + value), added, direction),
     }
-    said: dict[str, float | None] = dict.fromkeys(SLOTS)
-    if name in LAWFUL and eps is not None:
-        said |= {"before": predicted(x, eps, LAWFUL[name]), "again": predicted(once, eps, LAWFUL[name]), "after": 1.0}
-    return [SurvivalRow(slot, name, eps, measured[slot], said[slot]) for slot in SLOTS]
+    law: dict[str, float | None] = dict.fromkeys(SLOTS)
+    if name in SUBTRACTS_MEAN and eps is not None:
+        centred = SUBTRACTS_MEAN[name]
+        law |= {"before": predicted(x, eps, centred), "again": predicted(once, eps, centred), "after": 1.0}
+    return [SurvivalRow(slot, name, eps, measured[slot], law[slot]) for slot in SLOTS]

@@ -1,9 +1,9 @@
 """The effective learning rate of a matrix: the size of its next update relative to its own norm.
 
-A norm directly behind a matrix W makes the network invariant to the scale of W, so only the direction of W matters and
-a step turns it by about ``‖ΔW‖ / ‖W‖`` (van Laarhoven 2017, arXiv 1706.05350). The gradient of such a matrix is itself
-proportional to ``1 / ‖W‖``. A gradient step of learning rate η therefore has ``‖ΔW‖ / ‖W‖ = η ‖g‖ / ‖W‖ ∝ η / ‖W‖²``,
-and a first step of Adam, which moves each of the n elements by η, ``η √n / ‖W‖``.
+A norm directly after a matrix W makes the network invariant to the scale of W. Only the direction of W matters, and a
+step rotates it by about ``‖ΔW‖ / ‖W‖`` (van Laarhoven 2017, arXiv 1706.05350). The gradient of such a matrix is
+proportional to ``1 / ‖W‖``. A gradient step of learning rate η therefore has ``‖ΔW‖ / ‖W‖ = η ‖g‖ / ‖W‖ ∝ η / ‖W‖²``;
+the first step of Adam, which moves each of the n elements by η, has ``η √n / ‖W‖``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Optimizer = torch.optim.Optimizer
 
 
 def unwrapped(optimizer: Any) -> Optimizer:
-    """The PyTorch optimizer itself, without the wrapper that Accelerate or Lightning puts around it.
+    """The PyTorch optimizer inside a wrapper of Accelerate or Lightning.
 
     Raises:
         UsageError: If it is not an optimizer.
@@ -35,32 +35,32 @@ def unwrapped(optimizer: Any) -> Optimizer:
 
 
 def relative_update(parameter: nn.Parameter, gradient: Tensor, optimizer: Optimizer | None) -> Tensor:
-    """``‖ΔW‖ / ‖W‖`` of the update that follows from a gradient; nothing is changed.
+    """``‖ΔW‖ / ‖W‖`` of the next update, without taking it.
 
     Args:
         parameter: The matrix W.
         gradient: Its gradient.
-        optimizer: Takes the step on a copy of the matrix and its state. A parameter that it does not hold does not
-            move. None for a gradient step of learning rate 1, ``‖g‖ / ‖W‖``.
+        optimizer: Takes the step on a copy of the matrix and its state; it does not change parameters it does not hold.
+            None for a gradient step of learning rate 1, ``‖g‖ / ‖W‖``.
 
     Raises:
-        UsageError: If the optimizer cannot update one matrix on its own, as L-BFGS cannot.
+        UsageError: If the optimizer cannot update a single matrix, such as L-BFGS.
     """
     change = gradient.detach() if optimizer is None else _change(parameter, gradient, optimizer)
-    precise = torch.promote_types(parameter.dtype, torch.float32)
-    return torch.linalg.vector_norm(change, dtype=precise) / torch.linalg.vector_norm(parameter.detach(), dtype=precise)
+    dtype = torch.promote_types(parameter.dtype, torch.float32)
+    return torch.linalg.vector_norm(change, dtype=dtype) / torch.linalg.vector_norm(parameter.detach(), dtype=dtype)
 
 
 def _change(parameter: nn.Parameter, gradient: Tensor, optimizer: Optimizer) -> Tensor:
-    """What the optimizer's next step adds to a parameter."""
-    held = (group for group in optimizer.param_groups if any(one is parameter for one in group["params"]))
-    group = next(held, None)
+    """The change of a parameter in the optimizer's next step."""
+    groups = (group for group in optimizer.param_groups if any(one is parameter for one in group["params"]))
+    group = next(groups, None)
     if group is None:
         return torch.zeros_like(parameter)
     moved = nn.Parameter(parameter.detach().clone())
     moved.grad = gradient.detach().clone()
     trial: Any = object.__new__(type(optimizer))
-    # Schedulers replace `step` on the instance, and hooks belong to real steps: the copy has neither.
+    # Schedulers replace `step` on the instance, and hooks are for real steps, so the copy gets neither.
     trial.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
     trial._optimizer_step_pre_hooks, trial._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
     options = {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
