@@ -16,7 +16,7 @@ _libraries: list[torch.library.Library] = []
 
 
 def preload(names: Iterable[str]) -> dict[str, str]:
-    """Import packages before forking, and return why the missing ones cannot be imported."""
+    """Import packages before forking, and return the import errors by name."""
     missing = {}
     for name in names:
         try:
@@ -27,7 +27,7 @@ def preload(names: Iterable[str]) -> dict[str, str]:
 
 
 def declare_torchvision_operators() -> None:
-    """Let torchvision import beside a torch that its compiled operators were not built for.
+    """Let torchvision import with a torch version that its compiled operators were not built for.
 
     timm imports torchvision but calls none of its operators.
     """
@@ -36,7 +36,7 @@ def declare_torchvision_operators() -> None:
         for name in TORCHVISION_OPERATORS:
             if not hasattr(torch.ops.torchvision, name):
                 library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _libraries.append(library)  # a library that is collected takes its operators with it
+        _libraries.append(library)  # a garbage-collected library removes its operators
 
 
 def _child(run: Callable[[Any], Any], item: Any, connection: Connection) -> None:
@@ -51,14 +51,13 @@ def run_forked(
     """Run a function on each item in its own process.
 
     Args:
-        run: The function. It must return something that can be pickled.
+        run: The function; its result must be picklable.
         items: Its arguments.
-        jobs: How many processes run at once.
+        jobs: Number of processes at once.
         limit: Seconds after which a process is killed.
 
     Yields:
-        Each item with what the function returned and the seconds it took, in the order in which they finish; None for
-        a process that was killed or died.
+        Item, result and seconds, in the order of completion; the result is None if the process was killed or died.
     """
     context = multiprocessing.get_context("fork")
     waiting, exhausted = iter(items), False

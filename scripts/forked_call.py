@@ -1,4 +1,4 @@
-"""Run the command line many times quickly: each call in a forked process of its own, with a time limit."""
+"""Run the command line many times quickly: each call in a forked process, with a time limit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PRELOADED = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one call of the command line did.
+    """The outcome of one call of the command line.
 
     Args:
         words: Its arguments.
@@ -45,7 +45,7 @@ class Outcome:
     seconds: float
 
     def problem(self) -> str | None:
-        """What the call should not have done."""
+        """Return what is wrong with the outcome, or None."""
         if self.code == HUNG:
             return "hang"
         if self.code not in CODES:
@@ -53,18 +53,18 @@ class Outcome:
         if "Traceback (most recent call last)" in self.err:
             return "traceback"
         if self.code == 2 and (self.err.count("\n") != 1 or not self.err.startswith("normplace: ")):
-            return f"{self.err.count(chr(10))} lines for a refusal"
+            return f"{self.err.count(chr(10))} lines for a usage error"
         return None
 
 
 def preload() -> None:
-    """Import what calls need before the forks, so that no call imports it again."""
+    """Import modules before the forks, so that the calls need not."""
     for name in PRELOADED:
         importlib.import_module(name)
 
 
 def no_further_processes() -> None:
-    """Run trials in the process of the call, and leave charts empty: the processes that do it take long to start."""
+    """Run trials in the process of the call and draw empty charts, since starting processes for them is slow."""
     from normplace.lab.report.chart_renderer import ChartRenderer
     from normplace.lab.trials.engines import LocalEngine
 
@@ -95,8 +95,8 @@ def call(
     return Outcome(list(words), code, out, err, time.monotonic() - start)
 
 
-def call_apart(words: Sequence[str], folder: Path, environment: Mapping[str, str], limit: float) -> Outcome:
-    """Run ``python -m normplace WORDS`` as a process that imports everything itself."""
+def call_in_new_process(words: Sequence[str], folder: Path, environment: Mapping[str, str], limit: float) -> Outcome:
+    """Run ``python -m normplace WORDS`` in a new process."""
     start = time.monotonic()
     command = [sys.executable, "-m", "normplace", *words]
     options = {"stdin": subprocess.DEVNULL, "capture_output": True, "cwd": folder, "timeout": limit}
@@ -115,7 +115,7 @@ def _run(
     paths: Sequence[Path],
     prepare: Callable[[], None],
 ) -> None:
-    """The child: streams to files, then the command line; never returns."""
+    """Redirect the streams of the child to files and run the command line; never returns."""
     code = CRASHED
     try:
         os.setpgid(0, 0)
@@ -151,7 +151,7 @@ def _wait(child: int, limit: float) -> int:
 
 
 def in_workers(task: Callable[[int], list[dict]], count: int, workers: int, folder: Path) -> Iterator[dict]:
-    """Call ``task`` with 0 … count - 1, shared among forked processes, and yield what it returns."""
+    """Call ``task`` with 0 … count - 1, divided among forked processes, and yield the entries it returns."""
     children: dict[int, Path] = {}
     for worker in range(workers):
         path = folder / f"worker-{worker}.jsonl"
@@ -175,9 +175,9 @@ def in_workers(task: Callable[[int], list[dict]], count: int, workers: int, fold
         for text in path.read_text().splitlines():
             yield json.loads(text)
         if status:
-            raise SystemExit(f"a worker of the fuzzer itself failed, see above ({path})")
+            raise SystemExit(f"a worker of the fuzzer failed, see above ({path})")
 
 
-def described(outcome: Outcome) -> dict:
-    """An outcome with its problem, for a file."""
+def to_dict(outcome: Outcome) -> dict:
+    """Return an outcome with its problem, as JSON types."""
     return {**asdict(outcome), "problem": outcome.problem()}

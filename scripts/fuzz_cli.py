@@ -2,8 +2,8 @@
 
     python scripts/fuzz_cli.py --calls 3000 --seed 0 --workers 2
 
-No call may print a traceback, hang, exit with a code other than 0, 1, 2 and 130, refuse in more than one line, or
-change a pipe or a link that was there before. Most calls run in forked processes; one in fifty is a process of its own.
+No call may print a traceback, hang, exit with a code other than 0, 1, 2 and 130, print a usage error of more than one
+line, or replace an existing pipe, link or device. Most calls run in forked processes; one in fifty starts a new one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from forked_call import call, call_apart, described, in_workers, no_further_processes, preload
+from forked_call import call, call_in_new_process, in_workers, no_further_processes, preload, to_dict
 
 MODULE = """
 import sys
@@ -35,7 +35,7 @@ def good():
 def alone():
     return nn.LayerNorm(4)
 
-def wrong():
+def problems():
     return 5
 
 def fails():
@@ -81,12 +81,14 @@ PATHS = [
 ]  # fmt: skip
 WRITABLE = ["out", "new/out", "good.jsonl/inside", "loop", "loop/x", "dangling", "pipe", "folder", "", "device",
             "/proc/x", "x" * 300, "a\nb", "a\0b", "\udcff", "é"]  # fmt: skip
-TRAIN = ["--text", "text.txt", "--steps", "1", "--layers", "1", "--width", "16", "--heads", "1", "--context", "8",
-         "--batch", "1"]  # fmt: skip
+TRAIN = ["--text", "text.txt", "--steps", "1", "--depth", "1", "--dim", "16", "--heads", "1", "--context", "8",
+         "--batch", "1", "--device", "cpu", "--peak-tflops", "1"]  # fmt: skip
+TRAIN_OPTIONS = ["steps", "depth", "dim", "heads", "context", "batch", "seed", "text", "tokenizer", "rate",
+                 "learning-rate", "precision", "schedule", "positions", "log", "set"]  # fmt: skip
 
 
 def fixtures(folder: Path) -> None:
-    """Files of every kind that an argument may name."""
+    """Write files of every kind that an argument may name."""
     lines = b""
     for seed in range(2):
         from normplace.lab.trials.record import TrialRecord, trial_hash
@@ -107,130 +109,115 @@ def fixtures(folder: Path) -> None:
     (folder / "folder" / "tiny-smoke.jsonl").write_bytes(lines)
     (folder / "hollow").mkdir()
     os.mkfifo(folder / "pipe")
-    if os.geteuid() == 0:  # root could destroy a device: never offer it one of the machine's own to write to
+    if os.geteuid() == 0:  # root could overwrite a real device, so the calls get a new one
         os.mknod(folder / "device", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     (folder / "loop").symlink_to("loop")
     (folder / "dangling").symlink_to("made-by-link")
     (folder / "link.jsonl").symlink_to("good.jsonl")
 
 
-def words(chance: random.Random) -> list[str]:
-    """The arguments of one call; those that would train or measure for minutes are kept small."""
-    odd = lambda: chance.choice(chance.choice([ODD, NAMES, PATHS]))  # noqa: E731
-    path, target = lambda: chance.choice([*PATHS, odd()]), lambda: chance.choice(WRITABLE)
-    verb = chance.choice(VERBS) if chance.random() < 0.97 else odd()
+def words(rng: random.Random) -> list[str]:
+    """Return the arguments of one call; training runs are kept small."""
+    odd = lambda: rng.choice(rng.choice([ODD, NAMES, PATHS]))  # noqa: E731
+    path, target = lambda: rng.choice([*PATHS, odd()]), lambda: rng.choice(WRITABLE)
+    verb = rng.choice(VERBS) if rng.random() < 0.97 else odd()
     chosen = [verb]
     if verb == "study":
         chosen += [
-            chance.choice(["fuzzed:STUDY", odd(), "broken:STUDY", "tniy"]),
+            rng.choice(["fuzzed:STUDY", odd(), "broken:STUDY", "tniy"]),
             "--scale",
-            chance.choice(["smoke", odd()]),
+            rng.choice(["smoke", odd()]),
         ]
-        chosen += ["--jobs", chance.choice(["1", "0", "-3", odd()]), "--out", target()]
-        key = chance.choice(["width", "rate", "sizes", "seed", odd()])
+        chosen += ["--jobs", rng.choice(["1", "0", "-3", odd()]), "--out", target()]
+        key = rng.choice(["width", "rate", "sizes", "seed", odd()])
         options = [[], ["--part", odd()], ["--set", f"{key}={odd()}"], ["--engine", odd()], ["--address", odd()]]
-        chosen += chance.choice(options)
+        chosen += rng.choice(options)
     elif verb in ("report", "verify"):
-        chosen += [path() for _ in range(chance.randint(1, 3))]
-        chosen += chance.choice([["--study", "fuzzed:STUDY"], ["--study", odd()], []])
-        chosen += ["--out", target()] if verb == "report" else chance.choice([[], ["--markdown"], ["--json"]])
+        chosen += [path() for _ in range(rng.randint(1, 3))]
+        chosen += rng.choice([["--study", "fuzzed:STUDY"], ["--study", odd()], []])
+        chosen += ["--out", target()] if verb == "report" else rng.choice([[], ["--markdown"], ["--json"]])
     elif verb in ("audit", "move"):
-        factory = chance.choice(["good", "alone", "wrong", "fails", "leaves", "deep", "none"])
-        chosen += chance.choice([[f"fuzzed:{factory}"], ["--hf", path()], [odd()], ["broken:f"], []])
-        chosen += chance.choice([[], ["--json"], ["--html", target()]]) if verb == "audit" else ["--out", target()]
-        chosen += chance.choice([[], ["--to", odd()], ["--qk", odd()], ["--norm", odd()]]) if verb == "move" else []
+        factory = rng.choice(["good", "alone", "problems", "fails", "leaves", "deep", "none"])
+        chosen += rng.choice([[f"fuzzed:{factory}"], ["--hf", path()], [odd()], ["broken:f"], []])
+        chosen += rng.choice([[], ["--json"], ["--html", target()]]) if verb == "audit" else ["--out", target()]
+        chosen += rng.choice([[], ["--to", odd()], ["--qk", odd()], ["--norm", odd()]]) if verb == "move" else []
     elif verb == "bench":
         chosen += [
             "--show",
             path(),
-            *chance.choice([[], ["--against", path()], ["--html", target()], ["--device", odd()], [odd()]]),
+            *rng.choice([[], ["--against", path()], ["--html", target()], ["--device", odd()], [odd()]]),
         ]
     elif verb == "train":
-        names = [
-            "steps",
-            "layers",
-            "width",
-            "heads",
-            "context",
-            "batch",
-            "seed",
-            "text",
-            "tokenizer",
-            "rate",
-            "log",
-            "set",
-        ]
-        option = "--" + chance.choice(names)
-        value = (
-            odd() if option != "--set" else f"{chance.choice(['beta1', 'checkpoint_every', 'warmup', odd()])}={odd()}"
-        )
+        option = "--" + rng.choice(TRAIN_OPTIONS)
+        key = rng.choice(["beta1", "checkpoint_every", "warm_up", "rate", odd()])
+        value = f"{key}={odd()}" if option == "--set" else odd()
         chosen += [*TRAIN, "--out", target(), option, value]
-    if chance.random() < 0.15:
-        chosen.insert(chance.randint(0, len(chosen)), odd())
-    if chance.random() < 0.1:
-        chosen.pop(chance.randrange(len(chosen)))
+    if rng.random() < 0.15:
+        chosen.insert(rng.randint(0, len(chosen)), odd())
+    if rng.random() < 0.1:
+        chosen.pop(rng.randrange(len(chosen)))
     return chosen
 
 
 def too_long(chosen: list[str]) -> bool:
-    """Whether a call would run for minutes: a benchmark, a whole study, a report of all results."""
+    """Return whether a call would run for minutes: a benchmark, a large study, a report of all results."""
     verb = next((word for word in chosen if not word.startswith("-")), "")
     rest = chosen[chosen.index(verb) + 1 :] if verb else []
     if verb == "bench":
         return "--show" not in rest
     if verb in ("report", "verify"):
         return all(word.startswith("-") for word in rest) or not rest
-    numbers = [word for word in rest if word.strip("-").isdigit() and len(word) > 2]
-    return bool(numbers) or (verb == "train" and rest[: len(TRAIN)] != TRAIN) or any(w in rest for w in ("ray", "dask"))
+    large = [word for word in rest if word.strip("-").isdigit() and len(word) > 2]
+    return bool(large) or (verb == "train" and rest[: len(TRAIN)] != TRAIN) or any(w in rest for w in ("ray", "dask"))
 
 
-def environment(chance: random.Random, folder: Path) -> dict[str, str]:
-    """Environment variables that the package reads, some of them odd."""
+def environment(rng: random.Random, folder: Path) -> dict[str, str]:
+    """Return environment variables that the package reads, some with odd values."""
     chosen = {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]), "NORMPLACE_OFFLINE": "1",
               "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "NORMPLACE_CACHE": str(folder / "cache")}  # fmt: skip
-    if chance.random() < 0.3:
-        name = chance.choice(["NORMPLACE_CACHE", "NORMPLACE_DATA", "PYTHONIOENCODING", "COLUMNS", "TERM", "HOME"])
+    if rng.random() < 0.3:
+        name = rng.choice(["NORMPLACE_CACHE", "NORMPLACE_DATA", "PYTHONIOENCODING", "COLUMNS", "TERM", "HOME"])
         values = (
             ["ascii", "latin-1", "utf-8"]
             if name == "PYTHONIOENCODING"
             else ["", "0", "-1", "pipe", "loop", "good.jsonl", "x" * 300]
         )
-        chosen[name] = chance.choice(values)
+        chosen[name] = rng.choice(values)
     return chosen
 
 
-def one(seed: int, index: int, base: Path, limit: float, apart: float) -> dict:
-    """One call in a folder of its own."""
-    chance = random.Random(f"{seed}:{index}")
-    chosen = words(chance)
+def run_call(seed: int, index: int, base: Path, limit: float, new_process_share: float) -> dict:
+    """Run one call in a new folder."""
+    rng = random.Random(f"{seed}:{index}")
+    chosen = words(rng)
     while too_long(chosen):
-        chosen = words(chance)
+        chosen = words(rng)
     folder = base / f"call-{index}"
     folder.mkdir()
     fixtures(folder)
-    real = chance.random() < apart and not any("\0" in word for word in chosen)
-    variables = environment(chance, folder)
-    if real:
-        outcome = call_apart(chosen, folder, variables, limit)
+    in_new_process = rng.random() < new_process_share and not any("\0" in word for word in chosen)
+    variables = environment(rng, folder)
+    if in_new_process:
+        outcome = call_in_new_process(chosen, folder, variables, limit)
     else:
         outcome = call(chosen, folder, variables, limit, no_further_processes)
-    found = described(outcome)
+    result = to_dict(outcome)
     device = folder / "device"
     special = stat.S_ISFIFO((folder / "pipe").lstat().st_mode) and (folder / "loop").is_symlink()
     if not special or (os.geteuid() == 0 and not stat.S_ISCHR(device.lstat().st_mode)):
-        found["problem"] = "a pipe, a link or a device was replaced"
+        result["problem"] = "a pipe, a link or a device was replaced"
     shutil.rmtree(folder)
-    return {**found, "index": index, "out": found["out"][-2000:]}
+    return {**result, "index": index, "out": result["out"][-2000:]}
 
 
 def main() -> int:
-    """Fuzz and report."""
+    """Run the calls and print those with a problem."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=3000)
     parser.add_argument("--first", type=int, default=0, help="index of the first call, to repeat one of a seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--apart", type=float, default=0.02, help="share of calls that are processes of their own")
+    parser.add_argument("--new-processes", type=float, default=0.02, help="share of calls that start a new process")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds after which a call counts as a hang")
     parser.add_argument("--problems", type=Path, help="write the calls with problems to this file")
     arguments = parser.parse_args()
@@ -238,17 +225,17 @@ def main() -> int:
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
-        task = lambda i: [one(arguments.seed, arguments.first + i, base, arguments.limit, arguments.apart)]  # noqa: E731
+        task = lambda i: [run_call(arguments.seed, arguments.first + i, base, arguments.limit, arguments.new_processes)]  # noqa: E731
         outcomes = list(in_workers(task, arguments.calls, arguments.workers, base))
-    wrong = [outcome for outcome in outcomes if outcome["problem"]]
+    problems = [outcome for outcome in outcomes if outcome["problem"]]
     if arguments.problems:
-        arguments.problems.write_text("".join(json.dumps(outcome) + "\n" for outcome in wrong))
-    for outcome in wrong[:20]:
+        arguments.problems.write_text("".join(json.dumps(outcome) + "\n" for outcome in problems))
+    for outcome in problems[:20]:
         print(f"{outcome['index']}: {outcome['problem']}: {outcome['words']}\n{outcome['err'][-600:]}")
     codes = Counter(outcome["code"] for outcome in outcomes)
     minutes = (time.monotonic() - start) / 60
-    print(f"{len(outcomes)} calls in {minutes:.1f} minutes, {len(wrong)} with a problem; exit codes {dict(codes)}")
-    return 1 if wrong else 0
+    print(f"{len(outcomes)} calls in {minutes:.1f} minutes, {len(problems)} with a problem; exit codes {dict(codes)}")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

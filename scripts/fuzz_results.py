@@ -2,9 +2,9 @@
 
     python scripts/fuzz_results.py --files 1000 --seed 0 --workers 2
 
-No call may print a traceback, hang, or exit with a code other than 0, 1 and 2; ``verify`` must count exactly the lines
-that are still byte for byte as they were written; and after ``study`` has resumed, each of these lines is in the file
-once, every damaged line is in the ``.damaged`` file or still in the file, and every trial is recorded.
+No call may print a traceback, hang, or exit with a code other than 0, 1 and 2. ``verify`` must count exactly the
+unchanged lines. After ``study`` has resumed, each of these lines is in the file once, every damaged line is in the
+``.damaged`` file or still in the result file, and every trial is recorded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from forked_call import Outcome, call, described, in_workers, no_further_processes, preload
+from forked_call import Outcome, call, in_workers, no_further_processes, preload, to_dict
 
 STUDY = """
 from dataclasses import dataclass
@@ -83,125 +83,128 @@ TOKENS = [
 ]
 
 
-def flip(lines: list[bytes], chance: random.Random) -> None:
-    """Change bits of one line."""
-    index = chance.randrange(len(lines))
+def flip(lines: list[bytes], rng: random.Random) -> None:
+    """Flip bits of one line."""
+    index = rng.randrange(len(lines))
     line = bytearray(lines[index])
-    for _ in range(chance.choice([1, 1, 1, 3, 20])):
-        line[chance.randrange(len(line))] ^= 1 << chance.randrange(8)
+    for _ in range(rng.choice([1, 1, 1, 3, 20])):
+        line[rng.randrange(len(line))] ^= 1 << rng.randrange(8)
     lines[index] = bytes(line)
 
 
-def insert(lines: list[bytes], chance: random.Random) -> None:
-    """Put a token somewhere into a line."""
-    index = chance.randrange(len(lines))
-    at = chance.randint(0, len(lines[index]))
-    lines[index] = lines[index][:at] + chance.choice(TOKENS) + lines[index][at:]
+def insert(lines: list[bytes], rng: random.Random) -> None:
+    """Insert a token into a line."""
+    index = rng.randrange(len(lines))
+    position = rng.randint(0, len(lines[index]))
+    lines[index] = lines[index][:position] + rng.choice(TOKENS) + lines[index][position:]
 
 
-def cut(lines: list[bytes], chance: random.Random) -> None:
-    """Take bytes out of a line, or its end away."""
-    index = chance.randrange(len(lines))
-    at = chance.randrange(len(lines[index]))
-    lines[index] = lines[index][:at] + (lines[index][at + chance.randint(1, 40) :] if chance.random() < 0.5 else b"\n")
+def cut(lines: list[bytes], rng: random.Random) -> None:
+    """Remove bytes from a line, or its end."""
+    index = rng.randrange(len(lines))
+    position = rng.randrange(len(lines[index]))
+    rest = lines[index][position + rng.randint(1, 40) :] if rng.random() < 0.5 else b"\n"
+    lines[index] = lines[index][:position] + rest
 
 
-def retype(lines: list[bytes], chance: random.Random) -> None:
+def retype(lines: list[bytes], rng: random.Random) -> None:
     """Give a field a value of another type, in a line without a checksum."""
-    index = chance.randrange(len(lines))
+    index = rng.randrange(len(lines))
     try:
         data = json.loads(lines[index])
         data.pop("crc32", None)
-        field = chance.choice(list(data))
-        inner = data[field] if isinstance(data[field], dict) and data[field] and chance.random() < 0.5 else data
-        inner[chance.choice(list(inner)) if inner is not data else field] = chance.choice(VALUES)
+        field = rng.choice(list(data))
+        inner = data[field] if isinstance(data[field], dict) and data[field] and rng.random() < 0.5 else data
+        inner[rng.choice(list(inner)) if inner is not data else field] = rng.choice(VALUES)
         lines[index] = json.dumps(data).encode() + b"\n"
     except (ValueError, AttributeError, TypeError, IndexError):
-        return  # damaged before
+        return  # already damaged
 
 
-def drop_field(lines: list[bytes], chance: random.Random) -> None:
-    """Leave a field out of a line."""
-    index = chance.randrange(len(lines))
+def drop_field(lines: list[bytes], rng: random.Random) -> None:
+    """Remove a field from a line."""
+    index = rng.randrange(len(lines))
     try:
         data = json.loads(lines[index])
-        data.pop(chance.choice(list(data)))
+        data.pop(rng.choice(list(data)))
         lines[index] = json.dumps(data).encode() + b"\n"
     except (ValueError, AttributeError, TypeError, IndexError):
-        return  # damaged before
+        return  # already damaged
 
 
-def garble(lines: list[bytes], chance: random.Random) -> None:
-    """Replace a line by noise, or add one."""
-    noise = chance.randbytes(chance.randint(0, 300)).replace(b"\n", b"") + b"\n"
-    lines.insert(chance.randint(0, len(lines)), noise) if chance.random() < 0.5 else lines.__setitem__(0, noise)
+def garble(lines: list[bytes], rng: random.Random) -> None:
+    """Replace or insert a line of random bytes."""
+    noise = rng.randbytes(rng.randint(0, 300)).replace(b"\n", b"") + b"\n"
+    lines.insert(rng.randint(0, len(lines)), noise) if rng.random() < 0.5 else lines.__setitem__(0, noise)
 
 
-def cut_file(lines: list[bytes], chance: random.Random) -> None:
-    """Cut the file anywhere."""
+def cut_file(lines: list[bytes], rng: random.Random) -> None:
+    """Truncate the file."""
     whole = b"".join(lines)
-    lines[:] = whole[: chance.randint(0, len(whole))].splitlines(keepends=True) or [b""]
+    lines[:] = whole[: rng.randint(0, len(whole))].splitlines(keepends=True) or [b""]
 
 
 DAMAGES = [flip, flip, insert, cut, retype, drop_field, garble, cut_file]
 
 
-def damaged(lines: list[bytes], chance: random.Random) -> bytes:
-    """The file after some damages."""
+def damaged(lines: list[bytes], rng: random.Random) -> bytes:
+    """Return the file after random damage."""
     lines = list(lines)
-    for _ in range(chance.choice([1, 1, 2, 4])):
+    for _ in range(rng.choice([1, 1, 2, 4])):
         lines = lines if all(lines) and lines else [b"\n"]
-        chance.choice(DAMAGES)(lines, chance)
+        rng.choice(DAMAGES)(lines, rng)
     return b"".join(lines)
 
 
-def judged(outcome: Outcome, allowed: set[int], claims: list[str]) -> dict:
-    """The outcome with its problem: its own, or what was expected of it and is not so."""
-    found = described(outcome)
-    found["problem"] = found["problem"] or (f"exit code {outcome.code}" if outcome.code not in allowed else None)
-    found["problem"] = found["problem"] or next(iter(claims), None)
-    return {**found, "out": found["out"][-500:]}
+def checked_outcome(outcome: Outcome, allowed: set[int], problems: list[str]) -> dict:
+    """Return the outcome with its first problem: its own, an unexpected exit code, or one of ``problems``."""
+    result = to_dict(outcome)
+    exit_problem = f"exit code {outcome.code}" if outcome.code not in allowed else None
+    result["problem"] = result["problem"] or exit_problem or next(iter(problems), None)
+    return {**result, "out": result["out"][-500:]}
 
 
-def one(seed: int, index: int, base: Path, original: list[bytes], limit: float) -> list[dict]:
-    """Damage one file and read it three times."""
-    chance = random.Random(f"{seed}:{index}")
+def fuzz_file(seed: int, index: int, base: Path, original: list[bytes], limit: float) -> list[dict]:
+    """Damage one file and read it with three verbs."""
+    rng = random.Random(f"{seed}:{index}")
     folder = base / f"file-{index}"
     (folder / "runs").mkdir(parents=True)
     (folder / "damaged_study.py").write_text(STUDY)
     path = folder / "runs" / NAME
-    content = damaged(original, chance)
+    content = damaged(original, rng)
     intact = [line for line in original if line.rstrip(b"\n") in content.split(b"\n")]
     path.write_bytes(content)
-    packed = chance.random() < 0.1
+    packed = rng.random() < 0.1
     if packed:
         data = bytearray(gzip.compress(content))
-        if chance.random() < 0.5:
-            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        if rng.random() < 0.5:
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         (folder / "runs" / f"{NAME}.gz").write_bytes(bytes(data))
-    variables = {
+    environment = {
         "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
         "NORMPLACE_CACHE": str(base / "cache"),
     }
     studies = ["--study", "damaged_study:STUDY"]
-    checked = call(["verify", f"runs/{NAME}", *studies], folder, variables, limit)
+    checked = call(["verify", f"runs/{NAME}", *studies], folder, environment, limit)
     counted = re.search(r", (\d+) trials in", checked.out)
     problems = []
     if counted and int(counted[1]) < len(intact):
         problems.append(f"{counted[1]} trials counted of {len(intact)} intact lines")
     if checked.code == 2 and intact and "cannot read its results" not in checked.err:
-        problems.append(f"refused although {len(intact)} lines are intact")
+        problems.append(f"usage error although {len(intact)} lines are intact")
     if path.read_bytes() != content:
         problems.append("verify changed the file")
-    outcomes = [judged(checked, {0, 1, 2}, problems)]
+    outcomes = [checked_outcome(checked, {0, 1, 2}, problems)]
     target = f"runs/{NAME}.gz" if packed else "runs"
     outcomes.append(
-        judged(call(["report", target, *studies], folder, variables, limit, no_further_processes), {0, 1, 2}, [])
+        checked_outcome(
+            call(["report", target, *studies], folder, environment, limit, no_further_processes), {0, 1, 2}, []
+        )
     )
     resumed = call(
         ["study", "damaged_study:STUDY", "--scale", "smoke", "--jobs", "1"],
         folder,
-        variables,
+        environment,
         limit,
         no_further_processes,
     )
@@ -215,17 +218,17 @@ def one(seed: int, index: int, base: Path, original: list[bytes], limit: float) 
         done = Counter(record.hash for record in read_records(path) if record.status == "ok")
         problems += [] if len(done) == len(original) else [f"{len(done)} of {len(original)} trials recorded"]
     elif after != content and resumed.code == 2:
-        problems.append("a refused study changed the file")
+        problems.append("a study with a usage error changed the file")
     problems += [] if all(line in after for line in intact) else ["an intact line is lost"]
     pieces = [piece.strip() for piece in content.split(b"\n") if piece.strip()]
     problems += [] if all(piece in kept for piece in pieces) else ["a damaged line is lost"]
-    outcomes.append(judged(resumed, {0, 2}, problems))
+    outcomes.append(checked_outcome(resumed, {0, 2}, problems))
     shutil.rmtree(folder)
     return [{**outcome, "index": index} for outcome in outcomes]
 
 
 def main() -> int:
-    """Fuzz and report."""
+    """Damage and read the files, and print the calls with a problem."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0, help="index of the first file, to repeat one of a seed")
@@ -239,18 +242,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
         (base / "damaged_study.py").write_text(STUDY)
-        variables = {"PYTHONPATH": os.pathsep.join([str(base), os.environ.get("PYTHONPATH", "")])}
+        environment = {"PYTHONPATH": os.pathsep.join([str(base), os.environ.get("PYTHONPATH", "")])}
         whole = call(
             ["study", "damaged_study:STUDY", "--scale", "smoke", "--jobs", "1"],
             base,
-            variables,
+            environment,
             600,
             no_further_processes,
         )
         if whole.code:
             raise SystemExit(f"the undamaged study failed: {whole.err}")
         original = (base / "runs" / NAME).read_bytes().splitlines(keepends=True)
-        task = lambda i: one(arguments.seed, arguments.first + i, base, original, arguments.limit)  # noqa: E731
+        task = lambda i: fuzz_file(arguments.seed, arguments.first + i, base, original, arguments.limit)  # noqa: E731
         outcomes = list(in_workers(task, arguments.files, arguments.workers, base))
     wrong = [outcome for outcome in outcomes if outcome["problem"]]
     if arguments.problems:

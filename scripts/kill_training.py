@@ -1,11 +1,11 @@
-"""Kill training with SIGKILL at random steps, let it go on, and compare it with a run that was never interrupted.
+"""Kill training with SIGKILL at random steps, resume it, and compare it with an uninterrupted run.
 
     python scripts/kill_training.py --kills 20
 
-Two processes train under torchrun. In every other round one of them is killed, and torchrun starts both again; in the
-rounds between, everything is killed and the same command is given again. After each kill the newest checkpoint must be
-readable. In the end every loss that was ever logged, those computed twice among them, the result and the weights must
-be those of the undisturbed run to the last bit.
+Two processes train under torchrun. In odd rounds one of them is killed, and torchrun restarts both; in even rounds all
+processes are killed and the command is run again. After each kill the newest checkpoint must be readable. At the end,
+every logged loss, also of steps that were computed twice, the result and the weights must equal those of the
+uninterrupted run to the last bit.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ SETTINGS = ["--dim", "16", "--depth", "2", "--heads", "2", "--context", "16", "-
 
 
 def start(out: Path, steps: int, restarts: int) -> subprocess.Popen[bytes]:
-    """Start a run, or go on with it."""
+    """Start a run, or resume it."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
     words = ["-m", "normplace", "train", "--text", __file__, "--out", str(out), "--steps", str(steps), *SETTINGS]
     words += ["--set", f"checkpoint_every={CHECKPOINT_EVERY}", f"evaluate_every={steps}", "peak_tflops=1.0"]
-    with out.with_suffix(".txt").open("ab") as said:
+    with out.with_suffix(".txt").open("ab") as log:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen([sys.executable, *launch, *words], env=environment, stdout=said, stderr=said)
+        return subprocess.Popen([sys.executable, *launch, *words], env=environment, stdout=log, stderr=log)
 
 
 def finish(run: subprocess.Popen[bytes], out: Path) -> None:
-    """Wait for the end of a run.
+    """Wait until a run ends.
 
     Raises:
         SystemExit: If it failed.
@@ -67,12 +67,12 @@ def reach(run: subprocess.Popen[bytes], out: Path, step: int) -> None:
 
 
 def workers(launcher: int) -> list[int]:
-    """The processes that torchrun started."""
+    """Return the processes that torchrun started."""
     return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
 
 
 def check_readable(out: Path) -> int:
-    """Read the newest checkpoint whole; the step it is of, 0 where there is none yet."""
+    """Verify the newest checkpoint and return its step; 0 if there is none."""
     newest = checkpoint.newest(out / "checkpoints")
     if newest is None:
         return 0
@@ -80,8 +80,8 @@ def check_readable(out: Path) -> int:
     return checkpoint.read_manifest(newest)["step"]
 
 
-def facts(out: Path) -> tuple[dict[int, set[str]], dict[str, Any], bytes]:
-    """What must not depend on interruptions: every loss and gradient of each step, the result, the weights."""
+def reproducible_facts(out: Path) -> tuple[dict[int, set[str]], dict[str, Any], bytes]:
+    """Return what must not depend on interruptions: losses and gradient norms of each step, result and weights."""
     steps: dict[int, set[str]] = {}
     for line in read_log(out):
         if line["event"] == "step":
@@ -89,19 +89,19 @@ def facts(out: Path) -> tuple[dict[int, set[str]], dict[str, Any], bytes]:
                 json.dumps([line["loss"], line["gradient_norm"], line["learning_rate"]])
             )
     result = json.loads((out / "result.json").read_text())
-    told = {key: result[key] for key in ("status", "step", "loss", "held_out_loss", "spikes", "tokens")}
-    return steps, told, (out / "model" / "model.safetensors").read_bytes()
+    outcome = {key: result[key] for key in ("status", "step", "loss", "held_out_loss", "spikes", "tokens")}
+    return steps, outcome, (out / "model" / "model.safetensors").read_bytes()
 
 
-def disturb(out: Path, steps: int, chance: random.Random, one: bool) -> tuple[int, int]:
-    """Train with one kill; the step that was logged last before it, and the step the run went on from."""
+def disturb(out: Path, steps: int, rng: random.Random, one: bool) -> tuple[int, int]:
+    """Train with one kill; return the last step logged before it, and the step that the run resumed from."""
     run = start(out, steps, restarts=int(one))
     victims: list[int] = []
     try:
-        reach(run, out, chance.randint(1, steps * 4 // 5))
-        time.sleep(chance.uniform(0, 0.05))
+        reach(run, out, rng.randint(1, steps * 4 // 5))
+        time.sleep(rng.uniform(0, 0.05))
         victims = workers(run.pid)
-        kill([chance.choice(victims)] if one else [run.pid, *victims])
+        kill([rng.choice(victims)] if one else [run.pid, *victims])
         killed = max(line["step"] for line in read_log(out))
         check_readable(out)
         if not one:
@@ -115,7 +115,7 @@ def disturb(out: Path, steps: int, chance: random.Random, one: bool) -> tuple[in
 
 
 def kill(processes: list[int]) -> None:
-    """End processes, and return when they no longer hold anything."""
+    """Kill processes, and wait until they have ended."""
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -131,28 +131,28 @@ def _alive(pid: int) -> bool:
 
 
 def main() -> None:
-    """Kill, go on, compare."""
+    """Kill, resume, compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    chance, begin = random.Random(arguments.seed), time.monotonic()
+    rng, start_time = random.Random(arguments.seed), time.monotonic()
     from_checkpoint = 0
     with tempfile.TemporaryDirectory() as folder:
-        undisturbed = Path(folder) / "undisturbed"
-        finish(start(undisturbed, arguments.steps, restarts=0), undisturbed)
-        expected = facts(undisturbed)
+        uninterrupted = Path(folder) / "uninterrupted"
+        finish(start(uninterrupted, arguments.steps, restarts=0), uninterrupted)
+        expected = reproducible_facts(uninterrupted)
         for number in range(1, arguments.kills + 1):
             out = Path(folder) / f"round{number}"
             one = number % 2 == 1
-            killed, resumed = disturb(out, arguments.steps, chance, one)
+            killed, resumed = disturb(out, arguments.steps, rng, one)
             from_checkpoint += resumed > 0
-            if facts(out) != expected:
-                raise SystemExit(f"round {number}, killed after step {killed}, differs from the undisturbed run")
-            what = "one process" if one else "everything"
-            print(f"round {number}: {what} killed after step {killed}, gone on from step {resumed}", flush=True)
-    minutes = (time.monotonic() - begin) / 60
+            if reproducible_facts(out) != expected:
+                raise SystemExit(f"round {number}, killed after step {killed}, differs from the uninterrupted run")
+            what = "one process" if one else "all processes"
+            print(f"round {number}: {what} killed after step {killed}, resumed from step {resumed}", flush=True)
+    minutes = (time.monotonic() - start_time) / 60
     print(
         f"{arguments.kills} kills in {minutes:.1f} minutes, {from_checkpoint} of them after a checkpoint: every "
         "checkpoint readable, every loss, result and weight as without interruption, to the last bit"
