@@ -57,7 +57,7 @@ def test_a_share_is_of_the_largest_component_or_of_all_nodes():
     assert found.removals_to(0.01) is None
     with pytest.raises(UsageError, match="the order has 2 of 40 nodes"):
         _ = found.R
-    with pytest.raises(UsageError, match="a share is from 0 to 1"):
+    with pytest.raises(UsageError, match="share must be a number from 0 to 1"):
         found.removals_to(float("nan"))
     with pytest.raises(UsageError, match="did you mean 'nodes'"):
         found.removals_to(0.1, of="node")
@@ -69,9 +69,9 @@ def test_a_share_is_of_the_largest_component_or_of_all_nodes():
         ([0, 4], "the order has id 4, which is not from 0 to 3"),
         ([-1], "the order has id -1"),
         ([0, 1, 0], "the order has node 0 more than once"),
-        ([0, 1, 2, 3, 0], "the order has 5 nodes, and the graph only 4"),
-        ([0.5], "the order is a flat list of integer ids"),
-        ([[0, 1]], "the order is a flat list of integer ids"),
+        ([0, 1, 2, 3, 0], "the order has 5 nodes, but the graph has only 4"),
+        ([0.5], "the order must be a flat list of integer ids"),
+        ([[0, 1]], "the order must be a flat list of integer ids"),
     ],
 )
 def test_bad_orders_have_a_sentence(order, sentence):
@@ -123,7 +123,7 @@ def test_adaptive_orders_in_steps():
     order = adaptive_order(graph, lambda left: left.degrees, step=3)
     assert sorted(order) == list(range(graph.num_nodes))
     assert set(order[:3]) == set(degree_order(graph)[:3])
-    with pytest.raises(UsageError, match="step is a positive"):
+    with pytest.raises(UsageError, match="step must be a whole number of at least 1"):
         adaptive_order(graph, lambda left: left.degrees, step=0)
     with pytest.raises(UsageError, match="NaN at node 0"):
         adaptive_order(graph, lambda left: np.full(left.num_nodes, np.nan))

@@ -156,16 +156,16 @@ def test_adaptive_betweenness_beats_static():
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda g: pagerank(g, damping=1.0), "damping is from 0 to below 1"),
-        (lambda g: pagerank(g, damping=float("nan")), "damping is from 0 to below 1"),
-        (lambda g: pagerank(g, tolerance=0.0), "tolerance is positive"),
-        (lambda g: collective_influence(g, 0), "radius is a positive integer"),
-        (lambda g: collective_influence_order(g, 1.5), "radius is a positive integer"),
+        (lambda g: pagerank(g, damping=1.0), "damping must be at least 0 and below 1"),
+        (lambda g: pagerank(g, damping=float("nan")), "damping must be at least 0 and below 1"),
+        (lambda g: pagerank(g, tolerance=0.0), "tolerance must be positive"),
+        (lambda g: collective_influence(g, 0), "radius must be a whole number of at least 1"),
+        (lambda g: collective_influence_order(g, 1.5), "radius must be a whole number of at least 1"),
         (
             lambda g: betweenness(g, 5, np.random.default_rng(0)),
-            "sources is 5, and the graph has only 4 nodes",
+            "sources is 5, but the graph has only 4 nodes",
         ),
-        (lambda g: betweenness(g, 0, np.random.default_rng(0)), "sources is a positive integer"),
+        (lambda g: betweenness(g, 0, np.random.default_rng(0)), "sources must be a whole number of at least 1"),
         (lambda g: betweenness(g, 2), "generator must be a numpy.random.Generator"),
     ],
 )

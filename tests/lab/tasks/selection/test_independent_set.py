@@ -89,9 +89,9 @@ def test_the_greedy_set_follows_the_scores():
 
 def test_bad_sets_have_a_sentence():
     graph = Graph.from_edges([[0, 1], [1, 2]])
-    with pytest.raises(UsageError, match="the set is not independent: nodes 1 and 2 are neighbours"):
+    with pytest.raises(UsageError, match="the set is not independent: nodes 1 and 2 are neighbors"):
         check_independent(graph, [1, 2])
-    with pytest.raises(UsageError, match="nodes 0 and 1 are neighbours"):
+    with pytest.raises(UsageError, match="nodes 0 and 1 are neighbors"):
         improve(graph, [0, 1])
     with pytest.raises(UsageError, match="the set has id 3"):
         is_independent(graph, [3])

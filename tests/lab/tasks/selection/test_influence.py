@@ -166,7 +166,7 @@ def test_all_nodes_can_be_chosen():
 
 @pytest.mark.parametrize("p", [-0.1, 1.1, float("nan"), float("inf"), "0.1", True])
 def test_bad_probabilities_have_a_sentence(p):
-    with pytest.raises(UsageError, match="an activation probability is a number from 0 to 1"):
+    with pytest.raises(UsageError, match="probability must be a number from 0 to 1"):
         IndependentCascade(p)
 
 
@@ -175,19 +175,19 @@ def test_bad_probabilities_have_a_sentence(p):
     [
         (lambda g: spread(g, [4]), "the seed set has id 4, which is not from 0 to 3"),
         (lambda g: spread(g, [1, 1]), "the seed set has node 1 more than once"),
-        (lambda g: spread(g, [0, 1, 2, 3, 4]), "the seed set has 5 nodes, and the graph only 4"),
-        (lambda g: spread(g, [0], simulations=0), "simulations is a positive integer"),
-        (lambda g: spread(g, [0], threads=0), "threads is a positive integer"),
-        (lambda g: spread(g, [0], seed=-1), "a seed is an integer from 0"),
-        (lambda g: spread(g, [0], confidence=1.0), "a confidence is between 0 and 1"),
-        (lambda g: spread(g, [0], 0.1), "a model is an IndependentCascade or a LinearThreshold, not 0.1"),
-        (lambda g: spreads(g, [0]), "seed_sets has the shape"),
+        (lambda g: spread(g, [0, 1, 2, 3, 4]), "the seed set has 5 nodes, but the graph has only 4"),
+        (lambda g: spread(g, [0], simulations=0), "simulations must be a whole number of at least 1"),
+        (lambda g: spread(g, [0], threads=0), "threads must be a whole number of at least 1"),
+        (lambda g: spread(g, [0], seed=-1), "seed must be an integer from 0"),
+        (lambda g: spread(g, [0], confidence=1.0), "confidence must be between 0 and 1"),
+        (lambda g: spread(g, [0], 0.1), "model must be an IndependentCascade or a LinearThreshold, got 0.1"),
+        (lambda g: spreads(g, [0]), "seed_sets must have shape"),
         (lambda g: spreads(g, [[0], [9]]), "seed set 1 has id 9"),
-        (lambda g: ris_greedy(g, 5), "k is an integer from 1 to the number of nodes, 4, not 5"),
-        (lambda g: ris_greedy(g, 0), "k is an integer from 1"),
-        (lambda g: ris_greedy(g, 1, epsilon=0.7), "epsilon is between 0 and 1 - 1/e"),
-        (lambda g: ris_greedy(g, 1, failure=0.0), "failure is a probability"),
-        (lambda g: ris_greedy(g, 1, sets=0), "sets is a positive integer"),
+        (lambda g: ris_greedy(g, 5), "k must be an integer from 1 to 4, the number of nodes, got 5"),
+        (lambda g: ris_greedy(g, 0), "k must be an integer from 1"),
+        (lambda g: ris_greedy(g, 1, epsilon=0.7), "epsilon must be between 0 and 1 - 1/e"),
+        (lambda g: ris_greedy(g, 1, failure=0.0), "failure must be between 0 and 1"),
+        (lambda g: ris_greedy(g, 1, sets=0), "sets must be a whole number of at least 1"),
     ],
 )
 def test_bad_arguments_have_a_sentence(call, sentence):

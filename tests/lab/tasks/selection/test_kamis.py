@@ -57,7 +57,7 @@ def test_a_crash_is_told(monkeypatch):
 def test_mistakes_are_named(monkeypatch):
     with pytest.raises(UsageError, match="seconds must be above 0"):
         kamis_set(path(3), seconds=0)
-    with pytest.raises(UsageError, match="the seed is an integer"):
+    with pytest.raises(UsageError, match="seed must be an integer"):
         kamis_set(path(3), seed=-1)
     monkeypatch.setattr(kamis.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'normplace\[kamis\]'"):

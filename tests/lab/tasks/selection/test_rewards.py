@@ -32,5 +32,5 @@ def test_rewards_are_the_tasks_own_measures(number):
 
 
 def test_the_share_of_seeds_is_checked():
-    with pytest.raises(UsageError, match="share of seeds is above 0 and at most 1, not 0"):
+    with pytest.raises(UsageError, match="share must be above 0 and at most 1, got 0"):
         InfluenceReward(share=0)

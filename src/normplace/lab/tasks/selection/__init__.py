@@ -1,9 +1,10 @@
-"""Choosing nodes of a graph: dismantling, influence, independent sets, and the classical methods for each.
+"""Node selection on graphs: dismantling, influence maximization, independent sets, and their classical methods.
 
-All of it works without a network, and all of it is compiled with numba: ``pip install 'normplace[graphs]'``.
+The loops are compiled with numba: ``pip install 'normplace[graphs]'``.
 """
 
 from normplace.lab.tasks.selection.betweenness import betweenness, betweenness_order
+from normplace.lab.tasks.selection.corehd import corehd_order
 from normplace.lab.tasks.selection.dismantling import Dismantling, adaptive_order, dismantle, reinsert
 from normplace.lab.tasks.selection.graph import Graph, load_graph, relabel
 from normplace.lab.tasks.selection.heuristics import (
@@ -11,7 +12,6 @@ from normplace.lab.tasks.selection.heuristics import (
     collective_influence_order,
     core_numbers,
     core_order,
-    corehd_order,
     degree_order,
     pagerank,
     random_order,

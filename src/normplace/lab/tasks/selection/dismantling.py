@@ -1,7 +1,7 @@
-"""Network dismantling: how fast a graph falls apart when its nodes are removed in an order.
+"""Network dismantling: the size of the largest component while nodes are removed in some order.
 
-The whole curve costs one pass over the edges: nodes are added back from last to first and components merged, as in
-Newman and Ziff (2001), rather than found anew after each removal.
+The whole curve costs one pass over the edges: nodes are added back from last to first and components are merged (Newman
+and Ziff 2001), instead of searching for components after each removal.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError, unknown
-from normplace.lab.tasks.selection._compiled import compiled, positive
-from normplace.lab.tasks.selection.graph import Graph, check_nodes, check_scores, takes_graph
+from normplace.lab.tasks.selection.checks import check_count, check_nodes, check_probability, check_scores, takes_graph
+from normplace.lab.tasks.selection.compiled import compiled
+from normplace.lab.tasks.selection.graph import Graph
 
-Whole = Literal["component", "nodes"]
+Reference = Literal["component", "nodes"]
 
 
 @dataclass(frozen=True, eq=False)
 class Dismantling:
-    """What an order of removals did.
+    """The effect of a removal order.
 
     Attributes:
         curve: Size of the largest component after 0, 1, 2, ... removals.
-        num_nodes: Nodes of the graph.
+        num_nodes: Number of nodes of the graph.
     """
 
     curve: NDArray[np.int32]
@@ -34,35 +35,35 @@ class Dismantling:
 
     @property
     def R(self) -> float:
-        """Robustness of Schneider et al. (2011): the mean over q = 1..N of the largest component's share of N."""
-        return float(self._whole()[1:].sum() / self.num_nodes**2)
+        """Robustness (Schneider et al. 2011): mean relative size of the largest component after 1 to N removals."""
+        return float(self._full_curve()[1:].sum() / self.num_nodes**2)
 
     @property
     def auc(self) -> float:
-        """Area under the curve of shares of N against removed shares of N, by trapezoids, from none to all removed."""
-        curve = self._whole()
+        """Area under the relative component size as a function of the removed share, by the trapezoidal rule."""
+        curve = self._full_curve()
         return float((curve[1:].sum() + curve[:-1].sum()) / 2 / self.num_nodes**2)
 
-    def removals_to(self, share: float, of: Whole = "component") -> int | None:
-        """The fewest removals that leave no component above a share.
+    def removals_to(self, share: float, of: Reference = "component") -> int | None:
+        """The number of removals after which no component is above a share.
 
         Args:
-            share: The share, 0.1 and 0.01 being usual.
-            of: A share of the largest component before any removal, or of all ``"nodes"``.
+            share: The share; 0.1 and 0.01 are common.
+            of: Whether it is a share of the initial largest ``"component"`` or of all ``"nodes"``.
 
         Returns:
-            The number, or None when the order ends before it.
+            The number, or None if the order does not reach the share.
 
         Raises:
-            UsageError: If ``share`` is not from 0 to 1, or ``of`` is another word.
+            UsageError: If ``share`` is not from 0 to 1, or ``of`` is unknown.
         """
         small = np.flatnonzero(self.curve <= _limit(int(self.curve[0]), self.num_nodes, share, of))
         return int(small[0]) if len(small) else None
 
-    def _whole(self) -> NDArray[np.int64]:
+    def _full_curve(self) -> NDArray[np.int64]:
         if len(self.curve) != self.num_nodes + 1:
             raise UsageError(
-                f"the order has {len(self.curve) - 1} of {self.num_nodes} nodes, and R and AUC are of all: "
+                f"the order has {len(self.curve) - 1} of {self.num_nodes} nodes, but R and AUC need all: "
                 "complete it, or use removals_to."
             )
         return self.curve.astype(np.int64)
@@ -70,10 +71,10 @@ class Dismantling:
 
 @takes_graph
 def dismantle(graph: Graph, order: ArrayLike) -> Dismantling:
-    """The robustness curve of a removal order, which may stop before all nodes are removed.
+    """The robustness curve of a removal order, which need not contain all nodes.
 
     Raises:
-        UsageError: If ``order`` is not of distinct nodes of the graph.
+        UsageError: If ``order`` does not contain distinct nodes of the graph.
 
     Example:
         >>> star = Graph.from_edges([[0, 1], [0, 2], [0, 3]])
@@ -88,21 +89,21 @@ def dismantle(graph: Graph, order: ArrayLike) -> Dismantling:
 def adaptive_order(
     graph: Graph, score: Callable[[Graph], ArrayLike], step: int = 1, count: int | None = None
 ) -> NDArray[np.int64]:
-    """The order in which the best ``step`` nodes are removed and what is left is scored anew, until no edge is left.
+    """Repeatedly remove the ``step`` nodes with the largest scores and score the rest again, until no edges are left.
 
-    What is left is passed without the nodes that have no edge any more; those come last, by id.
+    Nodes that have lost all edges are not scored; they come last, by id.
 
     Args:
         graph: The graph.
-        score: From a graph to one number per node, the largest removed first; ties go to the lowest id.
-        step: Nodes removed between two scorings.
-        count: How many nodes to return; None is all.
+        score: Maps a graph to one number per node; the largest is removed first, ties by lowest id.
+        step: Number of nodes removed between two scorings.
+        count: Number of nodes to return; None means all.
 
     Raises:
         UsageError: If ``step`` or ``count`` is not positive, or a score is missing or NaN.
     """
-    step = positive(step, "step")
-    wanted = graph.num_nodes if count is None else positive(count, "count")
+    step = check_count("step", step)
+    wanted = graph.num_nodes if count is None else check_count("count", count)
     order: list[NDArray[np.int64]] = []
     left, names = graph, np.arange(graph.num_nodes)
     while left.num_edges and sum(map(len, order)) < wanted:
@@ -123,21 +124,21 @@ def adaptive_order(
 
 
 @takes_graph
-def reinsert(graph: Graph, order: ArrayLike, share: float, of: Whole = "component") -> NDArray[np.int64]:
-    """An order that reaches a share in as many removals or fewer, by keeping the nodes that were removed in vain.
+def reinsert(graph: Graph, order: ArrayLike, share: float, of: Reference = "component") -> NDArray[np.int64]:
+    """An order that reaches a share with at most as many removals, by reinserting nodes (Zdeborová et al. 2016).
 
-    Of the nodes ``order`` removes until no component is above the share, the one that makes the smallest component is
-    put back, again and again, as long as no component rises above the share (Zdeborová et al. 2016, after CoreHD).
-    Those not put back come first, in their former order; then those put back, the last one first; then the rest.
+    Consider the nodes that ``order`` removes until no component is above the share. The one that creates the smallest
+    component is reinserted, repeatedly, as long as no component exceeds the share. The new order has the nodes that
+    were not reinserted, in their former order; then the reinserted ones, the last one first; then the rest.
 
     Args:
         graph: The graph.
-        order: All of its nodes.
-        share: The share of the largest component, or of all nodes.
-        of: Which of the two.
+        order: A permutation of all nodes.
+        share: The target share, as in :meth:`Dismantling.removals_to`.
+        of: Whether it is a share of the largest component or of all nodes.
 
     Raises:
-        UsageError: If ``order`` is not a permutation, or ``share`` not from 0 to 1.
+        UsageError: If ``order`` is not a permutation, or ``share`` is not from 0 to 1.
     """
     nodes = check_nodes(graph, order, "the order")
     if len(nodes) != graph.num_nodes:
@@ -151,11 +152,10 @@ def reinsert(graph: Graph, order: ArrayLike, share: float, of: Whole = "componen
 
 
 def _limit(component: int, num_nodes: int, share: float, of: str) -> int:
-    if not 0 <= share <= 1:
-        raise UsageError(f"a share is from 0 to 1, not {share!r}.")
+    check_probability("share", share)
     if of not in ("component", "nodes"):
-        raise unknown("whole", of, ["component", "nodes"])
-    # 0.1 * 30 is a rounding error below 3, which must not cost a removal.
+        raise unknown("reference", of, ["component", "nodes"])
+    # 0.1 * 30 is below 3 by rounding, which must not cost a removal.
     return int(np.floor(share * (component if of == "component" else num_nodes) + 1e-9))
 
 
@@ -169,7 +169,7 @@ def _find(parent, node):
 
 @compiled
 def _add(indptr, indices, parent, size, node):
-    """Put ``node`` back among those with a positive size; the size of the component it is then in."""
+    """Add ``node`` to the graph of the nodes with a positive size; return the size of its component."""
     root = node
     size[node] = 1
     for place in range(indptr[node], indptr[node + 1]):
@@ -206,7 +206,7 @@ def component_sizes(indptr, indices, order):
 
 @compiled
 def _joined(indptr, indices, parent, size, seen, mark, node):
-    """The size of the component that ``node`` would make if put back."""
+    """The size of the component that ``node`` would create."""
     total = 1
     for place in range(indptr[node], indptr[node + 1]):
         other = indices[place]
@@ -225,7 +225,7 @@ def _reinsert(indptr, indices, order, removed, limit):
     size = np.zeros(num_nodes, np.int32)
     for place in range(removed, num_nodes):
         _add(indptr, indices, parent, size, np.int32(order[place]))
-    # A candidate waits in the list of the size it would make. That only grows, so each list is emptied once.
+    # A candidate is in the list of the component size it would create. Sizes only grow, so each list is emptied once.
     first = np.full(limit + 2, -1, np.int32)
     following = np.full(num_nodes, -1, np.int32)
     seen = np.zeros(num_nodes, np.int64)

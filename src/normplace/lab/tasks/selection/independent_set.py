@@ -1,4 +1,4 @@
-"""Independent sets: nodes of which no two are neighbours, as many as possible."""
+"""Independent sets: large sets of nodes without edges between them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError
-from normplace.lab.tasks.selection._compiled import compiled, replay, tournament
-from normplace.lab.tasks.selection.graph import Graph, check_nodes, check_scores, takes_graph
+from normplace.lab.tasks.selection.checks import check_nodes, check_scores, takes_graph
+from normplace.lab.tasks.selection.compiled import compiled, tournament, update_tournament
+from normplace.lab.tasks.selection.graph import Graph
 
 
 @takes_graph
 def greedy_set(graph: Graph, scores: ArrayLike) -> NDArray[np.int64]:
-    """The nodes taken when each is, from the largest score down, unless a neighbour was; ties go to the lowest id.
+    """Take nodes by decreasing score unless a neighbor was taken; ties by lowest id.
 
     Returns:
-        Ascending ids. No node can be added.
+        Ascending ids of a maximal independent set.
 
     Raises:
         UsageError: If there is not one score per node.
@@ -31,20 +32,20 @@ def greedy_set(graph: Graph, scores: ArrayLike) -> NDArray[np.int64]:
 
 @takes_graph
 def min_degree_set(graph: Graph) -> NDArray[np.int64]:
-    """The nodes taken when one with the fewest neighbours left is, and it and its neighbours are removed.
+    """Repeatedly take a node of minimum degree, and remove it and its neighbors; ties by lowest id.
 
     Returns:
-        Ascending ids. Ties go to the lowest id.
+        Ascending ids.
     """
     return np.flatnonzero(_min_degree(graph.indptr, graph.indices))
 
 
 @takes_graph
 def improve(graph: Graph, nodes: ArrayLike) -> NDArray[np.int64]:
-    """A set at least as large, which no exchange of one node for two can enlarge.
+    """Enlarge a set until no exchange of one node for two others is possible.
 
-    Free nodes are added first; then one node leaves wherever two others can enter (the local search of Andrade,
-    Resende, Werneck 2012, without its random restarts).
+    This is the local search of Andrade, Resende and Werneck (2012) without its random restarts; free nodes are added
+    first.
 
     Raises:
         UsageError: If ``nodes`` is not an independent set.
@@ -59,20 +60,20 @@ def improve(graph: Graph, nodes: ArrayLike) -> NDArray[np.int64]:
 
 @takes_graph
 def check_independent(graph: Graph, nodes: ArrayLike) -> NDArray[np.int64]:
-    """The nodes as an array.
+    """The nodes as an array, if they are independent.
 
     Raises:
-        UsageError: If two are neighbours, named in the message, or one is not a node of the graph.
+        UsageError: If two of them are neighbors, or one is not a node of the graph.
     """
-    found = check_nodes(graph, nodes, "the set")
-    if (edge := _conflict(graph, found)) is not None:
-        raise UsageError(f"the set is not independent: nodes {edge[0]} and {edge[1]} are neighbours.")
-    return found
+    ids = check_nodes(graph, nodes, "the set")
+    if (edge := _conflict(graph, ids)) is not None:
+        raise UsageError(f"the set is not independent: nodes {edge[0]} and {edge[1]} are neighbors.")
+    return ids
 
 
 @takes_graph
 def is_independent(graph: Graph, nodes: ArrayLike) -> bool:
-    """Whether no two nodes are neighbours.
+    """Whether no two of the nodes are neighbors.
 
     Raises:
         UsageError: If one is not a node of the graph.
@@ -90,16 +91,14 @@ def _conflict(graph: Graph, nodes: NDArray[np.int64]) -> tuple[int, int] | None:
 
 @takes_graph
 def exact_set(graph: Graph, seconds: float = 60.0) -> NDArray[np.int64]:
-    """A largest independent set, proven so, for small graphs.
-
-    Solved as an integer program by HiGHS, which scipy brings along.
+    """A maximum independent set of a small graph, by integer programming (HiGHS through scipy).
 
     Args:
-        graph: The graph; a hundred nodes or so.
-        seconds: How long to try.
+        graph: The graph, of about a hundred nodes.
+        seconds: Time limit.
 
     Raises:
-        UsageError: If scipy is missing, or there is no proof within the time.
+        UsageError: If scipy is missing, or optimality is not proven within the time limit.
     """
     try:
         from scipy.optimize import Bounds, LinearConstraint, milp
@@ -111,16 +110,16 @@ def exact_set(graph: Graph, seconds: float = 60.0) -> NDArray[np.int64]:
     edges = graph.edges()
     rows = np.repeat(np.arange(len(edges)), 2)
     at_most_one = coo_array((np.ones(2 * len(edges)), (rows, edges.ravel())), shape=(len(edges), graph.num_nodes))
-    found = milp(
+    solution = milp(
         -np.ones(graph.num_nodes),
         integrality=np.ones(graph.num_nodes),
         bounds=Bounds(0, 1),
         constraints=LinearConstraint(at_most_one.tocsr(), ub=1.0),
         options={"time_limit": seconds, "mip_rel_gap": 0.0},
     )
-    if found.status != 0:
-        raise UsageError(f"no optimum was proven within {seconds:g} s: allow more seconds, or take a smaller graph.")
-    return check_independent(graph, np.flatnonzero(found.x > 0.5))
+    if solution.status != 0:
+        raise UsageError(f"no optimum was proven within {seconds:g} s: allow more seconds, or use a smaller graph.")
+    return check_independent(graph, np.flatnonzero(solution.x > 0.5))
 
 
 @compiled
@@ -146,71 +145,71 @@ def _min_degree(indptr, indices):
         node = tree[1]
         taken[node] = True
         key[node] = gone
-        replay(tree, key, node)
+        update_tournament(tree, key, node)
         for near in indices[indptr[node] : indptr[node + 1]]:
             if key[near] == gone:
                 continue
             key[near] = gone
-            replay(tree, key, near)
+            update_tournament(tree, key, near)
             for far in indices[indptr[near] : indptr[near + 1]]:
                 if key[far] > gone:
                     key[far] += 1
-                    replay(tree, key, far)
+                    update_tournament(tree, key, far)
     return taken
 
 
 @compiled
-def _enter(indptr, indices, taken, tight, node):
+def _enter(indptr, indices, taken, tightness, node):
     taken[node] = True
     for near in indices[indptr[node] : indptr[node + 1]]:
-        tight[near] += 1
+        tightness[near] += 1
 
 
 @compiled
 def _improve(indptr, indices, nodes):
     num_nodes = len(indptr) - 1
     taken = np.zeros(num_nodes, np.bool_)
-    tight = np.zeros(num_nodes, np.int32)  # neighbours in the set
+    tightness = np.zeros(num_nodes, np.int32)  # number of neighbors in the set
     for node in nodes:
-        _enter(indptr, indices, taken, tight, node)
+        _enter(indptr, indices, taken, tightness, node)
     for node in range(num_nodes):
-        if not taken[node] and tight[node] == 0:
-            _enter(indptr, indices, taken, tight, node)
-    waiting = np.flatnonzero(taken).astype(np.int32)
+        if not taken[node] and tightness[node] == 0:
+            _enter(indptr, indices, taken, tightness, node)
+    candidates = np.flatnonzero(taken).astype(np.int32)
     near_mark = np.full(num_nodes, -1, np.int32)
-    while len(waiting):
-        later = np.zeros(num_nodes, np.bool_)
-        for leaver in waiting:
-            if not taken[leaver]:
+    while len(candidates):
+        next_candidates = np.zeros(num_nodes, np.bool_)
+        for leaving in candidates:
+            if not taken[leaving]:
                 continue
-            around = indices[indptr[leaver] : indptr[leaver + 1]]
-            loose = around[tight[around] == 1]
+            neighbors = indices[indptr[leaving] : indptr[leaving + 1]]
+            one_tight = neighbors[tightness[neighbors] == 1]
             entering = -1
-            for one in loose:
-                for near in indices[indptr[one] : indptr[one + 1]]:
-                    near_mark[near] = one
-                for two in loose:
-                    if two != one and near_mark[two] != one:
-                        entering = one
+            for first in one_tight:
+                for near in indices[indptr[first] : indptr[first + 1]]:
+                    near_mark[near] = first
+                for second in one_tight:
+                    if second != first and near_mark[second] != first:
+                        entering = first
                         break
                 if entering >= 0:
                     break
             if entering < 0:
                 continue
-            taken[leaver] = False
-            for near in around:
-                tight[near] -= 1
-            _enter(indptr, indices, taken, tight, entering)
-            later[entering] = True
-            for near in loose:
-                if not taken[near] and tight[near] == 0:
-                    _enter(indptr, indices, taken, tight, near)
-                    later[near] = True
-            # Only neighbours of the one that left can have become loose, and only for their one neighbour in the set.
-            for near in around:
-                if tight[near] == 1:
+            taken[leaving] = False
+            for near in neighbors:
+                tightness[near] -= 1
+            _enter(indptr, indices, taken, tightness, entering)
+            next_candidates[entering] = True
+            for near in one_tight:
+                if not taken[near] and tightness[near] == 0:
+                    _enter(indptr, indices, taken, tightness, near)
+                    next_candidates[near] = True
+            # Only neighbors of the node that left can have become one-tight, each for its one neighbor in the set.
+            for near in neighbors:
+                if tightness[near] == 1:
                     for other in indices[indptr[near] : indptr[near + 1]]:
                         if taken[other]:
-                            later[other] = True
-        waiting = np.flatnonzero(later & taken).astype(np.int32)
+                            next_candidates[other] = True
+        candidates = np.flatnonzero(next_candidates & taken).astype(np.int32)
     return taken

@@ -1,55 +1,52 @@
-"""Influence: how many nodes a set of seeds activates, by simulation.
+"""Influence: the number of nodes that a set of seeds activates, by simulation.
 
-Every simulation draws from a stream of its own, a function of the seed and the simulation's number, so that results are
-the same for any number of threads, and a batch of seed sets gives what each gives alone.
+Every simulation has a random stream that depends on the seed and its index only. Results are therefore the same for any
+number of threads, and for seed sets in a batch or alone.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError
-from normplace.lab.tasks.selection._compiled import (
+from normplace.lab.tasks.selection.checks import check_count, check_nodes, check_probability, check_seed, takes_graph
+from normplace.lab.tasks.selection.compiled import (
     GOLDEN,
     compiled,
-    in_chunks,
+    map_chunks,
     mix,
-    positive,
-    seed_of,
     stream,
     thread_count,
     uniform,
 )
-from normplace.lab.tasks.selection.graph import Graph, check_nodes, takes_graph
+from normplace.lab.tasks.selection.graph import Graph
 
-# Below this chance the next live edge is drawn at once, by a logarithm, instead of every edge one by one.
+# Below this probability the distance to the next live edge is drawn directly, instead of one draw per edge.
 RARE = 0.25
 
 
 @dataclass(frozen=True)
 class IndependentCascade:
-    """A node that becomes active has one chance to activate each neighbour (Kempe, Kleinberg, Tardos 2003).
+    """A newly active node activates each neighbor with some probability, once (Kempe, Kleinberg, Tardos 2003).
 
     Attributes:
-        probability: The chance, the same for all edges; None is the weighted cascade, one over the degree of the node
-            to be activated.
+        probability: The activation probability of all edges; None is the weighted cascade, one over the degree of the
+            target node.
     """
 
     probability: float | None = None
 
     def __post_init__(self) -> None:
-        p = self.probability
-        if p is not None and (isinstance(p, bool) or not isinstance(p, Real) or not 0 <= p <= 1):
-            raise UsageError(f"an activation probability is a number from 0 to 1, or None for 1/degree, not {p!r}.")
+        if self.probability is not None:
+            check_probability("probability", self.probability)
 
-    def chances(self, graph: Graph) -> NDArray[np.float64]:
-        """For each node, the chance that an active neighbour activates it."""
+    def probabilities(self, graph: Graph) -> NDArray[np.float64]:
+        """For each node, the probability that an active neighbor activates it."""
         if self.probability is not None:
             return np.full(graph.num_nodes, float(self.probability))
         return 1.0 / np.maximum(graph.degrees, 1)
@@ -57,9 +54,9 @@ class IndependentCascade:
 
 @dataclass(frozen=True)
 class LinearThreshold:
-    """A node becomes active when the active share of its neighbours reaches a threshold, uniform on (0, 1].
+    """A node becomes active when the active share of its neighbors reaches a threshold, uniform on (0, 1].
 
-    The weights of a node's edges are equal and add up to 1, the usual choice (Kempe, Kleinberg, Tardos 2003).
+    The weights of a node's edges are equal and sum to 1, as usual (Kempe, Kleinberg, Tardos 2003).
     """
 
 
@@ -68,11 +65,11 @@ Diffusion = IndependentCascade | LinearThreshold
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """How many nodes were active at the end, the seeds among them.
+    """The number of active nodes at the end, including the seeds.
 
     Attributes:
         counts: One number per simulation.
-        confidence: That of the interval.
+        confidence: Confidence level of the interval.
     """
 
     counts: NDArray[np.int32]
@@ -92,7 +89,7 @@ class Spread:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The normal interval around the mean."""
+        """Normal confidence interval of the mean."""
         half = NormalDist().inv_cdf(0.5 + self.confidence / 2) * self.error
         return self.mean - half, self.mean + half
 
@@ -112,19 +109,19 @@ def spread(
     threads: int | None = None,
     confidence: float = 0.95,
 ) -> Spread:
-    """How many nodes a set of seeds activates.
+    """The number of nodes that a set of seeds activates.
 
     Args:
-        graph: The graph; influence goes along an edge in both directions.
-        seeds: Distinct nodes, active from the start.
-        model: How influence spreads; by default the weighted cascade.
-        simulations: How many.
-        seed: Of the random streams.
-        threads: At once; None is one per core. Results do not depend on it.
-        confidence: Of the interval.
+        graph: The graph; influence spreads along an edge in both directions.
+        seeds: Distinct nodes that are active initially.
+        model: The diffusion model; by default the weighted cascade.
+        simulations: Number of simulations.
+        seed: Random seed.
+        threads: Number of threads; None means one per core. Results do not depend on it.
+        confidence: Confidence level of the interval.
 
     Raises:
-        UsageError: If an argument is not as described.
+        UsageError: If an argument is invalid.
 
     Example:
         >>> path = Graph.from_edges([[0, 1], [1, 2]])
@@ -133,7 +130,7 @@ def spread(
     """
     chosen = check_nodes(graph, seeds, "the seed set")
     if not 0 < confidence < 1:
-        raise UsageError(f"a confidence is between 0 and 1, not {confidence!r}.")
+        raise UsageError(f"confidence must be between 0 and 1, got {confidence!r}.")
     return Spread(_simulate(graph, chosen[None], model, simulations, seed, threads)[0], confidence)
 
 
@@ -147,79 +144,81 @@ def spreads(
     seed: int = 0,
     threads: int | None = None,
 ) -> NDArray[np.int32]:
-    """How many nodes each of several seed sets of one size activates, in each simulation.
+    """The number of nodes that each of several seed sets of one size activates.
 
     Args:
         graph: The graph.
-        seed_sets: Nodes, shape (sets, seeds in each).
-        model: How influence spreads; by default the weighted cascade.
-        simulations: Per set.
-        seed: Of the random streams.
-        threads: At once; None is one per core.
+        seed_sets: Nodes, shape (sets, seeds per set).
+        model: The diffusion model; by default the weighted cascade.
+        simulations: Number of simulations per set.
+        seed: Random seed.
+        threads: Number of threads; None means one per core.
 
     Returns:
         Counts of shape (sets, simulations).
 
     Raises:
-        UsageError: If an argument is not as described.
+        UsageError: If an argument is invalid.
     """
     sets = np.asarray(seed_sets)
     if sets.ndim != 2:
-        raise UsageError(f"seed_sets has the shape (sets, seeds in each), not {sets.shape}.")
+        raise UsageError(f"seed_sets must have shape (sets, seeds per set), got {sets.shape}.")
     ascending = np.sort(sets, axis=1) if sets.dtype.kind in "iu" else None
     if ascending is None or (np.diff(ascending, prepend=-1, append=graph.num_nodes) < 1).any():
-        for number, row in enumerate(sets):
-            check_nodes(graph, row, f"seed set {number}")
+        for index, row in enumerate(sets):
+            check_nodes(graph, row, f"seed set {index}")
     return _simulate(graph, sets.astype(np.int64), model, simulations, seed, threads)
 
 
 def _simulate(graph, seed_sets, model, simulations, seed, threads) -> NDArray[np.int32]:
-    simulations, model = positive(simulations, "simulations"), check_model(model)
+    simulations, model = check_count("simulations", simulations), check_model(model)
     counts = np.empty((len(seed_sets), simulations), np.int32)
-    flat, start = counts.reshape(-1), seed_of(seed)
+    flat, start = counts.reshape(-1), np.uint64(check_seed(seed))
     if isinstance(model, LinearThreshold):
 
         def part(first: int, last: int) -> None:
             _thresholds(graph.indptr, graph.indices, seed_sets, simulations, start, first, last, flat)
     else:
-        chances = model.chances(graph)
+        probabilities = model.probabilities(graph)
         same = model.probability is not None
 
         def part(first: int, last: int) -> None:
-            _cascades(graph.indptr, graph.indices, chances, same, seed_sets, simulations, start, first, last, flat)
+            _cascades(
+                graph.indptr, graph.indices, probabilities, same, seed_sets, simulations, start, first, last, flat
+            )
 
-    # A few parts per thread even out their lengths; each has work space of its own.
-    in_chunks(part, len(flat), 4 * thread_count(threads), threads)
+    # A few chunks per thread balance the load; each has its own buffers.
+    map_chunks(part, len(flat), 4 * thread_count(threads), threads)
     return counts
 
 
 def check_model(model: Diffusion | None) -> Diffusion:
-    """The diffusion a user asked for, the weighted cascade when None.
+    """The diffusion model; None means the weighted cascade.
 
     Raises:
-        UsageError: If it is none of those here.
+        UsageError: If it is not a diffusion model.
     """
     if model is None:
         return IndependentCascade()
     if not isinstance(model, Diffusion):
-        raise UsageError(f"a model is an IndependentCascade or a LinearThreshold, not {model!r}.")
+        raise UsageError(f"model must be an IndependentCascade or a LinearThreshold, got {model!r}.")
     return model
 
 
 @compiled
-def skip_scale(chance):
-    """What turns the logarithm of a uniform number into a number of dead edges; 0 where edges are drawn singly."""
-    if chance >= RARE:
+def skip_scale(probability):
+    """Factor that turns the logarithm of a uniform number into a number of dead edges; 0 for one draw per edge."""
+    if probability >= RARE:
         return 0.0
-    return -1e300 if chance <= 1e-300 else 1.0 / np.log1p(-chance)
+    return -1e300 if probability <= 1e-300 else 1.0 / np.log1p(-probability)
 
 
 @compiled
-def _cascades(indptr, indices, chances, same, seed_sets, simulations, seed, first, last, counts):
+def _cascades(indptr, indices, probabilities, same, seed_sets, simulations, seed, first, last, counts):
     num_nodes = len(indptr) - 1
     active = np.zeros(num_nodes, np.int32)
     queue = np.empty(num_nodes, np.int32)
-    scale = skip_scale(chances[0]) if same else 0.0
+    scale = skip_scale(probabilities[0]) if same else 0.0
     for number in range(first, last):
         mark = np.int32(number - first + 1)
         state = stream(seed, number % simulations)
@@ -232,27 +231,27 @@ def _cascades(indptr, indices, chances, same, seed_sets, simulations, seed, firs
         while head < tail:
             node = queue[head]
             head += 1
-            place, end = indptr[node], indptr[node + 1]
+            position, end = indptr[node], indptr[node + 1]
             if scale < 0.0:
                 while True:
                     state += GOLDEN
                     dead = np.log(uniform(state)) * scale
-                    if dead >= end - place:
+                    if dead >= end - position:
                         break
-                    place += int(dead)
-                    other = indices[place]
-                    place += 1
+                    position += int(dead)
+                    other = indices[position]
+                    position += 1
                     if active[other] != mark:
                         active[other] = mark
                         queue[tail] = other
                         tail += 1
             else:
-                while place < end:
-                    other = indices[place]
-                    place += 1
+                while position < end:
+                    other = indices[position]
+                    position += 1
                     if active[other] != mark:
                         state += GOLDEN
-                        if uniform(state) <= chances[other]:
+                        if uniform(state) <= probabilities[other]:
                             active[other] = mark
                             queue[tail] = other
                             tail += 1
@@ -278,8 +277,8 @@ def _thresholds(indptr, indices, seed_sets, simulations, seed, first, last, coun
         while head < tail:
             node = queue[head]
             head += 1
-            for place in range(indptr[node], indptr[node + 1]):
-                other = indices[place]
+            for position in range(indptr[node], indptr[node + 1]):
+                other = indices[position]
                 if active[other] == mark:
                     continue
                 if touched[other] != mark:

@@ -1,7 +1,7 @@
-"""Graphs drawn at random, each from the generator it is given.
+"""Random graphs.
 
-:func:`barabasi_albert` and :func:`powerlaw_cluster` number their nodes from the oldest, as networkx does, so an id says
-something of a node's degree; :func:`shuffled` takes that away.
+:func:`barabasi_albert` and :func:`powerlaw_cluster` number their nodes by age, as networkx does, so ids correlate with
+degree; :func:`shuffled` removes this correlation.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from collections.abc import Sequence
 import numpy as np
 
 from normplace.errors import UsageError
-from normplace.lab.tasks.selection._compiled import GOLDEN, compiled, mix, uniform
-from normplace.lab.tasks.selection.graph import Graph, check_generator, takes_graph
+from normplace.lab.tasks.selection.checks import check_generator, check_probability, takes_graph
+from normplace.lab.tasks.selection.compiled import GOLDEN, compiled, mix, uniform
+from normplace.lab.tasks.selection.graph import Graph
 
 
 def erdos_renyi(num_nodes: int, probability: float, generator: np.random.Generator) -> Graph:
-    """Each pair of nodes joined with the same probability, G(n, p).
+    """Each pair of nodes is connected with the same probability, G(n, p).
 
     Raises:
-        UsageError: If there is no node or ``probability`` is not from 0 to 1.
+        UsageError: If there are no nodes or ``probability`` is not from 0 to 1.
     """
     check_generator(generator)
-    if not 0 <= probability <= 1:
-        raise UsageError(f"the probability of an edge is from 0 to 1, not {probability!r}.")
+    check_probability("probability", probability)
     pairs = num_nodes * (num_nodes - 1) // 2
     return uniform_graph(num_nodes, int(generator.binomial(max(pairs, 0), probability)), generator)
 
 
 def uniform_graph(num_nodes: int, num_edges: int, generator: np.random.Generator) -> Graph:
-    """One of the graphs with so many nodes and edges, all equally likely, G(n, M).
+    """A uniformly random graph with a number of nodes and edges, G(n, M).
 
     Raises:
-        UsageError: If there are not so many pairs of nodes.
+        UsageError: If there are fewer pairs of nodes.
     """
     check_generator(generator)
     pairs = num_nodes * (num_nodes - 1) // 2
     if num_nodes >= 1 and not 0 <= num_edges <= pairs:
-        raise UsageError(f"{num_nodes} nodes have 0 to {pairs} edges, not {num_edges}.")
+        raise UsageError(f"num_edges must be from 0 to {pairs} for {num_nodes} nodes, got {num_edges}.")
     code = generator.choice(pairs, num_edges, replace=False, shuffle=False) if num_edges else np.empty(0, np.int64)
-    # Pair c is (i, j) with j(j - 1)/2 + i = c and i < j; the root is off by one where it is not exact.
+    # Pair c is (i, j) with j(j - 1)/2 + i = c and i < j; the floating-point root may be off by one.
     high = ((1 + np.sqrt(1 + 8 * code.astype(np.float64))) / 2).astype(np.int64)
     high -= high * (high - 1) // 2 > code
     high += high * (high + 1) // 2 <= code
@@ -47,9 +47,9 @@ def uniform_graph(num_nodes: int, num_edges: int, generator: np.random.Generator
 
 
 def barabasi_albert(num_nodes: int, attach: int, generator: np.random.Generator) -> Graph:
-    """Each new node joined to ``attach`` former ones with probability proportional to their degree.
+    """Each new node is connected to ``attach`` existing ones with probability proportional to their degree.
 
-    The start is a star of ``attach`` + 1 nodes, as in networkx (Barabási, Albert 1999 leave it open).
+    The initial graph is a star of ``attach`` + 1 nodes, as in networkx; Barabási and Albert (1999) do not specify it.
 
     Raises:
         UsageError: If ``attach`` is not from 1 to ``num_nodes`` - 1.
@@ -61,44 +61,42 @@ def powerlaw_cluster(num_nodes: int, attach: int, triangle: float, generator: np
     """A scale-free graph with triangles (Holme, Kim 2002).
 
     As in :func:`barabasi_albert`, but each of a new node's edges after the first goes, with probability ``triangle``,
-    to a random neighbour of the node joined last, where that is not joined already.
+    to a random neighbor of the last node it was connected to, unless they are connected already.
 
     Args:
-        num_nodes: How many nodes.
-        attach: Edges of each new node.
+        num_nodes: Number of nodes.
+        attach: Number of edges of each new node.
         triangle: The probability of closing a triangle.
         generator: Draws the graph.
 
     Raises:
-        UsageError: If ``attach`` is not from 1 to ``num_nodes`` - 1, or ``triangle`` not from 0 to 1.
+        UsageError: If ``attach`` is not from 1 to ``num_nodes`` - 1, or ``triangle`` is not from 0 to 1.
     """
     check_generator(generator)
     if not 1 <= attach < num_nodes:
-        raise UsageError(f"attach is from 1 to num_nodes - 1 = {num_nodes - 1}, not {attach}.")
-    if not 0 <= triangle <= 1:
-        raise UsageError(f"the probability of a triangle is from 0 to 1, not {triangle!r}.")
+        raise UsageError(f"attach must be from 1 to num_nodes - 1 = {num_nodes - 1}, got {attach}.")
+    check_probability("triangle", triangle)
     seed = np.uint64(generator.integers(2**63))
     return Graph.from_edges(_attach(num_nodes, attach, float(triangle), seed).reshape(-1, 2), num_nodes)
 
 
 def block_graph(sizes: Sequence[int], inside: float, across: float, generator: np.random.Generator) -> Graph:
-    """Groups of nodes, each pair joined with one probability within a group and another across (Holland et al. 1983).
+    """Stochastic block model: one edge probability within groups and another between them (Holland et al. 1983).
 
     Args:
-        sizes: Nodes of each group; ids are numbered group by group.
+        sizes: Number of nodes of each group; ids are numbered group by group.
         inside: The probability of an edge within a group.
         across: The probability of an edge between two groups.
         generator: Draws the graph.
 
     Raises:
-        UsageError: If a size is not positive, or a probability not from 0 to 1.
+        UsageError: If a size is not positive, or a probability is not from 0 to 1.
     """
     check_generator(generator)
     if not len(sizes) or min(sizes) < 1:
-        raise UsageError(f"every group has at least one node, but the sizes are {list(sizes)}.")
-    for name, chance in (("inside", inside), ("across", across)):
-        if not 0 <= chance <= 1:
-            raise UsageError(f"{name} is a probability from 0 to 1, not {chance!r}.")
+        raise UsageError(f"every group needs at least one node, got sizes {list(sizes)}.")
+    check_probability("inside", inside)
+    check_probability("across", across)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     parts = []
     for i, size in enumerate(sizes):
@@ -112,49 +110,50 @@ def block_graph(sizes: Sequence[int], inside: float, across: float, generator: n
 
 @takes_graph
 def shuffled(graph: Graph, generator: np.random.Generator) -> Graph:
-    """The same graph with its nodes numbered at random."""
+    """The same graph with randomly permuted node ids."""
     check_generator(generator)
     return Graph.from_edges(generator.permutation(graph.num_nodes)[graph.edges()], graph.num_nodes)
 
 
 def mixed_graphs(count: int, smallest: int, largest: int, generator: np.random.Generator) -> list[Graph]:
-    """Graphs of four kinds in turn, their nodes numbered at random: something for a policy to train on.
+    """Training graphs of four kinds in turn, with random node ids.
 
-    Scale-free, uniform, scale-free with triangles, and three groups; mean degrees are 3 to 8. The mixture is ours.
+    The kinds are scale-free, uniform, scale-free with triangles, and three groups; mean degrees are 3 to 8. The mixture
+    is ours.
 
     Args:
-        count: How many graphs.
-        smallest: The least number of nodes.
-        largest: The greatest.
+        count: Number of graphs.
+        smallest: Smallest number of nodes.
+        largest: Largest number of nodes.
         generator: Draws sizes and graphs.
 
     Raises:
-        UsageError: If there is no graph to draw, or a size below 8, where the kinds cannot be told apart.
+        UsageError: If ``count`` is not positive, or a size is below 8, where the kinds do not differ.
     """
     check_generator(generator)
     if count < 1 or not 8 <= smallest <= largest:
-        raise UsageError(f"draw at least 1 graph of 8 nodes or more, not {count} of {smallest} to {largest} nodes.")
-    found = []
-    for number in range(count):
+        raise UsageError(f"draw at least 1 graph of at least 8 nodes, got {count} of {smallest} to {largest} nodes.")
+    graphs = []
+    for index in range(count):
         n = int(generator.integers(smallest, largest + 1))
-        if number % 4 == 0:
+        if index % 4 == 0:
             graph = barabasi_albert(n, int(generator.integers(2, 5)), generator)
-        elif number % 4 == 1:
+        elif index % 4 == 1:
             graph = erdos_renyi(n, min(float(generator.uniform(3, 7)) / n, 1.0), generator)
-        elif number % 4 == 2:
+        elif index % 4 == 2:
             graph = powerlaw_cluster(n, int(generator.integers(2, 5)), 0.5, generator)
         else:
             third = n // 3
             graph = block_graph([third, third, n - 2 * third], min(10 / n, 1.0), 1.5 / n, generator)
-        found.append(shuffled(graph, generator))
-    return found
+        graphs.append(shuffled(graph, generator))
+    return graphs
 
 
 @compiled
 def _attach(num_nodes, attach, triangle, seed):
-    # An end drawn uniformly from all edge ends so far is a node drawn by its degree.
+    # A uniformly drawn edge end is a node drawn with probability proportional to its degree.
     ends = np.empty(2 * attach * (num_nodes - attach), np.int64)
-    # The ends at each node, as a list from its newest backwards, for drawing one of its neighbours.
+    # Linked list of the ends at each node, newest first, to draw one of its neighbors.
     newest = np.full(num_nodes, -1, np.int64)
     older = np.empty(len(ends), np.int64)
     degree = np.zeros(num_nodes, np.int64)

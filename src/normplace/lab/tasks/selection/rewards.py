@@ -1,4 +1,4 @@
-"""Three tasks as one: a reward for an order of a graph's nodes, from 0 to 1, the larger the better."""
+"""Rewards of node orders, from 0 to 1, for dismantling, influence and independent sets."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normplace.errors import UsageError
-from normplace.lab.tasks.selection._compiled import compiled
+from normplace.lab.tasks.selection.checks import check_orders
+from normplace.lab.tasks.selection.compiled import compiled
 from normplace.lab.tasks.selection.dismantling import component_sizes
-from normplace.lab.tasks.selection.graph import Graph, check_orders
+from normplace.lab.tasks.selection.graph import Graph
 from normplace.lab.tasks.selection.independent_set import take_greedily
 from normplace.lab.tasks.selection.influence import spreads
 
 
 class Selection(Protocol):
-    """What an order of nodes is good for."""
+    """A task that rewards orders of nodes."""
 
     def length(self, graph: Graph) -> int:
-        """How many of the first nodes of an order its reward depends on."""
+        """Number of leading nodes that the reward depends on."""
         ...
 
     def rewards(self, graph: Graph, orders: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
@@ -30,8 +31,8 @@ class Selection(Protocol):
 
         Args:
             graph: The graph.
-            orders: Permutations of its nodes, one a row.
-            seed: Of what is random in the reward; the same for all orders, so that they compare.
+            orders: Permutations of its nodes, one per row.
+            seed: Random seed of the reward; the same for all orders, so that they are comparable.
 
         Raises:
             UsageError: If a row is not a permutation.
@@ -41,10 +42,10 @@ class Selection(Protocol):
 
 @dataclass(frozen=True)
 class DismantlingReward:
-    """1 - R of removing the nodes in that order, see :class:`Dismantling`."""
+    """1 - R of removing the nodes in that order; see :class:`Dismantling`."""
 
     def length(self, graph: Graph) -> int:
-        """All of them."""
+        """All nodes."""
         return graph.num_nodes
 
     def rewards(self, graph: Graph, orders: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
@@ -57,8 +58,8 @@ class InfluenceReward:
     """The share of nodes that the first nodes of the order activate under the weighted cascade.
 
     Attributes:
-        share: Seeds as a share of all nodes, rounded up.
-        simulations: Of every order.
+        share: Share of the nodes that are seeds, rounded up.
+        simulations: Number of simulations per order.
     """
 
     share: float = 0.1
@@ -66,7 +67,7 @@ class InfluenceReward:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise UsageError(f"the share of seeds is above 0 and at most 1, not {self.share!r}.")
+            raise UsageError(f"share must be above 0 and at most 1, got {self.share!r}.")
 
     def length(self, graph: Graph) -> int:
         """The number of seeds."""
@@ -81,10 +82,10 @@ class InfluenceReward:
 
 @dataclass(frozen=True)
 class IndependentSetReward:
-    """The share of nodes in the independent set taken greedily in that order."""
+    """The share of nodes in the independent set that a greedy pass in that order takes."""
 
     def length(self, graph: Graph) -> int:
-        """All of them."""
+        """All nodes."""
         return graph.num_nodes
 
     def rewards(self, graph: Graph, orders: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
@@ -102,18 +103,18 @@ REWARDS: Mapping[str, Selection] = {
 @compiled
 def _robustness(indptr, indices, orders):
     num_nodes = len(indptr) - 1
-    found = np.empty(len(orders), np.float64)
+    robustness = np.empty(len(orders), np.float64)
     for row in range(len(orders)):
         total = 0
         for largest in component_sizes(indptr, indices, orders[row])[1:]:
             total += largest
-        found[row] = total / num_nodes**2
-    return found
+        robustness[row] = total / num_nodes**2
+    return robustness
 
 
 @compiled
 def _taken(indptr, indices, orders):
-    found = np.empty(len(orders), np.float64)
+    share = np.empty(len(orders), np.float64)
     for row in range(len(orders)):
-        found[row] = take_greedily(indptr, indices, orders[row]).sum() / (len(indptr) - 1)
-    return found
+        share[row] = take_greedily(indptr, indices, orders[row]).sum() / (len(indptr) - 1)
+    return share

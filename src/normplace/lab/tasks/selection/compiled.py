@@ -1,0 +1,118 @@
+"""Shared parts of the compiled loops: the numba decorator, random streams, a tournament tree, and threads.
+
+Loops release the GIL and run on Python threads instead of numba's parallel loops: they compile faster, survive a fork,
+and let the caller choose the number of threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, cast
+
+import numpy as np
+
+from normplace.errors import UsageError, expect_whole
+
+try:
+    import numba
+except ImportError as error:
+    raise UsageError("node selection needs numba: pip install 'normplace[graphs]'.") from error
+
+F = TypeVar("F", bound=Callable)
+T = TypeVar("T")
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX_FIRST, MIX_SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+ULP = 2.0**-53
+
+
+def compiled(function: F) -> F:
+    """Compile ``function`` at its first call; a division by zero follows IEEE instead of raising an error."""
+    return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
+
+
+@compiled
+def mix(z):
+    """The finalizer of splitmix64 (Steele, Lea, Flood 2014): a pseudo-random bijection of 64 bits."""
+    z = (z ^ (z >> np.uint64(30))) * MIX_FIRST
+    z = (z ^ (z >> np.uint64(27))) * MIX_SECOND
+    return z ^ (z >> np.uint64(31))
+
+
+@compiled
+def stream(seed, index):
+    """Initial state of stream ``index`` of ``seed``; advance it by adding :data:`GOLDEN`."""
+    return mix(seed + mix((np.uint64(index) + np.uint64(1)) * GOLDEN))
+
+
+@compiled
+def uniform(state):
+    """A number in (0, 1] from a stream's state; never 0, so that its logarithm is finite."""
+    return (np.float64(mix(state) >> np.uint64(11)) + 1.0) * ULP
+
+
+@compiled
+def tournament(key):
+    """A tree over the indices of ``key``; its root, entry 1, is the (lowest) index of the largest key."""
+    size = 1
+    while size < len(key):
+        size *= 2
+    tree = np.full(2 * size, -1, np.int32)
+    for i in range(len(key)):
+        tree[size + i] = i
+    for i in range(size - 1, 0, -1):
+        tree[i] = winner(key, tree[2 * i], tree[2 * i + 1])
+    return tree
+
+
+@compiled
+def winner(key, left, right):
+    """The index with the larger key; -1 is an empty place."""
+    if right < 0 or (left >= 0 and key[left] >= key[right]):
+        return left
+    return right
+
+
+@compiled
+def update_tournament(tree, key, index):
+    """Update the tree after ``key[index]`` changed."""
+    i = (index + len(tree) // 2) // 2
+    while i > 0:
+        tree[i] = winner(key, tree[2 * i], tree[2 * i + 1])
+        i //= 2
+
+
+def map_chunks(task: Callable[[int, int], T], total: int, chunks: int, threads: int | None) -> list[T]:
+    """Results of ``task(first, last)`` over consecutive chunks of ``range(total)``, in order.
+
+    Args:
+        task: Called once per chunk; it must release the GIL to run in parallel.
+        total: Length of the range.
+        chunks: Largest number of chunks.
+        threads: Number of threads; None means one per available core.
+
+    Raises:
+        UsageError: If ``threads`` is not positive.
+    """
+    threads = thread_count(threads)
+    chunks = max(1, min(chunks, total))
+    bounds = [total * i // chunks for i in range(chunks + 1)]
+    if threads == 1 or chunks == 1:
+        return [task(first, last) for first, last in itertools.pairwise(bounds)]
+    with ThreadPoolExecutor(min(threads, chunks)) as pool:
+        return list(pool.map(task, bounds[:-1], bounds[1:]))
+
+
+def thread_count(threads: int | None) -> int:
+    """The number of threads; None means one per available core.
+
+    Raises:
+        UsageError: If it is not a positive integer or None.
+    """
+    if threads is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    expect_whole(1, threads=threads)
+    return int(threads)
