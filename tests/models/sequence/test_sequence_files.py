@@ -48,7 +48,7 @@ def test_every_flipped_bit_is_noticed(tmp_path):
         # Half of them in the header, which holds the settings.
         damaged[chance.randrange(len(content) if case % 2 else 1500)] ^= 1 << chance.randrange(8)
         path.write_bytes(damaged)
-        with pytest.raises(UsageError, match=r"damaged|holds no sequence model|without a hash") as caught:
+        with pytest.raises(UsageError, match=r"damaged|is not a sequence model|has no hash") as caught:
             load_sequence(path)
         assert "\n" not in str(caught.value)
 
@@ -83,7 +83,7 @@ def test_mistakes_are_named(tmp_path):
     with pytest.raises(UsageError, match="there is no file"):
         load_sequence(tmp_path / "m.safetensors")
     safetensors.save_file({"x": torch.ones(1)}, tmp_path / "x.safetensors")
-    with pytest.raises(UsageError, match="holds no sequence model"):
+    with pytest.raises(UsageError, match="is not a sequence model"):
         load_sequence(tmp_path / "x.safetensors")
     own = SequenceModel(11, 8, 1, positions="none", placement=Placement.named("pre"))
     with pytest.raises(UsageError, match="only models of a named placement"):

@@ -181,16 +181,16 @@ MISTAKES = [
     (lambda: SequenceModel(11, 8, 2), "need context="),
     (lambda: SequenceModel(11, 8, 2, positions="none", context=9), "need context="),
     (lambda: SequenceModel(11, 0, 2, positions="none"), "of at least 1"),
-    (lambda: build(positions="learned", context=9)(tokens(length=10)), "learned 9 positions, but a sequence of 10"),
-    (lambda: build(positions="learned", context=9).generate(tokens(length=5), 6), "learned 9 positions"),
-    (lambda: build()(tokens(length=0)), "at least one of each"),
-    (lambda: build()(tokens()[0]), "at least one of each"),
-    (lambda: build()(tokens().double()), "whole numbers, got torch.float64"),
-    (lambda: build()(tokens(), torch.ones(2, 29, dtype=torch.bool)), "booleans of that shape"),
+    (lambda: build(positions="learned", context=9)(tokens(length=10)), "9 learned positions, but the sequence has 10"),
+    (lambda: build(positions="learned", context=9).generate(tokens(length=5), 6), "9 learned positions"),
+    (lambda: build()(tokens(length=0)), "both at least 1"),
+    (lambda: build()(tokens()[0]), "both at least 1"),
+    (lambda: build()(tokens().double()), "integers, got torch.float64"),
+    (lambda: build()(tokens(), torch.ones(2, 29, dtype=torch.bool)), "a boolean tensor of the shape"),
     (lambda: build()(tokens(), torch.ones(2, 30)), "got torch.float32"),
     (lambda: build().generate(tokens(), 0), "at least 1, got 0"),
     (lambda: build().generate(tokens(), 1, temperature=-1.0), "temperature"),
-    (lambda: build().step(tokens(), build().prefill(tokens())[1]), "one token of each sequence"),
+    (lambda: build().step(tokens(), build().prefill(tokens())[1]), "one token for each sequence"),
 ]
 
 

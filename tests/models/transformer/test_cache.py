@@ -23,5 +23,5 @@ def test_gradients_and_other_batches_are_refused():
     with pytest.raises(UsageError, match="holds no gradients"):
         cache.append(x.clone().requires_grad_(), x)
     cache.append(x, x)
-    with pytest.raises(UsageError, match="holds 2 sequences, but 3 came"):
+    with pytest.raises(UsageError, match="has 2 sequences, but got 3"):
         cache.append(torch.zeros(3, 1, 1, 4), torch.zeros(3, 1, 1, 4))

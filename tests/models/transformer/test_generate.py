@@ -10,7 +10,7 @@ from tests.models.transformer.reference import build, tokens
 
 from normplace import UsageError
 from normplace.models.transformer import PositionConfig
-from normplace.models.transformer.generate import draw, kept
+from normplace.models.transformer.generate import draw, filtered
 
 SCORES = torch.tensor([[0.5, 0.2, 0.1, 0.15, 0.05]]).log()
 
@@ -40,7 +40,7 @@ def test_a_generator_decides_the_draws():
 
 def test_limits_keep_the_likeliest():
     def keeps(**limits):
-        return torch.isfinite(kept(SCORES, **limits))[0].tolist()
+        return torch.isfinite(filtered(SCORES, **limits))[0].tolist()
 
     assert keeps(top_k=2) == [True, True, False, False, False]
     assert keeps(top_k=9) == [True] * 5
@@ -76,7 +76,7 @@ def test_sequences_stop():
         ({"new": 0}, "at least 1"),
         ({"temperature": -1.0}, "zero or more"),
         ({"temperature": math.nan}, "zero or more"),
-        ({"top_k": 3}, "temperature 0 draws none"),
+        ({"top_k": 3}, "temperature is 0"),
         ({"top_k": 0, "temperature": 1.0}, "at least 1"),
         ({"top_p": 0.0, "temperature": 1.0}, "above 0"),
     ],
@@ -91,5 +91,5 @@ def test_limits_of_the_network_are_told_beforehand():
         build(causal=False).generate(tokens(), 1)
     model = build(positions=PositionConfig("learned", length=8))
     assert model.generate(tokens(), 4).shape == (2, 9)
-    with pytest.raises(UsageError, match="can add at most 4, not 5"):
+    with pytest.raises(UsageError, match="can generate at most 4, not 5"):
         model.generate(tokens(), 5)

@@ -1,4 +1,4 @@
-"""Models of Hugging Face against ours: scores, weights, and what has no counterpart."""
+"""Hugging Face models against converted ones: logits, weights, and models that are not supported."""
 
 from __future__ import annotations
 
@@ -144,9 +144,9 @@ def test_copies_are_independent():
     ("name", "change", "said"),
     [
         ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}, "only 'default'"),
-        ("llama", {"hidden_act": "relu"}, "activation 'relu' has no counterpart"),
+        ("llama", {"hidden_act": "relu"}, "activation 'relu' is not supported"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "only scale_attn_by_inverse_layer_idx=False"),
-        ("bert", {"hidden_act": "relu"}, "'gelu' has"),
+        ("bert", {"hidden_act": "relu"}, "only 'gelu' is"),
     ],
 )
 def test_settings_without_a_counterpart_are_refused(name, change, said):
@@ -170,9 +170,9 @@ def test_a_configuration_without_a_base_of_rotary_positions_is_refused(rope):
 
 
 def test_other_models_are_refused():
-    with pytest.raises(UsageError, match="unknown family"):
+    with pytest.raises(UsageError, match="unknown Hugging Face model type"):
         from_huggingface(torch.nn.Linear(2, 2))
-    with pytest.raises(UsageError, match="LlamaForCausalLM, not a LlamaModel"):
+    with pytest.raises(UsageError, match="only LlamaForCausalLM can be converted, got a LlamaModel"):
         from_huggingface(theirs("llama").model)
     model = theirs("llama")
     model.register_parameter("extra", torch.nn.Parameter(torch.zeros(1)))
@@ -201,9 +201,9 @@ def test_the_first_family_that_fits_is_taken():
 
 
 def test_networks_they_do_not_have_are_refused():
-    with pytest.raises(UsageError, match=r"no family of Hugging Face known here .* has networks of this shape"):
+    with pytest.raises(UsageError, match=r"no supported Hugging Face family .* has networks of this shape"):
         to_huggingface(build("siamese", torch.float32))
-    with pytest.raises(UsageError, match="no llama has this network's placement"):
+    with pytest.raises(UsageError, match="llama does not support this network's placement"):
         to_huggingface(build("peri", torch.float32), "llama")
     with pytest.raises(UsageError, match="did you mean 'llama'"):
         to_huggingface(build("pre", torch.float32), "lama")

@@ -58,7 +58,7 @@ def test_a_wrapped_layer_is_called(mode):
 def test_more_than_one_stream_asks_for_the_layer_itself(name):
     model = build(name)
     model.layers[1] = Doubled(model.layers[1])
-    with pytest.raises(UsageError, match="Doubled cannot stand in its place"):
+    with pytest.raises(UsageError, match="Doubled cannot replace it"):
         model(tokens())
 
 

@@ -191,12 +191,16 @@ def test_it_shows_its_equations():
 @pytest.mark.parametrize(
     ("options", "call", "said"),
     [
-        ({}, lambda model: model(torch.zeros(3, dtype=torch.long)), "a single sequence is ids"),
+        ({}, lambda model: model(torch.zeros(3, dtype=torch.long)), "single sequence as ids"),
         ({}, lambda model: model(torch.zeros(1, 0, dtype=torch.long)), "batch × length"),
-        ({}, lambda model: model(torch.zeros(1, 3)), "whole numbers"),
-        ({}, lambda model: model(tokens(), types=tokens()), "no types"),
-        (SHAPES["learned"], lambda model: model(tokens(length=10)), "learned 9 positions, but the sequence reaches 10"),
-        ({"causal": False}, lambda model: model(tokens(), cache=model.new_cache()), "no use for a cache"),
+        ({}, lambda model: model(torch.zeros(1, 3)), "integers"),
+        ({}, lambda model: model(tokens(), types=tokens()), "no token types"),
+        (
+            SHAPES["learned"],
+            lambda model: model(tokens(length=10)),
+            "9 learned positions, but the sequence has 10",
+        ),
+        ({"causal": False}, lambda model: model(tokens(), cache=model.new_cache()), "cannot use a cache"),
         ({}, lambda model: model(tokens(), cache=model.new_cache()), "holds no gradients"),
     ],
 )
@@ -210,7 +214,7 @@ def test_learned_positions_end_in_the_cache_too():
     cache = model.new_cache()
     with torch.no_grad():
         model(tokens(length=8), cache=cache)
-        with pytest.raises(UsageError, match="reaches 10"):
+        with pytest.raises(UsageError, match="sequence has 10"):
             model(tokens(length=2), cache=cache)
 
 

@@ -1,4 +1,4 @@
-"""Causal sequence models around one trunk: CausalRN, the Transformer, and linear attention with and without a gate."""
+"""Causal sequence models with a common trunk: CausalRN, attention, and linear attention with and without a gate."""
 
 from normplace.models.sequence.files import load_sequence, save_sequence
 from normplace.models.sequence.linear import GatedLinear, LinearAttention
@@ -12,7 +12,7 @@ __all__ = [
     "CausalRN",
     "SequenceModel",
     "SequenceState",
-    # What a block is made of
+    # Mixers
     "Mixer",
     "Relation",
     "SelfAttention",

@@ -1,4 +1,4 @@
-"""Sequence models on disk: weights in safetensors, with what it takes to build the model and a hash of both."""
+"""Sequence models in files: weights and settings in one safetensors file, with a hash of both."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ KEY, HASH_KEY = "normplace.sequence", "normplace.sha256"
 
 
 def save_sequence(model: SequenceModel, path: str | Path, dtype: torch.dtype | None = None) -> None:
-    """Write a model of a named placement and its default norm to one safetensors file.
+    """Save a model with a named placement and the default norm.
 
     Args:
-        model: What to write.
-        path: Where to.
-        dtype: That of the file's weights; by default the model's.
+        model: The model.
+        path: Output file.
+        dtype: Dtype of the weights in the file; by default the model's.
 
     Raises:
-        UsageError: If the model has a norm or placement of the user's own, safetensors is not installed, or the file
-            cannot be written.
+        UsageError: If the model has a custom norm or placement, safetensors is not installed, or the file cannot be
+            written.
     """
     safetensors()
     if model.settings is None:
@@ -50,10 +50,10 @@ def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> Seque
 
     Args:
         path: The file.
-        device: Where the model should live.
+        device: Device of the model.
 
     Raises:
-        UsageError: If the file is not there, is damaged, or holds something else.
+        UsageError: If the file does not exist, is damaged, or does not hold a sequence model.
     """
     safetensors()
     path = Path(path)
@@ -64,11 +64,11 @@ def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> Seque
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         if KEY not in metadata:
-            raise UsageError(f"{path} holds no sequence model of normplace: load its tensors by yourself.")
+            raise UsageError(f"{path} is not a sequence model of normplace: load its tensors with safetensors.")
         if HASH_KEY not in metadata:
             raise UsageError(
-                f"{path} was written without a hash, so damage to it would go unnoticed: load it with the version that "
-                "wrote it, and save it anew."
+                f"{path} has no hash, so damage could not be detected: load it with the version that wrote it, and "
+                "save it again."
             )
         if content_hash(tensors, metadata[KEY]) != metadata[HASH_KEY]:
             raise Damage("it does not match its SHA-256")
@@ -82,23 +82,23 @@ def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> Seque
 
 
 def _build(path: Path, text: str, tensors: int, device: torch.device | str = "meta") -> SequenceModel:
-    """The model that a file's settings describe, with initial weights, or none on the meta device.
+    """Build the model that a file's settings describe.
 
     Raises:
-        Damage: If they are the settings of a larger one than the file has weights for.
-        UsageError: If they describe no model.
+        Damage: If the file has too few weights for it.
+        UsageError: If the settings do not describe a model.
     """
     try:
         settings = json.loads(text)
         for name, kind in SETTINGS.items():
             check_type(name, settings[name], kind)
         if settings["depth"] > tensors:
-            raise Damage(f"it has {tensors} tensors for {settings['depth']} blocks")
+            raise Damage(f"it has {tensors} tensors for {settings['depth']} layers")
         mixer = settings.pop("mixer")
         built: Any = build_mixer(mixer.pop("kind"), **mixer)
         check_types(built)
         return SequenceModel(**settings, mixer=built, device=device)
     except UsageError as error:
-        raise UsageError(f"{path} describes no model: {error}") from error
+        raise UsageError(f"{path} does not describe a model: {error}") from error
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
-        raise UsageError(f"{path} describes no model ({first_line(error)}).") from error
+        raise UsageError(f"{path} does not describe a model ({first_line(error)}).") from error

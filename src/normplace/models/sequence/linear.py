@@ -1,7 +1,7 @@
-"""Linear attention: a state of fixed size instead of a memory that grows, with or without forgetting.
+"""Linear attention with a state of fixed size, with or without a decay.
 
-Both branches here sum outer products of keys and values into a matrix, ``S_t = g_t S_(t-1) + k_t v_tᵀ``, and read it
-with ``q_tᵀ S_t``. Over a whole sequence they do so chunk by chunk, in linear time; the state is in float32.
+Both branches sum outer products of keys and values into a matrix, ``S_t = g_t S_(t-1) + k_t v_tᵀ``, and compute
+``q_tᵀ S_t``. A whole sequence is processed chunk by chunk in linear time. The state is in float32.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ def decayed_sums(
         q: Queries, (batch, heads, length, features).
         k: Keys, of the same shape.
         v: Values, (batch, heads, length, other features).
-        log_decay: Logarithms of the g_t, at most 0, (batch, heads, length); None for no forgetting.
+        log_decay: Logarithms of the g_t, at most 0, (batch, heads, length); None for no decay.
         state: S before the first token, (batch, heads, features, other features); None for zero.
-        chunk: Tokens that are worked on at once.
+        chunk: Number of tokens per chunk.
     """
     length = q.shape[2]
     chunk = min(chunk, length)
-    blank = -length % chunk
+    padding = -length % chunk
 
     def chunked(x: Tensor) -> Tensor:
-        padded = F.pad(x, (0, 0, 0, blank)) if blank else x
+        padded = F.pad(x, (0, 0, 0, padding)) if padding else x
         return padded.unflatten(2, (-1, chunk))
 
     log_decay = q.new_zeros(q.shape[:3]) if log_decay is None else log_decay
     q, k, v = chunked(q), chunked(k), chunked(v)
-    passed = chunked(log_decay[..., None]).squeeze(-1).cumsum(-1)  # within a chunk, its own token's decay included
+    passed = (
+        chunked(log_decay[..., None]).squeeze(-1).cumsum(-1)
+    )  # cumulative within a chunk, including the token's own decay
     causal = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
     between = (passed[..., :, None] - passed[..., None, :]).masked_fill(~causal, -math.inf).exp()
     within = (q @ k.transpose(-1, -2) * between) @ v
@@ -63,7 +65,7 @@ def decayed_sums(
 
 
 class LinearCache:
-    """The state of one linear branch: one matrix for each head, however many tokens were read."""
+    """The state of one linear branch: one matrix per head, independent of the number of tokens."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -71,24 +73,24 @@ class LinearCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes the state takes."""
+        """Size of the state in bytes."""
         return 0 if self.state is None else self.state.numel() * self.state.element_size()
 
 
 class LinearAttention(Branch):
     """Linear attention with features elu + 1 (Katharopoulos et al. 2020, arXiv 2006.16236), as a branch.
 
-    ``y_t = φ(q_t)ᵀ Σ φ(k_j) v_jᵀ / φ(q_t)ᵀ Σ φ(k_j)``, sums over j <= t. It has the projections of attention, and
-    offers the place ``pre_output`` for a norm on the heads' concatenated results.
+    ``y_t = φ(q_t)ᵀ Σ φ(k_j) v_jᵀ / φ(q_t)ᵀ Σ φ(k_j)``, sums over j <= t. It has the projections of attention. The
+    norm site ``pre_output`` is on the concatenated heads.
 
     Args:
         dim: Width of the stream.
-        heads: How many share it.
-        bias: Whether the projections have one.
-        init: Where the weights init.
-        generator: Source of the initial values.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        heads: Number of heads.
+        bias: Whether the projections have a bias.
+        init: The initial weights.
+        generator: Random generator of the initial values.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
         UsageError: If the heads do not divide the width.
@@ -119,12 +121,12 @@ class LinearAttention(Branch):
         self.output = projection(last=True)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, cache: LinearCache | None = None) -> Tensor:
-        """What each token reads of those before it and of itself.
+        """The output of each token.
 
         Args:
             x: Tokens, batch × length × dim.
-            mask: True where a token may be read, batch × length; None for all.
-            cache: The state before the first token; the new tokens are added to it.
+            mask: True for tokens that may be attended to, batch × length; None for all.
+            cache: The state before the first token; it is updated.
         """
         q, k, v = (self._heads(projection(x)) for projection in (self.query, self.key, self.value))
         with torch.autocast(x.device.type, enabled=False):
@@ -143,27 +145,27 @@ class LinearAttention(Branch):
         self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, mask: Tensor | None, cache: LinearCache | None
     ) -> Tensor:
         k = F.elu(k) + 1
-        # The sum of the keys is one more column of the state, that of a value of 1.
-        sums = _remember(F.elu(q) + 1, k, F.pad(v, (0, 1), value=1.0), log_decay, mask, cache)
+        # The sum of the keys is an additional column of the state, from a constant value of 1.
+        sums = _sums_with_cache(F.elu(q) + 1, k, F.pad(v, (0, 1), value=1.0), log_decay, mask, cache)
         return sums[..., :-1] / sums[..., -1:].clamp(min=1e-20)
 
 
 class GatedLinear(LinearAttention):
-    """Linear attention that forgets: each head's state decays by a gate which each token sets.
+    """Linear attention with a decay: each token computes a gate that multiplies each head's state.
 
     ``S_t = g_t S_(t-1) + k_t v_tᵀ`` with one ``g_t = sigmoid(w x_t + c)^(1/16)`` per head, and ``q_tᵀ S_t / sqrt(d)``
     normalized over each head without gain or shift. The gate is that of gated linear attention (Yang et al. 2024, arXiv
-    2312.06635), its temperature of 16 included, with one number per head in place of one per feature, as Mamba-2 has
-    (Dao and Gu 2024, arXiv 2405.21060); there is no output gate and no convolution. That reduction is ours.
+    2312.06635), including its temperature of 16, with one number per head instead of one per feature, as in Mamba-2
+    (Dao and Gu 2024, arXiv 2405.21060). It has no output gate and no convolution. This simplification is ours.
 
     Args:
         dim: Width of the stream.
-        heads: How many share it.
-        bias: Whether the projections have one.
-        init: Where the weights init.
-        generator: Source of the initial values.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        heads: Number of heads.
+        bias: Whether the projections have a bias.
+        init: The initial weights.
+        generator: Random generator of the initial values.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
     """
 
     TEMPERATURE = 16.0
@@ -190,7 +192,7 @@ class GatedLinear(LinearAttention):
     def _read(
         self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, mask: Tensor | None, cache: LinearCache | None
     ) -> Tensor:
-        out = _remember(q / math.sqrt(q.shape[-1]), k, v, log_decay, mask, cache)
+        out = _sums_with_cache(q / math.sqrt(q.shape[-1]), k, v, log_decay, mask, cache)
         return F.layer_norm(out, out.shape[-1:])
 
 
@@ -198,14 +200,14 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _remember(
+def _sums_with_cache(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, mask: Tensor | None, cache: LinearCache | None
 ) -> Tensor:
-    """Read the sums of the new tokens, those a mask hides left out, and keep the state in the cache if there is one."""
+    """Compute the sums of the new tokens, except masked ones, and update the cache."""
     if mask is not None:
-        seen = mask[:, None].to(k.dtype)
-        k = k * seen[..., None]
-        log_decay = None if log_decay is None else log_decay * seen
+        visible = mask[:, None].to(k.dtype)
+        k = k * visible[..., None]
+        log_decay = None if log_decay is None else log_decay * visible
     out, state = decayed_sums(q, k, v, log_decay, None if cache is None else cache.state)
     if cache is not None:
         if torch.is_grad_enabled() and state.requires_grad:

@@ -1,4 +1,4 @@
-"""Networks of equal size, so that a comparison is not one of parameters."""
+"""Networks of equal parameter count, for fair comparisons."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ TOLERANCE = 0.02
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers are trained, embeddings included; shared ones count once."""
+    """Number of parameters, including embeddings; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def matched_width(
     build: Callable[[int], nn.Module], parameters: int, *, multiple: int = 8, tolerance: float = TOLERANCE
 ) -> int:
-    """The width at which ``build(width)`` has nearly as many parameters as asked for.
+    """The width at which ``build(width)`` has about the given number of parameters.
 
     Args:
-        build: From a width, whichever the caller wants to vary, to the network; called without memory for weights.
-        parameters: How many it should have.
-        multiple: What the width must be a multiple of.
-        tolerance: The greatest difference allowed, as a share of that number.
+        build: Builds a network from a width; called on the meta device.
+        parameters: The wanted number of parameters.
+        multiple: The width is a multiple of this.
+        tolerance: Largest allowed relative difference.
 
     Raises:
-        UsageError: If no such width comes near enough.
+        UsageError: If no width is within the tolerance.
 
     Example:
         >>> matched_width(lambda width: nn.Linear(width, width), 64 * 65)
@@ -48,10 +48,10 @@ def matched_width(
         middle = (low + high) // 2
         low, high = (middle, high) if size(middle) < parameters else (low, middle)
     best = min((steps for steps in (low, high) if steps), key=lambda steps: abs(size(steps) - parameters))
-    found = size(best)
-    if abs(found - parameters) > tolerance * parameters:
+    nearest = size(best)
+    if abs(nearest - parameters) > tolerance * parameters:
         raise UsageError(
-            f"no width that is a multiple of {multiple} comes within {tolerance:.0%} of {parameters:,} parameters, the "
-            f"nearest, {best * multiple}, has {found:,}: allow a smaller multiple."
+            f"no width that is a multiple of {multiple} is within {tolerance:.0%} of {parameters:,} parameters; the "
+            f"nearest, {best * multiple}, has {nearest:,}: choose a smaller multiple."
         )
     return best * multiple

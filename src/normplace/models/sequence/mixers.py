@@ -1,4 +1,4 @@
-"""What passes information between tokens, as a value: each mixer says which branches one block of a network has."""
+"""Mixers as values: each describes the branches of one layer of a sequence model."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ from normplace.models.sequence.relation import RelationBranch, RelationCache
 from normplace.models.transformer import ALiBi, Attention, FeedForward, LayerCache, Rotary, WeightInit
 
 POSITIONS = ("learned", "sinusoidal", "none")
-"""Positions that any mixer can be told: they are added to the embedding, or left out."""
+"""Position encodings that work with any mixer, since they are added to the embedding or left out."""
 
 
 class Mixer(Protocol):
-    """What a block is made of."""
+    """Describes the branches of one layer."""
 
     kind: ClassVar[str]
 
     @property
     def positions(self) -> tuple[str, ...]:
-        """The kinds of position that the mixer can use."""
+        """The position encodings that the mixer supports."""
         ...
 
     def branches(self, dim: int, positions: str, init: WeightInit, **factory: Any) -> list[nn.Module]:
-        """The branches of one block, in the order in which they are added to the stream; the first one mixes.
+        """The branches of one layer in order; the first one mixes tokens.
 
         Args:
             dim: Width of the stream.
-            positions: One of those the mixer can use.
-            init: The initial weights; its depth is the number of blocks.
+            positions: A supported position encoding.
+            init: The initial weights; its depth is the number of layers.
             **factory: Generator, device and dtype of the parameters.
         """
         ...
 
     def cache(self) -> Any:
-        """What the mixing branch remembers of tokens it has read: nothing yet."""
+        """An empty cache for the mixing branch."""
         ...
 
 
 @dataclass(frozen=True)
 class Relation:
-    """CausalRN's branch, alone in its block: there is no MLP beside it, as published.
+    """CausalRN's branch, without an MLP, as published.
 
-    Rotary positions are not offered. They would turn ``a_i`` and ``b_j`` by their positions; the length of the sum
-    would then depend on the distance alone, as wanted, but its channels, which are the result, would be turned too.
+    Rotary positions are not supported. Rotating ``a_i`` and ``b_j`` would make the length of their sum depend on the
+    distance only, as intended, but would also rotate the channels of the result.
 
     Args:
-        hidden: Channels of a pair, D; by default as many as the stream has.
-        heads: Groups of channels that are normalized apart.
-        norm: Of a pair before the activation: ``joint``, ``separate`` or ``none``.
+        hidden: Number of channels of a pair, D; by default the width of the stream.
+        heads: Number of channel groups that are normalized separately.
+        norm: Norm of a pair before the activation: ``joint``, ``separate`` or ``none``.
         activation: ``exp``, ``relu``, ``gelu`` or ``elu``.
-        post_norm: Whether the sum over pairs is normalized.
-        eps: Of these norms; published: 0.
-        form: ``scan``, ``pairwise``, or ``auto`` for the scan wherever it computes the same.
+        post_norm: Whether the mean over pairs is normalized.
+        eps: The eps of these norms; published: 0.
+        form: ``scan``, ``pairwise``, or ``auto`` for the scan if it computes the same.
     """
 
     kind: ClassVar[str] = "relation"
@@ -73,11 +73,11 @@ class Relation:
 
     @property
     def positions(self) -> tuple[str, ...]:
-        """Those that are added to the embedding."""
+        """The encodings that are added to the embedding."""
         return POSITIONS
 
     def branches(self, dim: int, positions: str, init: WeightInit, **factory: Any) -> list[nn.Module]:
-        """One branch; ``depth`` starts its last weights smaller by sqrt(depth), as published."""
+        """One branch; ``depth`` divides its initial last weights by sqrt(depth), as published."""
         hidden = dim if self.hidden is None else self.hidden
         last_std = init.std / math.sqrt(init.depth) if init.kind == "depth" else init.of(hidden, dim)
         return [
@@ -97,19 +97,19 @@ class Relation:
         ]
 
     def cache(self) -> RelationCache:
-        """An empty memory."""
+        """An empty cache."""
         return RelationCache()
 
 
 @dataclass(frozen=True)
 class SelfAttention:
-    """A Transformer's block: causal attention, then an MLP.
+    """A Transformer layer: causal attention, then an MLP.
 
     Attention has no biases and the MLP has them, as in CausalRN's published baseline.
 
     Args:
-        heads: Of attention.
-        hidden: Inner width of the MLP; by default four times the stream's.
+        heads: Number of attention heads.
+        hidden: Hidden width of the MLP; by default 4 times the stream's.
         mlp: Kind of MLP.
     """
 
@@ -120,19 +120,19 @@ class SelfAttention:
 
     @property
     def positions(self) -> tuple[str, ...]:
-        """Those added to the embedding, and those attention knows."""
+        """The encodings that are added to the embedding, and those of attention."""
         return (*POSITIONS, "rotary", "alibi")
 
     def branches(self, dim: int, positions: str, init: WeightInit, **factory: Any) -> list[nn.Module]:
-        """Attention and the MLP; ``depth`` starts their last weights smaller by sqrt(2 depth), as GPT-2 does."""
-        where = {"rotary": Rotary(), "alibi": ALiBi()}.get(positions)
+        """Attention and the MLP; ``depth`` divides their initial last weights by sqrt(2 depth), as in GPT-2."""
+        encoding = {"rotary": Rotary(), "alibi": ALiBi()}.get(positions)
         return [
-            Attention(dim, self.heads, positions=where, init=init, **factory),
+            Attention(dim, self.heads, positions=encoding, init=init, **factory),
             FeedForward(dim, self.hidden, kind=self.mlp, bias=True, init=init, **factory),
         ]
 
     def cache(self) -> LayerCache:
-        """No keys and values yet."""
+        """An empty cache."""
         return LayerCache()
 
 
@@ -141,8 +141,8 @@ class LinearMixer:
     """Linear attention, then an MLP; biases and initial weights as in :class:`SelfAttention`.
 
     Args:
-        heads: Of linear attention.
-        hidden: Inner width of the MLP; by default four times the stream's.
+        heads: Number of heads of linear attention.
+        hidden: Hidden width of the MLP; by default 4 times the stream's.
         mlp: Kind of MLP.
     """
 
@@ -154,7 +154,7 @@ class LinearMixer:
 
     @property
     def positions(self) -> tuple[str, ...]:
-        """Those that are added to the embedding."""
+        """The encodings that are added to the embedding."""
         return POSITIONS
 
     def branches(self, dim: int, positions: str, init: WeightInit, **factory: Any) -> list[nn.Module]:
@@ -165,7 +165,7 @@ class LinearMixer:
         ]
 
     def cache(self) -> LinearCache:
-        """An empty state."""
+        """An empty cache."""
         return LinearCache()
 
 
@@ -183,14 +183,14 @@ MIXERS: dict[str, Callable[..., Mixer]] = {
 
 
 def build_mixer(kind: str, **settings: Any) -> Mixer:
-    """The mixer of that kind.
+    """Build a mixer by name.
 
     Raises:
-        UsageError: If there is none, or it has no such setting.
+        UsageError: If there is no such mixer or setting.
     """
     if kind not in MIXERS:
         raise unknown("mixer", kind, MIXERS)
     try:
         return MIXERS[kind](**settings)
     except TypeError as error:
-        raise UsageError(f"the mixer {kind!r} takes other settings than {', '.join(settings)}: {error}.") from error
+        raise UsageError(f"the mixer {kind!r} does not take the settings {', '.join(settings)}: {error}.") from error

@@ -1,4 +1,4 @@
-"""Causal sequence models: one trunk, any mixer, any placement."""
+"""Causal sequence models with any mixer and any placement."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
 
 STD = 0.02
 """Standard deviation of initial weights, as published for CausalRN."""
-WHOLE = (torch.long, torch.int, torch.short, torch.uint8)
+INTEGERS = (torch.long, torch.int, torch.short, torch.uint8)
 RENAMED_PARAMETERS = {"places.": "position_embedding.", "blocks.": "layers."}
 """Prefixes of parameters by their earlier names. Files under those names stay readable."""
 
@@ -46,11 +46,11 @@ def _rename_parameters(_module: nn.Module, state: dict[str, Any], prefix: str, *
 
 @dataclasses.dataclass
 class SequenceState:
-    """What a model remembers of the tokens it has read.
+    """The state of a model after some tokens.
 
     Args:
-        length: How many there were.
-        layers: A memory for each block.
+        length: Number of tokens.
+        layers: The cache of each layer.
     """
 
     length: int
@@ -58,30 +58,30 @@ class SequenceState:
 
 
 class SequenceModel(nn.Module):
-    """Tokens in, logits of the next token out; the blocks are :class:`normplace.Residual` around a mixer's branches.
+    """Maps tokens to logits of the next token; its blocks are :class:`normplace.Residual` around a mixer's branches.
 
-    Token embedding and learned positions start standard normal, other weights with deviation 0.02, biases at 0, as
-    published for CausalRN (arXiv 2406.16168), whatever the mixer. The last weights of a branch start smaller the deeper
-    the network; where the placement has an output norm, all weights of branches follow Xavier's rule instead.
+    For every mixer, the initial values are those published for CausalRN (arXiv 2406.16168): embedding and learned
+    positions standard normal, other weights with standard deviation 0.02, biases 0. The last weights of a branch are
+    smaller the deeper the network. If the placement has an output norm, all branch weights use Xavier's rule instead.
 
     Args:
-        vocab_size: Number of tokens.
+        vocab_size: Number of different tokens.
         dim: Width of the stream.
-        depth: Blocks.
+        depth: Number of layers.
         mixer: A :class:`Mixer`, or the kind of one: ``relation``, ``attention``, ``linear-attention`` or
             ``gated-linear``.
         positions: ``learned`` (needs ``context``), ``sinusoidal``, ``none``; with attention also ``rotary``
             or ``alibi``.
-        context: The longest sequence that learned positions can tell.
-        placement: Where norms stand; its layers are the blocks.
-        norm: What stands there; by default a LayerNorm without gain and shift, as published.
-        eps: Of that default; published: 0.
-        generator: Source of the initial values.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        context: Number of learned positions, the longest possible sequence.
+        placement: A :class:`Placement` or the name of a preset.
+        norm: The norm of the slots; by default a LayerNorm without gain and bias, as published.
+        eps: The eps of the default norm; published: 0.
+        generator: Random generator of the initial values.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
-        UsageError: If an argument is unknown or out of range, or they contradict each other.
+        UsageError: If an argument is unknown or out of range, or arguments contradict each other.
 
     Example:
         >>> model = SequenceModel(29, 32, 2, mixer="attention", positions="rotary")
@@ -112,9 +112,9 @@ class SequenceModel(nn.Module):
         if positions not in self.mixer.positions:
             raise unknown(f"kind of position for the mixer {self.mixer.kind!r}:", positions, self.mixer.positions)
         if (positions == "learned") != (context is not None) or (context is not None and context < 1):
-            raise UsageError("learned positions, and only they, need context=, the longest sequence they can tell.")
+            raise UsageError("learned positions, and only those, need context=, the longest possible sequence.")
         self.vocab_size, self.dim, self.positions, self.context = vocab_size, dim, positions, context
-        self.settings = None  # what builds it anew, where words and numbers say it
+        self.settings = None  # arguments for a file, if they are plain values
         if isinstance(placement, str) and norm is None:
             self.settings = {"vocab_size": vocab_size, "dim": dim, "depth": depth, "positions": positions}
             self.settings |= {"context": context, "placement": placement, "eps": eps}
@@ -134,11 +134,11 @@ class SequenceModel(nn.Module):
         self.streams = build_streams(rule.streams, chosen, dim, sum(map(len, branches)))
         self.final_norm = build_slot_norm(chosen, "final", dim) if rule.final else None
         self.head = Projection(dim, vocab_size, False, STD, **factory)
-        self.to(device=device, dtype=dtype)  # the norms' factories know neither
+        self.to(device=device, dtype=dtype)  # norm factories do not take them
         self.register_load_state_dict_pre_hook(_rename_parameters)
 
     def reset_parameters(self) -> None:
-        """Start every parameter anew."""
+        """Reset every parameter to an initial value."""
         for child in self.children():
             reset_tree(child)
 
@@ -146,40 +146,40 @@ class SequenceModel(nn.Module):
         """Logits of the token after each position, (batch, length, tokens).
 
         Args:
-            tokens: (batch, length), whole numbers.
-            mask: True where a token is real, (batch, length); the others are not read. None where all are.
+            tokens: Integers, (batch, length).
+            mask: True for real tokens, False for padding, (batch, length); None if all are real.
 
         Raises:
-            UsageError: If tokens or mask have another form, or there are more than learned positions can tell.
+            UsageError: If tokens or mask have a wrong shape or dtype, or there are more tokens than learned positions.
         """
         if mask is not None and (mask.shape != tokens.shape or mask.dtype != torch.bool):
             raise UsageError(
-                f"mask must say of each of the {tuple(tokens.shape)} tokens whether it is real, as booleans of that "
-                f"shape, got {mask.dtype} of shape {tuple(mask.shape)}."
+                f"mask must be a boolean tensor of the shape {tuple(tokens.shape)}, got {mask.dtype} of shape "
+                f"{tuple(mask.shape)}."
             )
         return self._run(tokens, 0, [{"mask": mask}] * len(self.layers))
 
     def prefill(self, tokens: Tensor) -> tuple[Tensor, SequenceState]:
-        """Logits as in :meth:`forward`, and what :meth:`step` needs to go on from there; without gradients.
+        """Logits as in :meth:`forward`, and the state for :meth:`step`; without gradients.
 
         Args:
-            tokens: (batch, length), whole numbers.
+            tokens: Integers, (batch, length).
         """
-        state = self._start()
+        state = self._new_state()
         return self._continue(tokens, state), state
 
     def step(self, tokens: Tensor, state: SequenceState) -> Tensor:
-        """Logits after one token more, (batch, tokens); without gradients.
+        """Logits after one more token, (batch, tokens); without gradients.
 
         Args:
             tokens: The next token of each sequence, (batch,).
-            state: What :meth:`prefill` gave; it is brought up to date.
+            state: The result of :meth:`prefill`; it is updated in place.
 
         Raises:
-            UsageError: If there is not one token for each sequence, or learned positions end before it.
+            UsageError: If there is not one token for each sequence, or no learned position for it.
         """
         if tokens.ndim != 1:
-            raise UsageError(f"a step takes one token of each sequence, got the shape {tuple(tokens.shape)}.")
+            raise UsageError(f"a step takes one token for each sequence, got the shape {tuple(tokens.shape)}.")
         return self._continue(tokens[:, None], state)[:, 0]
 
     def generate(
@@ -193,37 +193,37 @@ class SequenceModel(nn.Module):
         stop: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The tokens with up to ``new`` more behind them, the likeliest ones unless told.
+        """The prompt followed by up to ``new`` generated tokens.
 
         Args:
-            tokens: The sequences so far, (batch, length).
-            new: How many more at most.
-            temperature: 0 for the likeliest token each time; higher for more even draws.
-            top_k: Draw among this many of the likeliest.
-            top_p: Draw among the fewest of the likeliest whose probabilities add up to this.
-            stop: A token that ends a sequence; sequences that end early are filled with it.
-            generator: Source of the draws, on the model's device.
+            tokens: The prompt, (batch, length).
+            new: Maximum number of new tokens.
+            temperature: 0 for greedy decoding; higher for more uniform sampling.
+            top_k: Sample among the k most likely tokens.
+            top_p: Sample among the smallest set of likely tokens whose probabilities sum to this.
+            stop: Token that ends a sequence; sequences that end early are padded with it.
+            generator: Random generator on the model's device.
 
         Raises:
-            UsageError: If a setting is out of range, or the sequences would outgrow learned positions.
+            UsageError: If a setting is out of range, or the result would be longer than the learned positions.
         """
         check_draws(new, temperature, top_k, top_p)
         self._check(tokens, new - 1)
-        state = self._start()
+        state = self._new_state()
         choose = functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
         return extend(tokens, new, lambda read: choose(self._continue(read, state)[:, -1]), stop)
 
-    def _start(self) -> SequenceState:
+    def _new_state(self) -> SequenceState:
         return SequenceState(0, [self.mixer.cache() for _ in self.layers])
 
     def _continue(self, tokens: Tensor, state: SequenceState) -> Tensor:
         with torch.no_grad():
-            logits = self._run(tokens, state.length, [{"cache": memory} for memory in state.layers])
+            logits = self._run(tokens, state.length, [{"cache": cache} for cache in state.layers])
         state.length += tokens.shape[1]
         return logits
 
     def _run(self, tokens: Tensor, before: int, options: list[dict[str, Any]]) -> Tensor:
-        """Logits, given how many tokens came before and what the mixing branch of each block is called with."""
+        """Logits, from the number of earlier tokens and the arguments of the mixing branch of each layer."""
         self._check(tokens, before)
         x = self.embed(tokens.long())
         length = tokens.shape[1]
@@ -232,21 +232,19 @@ class SequenceModel(nn.Module):
         elif self.positions == "sinusoidal":
             x = x + sinusoids(length, self.dim, x, before)
         x = x if self.embedding_norm is None else self.embedding_norm(x)
-        return self.head(self.streams.through(x, list(zip(self.layers, options, strict=True)), self.final_norm))
+        return self.head(self.streams.run(x, list(zip(self.layers, options, strict=True)), self.final_norm))
 
     def _check(self, tokens: Tensor, before: int) -> None:
         if not isinstance(tokens, Tensor):
-            raise UsageError(f"tokens come as a tensor of (batch, length), got {type(tokens).__name__}.")
+            raise UsageError(f"tokens must be a tensor of shape (batch, length), got {type(tokens).__name__}.")
         if tokens.ndim != 2 or 0 in tokens.shape:
-            raise UsageError(
-                f"tokens come as (batch, length) with at least one of each, got the shape {tuple(tokens.shape)}."
-            )
-        if tokens.dtype not in WHOLE:
-            raise UsageError(f"tokens are whole numbers, got {tokens.dtype}: pass them as torch.long.")
+            raise UsageError(f"tokens must have the shape (batch, length), both at least 1, got {tuple(tokens.shape)}.")
+        if tokens.dtype not in INTEGERS:
+            raise UsageError(f"tokens must be integers, got {tokens.dtype}: pass them as torch.long.")
         if self.context is not None and before + tokens.shape[1] > self.context:
             raise UsageError(
-                f"the model has learned {self.context} positions, but a sequence of {before + tokens.shape[1]} came: "
-                "shorten it, or train with more context or other positions."
+                f"the model has {self.context} learned positions, but the sequence has {before + tokens.shape[1]} "
+                "tokens: shorten it, or train with more context or other positions."
             )
 
     def extra_repr(self) -> str:
@@ -257,29 +255,28 @@ class SequenceModel(nn.Module):
 class CausalRN(SequenceModel):
     """A causal relation network (Cui et al. 2024, arXiv 2406.16168).
 
-    Its blocks are ``x + W3 N(BAR(W1 N(x) + b1, W2 N(x))) + b3``, without an MLP. BAR adds every pair, activates and
-    averages: ``BAR(a, b)_i`` is the mean over j <= i of ``act(N(a_i + b_j))``. With ``pair_norm="joint"``, as written,
-    that needs a memory of one row per token; with ``separate``, ``N(a_i) + N(b_j)``, and the exponential it becomes a
-    running sum, linear in time and of fixed memory.
+    Its blocks are ``x + W3 N(BAR(W1 N(x) + b1, W2 N(x))) + b3``, without an MLP. ``BAR(a, b)_i`` is the mean over
+    j <= i of ``act(N(a_i + b_j))``. As written (``pair_norm="joint"``), it needs a memory of one row per token. With
+    ``separate``, ``N(a_i) + N(b_j)``, and the exponential it is a running sum with linear time and fixed memory.
 
     Args:
-        vocab_size: Number of tokens.
+        vocab_size: Number of different tokens.
         dim: Width of the stream, E; published for copying: 192.
-        depth: Blocks; published for copying: 12.
-        context: The longest sequence that learned positions can tell.
+        depth: Number of layers; published for copying: 12.
+        context: Number of learned positions, the longest possible sequence.
         hidden: Channels of a pair, D; published: E for copying, 4 E for text.
-        heads: Groups of channels that are normalized apart; published: 1.
+        heads: Number of channel groups that are normalized separately; published: 1.
         pair_norm: ``joint``, ``separate`` or ``none``.
         activation: ``exp``, ``relu``, ``gelu`` or ``elu``.
-        post_norm: Whether the average is normalized.
-        form: ``scan``, ``pairwise``, or ``auto`` for the scan wherever it computes the same.
-        eps: Of every norm; published: 0.
+        post_norm: Whether the mean is normalized.
+        form: ``scan``, ``pairwise``, or ``auto`` for the scan if it computes the same.
+        eps: The eps of every norm; published: 0.
         positions: ``learned``, ``sinusoidal`` or ``none``.
-        placement: Where norms stand; published: ``pre``.
-        norm: What stands there; by default a LayerNorm without gain and shift, as published.
-        generator: Source of the initial values.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        placement: A :class:`Placement` or the name of a preset; published: ``pre``.
+        norm: The norm of the slots; by default a LayerNorm without gain and bias, as published.
+        generator: Random generator of the initial values.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Example:
         >>> model = CausalRN(29, 32, 2, context=64)

@@ -1,4 +1,4 @@
-"""CausalRN's branch: every pair of tokens added, activated and averaged."""
+"""CausalRN's branch, the mean of an activation over all pairs of tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACTIVATIONS = ("exp", "relu", "gelu", "elu")
 
 
 class RelationCache:
-    """What one relation branch remembers: sums of fixed size in the scan, one row per token in the pairwise form."""
+    """The cache of one relation branch: sums of fixed size for the scan, one row per token for the pairwise form."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -35,39 +35,39 @@ class RelationCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the numbers remembered, without counts and masks."""
+        """Size of the cached numbers in bytes, without counts and masks."""
         if self.state is None:
             return 0
-        held = (self.state.keys,) if isinstance(self.state, PairState) else self.state.sums
-        return sum(part.numel() * part.element_size() for part in held if part is not None)
+        tensors = (self.state.keys,) if isinstance(self.state, PairState) else self.state.sums
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 
 
 class RelationBranch(Branch):
     """``W3 N(BAR(W1 x + b1, W2 x)) + b3`` (Cui et al. 2024, arXiv 2406.16168), as a branch.
 
     ``BAR(a, b)_i`` is the mean over j <= i of ``act(N(a_i + b_j))`` (``joint``), ``act(N(a_i) + N(b_j))``
-    (``separate``) or ``act(a_i + b_j)`` (``none``). Where the activation is the exponential and no pair is normalized
-    as such, it factorises, and the ``scan`` form computes the same in linear time. The inner norms have no gain or
-    shift. It offers the place ``pre_output`` for another norm, after ``post_norm`` or in its stead.
+    (``separate``) or ``act(a_i + b_j)`` (``none``). With the exponential and without a joint norm it factorizes,
+    and the ``scan`` form computes the same in linear time. These norms have no gain and bias. The norm site
+    ``pre_output`` is after ``post_norm``.
 
     Args:
         dim: Width of the stream.
-        hidden: Channels of a pair; by default ``dim``.
-        heads: Groups of channels that are normalized apart.
+        hidden: Number of channels of a pair; by default ``dim``.
+        heads: Number of channel groups that are normalized separately.
         norm: ``joint``, ``separate`` or ``none``.
         activation: ``exp``, ``relu``, ``gelu`` or ``elu``.
         post_norm: Whether the mean is normalized.
-        eps: Of these norms.
-        form: ``scan``, ``pairwise``, or ``auto`` for the scan wherever it computes the same.
+        eps: The eps of these norms.
+        form: ``scan``, ``pairwise``, or ``auto`` for the scan if it computes the same.
         std: Standard deviation of the initial W1 and W2.
-        last_std: That of W3.
-        generator: Source of the initial values.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        last_std: Standard deviation of the initial W3.
+        generator: Random generator of the initial values.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
-        UsageError: If a name is unknown, the heads do not divide the channels, or the scan is asked for where it does
-            not compute the same.
+        UsageError: If a name is unknown, the heads do not divide the channels, or ``form="scan"`` does not compute the
+            same.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class RelationBranch(Branch):
             raise UsageError(f"{heads} heads cannot share {width} channels: choose a divisor of their number.")
         if not eps >= 0:
             raise UsageError(f"eps must be zero or more, got {eps}.")
-        factorises = norm != "joint" and activation == "exp"
-        if form == "scan" and not factorises:
+        factorizes = norm != "joint" and activation == "exp"
+        if form == "scan" and not factorizes:
             raise UsageError(
-                f"the scan needs a sum of exponentials that factorises, which norm={norm!r} with activation="
-                f"{activation!r} does not give: use norm='separate' or 'none' with 'exp', or form='pairwise'."
+                f"the scan needs a sum of exponentials that factorizes, which norm={norm!r} with activation="
+                f"{activation!r} does not: use norm='separate' or 'none' with 'exp', or form='pairwise'."
             )
-        self.form = "scan" if factorises and form != "pairwise" else "pairwise"
+        self.form = "scan" if factorizes and form != "pairwise" else "pairwise"
         self.norm_sites = {"pre_output": width}
         self.options: dict[str, Any] = {"norm": norm, "post_norm": post_norm, "eps": eps, "heads": heads}
         if self.form == "pairwise":
@@ -118,26 +118,26 @@ class RelationBranch(Branch):
         self.output = Projection(width, dim, True, last_std, *factory)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, cache: RelationCache | None = None) -> Tensor:
-        """What each token makes of its pairs.
+        """The output of each token.
 
         Args:
             x: Tokens, batch × length × dim.
-            mask: True where a token is real, batch × length; None for all.
-            cache: What was read before; the new tokens are added to it.
+            mask: True for real tokens, batch × length; None for all.
+            cache: The state after earlier tokens; it is updated.
 
         Raises:
-            UsageError: If a cache is given and the result would need gradients.
+            UsageError: If a cache is given and the result would require gradients.
         """
         a, b = self.query(x), self.key(x)
-        y = self.relate(a, b, mask) if cache is None else self._remember(a, b, cache)
+        y = self.relate(a, b, mask) if cache is None else self._relate_with_cache(a, b, cache)
         return self.output(self.normalize_at("pre_output", y))
 
     def relate(self, a: Tensor, b: Tensor, mask: Tensor | None) -> Tensor:
-        """Every pair added, normalized, activated and averaged, batch × length × channels."""
+        """The mean over pairs for each token, batch × length × channels."""
         operate = relation_scan if self.form == "scan" else relation_pairwise
         return operate(a, b, mask=mask, **self.options)
 
-    def _remember(self, a: Tensor, b: Tensor, cache: RelationCache) -> Tensor:
+    def _relate_with_cache(self, a: Tensor, b: Tensor, cache: RelationCache) -> Tensor:
         if torch.is_grad_enabled() and b.requires_grad:
             raise UsageError("a cache holds no gradients: call the network under torch.no_grad(), or without a cache.")
         prefill, step = (
@@ -157,6 +157,6 @@ class RelationBranch(Branch):
         return y
 
     def extra_repr(self) -> str:
-        """The relation, and the form it is computed in."""
+        """The main settings."""
         settings = ", ".join(f"{name}={value!r}" for name, value in self.options.items() if name != "activation")
         return f"{self.activation}, {settings}, {self.form}"

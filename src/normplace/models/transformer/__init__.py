@@ -1,4 +1,4 @@
-"""The Transformer and its two branches, with every published placement of norms."""
+"""The Transformer and its two branches, with any published norm placement."""
 
 from normplace.models.transformer.attention import Attention
 from normplace.models.transformer.cache import Cache, LayerCache

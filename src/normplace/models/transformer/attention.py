@@ -1,4 +1,4 @@
-"""The attention branch: what one token reads of the others, with places for the norms published inside it."""
+"""The attention branch, with sites for the published norms inside it."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from normplace.residual import Branch
 class Attention(Branch):
     """Multi-head attention with grouped queries (Ainslie et al. 2023, arXiv 2305.13245), as a branch.
 
-    It offers these places for norms:
+    Norm sites:
 
     ============================  ===============================================================================
-    ``q``, ``k``, ``v``           queries, keys, values, each head by itself, before positions turn them
-    ``q_full``, ``k_full``, …     the same over the full projection, as OLMo 2 has it
-    ``pre_output``                the heads' concatenated results, before the output projection (sub-LN)
+    ``q``, ``k``, ``v``           queries, keys, values, each head separately, before the rotary embedding
+    ``q_full``, ``k_full``, …     the same over the full projection, as in OLMo 2
+    ``pre_output``                the concatenated heads, before the output projection (sub-LN)
     ============================  ===============================================================================
 
-    and the place ``heads`` for a learned multiplier of each head's result (NormFormer).
+    The scale site ``heads`` holds a learned multiplier of each head's output (NormFormer).
 
     Args:
         dim: Width of the stream.
-        heads: How many heads queries have.
-        key_value_heads: How many keys and values have; queries share them in groups. By default as many.
+        heads: Number of query heads.
+        key_value_heads: Number of key and value heads, shared by groups of queries; by default ``heads``.
         head_dim: Width of a head; by default ``dim / heads``.
-        causal: Whether a token reads only itself and those before it.
-        positions: :class:`Rotary`, :class:`ALiBi`, or None where the embedding or nothing tells positions.
-        bias: Whether the four projections have one.
-        window: How many tokens, itself included, one reads at most on each side; None for all.
+        causal: Whether a token attends only to itself and to earlier tokens.
+        positions: :class:`Rotary`, :class:`ALiBi`, or None if positions are in the embedding or not used.
+        bias: Whether the four projections have a bias.
+        window: Number of tokens, including itself, that a token attends to on each side; None for all.
         score_scale: Multiplier of the scores; by default 1 / sqrt(head_dim).
         softcap: Bound of the scores, ``c tanh(score / c)``, as in Gemma 2.
-        init: Where the weights init.
-        generator: Source of the initial values.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        init: The initial weights.
+        generator: Random generator of the initial values.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
-        UsageError: If heads do not divide, or a number is not positive.
+        UsageError: If the numbers of heads do not divide each other or the width, or a number is not positive.
 
     Example:
         >>> from normplace import Residual
@@ -77,34 +77,34 @@ class Attention(Branch):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        groups = heads if key_value_heads is None else key_value_heads
-        _check_numbers(dim, heads, groups, head_dim, window, softcap)
+        kv_heads = heads if key_value_heads is None else key_value_heads
+        _check_numbers(dim, heads, kv_heads, head_dim, window, softcap)
         width = dim // heads if head_dim is None else head_dim
         if isinstance(positions, Rotary) and width % 2:
             raise UsageError(
-                f"rotary positions turn pairs of features, so a head cannot be {width} wide: make it even."
+                f"rotary positions rotate pairs of features, so the width of a head must be even, got {width}."
             )
-        self.heads, self.key_value_heads, self.head_dim = heads, groups, width
+        self.heads, self.key_value_heads, self.head_dim = heads, kv_heads, width
         self.causal, self.positions, self.window, self.softcap = causal, positions, window, softcap
         self.score_scale = 1 / math.sqrt(width) if score_scale is None else score_scale
         self.norm_sites = {
             **dict.fromkeys(("q", "k", "v"), width),
-            "q_full": heads * width, "k_full": groups * width, "v_full": groups * width,
+            "q_full": heads * width, "k_full": kv_heads * width, "v_full": kv_heads * width,
             "pre_output": heads * width,
         }  # fmt: skip
         self.scale_sites = {"heads": heads}
         init = WeightInit() if init is None else init
 
-        def projection(reads: int, writes: int, last: bool = False) -> Projection:
-            return Projection(reads, writes, bias, init.of(reads, writes, last), generator, device, dtype)
+        def projection(fan_in: int, fan_out: int, last: bool = False) -> Projection:
+            return Projection(fan_in, fan_out, bias, init.of(fan_in, fan_out, last), generator, device, dtype)
 
         self.query = projection(dim, heads * width)
-        self.key = projection(dim, groups * width)
-        self.value = projection(dim, groups * width)
+        self.key = projection(dim, kv_heads * width)
+        self.value = projection(dim, kv_heads * width)
         self.output = projection(heads * width, dim, last=True)
 
     def rescale_init(self, gain: float) -> None:
-        """Scale the initial weights that DeepNorm and sub-LN scale: those of values and of the output."""
+        """Scale the initial weights of the value and output projections, as DeepNorm and sub-LN do."""
         with torch.no_grad():
             for projection in (self.value, self.output):
                 projection.weight.mul_(gain)
@@ -112,13 +112,13 @@ class Attention(Branch):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, cache: LayerCache | None = None, table: Table | None = None
     ) -> Tensor:
-        """What each token reads.
+        """The attention output of each token.
 
         Args:
             x: Tokens, batch × length × dim.
-            mask: True where a token may be read, batch × keys, those of the cache included; None for all.
-            cache: What was read before; the new keys and values are added to it.
-            table: The rotations of these positions, where a network has worked them out for all its layers.
+            mask: True for tokens that may be attended to, batch × keys, including those in the cache; None for all.
+            cache: Keys and values of earlier tokens; the new ones are appended.
+            table: The rotations of these positions, if the network computes them once for all layers.
         """
         before = 0 if cache is None else cache.length
         length = x.shape[1]
@@ -138,23 +138,25 @@ class Attention(Branch):
         return self.output(self.normalize_at("pre_output", out))
 
     def _heads(self, name: str, projected: Tensor, heads: int) -> Tensor:
-        """A projection as batch × heads × length × features, with the norms that stand on it."""
+        """A projection as batch × heads × length × features, after its norms."""
         split = self.normalize_at(f"{name}_full", projected).unflatten(-1, (heads, self.head_dim))
         return self.normalize_at(name, split).transpose(1, 2)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, before: int) -> Tensor:
-        plain = mask is None and self.window is None and not isinstance(self.positions, ALiBi) and self.softcap is None
-        # The kernel's own causal mask lets it skip half the work, but it counts queries from the first key.
-        alone = not self.causal or q.shape[2] == 1
-        plain = plain and (alone or before == 0)
+        unmasked = (
+            mask is None and self.window is None and not isinstance(self.positions, ALiBi) and self.softcap is None
+        )
+        # The kernel's causal mask skips half the work, but it assumes that queries start at the first key.
+        single = not self.causal or q.shape[2] == 1
+        unmasked = unmasked and (single or before == 0)
         shared = self.heads != self.key_value_heads
-        # On a GPU, of the kernels that do not hold all scores, only one for half precision without a bias shares keys.
-        if shared and not (plain and q.dtype in (torch.float16, torch.bfloat16)):
+        # On a GPU, the only memory-efficient kernel with grouped queries is for half precision without a bias.
+        if shared and not (unmasked and q.dtype in (torch.float16, torch.bfloat16)):
             k, v = (side.repeat_interleave(self.heads // self.key_value_heads, 1) for side in (k, v))
             shared = False
-        if plain:
+        if unmasked:
             return F.scaled_dot_product_attention(
-                q, k, v, is_causal=not alone, scale=self.score_scale, enable_gqa=shared
+                q, k, v, is_causal=not single, scale=self.score_scale, enable_gqa=shared
             )
         bias = self._bias(q, k, mask, before)
         if self.softcap is None:
@@ -164,7 +166,7 @@ class Attention(Branch):
         return (scores + bias).softmax(-1, dtype=wide).to(v.dtype) @ v
 
     def _bias(self, q: Tensor, k: Tensor, mask: Tensor | None, before: int) -> Tensor:
-        """What is added to the scores: minus infinity where a token may not be read, and ALiBi's slope."""
+        """The bias of the scores: minus infinity for masked tokens, plus ALiBi's bias."""
         queries = torch.arange(before, before + q.shape[2], device=q.device)
         keys = torch.arange(k.shape[2], device=q.device)
         distance = queries[:, None] - keys[None, :]
@@ -174,10 +176,9 @@ class Attention(Branch):
         if mask is not None:
             if mask.shape != (q.shape[0], k.shape[2]):
                 raise UsageError(
-                    f"mask must say of each of {k.shape[2]} tokens of {q.shape[0]} sequences whether it may be read, "
-                    f"got the shape {tuple(mask.shape)}."
+                    f"mask must have the shape {(q.shape[0], k.shape[2])}, sequences × tokens, got {tuple(mask.shape)}."
                 )
-            # A token that is itself masked still reads itself: a row of nothing has no softmax.
+            # A masked token still attends to itself: the softmax of a fully masked row is undefined.
             allowed = (allowed & mask.bool()[:, None, None, :]) | (distance == 0)
         bias = torch.zeros(allowed.shape, dtype=q.dtype, device=q.device).masked_fill_(~allowed, -math.inf)
         if isinstance(self.positions, ALiBi):
@@ -185,7 +186,7 @@ class Attention(Branch):
         return bias
 
     def extra_repr(self) -> str:
-        """The heads, and what else shapes the branch."""
+        """The main settings."""
         parts = [f"{self.heads} heads of {self.head_dim}"]
         parts += [f"{self.key_value_heads} of keys and values"] if self.key_value_heads != self.heads else []
         parts += ["causal"] if self.causal else []
@@ -195,13 +196,13 @@ class Attention(Branch):
 
 
 def _check_numbers(
-    dim: int, heads: int, groups: int, head_dim: int | None, window: int | None, softcap: float | None
+    dim: int, heads: int, kv_heads: int, head_dim: int | None, window: int | None, softcap: float | None
 ) -> None:
-    if min(dim, heads, groups, 1 if head_dim is None else head_dim, 1 if window is None else window) < 1:
-        raise UsageError("the width, the heads, their width and the window must be at least 1.")
+    if min(dim, heads, kv_heads, 1 if head_dim is None else head_dim, 1 if window is None else window) < 1:
+        raise UsageError("dim, heads, key_value_heads, head_dim and window must be at least 1.")
     if head_dim is None and dim % heads:
         raise UsageError(f"{heads} heads cannot share a width of {dim}: choose a divisor of it, or give head_dim.")
-    if heads % groups:
-        raise UsageError(f"{heads} heads cannot share {groups} keys and values: choose a divisor of {heads}.")
+    if heads % kv_heads:
+        raise UsageError(f"{heads} heads cannot share {kv_heads} keys and values: choose a divisor of {heads}.")
     if softcap is not None and not softcap > 0:
-        raise UsageError(f"softcap bounds the scores, so it must be positive, got {softcap}.")
+        raise UsageError(f"softcap must be positive, got {softcap}.")

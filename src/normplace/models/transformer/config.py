@@ -1,4 +1,4 @@
-"""The shape of a Transformer as a value, in five small parts."""
+"""The configuration of a Transformer as frozen values."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class AttentionConfig:
     """The attention branches; as in :class:`normplace.models.transformer.Attention`.
 
     Args:
-        heads: How many heads queries have.
-        key_value_heads: How many keys and values have; None for as many.
+        heads: Number of query heads.
+        key_value_heads: Number of key and value heads; None for ``heads``.
         head_dim: Width of a head; None for ``dim / heads``.
-        bias: Whether the projections have one.
-        windows: How far the layers read, in turn and again from the init: ``(4096, None)`` for every other layer.
+        bias: Whether the projections have a bias.
+        windows: Attention windows of the layers, repeated cyclically: ``(4096, None)`` limits every other layer.
         score_scale: Multiplier of the scores; None for 1 / sqrt(head_dim).
-        softcap: Bound of the scores; None for none.
+        softcap: Bound of the scores; None for no bound.
     """
 
     heads: int = 8
@@ -45,7 +45,7 @@ class AttentionConfig:
         check_types(self)
 
     def window(self, layer: int) -> int | None:
-        """How far ``layer``, counted from 1, reads; None for all the way."""
+        """The attention window of ``layer``, counted from 1; None for no limit."""
         return self.windows[(layer - 1) % len(self.windows)] if self.windows else None
 
 
@@ -54,9 +54,9 @@ class MLPConfig:
     """The MLP branches; as in :class:`normplace.models.transformer.FeedForward`.
 
     Args:
-        hidden: Width between; None for four times the stream's, or 8/3 where the MLP is gated, in multiples of 8.
+        hidden: Hidden width; None for 4 times the stream's, or 8/3 times if the MLP is gated, in multiples of 8.
         kind: ``swiglu``, ``geglu``, ``gelu``, ``gelu-tanh`` or ``relu``.
-        bias: Whether the projections have one.
+        bias: Whether the projections have a bias.
     """
 
     hidden: int | None = None
@@ -69,12 +69,12 @@ class MLPConfig:
 
 @dataclass(frozen=True)
 class PositionConfig:
-    """What tells a token where it stands.
+    """The position encoding.
 
     Args:
         kind: ``rotary``, ``learned``, ``alibi`` or ``none``.
         theta: Base of the wavelengths, for ``rotary``.
-        length: How many positions are learned, for ``learned``.
+        length: Number of learned positions, for ``learned``.
     """
 
     kind: str = "rotary"
@@ -86,19 +86,21 @@ class PositionConfig:
         if self.kind not in POSITIONS:
             raise unknown("kind of positions", self.kind, POSITIONS)
         if (self.kind == "learned") != (self.length is not None):
-            raise UsageError("learned positions, and no others, need a length: PositionConfig('learned', length=1024).")
+            raise UsageError(
+                "only learned positions need a length, and they do: PositionConfig('learned', length=1024)."
+            )
 
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """What turns the stream into scores of tokens.
+    """The head, which maps the stream to logits.
 
     Args:
         tied: Whether it shares the embedding's weights.
-        bias: Whether each token has one.
+        bias: Whether the logits have a bias.
         transform: Whether a dense map, a GELU and a norm come first, as in BERT.
-        scale: Multiplier of the scores.
-        softcap: Bound of the scores, ``c tanh(score / c)``; None for none.
+        scale: Multiplier of the logits.
+        softcap: Bound of the logits, ``c tanh(logit / c)``; None for no bound.
     """
 
     tied: bool = True
@@ -110,7 +112,7 @@ class HeadConfig:
     def __post_init__(self) -> None:
         check_types(self)
         if self.softcap is not None and not self.softcap > 0:
-            raise UsageError(f"softcap bounds the scores, so it must be positive, got {self.softcap}.")
+            raise UsageError(f"softcap must be positive, got {self.softcap}.")
 
 
 PARTS = {"attention": AttentionConfig, "mlp": MLPConfig, "positions": PositionConfig, "head": HeadConfig}
@@ -121,25 +123,25 @@ class TransformerConfig:
     """A Transformer of ``depth`` layers, each an attention branch and an MLP branch.
 
     Args:
-        vocab_size: How many tokens there are.
+        vocab_size: Number of different tokens.
         dim: Width of the stream.
-        depth: How many layers; what the equations of placements call L.
-        placement: Where norms stand: a :class:`normplace.Placement` or the name of a preset.
-        norm: What stands there: the name of a norm of one row, such as ``rms``, ``layer`` or ``dyt``.
-        eps: The eps of all norms; None for each norm's own.
-        causal: True for a decoder, whose tokens read those before them; False for an encoder.
+        depth: Number of layers, the L of placement equations.
+        placement: A :class:`normplace.Placement` or the name of a preset.
+        norm: Name of a norm over features: ``rms``, ``layer``, ``dyt`` or ``identity``.
+        eps: The eps of all norms; None for the default of each.
+        causal: True for a decoder, whose tokens attend to earlier ones; False for an encoder.
         attention: The attention branches.
         mlp: The MLP branches.
-        positions: What tells a token where it stands.
-        head: What turns the stream into scores.
+        positions: The position encoding.
+        head: The head.
         embedding_scale: Multiplier of the embedding.
-        token_types: How many types a token may be marked with, as BERT's two segments; 0 for no such marks.
-        init: ``depth``, ``fixed`` or ``xavier``, as in :class:`WeightInit`; None for what suits the placement, see
+        token_types: Number of token types, such as BERT's two segments; 0 for none.
+        init: ``depth``, ``fixed`` or ``xavier``, as in :class:`WeightInit`; None for the default of the placement, see
             :func:`normplace.models.transformer.init.suited_init`.
         std: Standard deviation of the initial weights.
 
     Raises:
-        UsageError: If a choice is unknown or they contradict each other.
+        UsageError: If a choice is unknown, or the fields contradict each other.
 
     Example:
         >>> config = TransformerConfig(100, 32, 2, placement="peri", attention=AttentionConfig(heads=4))
@@ -173,12 +175,11 @@ class TransformerConfig:
             if self.norm not in NORMS:
                 raise unknown("norm", self.norm, ROW_NORMS)
             raise UsageError(
-                f"{self.norm!r} looks at other rows than its own, which are other tokens here: "
-                f"choose one of {', '.join(ROW_NORMS)}."
+                f"{self.norm!r} needs more than the features of one token: choose one of {', '.join(ROW_NORMS)}."
             )
         if isinstance(self.placement, str):
             object.__setattr__(self, "placement", Placement.named(self.placement))
-        self.weight_init()  # refuses what is unknown
+        self.weight_init()  # raises an error for an unknown kind
 
     @property
     def rule(self) -> Placement:
@@ -188,7 +189,7 @@ class TransformerConfig:
 
     @property
     def head_dim(self) -> int:
-        """Width of a head of attention."""
+        """Width of an attention head."""
         return self.attention.head_dim or self.dim // self.attention.heads
 
     def weight_init(self) -> WeightInit:
@@ -196,7 +197,7 @@ class TransformerConfig:
         return WeightInit(suited_init(self.rule) if self.init is None else self.init, self.std, self.depth)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready form that :meth:`from_dict` reads back."""
+        """A JSON-ready dictionary; :meth:`from_dict` reads it."""
         return dataclasses.asdict(self)
 
     @classmethod

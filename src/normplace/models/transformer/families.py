@@ -1,7 +1,8 @@
-"""How the Transformers of Hugging Face are written in ours: their configurations, and which weight is which.
+"""Hugging Face model families: their configurations and weights in terms of this package's Transformer.
 
-Every norm is mapped by what it does, not by what it is called: ``post_attention_layernorm`` is the MLP's input norm in
-Llama and HyperCLOVA X, and attention's output norm in Gemma 2 and OLMo 2.
+Every norm is mapped by its function, not by its name: ``post_attention_layernorm`` is the MLP's input norm in Llama and
+HyperCLOVA X, and attention's output norm in Gemma 2 and OLMo 2. In this file, "ours" is this package and "theirs" is
+Hugging Face.
 """
 
 from __future__ import annotations
@@ -29,40 +30,40 @@ UNGATED = {"gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-t
 
 
 @dataclass(frozen=True)
-class Form:
-    """How one of their weights holds some of ours.
+class WeightLayout:
+    """How one of their weights holds one or several of ours.
 
     Args:
-        unpack: Ours from theirs.
-        pack: Theirs from ours.
+        unpack: Converts theirs to ours.
+        pack: Converts ours to theirs.
     """
 
     unpack: Callable[[Tensor], Sequence[Tensor]]
     pack: Callable[[Sequence[Tensor]], Tensor]
 
 
-SAME = Form(lambda weight: [weight], lambda ours: ours[0])
-# Half precision would round 1 + w, which they add in float32; norms take a gain that is wider than the stream.
-SHIFTED = Form(
+SAME = WeightLayout(lambda weight: [weight], lambda ours: ours[0])
+# They add 1 + w in float32, which half precision would round; our norms accept a gain wider than the stream.
+SHIFTED = WeightLayout(
     lambda weight: [weight.to(torch.promote_types(weight.dtype, torch.float32)) + 1], lambda ours: ours[0] - 1
 )
-TRANSPOSED = Form(lambda weight: [weight.T], lambda ours: ours[0].T)
-THIRDS = Form(lambda bias: bias.chunk(3), lambda ours: torch.cat(list(ours)))
-TRANSPOSED_THIRDS = Form(lambda weight: weight.T.chunk(3), lambda ours: torch.cat(list(ours)).T)
+TRANSPOSED = WeightLayout(lambda weight: [weight.T], lambda ours: ours[0].T)
+THIRDS = WeightLayout(lambda bias: bias.chunk(3), lambda ours: torch.cat(list(ours)))
+TRANSPOSED_THIRDS = WeightLayout(lambda weight: weight.T.chunk(3), lambda ours: torch.cat(list(ours)).T)
 
-Link = tuple[str, tuple[str, ...], Form]
-"""Their key, our keys, and the form between them."""
+Link = tuple[str, tuple[str, ...], WeightLayout]
+"""Their key, our keys, and the layout."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """One architecture of Hugging Face.
+    """A Hugging Face model family.
 
     Args:
-        model: The class of its language model.
-        read: Our configuration from theirs.
-        write: Their configuration's fields from our configuration, as far as they can say it.
-        links: Which weight is which.
+        model: Name of its language model class.
+        read: Converts their configuration to ours.
+        write: Converts our configuration to fields of theirs, as far as they can express it.
+        links: Which weights correspond.
     """
 
     model: str
@@ -73,7 +74,7 @@ class Family:
 
 def _choice(kinds: dict[str, str], name: str) -> str:
     if name not in kinds:
-        raise UsageError(f"the activation {name!r} has no counterpart here: {', '.join(kinds)} have.")
+        raise UsageError(f"the activation {name!r} is not supported: {', '.join(kinds)} are.")
     return kinds[name]
 
 
@@ -81,27 +82,27 @@ def _named_by(kinds: dict[str, str], kind: str) -> str:
     return next((name for name, known in kinds.items() if known == kind), kind)
 
 
-def _refuse(config: Any, **allowed: Any) -> None:
-    """Stop at a setting that would change the arithmetic and has no counterpart."""
+def _require(config: Any, **allowed: Any) -> None:
+    """Raise an error for a setting that would change the result and is not supported."""
     for name, value in allowed.items():
-        if (found := getattr(config, name, value)) not in (value, None):
-            raise UsageError(f"{name}={found!r} has no counterpart here: only {name}={value!r} has.")
+        if (setting := getattr(config, name, value)) not in (value, None):
+            raise UsageError(f"{name}={setting!r} is not supported: only {name}={value!r} is.")
 
 
 def _theta(config: Any) -> float:
     rope = getattr(config, "rope_parameters", None)
     if not isinstance(rope, Mapping) or not isinstance(rope.get("rope_theta"), int | float):
-        raise UsageError(f"the configuration has no rope_theta in rope_parameters, which are {quoted(rope)}: set it.")
+        raise UsageError(f"the configuration has no rope_theta in rope_parameters, got {quoted(rope)}: set it.")
     if rope.get("rope_type", "default") != "default" or rope.get("partial_rotary_factor", 1.0) != 1:
         kind = rope.get("rope_type", "default")
         raise UsageError(
-            f"rotary positions of type {kind!r} or of a part of each head have no counterpart here: only 'default' has."
+            f"rotary positions of type {kind!r} or on a part of each head are not supported: only 'default' is."
         )
     return float(rope["rope_theta"])
 
 
 def _read_rotary(config: Any, placement: Placement, kind: str, **parts: Any) -> TransformerConfig:
-    """What the decoders with rotary positions have in common."""
+    """The common part of decoders with rotary positions."""
     attention = AttentionConfig(
         config.num_attention_heads,
         config.num_key_value_heads,
@@ -140,7 +141,7 @@ def _write_rotary(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def _rotary_links(config: TransformerConfig, norms: dict[str, str], gains: Form = SAME) -> Iterator[Link]:
+def _rotary_links(config: TransformerConfig, norms: dict[str, str], gains: WeightLayout = SAME) -> Iterator[Link]:
     """Links of the decoders with rotary positions; ``norms`` maps our norms in a layer to theirs."""
     matrices = {f"attention.branch.{ours}": f"self_attn.{ours[0]}_proj" for ours in ("query", "key", "value", "output")}
     matrices |= {f"mlp.branch.{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
@@ -192,7 +193,7 @@ def _hyperclovax_links(config: TransformerConfig) -> Iterator[Link]:
 
 
 def _read_gemma2(config: Any) -> TransformerConfig:
-    _refuse(config, use_bidirectional_attention=False)
+    _require(config, use_bidirectional_attention=False)
     windows = [config.sliding_window if kind == "sliding_attention" else None for kind in config.layer_types]
     return _read_rotary(
         config,
@@ -249,7 +250,7 @@ def _olmo2_links(config: TransformerConfig) -> Iterator[Link]:
 
 
 def _read_gpt2(config: Any) -> TransformerConfig:
-    _refuse(config, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
+    _require(config, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     return TransformerConfig(
         config.vocab_size,
         config.n_embd,
@@ -304,9 +305,9 @@ def _both(theirs: str, ours: str) -> Iterator[Link]:
 
 
 def _read_bert(config: Any) -> TransformerConfig:
-    _refuse(config, is_decoder=False, add_cross_attention=False)
-    if config.hidden_act != "gelu":  # the head's transform has no other
-        raise UsageError(f"a BERT with the activation {config.hidden_act!r} has no counterpart here: 'gelu' has.")
+    _require(config, is_decoder=False, add_cross_attention=False)
+    if config.hidden_act != "gelu":  # the head's transform supports no other
+        raise UsageError(f"a BERT with the activation {config.hidden_act!r} is not supported: only 'gelu' is.")
     return TransformerConfig(
         config.vocab_size,
         config.hidden_size,

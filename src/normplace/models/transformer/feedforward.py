@@ -1,4 +1,4 @@
-"""The MLP branch: what a token makes of what it has read."""
+"""The MLP branch."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ KINDS: dict[str, tuple[str, bool]] = {
 
 
 class FeedForward(Branch):
-    """``down(act(up(x)))``, or ``down(act(gate(x)) * up(x))`` where it is gated, as a branch.
+    """``down(act(up(x)))``, or ``down(act(gate(x)) * up(x))`` if it is gated, as a branch.
 
-    It offers the place ``pre_output`` for a norm, before the last matrix (sub-LN, NormFormer).
+    The norm site ``pre_output`` is before the last matrix (sub-LN, NormFormer).
 
     Args:
         dim: Width of the stream.
-        hidden: Width between; by default ``4 dim``, and where it is gated 2/3 of that, which keeps the parameters,
-            rounded up to a multiple of 8, which GPUs are fast with.
+        hidden: Hidden width; by default ``4 dim``. A gated MLP has 2/3 of that, for the same number of parameters,
+            rounded up to a multiple of 8, which is fast on GPUs.
         kind: A key of :data:`KINDS`.
-        bias: Whether the projections have one.
-        init: Where the weights init.
-        generator: Source of the initial values.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        bias: Whether the projections have a bias.
+        init: The initial weights.
+        generator: Random generator of the initial values.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
         UsageError: If the kind is unknown or a width is not positive.
@@ -68,8 +68,8 @@ class FeedForward(Branch):
         self.norm_sites = {"pre_output": width}
         init = WeightInit() if init is None else init
 
-        def projection(reads: int, writes: int, last: bool = False) -> Projection:
-            return Projection(reads, writes, bias, init.of(reads, writes, last), generator, device, dtype)
+        def projection(fan_in: int, fan_out: int, last: bool = False) -> Projection:
+            return Projection(fan_in, fan_out, bias, init.of(fan_in, fan_out, last), generator, device, dtype)
 
         self.gate = projection(dim, width) if gated else None
         self.up = projection(dim, width)
@@ -77,6 +77,6 @@ class FeedForward(Branch):
         self.activation = build_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same for each token by itself."""
+        """Apply the MLP to each token."""
         hidden = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
         return self.down(self.normalize_at("pre_output", hidden))

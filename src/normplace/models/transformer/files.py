@@ -1,6 +1,7 @@
-"""Transformers in files: the weights as safetensors, and beside them the configuration, which names the placement.
+"""Transformers in files: weights as safetensors, and the configuration, including the placement, as JSON.
 
-The configuration also holds the SHA-256 of the weights and of itself; both are compared before a network is built.
+The configuration file also holds SHA-256 hashes of the weights and of itself. Both are checked before a network is
+built.
 """
 
 from __future__ import annotations
@@ -37,58 +38,58 @@ FORMAT = "normplace.Transformer"
 
 
 def save(model: Transformer, folder: str | Path) -> None:
-    """Write a network and the hashes of its files; each file is whole or not there.
+    """Save a network with hashes of its files. Each file is written atomically.
 
     Args:
         model: The network.
-        folder: Where to; made if it is not there.
+        folder: Output folder; created if it does not exist.
 
     Raises:
-        UsageError: If safetensors is missing, the folder cannot be written, or the network is on the meta device.
+        UsageError: If safetensors is not installed, the folder cannot be written, or the network is on the meta device.
     """
     safetensors()
     folder = Path(folder)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("a network on the meta device has no weights to write: build it on the CPU.")
     rule = model.config.rule
-    said = {
+    manifest = {
         "format": FORMAT,
         "placement": rule.name,
         "equation": rule.equation(),
         "config": model.config.to_dict(),
     }
-    content, said["weights"] = packed(model.state_dict())
+    content, manifest["weights"] = packed(model.state_dict())
     write_atomic(folder / WEIGHTS, content, "free space or choose another folder")
-    write_atomic(folder / CONFIG, json.dumps(seal(said), indent=1), "free space or choose another folder")
+    write_atomic(folder / CONFIG, json.dumps(seal(manifest), indent=1), "free space or choose another folder")
 
 
 def load(folder: str | Path, into: Transformer | None = None) -> Transformer:
-    """A network as it was saved.
+    """Load a network.
 
     Args:
-        folder: What :func:`save` wrote to.
-        into: A network of the same placement and shape that takes the weights; None to build one.
+        folder: Folder that :func:`save` wrote.
+        into: A network of the same placement and shape that receives the weights; None to build one.
 
     Raises:
-        UsageError: If there is no network in the folder, a file is damaged, or it is not of the placement or shape of
+        UsageError: If there is no network in the folder, a file is damaged, or its placement or shape differs from
             ``into``.
     """
     safetensors()
     folder = Path(folder)
     try:
-        said = _read(folder)
-        check_file(folder / WEIGHTS, said.get("weights"))
-        config = _config(folder, said)
+        manifest = _read(folder)
+        check_file(folder / WEIGHTS, manifest.get("weights"))
+        config = _config(folder, manifest)
         with open_tensors(folder / WEIGHTS) as file:
             if into is None:
-                # Every layer has weights, so a file holds more tensors than the network has layers.
+                # Every layer has weights, so the number of tensors bounds the number of layers.
                 if config.depth > len(file.keys()):
                     raise Damage(f"{WEIGHTS} has {len(file.keys())} tensors for {config.depth} layers")
                 model = _build(folder, config)
             else:
                 _compare(folder, config, into.config)
                 model = into
-            # Copies, since the reader's tensors are the file itself, mapped into memory.
+            # Clone: the reader's tensors are memory-mapped views of the file.
             state: Mapping[str, Tensor] = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         check_tensors(state, model.state_dict())
     except Damage as damage:
@@ -98,7 +99,7 @@ def load(folder: str | Path, into: Transformer | None = None) -> Transformer:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """What :func:`save` wrote beside the weights.
+    """The manifest that :func:`save` wrote.
 
     Raises:
         UsageError: If there is none.
@@ -106,69 +107,69 @@ def _read(folder: Path) -> dict[str, Any]:
     """
     if not (folder / CONFIG).is_file():
         raise UsageError(f"there is no network in {folder}: {CONFIG} is missing.")
-    said = read_json(folder / CONFIG)
-    if said.get("format") != FORMAT and HASH not in said:
+    manifest = read_json(folder / CONFIG)
+    if manifest.get("format") != FORMAT and HASH not in manifest:
         raise UsageError(
-            f"{folder / CONFIG} is not that of a normplace Transformer; a model of Hugging Face is read with "
+            f"{folder / CONFIG} is not the configuration of a normplace Transformer: load a Hugging Face model with "
             "from_huggingface."
         )
-    if HASH not in said:
+    if HASH not in manifest:
         raise UsageError(
-            f"the network in {folder} was written without hashes, so damage to it would go unnoticed: load it with the "
-            "version that wrote it, and train or save it anew."
+            f"the network in {folder} has no hashes, so damage could not be detected: load it with the version that "
+            "wrote it, and save it again."
         )
-    said = read_sealed(folder / CONFIG)
-    if said.get("format") != FORMAT:
-        raise UsageError(f"{folder / CONFIG} is not that of a normplace Transformer.")
-    return said
+    manifest = read_sealed(folder / CONFIG)
+    if manifest.get("format") != FORMAT:
+        raise UsageError(f"{folder / CONFIG} is not the configuration of a normplace Transformer.")
+    return manifest
 
 
-def _config(folder: Path, said: Mapping[str, Any]) -> TransformerConfig:
+def _config(folder: Path, manifest: Mapping[str, Any]) -> TransformerConfig:
     """The configuration of the network.
 
     Raises:
-        UsageError: If it is that of no network.
+        UsageError: If it does not describe a network.
     """
     try:
-        return TransformerConfig.from_dict(said["config"])
+        return TransformerConfig.from_dict(manifest["config"])
     except UsageError as error:
-        raise UsageError(f"{folder / CONFIG} describes no network: {error}") from error
+        raise UsageError(f"{folder / CONFIG} does not describe a network: {error}") from error
     except (TypeError, ValueError, KeyError, AttributeError) as error:  # of a hand-written placement
-        raise UsageError(f"{folder / CONFIG} describes no network ({first_line(error)}).") from error
+        raise UsageError(f"{folder / CONFIG} does not describe a network ({first_line(error)}).") from error
 
 
 def _build(folder: Path, config: TransformerConfig) -> Transformer:
-    """The network of a configuration, without weights.
+    """Build the network of a configuration on the meta device.
 
     Raises:
-        UsageError: If there is none.
+        UsageError: If that is not possible.
     """
     try:
         return Transformer(config, device="meta")
     except UsageError as error:
-        raise UsageError(f"{folder / CONFIG} describes no network: {error}") from error
+        raise UsageError(f"{folder / CONFIG} does not describe a network: {error}") from error
     except (TypeError, ValueError, RuntimeError, OverflowError, ZeroDivisionError) as error:  # of impossible sizes
-        raise UsageError(f"{folder / CONFIG} describes no network ({first_line(error)}).") from error
+        raise UsageError(f"{folder / CONFIG} does not describe a network ({first_line(error)}).") from error
 
 
 def _compare(folder: Path, saved: TransformerConfig, own: TransformerConfig) -> None:
-    """Refuse weights of another network by the first thing in which it differs."""
-    for name, theirs, ours in _differences(saved, own):
-        if name in ("init", "std"):  # which leave no trace in trained weights
+    """Raise an error that names the first difference between two networks."""
+    for name, there, here in _differences(saved, own):
+        if name in ("init", "std"):  # irrelevant for trained weights
             continue
         if name == "placement":
-            theirs, ours = (f"{rule.name or 'its own'}, {rule.equation()}" for rule in (theirs, ours))
+            there, here = (f"{rule.name or 'custom'}, {rule.equation()}" for rule in (there, here))
         raise UsageError(
-            f"the {name} of the network in {folder} is {theirs}, but here it is {ours}: build this one with the same."
+            f"the {name} of the network in {folder} is {there}, but here it is {here}: build this one with the same."
         )
 
 
 def _differences(saved: Any, own: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
     for field in dataclasses.fields(saved):
-        theirs, ours = getattr(saved, field.name), getattr(own, field.name)
-        if theirs == ours:
+        there, here = getattr(saved, field.name), getattr(own, field.name)
+        if there == here:
             continue
-        if dataclasses.is_dataclass(theirs) and not isinstance(theirs, Placement):
-            yield from _differences(theirs, ours, f"{field.name}.")
+        if dataclasses.is_dataclass(there) and not isinstance(there, Placement):
+            yield from _differences(there, here, f"{field.name}.")
         else:
-            yield prefix + field.name, theirs, ours
+            yield prefix + field.name, there, here

@@ -1,4 +1,4 @@
-"""Continuing a text: one token at a time, each drawn from the scores of the last."""
+"""Text generation, one token at a time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from normplace.models.transformer.model import Transformer
 
 
-def kept(scores: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
-    """The scores with minus infinity where a token is out of the running.
+def filtered(scores: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
+    """The scores with minus infinity for tokens that must not be sampled.
 
     Args:
-        scores: batch × vocabulary.
-        top_k: Keep this many of the highest.
-        top_p: Keep the fewest of the highest whose probabilities add up to this (Holtzman et al. 2020, arXiv
+        scores: Logits, batch × vocabulary.
+        top_k: Keep the k highest.
+        top_p: Keep the smallest set of the highest whose probabilities sum to this (Holtzman et al. 2020, arXiv
             1904.09751); the highest is always kept.
     """
     if top_k is not None and top_k < scores.shape[-1]:
@@ -43,18 +43,18 @@ def draw(
     top_p: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """One token for each row of scores.
+    """Sample one token for each sequence.
 
     Args:
-        scores: batch × vocabulary.
-        temperature: 0 for the highest score; otherwise what the scores are divided by before one is drawn.
-        top_k: As in :func:`kept`.
-        top_p: As in :func:`kept`.
-        generator: Source of the draw.
+        scores: Logits, batch × vocabulary.
+        temperature: 0 for the highest score; otherwise the scores are divided by it before sampling.
+        top_k: As in :func:`filtered`.
+        top_p: As in :func:`filtered`.
+        generator: Random generator.
     """
     if temperature == 0:
         return scores.argmax(-1)
-    probability = kept(scores.float() / temperature, top_k, top_p).softmax(-1)
+    probability = filtered(scores.float() / temperature, top_k, top_p).softmax(-1)
     return torch.multinomial(probability, 1, generator=generator).squeeze(-1)
 
 
@@ -70,17 +70,17 @@ def generate(
     stop: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The tokens with up to ``new`` more behind them.
+    """The prompt followed by up to ``new`` generated tokens.
 
     Args:
         model: A decoder.
-        ids: The tokens to start from, batch × length.
-        new: How many more at most.
-        temperature: 0 for the most likely token each time; higher for more even draws.
-        top_k: Draw among this many of the most likely.
-        top_p: Draw among the fewest of the most likely whose probabilities add up to this.
-        stop: A token that ends a sequence; sequences that end early are filled with it.
-        generator: Source of the draws.
+        ids: The prompt, batch × length.
+        new: Maximum number of new tokens.
+        temperature: 0 for greedy decoding; higher for more uniform sampling.
+        top_k: Sample among the k most likely tokens.
+        top_p: Sample among the smallest set of likely tokens whose probabilities sum to this.
+        stop: Token that ends a sequence; sequences that end early are padded with it.
+        generator: Random generator.
 
     Raises:
         UsageError: If an argument is out of range, or the network is an encoder.
@@ -92,22 +92,22 @@ def generate(
 
 
 def extend(ids: Tensor, new: int, follow: Callable[[Tensor], Tensor], stop: int | None = None) -> Tensor:
-    """The tokens with up to ``new`` more behind them, until every sequence has ended.
+    """Append up to ``new`` tokens, until every sequence has ended.
 
     Args:
-        ids: The tokens to start from, batch × length.
-        new: How many more at most.
-        follow: From the tokens that it has not been given yet, batch × length, to the next of each sequence.
-        stop: A token that ends a sequence; sequences that end early are filled with it.
+        ids: The prompt, batch × length.
+        new: Maximum number of new tokens.
+        follow: Maps the tokens since its last call, batch × length, to the next token of each sequence.
+        stop: Token that ends a sequence; sequences that end early are padded with it.
     """
-    done, read = torch.zeros(len(ids), dtype=torch.bool, device=ids.device), ids
+    done, unread = torch.zeros(len(ids), dtype=torch.bool, device=ids.device), ids
     for _ in range(new):
-        token = follow(read).to(ids.dtype)
+        token = follow(unread).to(ids.dtype)
         if stop is not None:
             token = token.masked_fill(done, stop)
             done |= token == stop
-        read = token[:, None]
-        ids = torch.cat((ids, read), 1)
+        unread = token[:, None]
+        ids = torch.cat((ids, unread), 1)
         if stop is not None and bool(done.all()):
             break
     return ids
@@ -117,30 +117,30 @@ def _check(
     model: Transformer, ids: Tensor, new: int, temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
     if not model.config.causal:
-        raise UsageError("an encoder scores the tokens it reads, not the next one: build it with causal=True.")
+        raise UsageError("an encoder does not predict the next token: build it with causal=True.")
     check_draws(new, temperature, top_k, top_p)
     limit = model.config.positions.length
-    # The last token is written and not read, so it needs no position.
+    # The last token is not an input, so it needs no position.
     if limit is not None and ids.shape[1] + new - 1 > limit:
         raise UsageError(
-            f"the network has learned {limit} positions, so after {ids.shape[1]} tokens it can add at most "
+            f"the network has {limit} learned positions, so after {ids.shape[1]} tokens it can generate at most "
             f"{max(0, limit - ids.shape[1] + 1)}, not {new}."
         )
 
 
 def check_draws(new: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
-    """Refuse settings of generation that are out of range.
+    """Check the settings of generation.
 
     Raises:
-        UsageError: If one is.
+        UsageError: If one is out of range.
     """
     if new < 1:
-        raise UsageError(f"new says how many tokens to add, so it must be at least 1, got {new}.")
+        raise UsageError(f"new must be at least 1, got {new}.")
     if not (math.isfinite(temperature) and temperature >= 0):
         raise UsageError(f"temperature must be zero or more and finite, got {temperature}.")
     if temperature == 0 and (top_k is not None or top_p is not None):
-        raise UsageError("top_k and top_p limit a draw, but temperature 0 draws none: set temperature=1.0, say.")
+        raise UsageError("top_k and top_p need sampling, but temperature is 0: set, for example, temperature=1.0.")
     if top_k is not None and top_k < 1:
         raise UsageError(f"top_k must be at least 1, got {top_k}.")
     if top_p is not None and not 0 < top_p <= 1:
-        raise UsageError(f"top_p must lie above 0 and not above 1, got {top_p}.")
+        raise UsageError(f"top_p must be above 0 and at most 1, got {top_p}.")

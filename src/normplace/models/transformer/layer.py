@@ -1,4 +1,4 @@
-"""One layer: what its tokens read of each other, and what each makes of it."""
+"""Layers: residual blocks that share the arguments of one mixing branch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from normplace.stack import BlockCall, has_global_hooks, has_hooks, run_blocks
 
 
 class Layer(nn.Module):
-    """Two blocks in turn.
+    """A Transformer layer: the attention block, then the MLP block.
 
     Args:
         attention: The block around attention.
@@ -25,34 +25,34 @@ class Layer(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, cache: LayerCache | None = None, table: Table | None = None
     ) -> Tensor:
-        """The stream after the layer, for the arguments of its attention."""
+        """The stream after the layer; the arguments are those of the attention branch."""
         return run_blocks(self.calls(mask=mask, cache=cache, table=table), x)
 
-    def calls(self, **read: object) -> list[BlockCall]:
-        """Both blocks, with what attention is given."""
-        return [BlockCall(self.attention, kwargs=read), BlockCall(self.mlp)]
+    def calls(self, **arguments: object) -> list[BlockCall]:
+        """Both blocks, with the arguments of attention."""
+        return [BlockCall(self.attention, kwargs=arguments), BlockCall(self.mlp)]
 
 
 class SequentialLayer(nn.Sequential):
-    """One layer of any blocks in turn, the first of which mixes tokens."""
+    """A layer of any blocks, the first of which mixes tokens."""
 
-    def forward(self, input: Tensor, **read: object) -> Tensor:
-        """The stream after the layer, for the arguments of its first branch."""
-        return run_blocks(self.calls(**read), input)
+    def forward(self, input: Tensor, **arguments: object) -> Tensor:
+        """The stream after the layer; the arguments are those of the first branch."""
+        return run_blocks(self.calls(**arguments), input)
 
-    def calls(self, **read: object) -> list[BlockCall]:
-        """The blocks, with what the first is given."""
+    def calls(self, **arguments: object) -> list[BlockCall]:
+        """The blocks, with the arguments of the first."""
         first, *rest = self
-        return [BlockCall(first, kwargs=read), *map(BlockCall, rest)]
+        return [BlockCall(first, kwargs=arguments), *map(BlockCall, rest)]
 
 
-def calls_of(layer: nn.Module, **read: object) -> list[BlockCall]:
-    """The blocks of a layer, or the layer itself where it must be called: it has hooks, or was put in its place.
+def calls_of(layer: nn.Module, **arguments: object) -> list[BlockCall]:
+    """The blocks of a layer, or the layer itself if it has hooks or is another module.
 
     Args:
-        layer: What stands in the stack.
-        **read: What attention is given.
+        layer: A layer of the stack.
+        **arguments: Arguments of its first branch.
     """
     if (type(layer) is Layer or type(layer) is SequentialLayer) and not has_hooks(layer) and not has_global_hooks():
-        return layer.calls(**read)
-    return [BlockCall(layer, kwargs=read)]
+        return layer.calls(**arguments)
+    return [BlockCall(layer, kwargs=arguments)]

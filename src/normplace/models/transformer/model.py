@@ -1,4 +1,4 @@
-"""The Transformer: a decoder or an encoder of residual blocks, with any published placement of norms."""
+"""The Transformer: a decoder or an encoder of residual blocks, with any norm placement."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ BRANCHES = 2
 
 
 class Head(nn.Module):
-    """Scores of tokens from the stream.
+    """The head, which maps the stream to logits.
 
     Args:
-        config: The whole network's.
+        config: The network's configuration.
         norm: Builds the norm of BERT's transform.
         **factory: Generator, device and dtype of the parameters.
     """
@@ -45,22 +45,22 @@ class Head(nn.Module):
         if not head.tied:
             self.projection = Projection(dim, config.vocab_size, False, init.of(dim, config.vocab_size), **factory)
         if head.bias:
-            where = {key: factory[key] for key in ("device", "dtype")}
-            self.bias = nn.Parameter(torch.zeros(config.vocab_size, **where))
+            options = {key: factory[key] for key in ("device", "dtype")}
+            self.bias = nn.Parameter(torch.zeros(config.vocab_size, **options))
 
     def reset_parameters(self) -> None:
-        """Start every parameter anew."""
+        """Reset every parameter to an initial value."""
         for child in self.children():
             reset_tree(child)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """The scores of all tokens.
+        """The logits of all tokens.
 
         Args:
-            x: The stream at its end.
-            embedding: The table of tokens, which a tied head reads.
+            x: The stream after the last layer.
+            embedding: The embedding table, which a tied head uses.
         """
         if self.transform is not None and self.transform_norm is not None:
             x = self.transform_norm(F.gelu(self.transform(x)))
@@ -73,10 +73,10 @@ class Transformer(nn.Module):
     """A Transformer over tokens.
 
     Args:
-        config: Its shape; see :class:`TransformerConfig`.
-        generator: Source of the initial values.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        config: The configuration.
+        generator: Random generator of the initial values.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
         UsageError: If the parts of the configuration do not fit together.
@@ -110,7 +110,7 @@ class Transformer(nn.Module):
         self.types = Embedding(config.token_types, dim, init.std, **factory) if config.token_types else None
         self.embedding_norm = build_slot_norm(norm, "embedding", dim) if rule.embedding else None
         self.rotary = Rotary(config.positions.theta) if config.positions.kind == "rotary" else None
-        inside = ALiBi() if config.positions.kind == "alibi" else self.rotary
+        positions = ALiBi() if config.positions.kind == "alibi" else self.rotary
 
         def residual(branch: nn.Module, layer: int) -> Residual:
             return Residual(branch, dim, rule.for_single_block(), norm, layer, config.depth)
@@ -123,7 +123,7 @@ class Transformer(nn.Module):
                 key_value_heads=shape.key_value_heads,
                 head_dim=shape.head_dim,
                 causal=config.causal,
-                positions=inside,
+                positions=positions,
                 bias=shape.bias,
                 window=shape.window(number),
                 score_scale=shape.score_scale,
@@ -138,51 +138,51 @@ class Transformer(nn.Module):
         self.streams = build_streams(rule.streams, norm, dim, BRANCHES * config.depth)
         self.final_norm = build_slot_norm(norm, "final", dim) if rule.final else None
         self.head = Head(config, norm, **factory)
-        self.to(device=device, dtype=dtype)  # the norms' factory knows neither
+        self.to(device=device, dtype=dtype)  # norm factories do not take them
 
     def reset_parameters(self) -> None:
-        """Start every parameter anew."""
+        """Reset every parameter to an initial value."""
         for child in self.children():
             reset_tree(child)
 
     def forward(
         self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """Scores of the next token after each token, or of the token itself in an encoder: batch × length × vocab_size.
+        """The logits of the next token, or of the token itself in an encoder: batch × length × vocab_size.
 
         Args:
             ids: Tokens, batch × length.
-            mask: True for tokens that may be read, batch × length with those of the cache; None for all.
-            types: The type of each token, where the network has types; None for the first.
-            cache: What was read before, from :meth:`new_cache`; the tokens are added to it.
+            mask: True for tokens that may be attended to, batch × length including the cache; None for all.
+            types: The type of each token, if the network has types; None for the first type.
+            cache: Earlier tokens, from :meth:`new_cache`; the new tokens are appended.
 
         Raises:
-            UsageError: If the tokens do not fit the network.
+            UsageError: If the tokens have a wrong shape or dtype, or exceed the learned positions.
         """
         return self.head(self.hidden(ids, mask, types, cache), self.embed.weight)
 
     def hidden(
         self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """What the head reads, batch × length × dim, for the arguments of :meth:`forward`."""
+        """The head's input, batch × length × dim, for the arguments of :meth:`forward`."""
         before = 0 if cache is None else cache.length
         self._check(ids, types, cache, before)
         length = ids.shape[1]
-        x = self._embedded(ids, types, before)
+        x = self._embed(ids, types, before)
         table = None
-        if self.rotary is not None:  # once for all layers
+        if self.rotary is not None:  # computed once for all layers
             table = self.rotary.table(before, length, self.config.head_dim, ids.device, x.dtype)
         layers = [
             (layer, {"mask": mask, "table": table, "cache": None if cache is None else cache.layers[number]})
             for number, layer in enumerate(self.layers)
         ]
-        return self.streams.through(x, layers, self.final_norm)
+        return self.streams.run(x, layers, self.final_norm)
 
     def explain_fusion(self) -> str:
-        """Which boundaries between blocks are computed in one pass here, and why not where they are not."""
+        """What is fused here, and why the rest is not; see :func:`normplace.explain_fusion`."""
         return self.streams.explain_fusion([(layer, {}) for layer in self.layers], self.final_norm)
 
-    def _embedded(self, ids: Tensor, types: Tensor | None, before: int) -> Tensor:
+    def _embed(self, ids: Tensor, types: Tensor | None, before: int) -> Tensor:
         x = self.embed(ids)
         if self.config.embedding_scale != 1:
             x = x * self.config.embedding_scale
@@ -195,19 +195,19 @@ class Transformer(nn.Module):
     def _check(self, ids: Tensor, types: Tensor | None, cache: Cache | None, before: int) -> None:
         if ids.ndim != 2 or not ids.shape[1] or ids.is_floating_point():
             raise UsageError(
-                f"tokens must be whole numbers, batch × length, got {tuple(ids.shape)} of {ids.dtype}: "
-                "a single sequence is ids[None]."
+                f"tokens must be integers, batch × length, got {tuple(ids.shape)} of {ids.dtype}: "
+                "pass a single sequence as ids[None]."
             )
         limit = self.config.positions.length
         if limit is not None and before + ids.shape[1] > limit:
             raise UsageError(
-                f"the network has learned {limit} positions, but the sequence reaches {before + ids.shape[1]}: "
+                f"the network has {limit} learned positions, but the sequence has {before + ids.shape[1]} tokens: "
                 "shorten it, or build the network with more."
             )
         if types is not None and self.types is None:
-            raise UsageError("the network has no types of tokens: leave types out, or set token_types in its config.")
+            raise UsageError("the network has no token types: leave types out, or set token_types in its config.")
         if cache is not None and not self.config.causal:
-            raise UsageError("an encoder reads tokens that come later, so it has no use for a cache: leave it out.")
+            raise UsageError("an encoder attends to later tokens, so it cannot use a cache: leave it out.")
 
     def new_cache(self) -> Cache:
         """An empty cache for this network."""
@@ -224,7 +224,7 @@ class Transformer(nn.Module):
         stop: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The tokens with up to ``new`` more behind them, as :mod:`normplace.models.transformer.generate` says."""
+        """Generate tokens; see :func:`normplace.models.transformer.generate.generate`."""
         options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop, "generator": generator}
         return generate(self, ids, new, **options)
 

@@ -1,6 +1,6 @@
-"""What tells attention where a token stands: rotations of queries and keys, or a bias on their scores.
+"""Position encodings inside attention: rotations of queries and keys, or a bias of the scores.
 
-Learned positions are added to the embedding instead, so they are a table of the network, not of its attention.
+Learned positions are added to the embedding, so they are a part of the network instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Table = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Rotary:
-    """Rotary positions (Su et al. 2021, arXiv 2104.09864), the halves of a head rotated against each other.
+    """Rotary positions (Su et al. 2021, arXiv 2104.09864), rotating the two halves of a head.
 
     Args:
         theta: Base of the wavelengths.
@@ -28,17 +28,17 @@ class Rotary:
     def table(
         self, start: int, length: int, head_dim: int, device: torch.device | None = None, dtype: Any = None
     ) -> Table:
-        """Cosine and sine of ``length`` positions from ``start`` on, one column for each feature of a head.
+        """Cosine and sine of ``length`` positions from ``start``, one column for each feature of a head.
 
-        Angles are computed in float64, where the device has it: a position of some thousands times a frequency has few
-        digits left of its fraction in float32.
+        Angles are computed in float64 if the device supports it: float32 has too few digits for the fraction of a large
+        position times a frequency.
 
         Args:
             start: The first position.
-            length: How many.
+            length: Number of positions.
             head_dim: Width of a head.
-            device: Where they are used.
-            dtype: What they are returned in.
+            device: Device of the result.
+            dtype: Dtype of the result.
         """
         precise = torch.float32 if device is not None and device.type == "mps" else torch.float64
         exponent = torch.arange(0, head_dim, 2, dtype=precise, device=device) / head_dim
@@ -48,7 +48,7 @@ class Rotary:
 
 
 def rotate(x: Tensor, table: Table) -> Tensor:
-    """Queries or keys, features last and positions before them, turned by the angles of their positions."""
+    """Queries or keys, … × positions × features, rotated by the angles of their positions."""
     cos, sin = (part.to(x.dtype) for part in table)
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat((-second, first), -1) * sin
@@ -56,19 +56,19 @@ def rotate(x: Tensor, table: Table) -> Tensor:
 
 @dataclass(frozen=True)
 class ALiBi:
-    """A bias that falls linearly with the distance (Press et al. 2022, arXiv 2108.12409).
+    """A bias that decreases linearly with the distance (Press et al. 2022, arXiv 2108.12409).
 
-    In an encoder it falls on both sides, a choice of ours: the paper is about decoders.
+    In an encoder it decreases on both sides. That is our choice: the paper covers decoders only.
     """
 
     def slopes(self, heads: int) -> list[float]:
-        """One slope per head: 2^(-8/n), 2^(-16/n), … for a power of two n, and the paper's filling between them."""
+        """One slope per head: 2^(-8/n), 2^(-16/n), … for a power of two n, otherwise the paper's interpolation."""
         whole = 2 ** math.floor(math.log2(heads))
         slopes = [2 ** (-8 * head / whole) for head in range(1, whole + 1)]
         return slopes + [2 ** (-4 * head / whole) for head in range(1, 2 * (heads - whole), 2)]
 
     def bias(self, queries: Tensor, keys: Tensor, heads: int) -> Tensor:
-        """What is added to the scores, heads × queries × keys, for the positions of both."""
-        # Filled on the device: a copy from the host could not be part of a recorded CUDA graph.
+        """The bias of the scores, heads × queries × keys."""
+        # Filled on the device: a CUDA graph cannot record a copy from the host.
         slopes = torch.stack([torch.full((), slope, device=keys.device) for slope in self.slopes(heads)])
         return -slopes[:, None, None] * (queries[:, None] - keys[None, :]).abs()

@@ -1,6 +1,6 @@
-"""What a stack carries from block to block: one stream, or the two that some placements need.
+"""How a stack carries its stream from block to block: one stream, or the two streams of some placements.
 
-A rule begins with the embedding, passes its streams through the layers, and ends with what the head reads.
+Each class takes the embedding, runs the layers, and returns the head's input.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from normplace.residual import NormLike, Residual, build_slot_norm
 from normplace.stack import BlockCall, explain_fusion, run_blocks
 
 LayerCall = tuple[nn.Module, Mapping[str, Any]]
-"""A layer, and what its attention is given."""
+"""A layer, and the arguments of its first branch."""
 
 
 class OneStream(nn.Module):
-    """The stream of every placement that a single block can state."""
+    """One stream through all blocks, as in most placements."""
 
     def calls(self, layers: Sequence[LayerCall]) -> list[BlockCall]:
-        """The blocks in turn, for the rules that a plain stack of them can state."""
-        return [call for layer, read in layers for call in calls_of(layer, **read)]
+        """The blocks of all layers in order."""
+        return [call for layer, arguments in layers for call in calls_of(layer, **arguments)]
 
-    def through(self, x: Tensor, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> Tensor:
-        """What the head reads.
+    def run(self, x: Tensor, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> Tensor:
+        """The head's input.
 
         Args:
             x: The embedding.
-            layers: The layers in turn.
-            final_norm: The final norm, where the placement has one.
+            layers: The layers in order.
+            final_norm: The final norm, if the placement has one.
         """
         return run_blocks(self.calls(layers), x, final_norm)
 
     def explain_fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
-        """What is computed in one pass, and why not where it is not, as :func:`normplace.fusion` says it."""
+        """What is fused; see :func:`normplace.explain_fusion`."""
         return explain_fusion(self.calls(layers), final_norm)
 
 
 class BottomToTop(OneStream):
-    """B2T (Takase et al. 2022, arXiv 2206.00330): the input of a layer is added once more before its last norm."""
+    """B2T (Takase et al. 2022, arXiv 2206.00330): the input of a layer is added again before its last norm."""
 
-    def through(self, x: Tensor, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> Tensor:
-        """What the head reads, as in :class:`OneStream`."""
-        for layer, read in layers:
-            *first, last = blocks_of(layer, read)
+    def run(self, x: Tensor, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> Tensor:
+        """The head's input, as in :class:`OneStream`."""
+        for layer, arguments in layers:
+            *first, last = blocks_of(layer, arguments)
             x = run_blocks([*first, last._replace(kwargs={**last.kwargs, "extra_residual": x})], x)
         return x if final_norm is None else final_norm(x)
 
     def explain_fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
-        """That of the blocks; the last of each layer adds more than its skip."""
-        calls = [blocks_of(layer, read) for layer, read in layers]
+        """What is fused; the last block of each layer has an extra residual."""
+        calls = [blocks_of(layer, arguments) for layer, arguments in layers]
         extra = {"extra_residual": True}
         return explain_fusion(
             [call for *first, last in calls for call in (*first, last._replace(kwargs=extra))], final_norm
@@ -63,13 +63,13 @@ class BottomToTop(OneStream):
 
 
 class DualStream(OneStream):
-    """ResiDual (Xie et al. 2023, arXiv 2304.14802): a post-norm stream x, and r, which sums what the branches add."""
+    """ResiDual (Xie et al. 2023, arXiv 2304.14802): a post-norm stream x, and the sum r of all branch outputs."""
 
-    def through(self, x: Tensor, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> Tensor:
-        """``x + N(r)``, both streams starting as the embedding."""
+    def run(self, x: Tensor, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> Tensor:
+        """``x + N(r)``; both streams are initially the embedding."""
         r, number = x, 0
-        for layer, read in layers:
-            for call in blocks_of(layer, read):
+        for layer, arguments in layers:
+            for call in blocks_of(layer, arguments):
                 number += 1
                 x, r = self.step(x, r, number, call)
         return x + (r if final_norm is None else final_norm(r))
@@ -78,30 +78,30 @@ class DualStream(OneStream):
         """Both streams after a block.
 
         Args:
-            x: The first.
-            r: The second.
-            number: Which block it is, counted from 1 through the whole stack.
-            call: The block and what its branch is given.
+            x: The first stream.
+            r: The second stream.
+            number: Number of the block in the whole stack, counted from 1.
+            call: The block and its arguments.
         """
         block = residual_of(call)
         out = block.branch_output(x, **call.kwargs)
         return block.add_to_stream(x, out), r + out
 
     def explain_fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
-        """Nothing: what the branch adds goes to two streams."""
-        return "not fused: what the branches add goes to two streams"
+        """Nothing is fused: branch outputs are added to two streams."""
+        return "not fused: the branches' outputs are added to two streams"
 
 
 class SiameseStreams(DualStream):
     """SiameseNorm (Li et al. 2026, arXiv 2602.08064): branches read a post-norm stream x and a pre-norm stream y.
 
     In layer l, ``z = F(N(x + N(y)))``, ``x' = N(x + z / sqrt(2 l))`` and ``y' = y + z``; the head reads ``x + N(y)``.
-    The factor is that of the authors' code.
+    The factor is taken from the authors' code.
 
     Args:
         norm: Builds the norms of y.
         dim: Width of the streams.
-        branches: How many branches the stack has.
+        branches: Number of branches in the stack.
     """
 
     def __init__(self, norm: NormLike, dim: int, branches: int) -> None:
@@ -115,36 +115,36 @@ class SiameseStreams(DualStream):
         return block.add_to_stream(x, z / math.sqrt(2 * block.layer)), r + z
 
 
-def blocks_of(layer: nn.Module, read: Mapping[str, Any]) -> list[BlockCall]:
-    """The blocks of a layer, for a rule that must have them one by one.
+def blocks_of(layer: nn.Module, arguments: Mapping[str, Any]) -> list[BlockCall]:
+    """The blocks of a layer, for streams that need each block separately.
 
     Raises:
-        UsageError: If something else was put in its place.
+        UsageError: If the layer is another module.
     """
     if not isinstance(layer, Layer | SequentialLayer):
         raise UsageError(
-            f"the placement carries more than one stream through a layer, so {type(layer).__name__} cannot stand in "
-            "its place: wrap its blocks, or the branches in them."
+            f"the placement carries more than one stream through a layer, so a {type(layer).__name__} cannot replace "
+            "it: wrap its blocks, or the branches in them."
         )
-    return layer.calls(**read)
+    return layer.calls(**arguments)
 
 
 def residual_of(call: BlockCall) -> Residual:
-    """The block of a call, which two streams ask for what it adds."""
+    """The residual block of a call."""
     assert isinstance(call.block, Residual)
     return call.block
 
 
-def build_streams(rule: str, norm: NormLike, dim: int, branches: int) -> OneStream:
-    """The rule of that name.
+def build_streams(kind: str, norm: NormLike, dim: int, branches: int) -> OneStream:
+    """The streams of a placement.
 
     Args:
-        rule: A key of :data:`normplace.placement.STREAMS`.
-        norm: Builds norms the rule has of its own.
+        kind: A key of :data:`normplace.placement.STREAMS`.
+        norm: Builds further norms, for ``siamese``.
         dim: Width of the stream.
-        branches: How many branches the stack has.
+        branches: Number of branches in the stack.
     """
-    assert rule in STREAMS
-    if rule == "siamese":
+    assert kind in STREAMS
+    if kind == "siamese":
         return SiameseStreams(norm, dim, branches)
-    return {"one": OneStream, "b2t": BottomToTop, "dual": DualStream}[rule]()
+    return {"one": OneStream, "b2t": BottomToTop, "dual": DualStream}[kind]()
