@@ -1,16 +1,16 @@
-"""Speed of node selection: whole robustness curves, and cascades beside cynetdiff and NDlib, in one run.
+"""Speed of node selection: robustness curves, and cascades compared with cynetdiff and NDlib.
 
     python benchmarks/node_selection.py --out benchmarks/results/node_selection-cpu.json
 
-The curve is of a random graph of 300,000 nodes and 1,000,000 edges under adaptive degree. Recomputing the components
-after each removal would take hours, so it is extrapolated: the components of what is left are timed at evenly spaced
-removals, the cheapest of igraph and scipy each time, without the time to delete the nodes, and their mean is multiplied
-by the number of removals. The curve must equal every component so found.
+The curve is that of a random graph with 300,000 nodes and 1,000,000 edges under adaptive degree. Recomputing the
+components after each removal would take hours, so this time is extrapolated: the components of the remaining graph are
+timed at evenly spaced removals, by the faster of igraph and scipy, without the deletion of nodes, and the mean is
+multiplied by the number of removals. The curve must equal every component size measured this way.
 
 Cascades run on one core for each library, on a Barabási-Albert graph of 20,000 nodes; their means must agree.
 
 Policies, trained for 100 steps on small graphs, score the large graph on all cores: PyG's attention with PostDeg, and
-its mean with the degree as input.
+its mean aggregation with the degree as input.
 """
 
 from __future__ import annotations
@@ -60,12 +60,15 @@ PEERS = {"torch-geometric": "torch_geometric"} | {name: name for name in PLAIN}
 
 
 def components_left(graph: Graph, order: np.ndarray, q: int) -> tuple[int, dict[str, float]]:
-    """The largest component after ``q`` removals, and the time each library takes to find it."""
+    """The size of the largest component after ``q`` removals, and the time of each library."""
     removed = np.zeros(graph.num_nodes, bool)
     removed[order[:q]] = True
-    left, _ = graph.without(removed)
-    matrix = csr_array((np.ones(len(left.indices), np.int8), left.indices, left.indptr), shape=(left.num_nodes,) * 2)
-    other = igraph.Graph(left.num_nodes, left.edges())
+    remaining, _ = graph.without(removed)
+    matrix = csr_array(
+        (np.ones(len(remaining.indices), np.int8), remaining.indices, remaining.indptr),
+        shape=(remaining.num_nodes,) * 2,
+    )
+    other = igraph.Graph(remaining.num_nodes, remaining.edges())
     start = time.perf_counter()
     _, labels = connected_components(matrix, directed=False)
     largest = int(np.bincount(labels).max())
@@ -85,11 +88,11 @@ def curve_rows(args: argparse.Namespace) -> dict:
     samples, cheapest = [], []
     for i in range(args.samples):
         q = int((i + 0.5) * graph.num_nodes / args.samples)
-        largest, found = components_left(graph, order, q)
+        largest, durations = components_left(graph, order, q)
         if largest != curve[q]:
             raise RuntimeError(f"the curve has {curve[q]} after {q} removals, not {largest}")
-        samples.append({"removed": q, "largest": largest, **found})
-        cheapest.append(min(found.values()))
+        samples.append({"removed": q, "largest": largest, **durations})
+        cheapest.append(min(durations.values()))
     recomputed = statistics.fmean(cheapest) * graph.num_nodes
     return {
         "nodes": graph.num_nodes,
@@ -138,7 +141,7 @@ def cynetdiff_counts(model: IndependentCascadeModel, simulations: int) -> np.nda
 
 
 def ndlib_seconds(graph: Graph, seeds: list[int], p: float, simulations: int) -> float | None:
-    """Time of one simulation, or None where NDlib is not installed."""
+    """Time of one simulation, or None if NDlib is not installed."""
     if importlib.util.find_spec("ndlib") is None or importlib.util.find_spec("six") is None:
         return None
     import ndlib.models.epidemics as epidemics
@@ -167,36 +170,36 @@ def cascade_rows(args: argparse.Namespace) -> list[dict]:
     for p in (0.1, None):
         model, peer = IndependentCascade(p), cynetdiff_model(graph, seeds, p)
         spread(graph, seeds, model, simulations=2, threads=1)
-        ours, theirs, both = [], [], []
-        # In turns, so that a busy moment of the machine falls on all.
+        one_thread, cynetdiff, two_threads = [], [], []
+        # Interleaved, so that a disturbance affects all.
         for _ in range(args.repeats):
             start = time.perf_counter()
-            found = spread(graph, seeds, model, simulations=args.simulations, threads=1)
-            ours.append((time.perf_counter() - start) / args.simulations)
+            estimate = spread(graph, seeds, model, simulations=args.simulations, threads=1)
+            one_thread.append((time.perf_counter() - start) / args.simulations)
             start = time.perf_counter()
             counts = cynetdiff_counts(peer, args.simulations)
-            theirs.append((time.perf_counter() - start) / args.simulations)
+            cynetdiff.append((time.perf_counter() - start) / args.simulations)
             start = time.perf_counter()
             spread(graph, seeds, model, simulations=args.simulations, threads=2)
-            both.append((time.perf_counter() - start) / args.simulations)
-        joint = math.hypot(found.error, counts.std(ddof=1) / math.sqrt(len(counts)))
-        if abs(found.mean - counts.mean()) > 4 * joint:
-            raise RuntimeError(f"the mean is {found.mean}, and {counts.mean()} by cynetdiff")
+            two_threads.append((time.perf_counter() - start) / args.simulations)
+        joint = math.hypot(estimate.error, counts.std(ddof=1) / math.sqrt(len(counts)))
+        if abs(estimate.mean - counts.mean()) > 4 * joint:
+            raise RuntimeError(f"the mean is {estimate.mean}, but {counts.mean()} by cynetdiff")
         row = {
             "probability": "1/degree" if p is None else p,
-            "mean": found.mean,
+            "mean": estimate.mean,
             "cynetdiff_mean": counts.mean(),
             "joint_error": joint,
-            "ours_one_core_s": statistics.median(ours),
-            "ours_one_core_best_s": min(ours),
-            "ours_two_threads_best_s": min(both),
-            "cynetdiff_s": statistics.median(theirs),
-            "times_faster_per_core": statistics.median(theirs) / statistics.median(ours),
-            "times_faster_per_core_by_best_times": min(theirs) / min(ours),
+            "normplace_one_core_s": statistics.median(one_thread),
+            "normplace_one_core_best_s": min(one_thread),
+            "normplace_two_threads_best_s": min(two_threads),
+            "cynetdiff_s": statistics.median(cynetdiff),
+            "times_faster_per_core": statistics.median(cynetdiff) / statistics.median(one_thread),
+            "times_faster_per_core_by_best_times": min(cynetdiff) / min(one_thread),
         }
         slow = None if p is None else ndlib_seconds(graph, seeds, p, 3)
         if slow is not None:
-            row |= {"ndlib_s": slow, "times_faster_than_ndlib": slow / statistics.median(ours)}
+            row |= {"ndlib_s": slow, "times_faster_than_ndlib": slow / statistics.median(one_thread)}
         rows.append(row)
     return rows
 
@@ -211,17 +214,24 @@ def policy_rows(args: argparse.Namespace) -> dict[str, dict]:
         generator = torch.Generator().manual_seed(0)
         train_policy(policy, small, REWARDS["dismantling"], steps=100, generator=generator)
         times = seconds(lambda policy=policy: policy.score(graph), "cpu", 3)
-        found = dismantle(graph, ranking(graph, policy.score(graph)))
-        chance = dismantle(graph, np.arange(graph.num_nodes))
-        if not found.R < chance.R:
-            raise RuntimeError(f"the policy {name} dismantles no faster than chance: {found.R} against {chance.R}")
-        rows[name] = {"score_s": times, "score_median_s": statistics.median(times), "R": found.R, "R_chance": chance.R}
+        result = dismantle(graph, ranking(graph, policy.score(graph)))
+        random_order = dismantle(graph, np.arange(graph.num_nodes))
+        if not result.R < random_order.R:
+            raise RuntimeError(
+                f"the policy {name} dismantles no faster than a random order: {result.R} against {random_order.R}"
+            )
+        rows[name] = {
+            "score_s": times,
+            "score_median_s": statistics.median(times),
+            "R": result.R,
+            "R_chance": random_order.R,
+        }
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--nodes", type=int, default=300_000)
     parser.add_argument("--edges", type=int, default=1_000_000)
     parser.add_argument("--samples", type=int, default=15, help="removals at which components are recomputed")
@@ -238,15 +248,15 @@ def main() -> None:
     for row in report["cascades"]:
         slow = f", {row['times_faster_than_ndlib']:,.0f}x NDlib" if "ndlib_s" in row else ""
         print(
-            f"cascade p={row['probability']}: {row['ours_one_core_s'] * 1e3:.3f} ms on one core, cynetdiff "
+            f"cascade p={row['probability']}: {row['normplace_one_core_s'] * 1e3:.3f} ms on one core, cynetdiff "
             f"{row['cynetdiff_s'] * 1e3:.3f} ms: {row['times_faster_per_core']:.1f}x{slow}"
         )
     report["policies"] = policy_rows(args)
     for name, row in report["policies"].items():
         print(f"policy {name} scores the large graph in {row['score_median_s']:.2f} s, R {row['R']:.3f}")
     report["orders_s"] = order_rows(args)
-    for name, taken in report["orders_s"].items():
-        print(f"{name}: {taken:.2f} s")
+    for name, duration in report["orders_s"].items():
+        print(f"{name}: {duration:.2f} s")
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(report, indent=1) + "\n")

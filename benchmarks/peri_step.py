@@ -1,14 +1,13 @@
-"""What the norms of Peri-LN cost a training step of a large Transformer, with boundaries fused and not.
+"""Cost of the norms of Peri-LN in a training step of a large Transformer, with and without fused boundaries.
 
     python benchmarks/peri_step.py --out benchmarks/results/peri_step-cuda.json
 
 A decoder of about 400 million parameters (width 1536, 12 layers, heads of 128, SwiGLU, RMSNorm, 32,768 tokens) trains
-in bfloat16 autocast with AdamW: ``pre`` and ``peri``, each with the norm, add and norm between branches in one pass and
-with separate ones, and each with its branches and loss compiled and not, turn by turn. Operations are counted as
-:mod:`normplace.lab.train.throughput` does and compared with the peak the GPU's maker states, 989 · 10¹² a second in
-bfloat16 for an H200, and with the rate of a large product measured in the same run. The second part trains ``peri``
-from the same weights on the same bytes, fused and not, and not fused from weights that differ by a millionth: how far
-losses part for no other reason than rounding.
+in bfloat16 autocast with AdamW: ``pre`` and ``peri``, with fused and with separate boundaries, with and without
+compiled branches and loss, interleaved. :mod:`normplace.lab.train.throughput` counts the operations. They are compared
+with the vendor's peak, 989 · 10¹² per second in bfloat16 for an H200, and with the rate of a large matrix product
+measured in the same run. The second part trains ``peri`` from the same weights on the same bytes with fused and with
+separate boundaries, and from weights perturbed by a millionth: the effect of rounding alone on losses.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from normplace.models.transformer import AttentionConfig, MLPConfig, Transformer
 from normplace.residual import Residual
 
 MODES = {"fused": "auto", "separate": "never"}
-HOW = {"eager": False, "compiled": True}
+COMPILED = {"eager": False, "compiled": True}
 WARM_UP = 3
-NUDGE = 1e-6
+PERTURBATION = 1e-6
 
 
 def build(placement: str, arguments: argparse.Namespace) -> Transformer:
-    """A network with the same initial weights whenever it is built."""
+    """A network with fixed initial weights."""
     config = TransformerConfig(
         arguments.vocabulary,
         arguments.dim,
@@ -53,22 +52,22 @@ def build(placement: str, arguments: argparse.Namespace) -> Transformer:
 
 def bytes_of_python(tokens: int) -> Tensor:
     """The first bytes of the standard library's sources, in the order of their names."""
-    taken = bytearray()
+    content = bytearray()
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
-        taken += path.read_bytes()
-        if len(taken) >= tokens:
+        content += path.read_bytes()
+        if len(content) >= tokens:
             break
-    return torch.frombuffer(taken[:tokens], dtype=torch.uint8).long()
+    return torch.frombuffer(content[:tokens], dtype=torch.uint8).long()
 
 
 def precision(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[object]:
-    """Matrix products in bfloat16 on a GPU."""
+    """Autocast to bfloat16 on a GPU."""
     on_gpu = arguments.device == "cuda"
     return torch.autocast("cuda", torch.bfloat16) if on_gpu else contextlib.nullcontext()
 
 
 def loss_of(scores: Tensor, ids: Tensor) -> Tensor:
-    """The mean loss of the tokens that follow."""
+    """The mean next-token loss."""
     return F.cross_entropy(scores.flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
@@ -76,9 +75,9 @@ class Run:
     """One network in training.
 
     Args:
-        placement: Of its norms.
-        compiled: Whether its branches and the loss are compiled; the boundaries between branches stay as they are.
-        arguments: Of the command.
+        placement: Placement of its norms.
+        compiled: Whether its branches and the loss are compiled; boundaries are not.
+        arguments: Arguments of the command.
     """
 
     def __init__(self, placement: str, compiled: bool, arguments: argparse.Namespace) -> None:
@@ -91,7 +90,7 @@ class Run:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
 
     def step(self, ids: Tensor) -> Tensor:
-        """One step of training; the loss before it."""
+        """One training step; returns the loss before it."""
         with precision(self.arguments):
             loss = self.loss_of(self.model(ids[:, :-1]), ids)
         self.optimizer.zero_grad()
@@ -102,7 +101,7 @@ class Run:
 
 
 def seconds(call, arguments: argparse.Namespace) -> float:
-    """The time of a call on a GPU; on a CPU a call is made, to see that it works, and not timed."""
+    """The duration of a call on a GPU; on a CPU the call runs as a test and is not timed."""
     if arguments.device != "cuda":
         call()
         return float("nan")
@@ -115,55 +114,55 @@ def seconds(call, arguments: argparse.Namespace) -> float:
 
 
 def gemm_rate(size: int = 8192) -> float:
-    """Operations a second of a bfloat16 product."""
+    """Operations per second of a bfloat16 matrix product."""
     a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
     return 2 * size**3 / median_seconds(lambda: a @ a, "cuda")
 
 
 def step_times(arguments: argparse.Namespace) -> Iterator[dict]:
-    """The time of a step, every variant once a round."""
+    """The duration of a step, with every variant once per round."""
     ids = torch.randint(arguments.vocabulary, (arguments.batch, arguments.length + 1), device=arguments.device)
     tokens = arguments.batch * arguments.length
-    for how, compiled in HOW.items():
+    for branches, compiled in COMPILED.items():
         runs = {placement: Run(placement, compiled, arguments) for placement in ("pre", "peri")}
-        taken: dict[tuple[str, str], list[float]] = {(p, boundaries): [] for p in runs for boundaries in MODES}
-        for turn in range(arguments.rounds + WARM_UP):
-            for (placement, boundaries), times in taken.items():
+        durations: dict[tuple[str, str], list[float]] = {(p, boundaries): [] for p in runs for boundaries in MODES}
+        for number in range(arguments.rounds + WARM_UP):
+            for (placement, boundaries), times in durations.items():
                 with npl.fusion_mode(MODES[boundaries]):
-                    took = seconds(lambda run=runs[placement]: run.step(ids), arguments)
-                if turn >= WARM_UP:
-                    times.append(took)
-        for (placement, boundaries), times in taken.items():
+                    duration = seconds(lambda run=runs[placement]: run.step(ids), arguments)
+                if number >= WARM_UP:
+                    times.append(duration)
+        for (placement, boundaries), times in durations.items():
             model, median = runs[placement].model, statistics.median(times)
             flops = flops_per_token(model, arguments.length) * tokens
             yield {
-                "placement": placement, "boundaries": boundaries, "branches": how,
+                "placement": placement, "boundaries": boundaries, "branches": branches,
                 "parameters": sum(p.numel() for p in model.parameters()), "seconds": median, "times": times,
                 "tokens_per_s": tokens / median, "mfu": flops / median / (arguments.peak_tflops * 1e12),
             }  # fmt: skip
 
 
-def loss_courses(arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """The losses of one network, fused and not, and not fused from weights nudged a little."""
+def loss_curves(arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """Losses with fused and separate boundaries, and with separate boundaries from perturbed weights."""
     text = bytes_of_python(arguments.steps * arguments.small_batch * (arguments.small_length + 1))
     batches = text.reshape(arguments.steps, arguments.small_batch, -1).to(arguments.device)
-    found = {}
-    for name, mode in (*MODES.items(), ("nudged", MODES["separate"])):
+    losses = {}
+    for name, mode in (*MODES.items(), ("perturbed", MODES["separate"])):
         run = Run("peri", False, arguments)
-        if name == "nudged":
-            nudge(run.model)
+        if name == "perturbed":
+            perturb(run.model)
         with npl.fusion_mode(mode):
-            found[name] = torch.stack([run.step(ids) for ids in batches]).tolist()
-    return found
+            losses[name] = torch.stack([run.step(ids) for ids in batches]).tolist()
+    return losses
 
 
 @torch.no_grad()
-def nudge(model: nn.Module) -> None:
-    """Change every weight by about a millionth of it."""
+def perturb(model: nn.Module) -> None:
+    """Change every weight by about a millionth."""
     for parameter in model.parameters():
         generator = torch.Generator(parameter.device).manual_seed(parameter.numel())
         noise = torch.randn(parameter.shape, generator=generator, device=parameter.device)
-        parameter.mul_(1 + NUDGE * noise)
+        parameter.mul_(1 + PERTURBATION * noise)
 
 
 def main() -> None:
@@ -186,18 +185,18 @@ def main() -> None:
         print({name: value for name, value in row.items() if name != "times"}, flush=True)
         rows.append(row)
     by = {(row["placement"], row["boundaries"], row["branches"]): row["seconds"] for row in rows}
-    ratios = {f"{how}, {kind}": by["peri", how, kind] / by["pre", how, kind] for how in MODES for kind in HOW}
+    ratios = {f"{how}, {kind}": by["peri", how, kind] / by["pre", how, kind] for how in MODES for kind in COMPILED}
     print("peri over pre:", ratios, flush=True)
-    courses = loss_courses(arguments)
-    for name in ("fused", "nudged"):
-        gaps = [abs(a - b) / b for a, b in zip(courses[name], courses["separate"], strict=True)]
+    curves = loss_curves(arguments)
+    for name in ("fused", "perturbed"):
+        gaps = [abs(a - b) / b for a, b in zip(curves[name], curves["separate"], strict=True)]
         halves = [statistics.median(half) for half in (gaps[: len(gaps) // 2], gaps[len(gaps) // 2 :])]
-        said = f"median gap {halves[0]:.2%}, then {halves[1]:.2%}, at most {max(gaps):.2%}"
-        print(f"{name} from separate over {arguments.steps} steps: {said}")
+        summary = f"median gap {halves[0]:.2%}, then {halves[1]:.2%}, at most {max(gaps):.2%}"
+        print(f"{name} from separate over {arguments.steps} steps: {summary}")
     if arguments.out:
         settings = {name: value for name, value in vars(arguments).items() if name != "out"}
         report = {"settings": settings, "gemm_flops_per_s": rate, "step": rows, "peri_over_pre": ratios}
-        arguments.out.write_text(json.dumps(run_environment() | report | {"losses": courses}, indent=1) + "\n")
+        arguments.out.write_text(json.dumps(run_environment() | report | {"losses": curves}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

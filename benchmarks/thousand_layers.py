@@ -1,10 +1,10 @@
-"""Train a thousand reversible layers for some steps and write the loss, the seconds and the peak memory of each.
+"""Train a thousand reversible layers and record loss, time and peak memory of each step.
 
     python benchmarks/thousand_layers.py --out benchmarks/results/thousand_layers-cpu.json
 
-The graph is a generated grid of Minesweeper's size (10,000 nodes, 78,804 directed edges), or that file where
-``NORMPLACE_DATA`` names a folder that has it. Memory is the process's high-water mark on a CPU, PyTorch and its
-libraries included, and the allocator's on a GPU.
+The graph is Minesweeper if its file is in the folder ``NORMPLACE_DATA``, otherwise a generated grid of the same size
+(10,000 nodes, 78,804 directed edges). Memory is the process's high-water mark on a CPU, including PyTorch and its
+libraries, and the allocator's peak on a GPU.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
 from normplace.lab.bench.record import run_environment
+from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.graphs.grid_mines import grid_mines
-from normplace.lab.tasks.graphs.labelled import load_labelled, obstacle
+from normplace.lab.tasks.graphs.labelled import load_labelled
 from normplace.models import GENConv, GraphStack
 
 
-def convolution(reads: int, writes: int) -> GENConv:
-    """The study's convolution."""
-    return GENConv(reads, writes, aggr="softmax", learn_t=True, num_layers=1, bias=True)
+def convolution(in_dim: int, out_dim: int) -> GENConv:
+    """The convolution of the DeeperGCN study."""
+    return GENConv(in_dim, out_dim, aggr="softmax", learn_t=True, num_layers=1, bias=True)
 
 
 def peak_gb(device: torch.device) -> float:
-    """The most memory used so far, in GiB."""
+    """Peak memory so far, in GiB."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # kilobytes on Linux
@@ -49,8 +50,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     device = pick_device(arguments.device)
-    found = obstacle("minesweeper") is None
-    graph = load_labelled("minesweeper") if found else grid_mines(torch.Generator().manual_seed(0))
+    is_available = unavailable_reason(load_labelled, "minesweeper") is None
+    graph = load_labelled("minesweeper") if is_available else grid_mines(torch.Generator().manual_seed(0))
     x, edge_index, y, train = (tensor.to(device) for tensor in (graph.x, graph.edge_index, graph.y, graph.train[0]))
     torch.manual_seed(0)
     model = GraphStack.named(
