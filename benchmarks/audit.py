@@ -56,9 +56,8 @@ def small(runs: int) -> list[dict[str, object]]:
             forward = min(seconds(lambda model=model, x=x: model(x), "cpu", runs))
         audit_seconds = min(seconds(lambda model=model, x=x: npl.audit(model, x), "cpu", runs))
         rows.append({"model": name, "forward_s": forward, "audit_s": audit_seconds, "ratio": audit_seconds / forward})
-        print(
-            f"{name}: forward {forward * 1e3:.2f} ms, audit {audit_seconds * 1e3:.2f} ms, {audit_seconds / forward:.1f} times"
-        )
+        ratio = audit_seconds / forward
+        print(f"{name}: forward {forward * 1e3:.2f} ms, audit {audit_seconds * 1e3:.2f} ms, {ratio:.1f} times")
     return rows
 
 

@@ -175,16 +175,6 @@ def test_gradients_of_edge_features():
     torch.testing.assert_close(features.grad, dense.grad @ weight)
 
 
-@pytest.mark.parametrize("edge", ["none", "linear"])
-def test_opcheck(edge):
-    case = Inputs("softmax", 1.3, edge, edge_index=graph(5, 5, 12), num_src=5, num_dst=5)
-    given = case.leaves(torch.float32, "cpu")
-    tensors = list(Neighbours(case.edge_index, 5).tensors)
-    terms = (case.features, given["weight"].detach().T.contiguous()) if edge == "linear" else (None, None)
-    spec = reference.AggregateSpec("softmax", edge, True, 1e-7)
-    torch.library.opcheck(op.AGGREGATE.operator, (given["x"], given["exponent"], *terms, *tensors, *spec))
-
-
 @pytest.mark.parametrize("raw", [False, True], ids=["neighbours", "edge_index"])
 def test_compiled_equals_eager(raw):
     torch.compiler.reset()

@@ -1,4 +1,4 @@
-"""The boundary as an operator: compiled, transformed, watched, checkpointed, and what it keeps."""
+"""The boundary as an operator: registration, compilation, saved memory and errors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import shutil
 import pytest
 import torch
 from tests.ops.norm_add_norm.boundary import Boundary, variants
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
 
 from normplace.errors import UsageError
 from normplace.ops import boundary_backend, norm_add_norm
@@ -21,13 +19,13 @@ FLOATS = (torch.float32,) * 3
 
 
 @pytest.fixture(autouse=True)
-def nothing_compiled_before():
-    """Each test's recompilations count from zero."""
+def reset_compiler():
+    """Start each test without compiled functions, so that the limit of recompilations does not apply."""
     torch.compiler.reset()
 
 
 @pytest.mark.parametrize(("out_norm", "in_norm"), [("rms", "layer"), (None, "rms"), ("layer", None), (None, None)])
-def test_registration(out_norm, in_norm):
+def test_the_operator_is_registered_for_all_optional_tensors(out_norm, in_norm):
     case = Boundary(out_norm, in_norm, shifts=True, scales=True, branch="channel", dropout=0.2)
     leaves = case.leaves()
     names = ("out_weight", "out_bias", "in_weight", "in_bias", "branch_scale", "out_scale", "in_scale")
@@ -37,7 +35,7 @@ def test_registration(out_norm, in_norm):
 
 
 @pytest.mark.parametrize(("out_norm", "in_norm"), [("rms", "rms"), ("layer", "layer"), (None, "rms"), ("rms", None)])
-def test_traced_whole_it_has_the_same_gradients(out_norm, in_norm):
+def test_traced_in_one_graph_it_has_the_same_gradients(out_norm, in_norm):
     for options in ({}, {"shifts": True, "scales": True, "branch": "scalar", "dropout": 0.2}):
         case = Boundary(out_norm, in_norm, **options)
         case.compare(wrap=lambda call: torch.compile(call, backend="aot_eager", fullgraph=True))
@@ -49,77 +47,24 @@ def test_compiled_it_has_the_same_gradients():
     case.compare(wrap=lambda call: torch.compile(call, fullgraph=True))
 
 
-def test_transforms_of_functions():
-    case = Boundary("rms", "layer")
-    x, f = case.tensors["x"], case.tensors["f"]
-    rows = torch.vmap(norm_add_norm)(x, f)
-    torch.testing.assert_close(rows, norm_add_norm(x, f))
-
-    def loss(x, f):
-        stream, y = norm_add_norm(x, f)
-        return (stream * case.seeds[0]).sum() + (y * case.seeds[1]).sum()
-
-    leaves = [t.clone().requires_grad_() for t in (x, f)]
-    grads = torch.autograd.grad(loss(*leaves), leaves)
-    torch.testing.assert_close(torch.func.grad(loss, (0, 1))(x, f), grads)
-    _, slope = torch.func.jvp(loss, (x, f), (f, x))
-    torch.testing.assert_close(slope, (grads[0] * f).sum() + (grads[1] * x).sum())
-
-
-def test_watched_by_a_dispatch_mode_it_is_one_operator():
-    case = Boundary("rms", "layer", shifts=True, branch="channel")
-
-    def watched(call):
-        def counted(*args, **kwargs):
-            with FlopCounterMode(display=False):
-                return call(*args, **kwargs)
-
-        return counted
-
-    case.compare(wrap=watched)
-    seen = []
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            seen.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    with Watch():
-        case.found()
-    assert {"normplace.norm_add_norm.default", "normplace.norm_add_norm_backward.default"} <= set(seen)
-
-
-def test_autocast_changes_nothing():
-    def cast(call):
-        def inside(*args, **kwargs):
-            with torch.autocast("cpu", torch.bfloat16):
-                return call(*args, **kwargs)
-
-        return inside
-
-    for case in (Boundary("rms", "rms"), Boundary("layer", "layer", dtype=torch.bfloat16)):
-        plain, within = case.found(), case.found(wrap=cast)
-        assert all(torch.equal(plain[name], within[name]) for name in plain)
-
-
 def test_checkpointed_it_drops_the_same_elements():
     case = Boundary("rms", "rms", dropout=0.4)
     case.compare(wrap=lambda call: lambda *a, **k: checkpoint(call, *a, use_reentrant=False, **k))
 
 
-def test_keeps_the_branch_the_stream_and_two_numbers_a_row():
-    kept = []
+def test_autograd_saves_the_branch_the_stream_and_two_statistics_per_row():
+    sizes = []
 
     def pack(tensor):
-        kept.append(tensor.untyped_storage().nbytes())
+        sizes.append(tensor.untyped_storage().nbytes())
         return tensor
 
     def saved(out_norm, in_norm):
-        kept.clear()
+        sizes.clear()
         x, f = (torch.randn(64, 32, requires_grad=True) for _ in range(2))
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             norm_add_norm(x, f, out_norm=out_norm, in_norm=in_norm, backend="reference")
-        return sum(kept)
+        return sum(sizes)
 
     rows, tensor = 64 * 4, 64 * 32 * 4
     assert saved("rms", "rms") == 2 * tensor + 2 * rows
@@ -128,14 +73,14 @@ def test_keeps_the_branch_the_stream_and_two_numbers_a_row():
     assert saved("rms", None) == tensor + 2 * rows
 
 
-def test_a_plain_add_passes_its_gradient_on():
+def test_a_plain_add_reuses_the_incoming_gradient():
     x, f = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
     stream, y = norm_add_norm(x, f, out_norm=None, backend="reference")
     grads = torch.autograd.grad([stream, y], [x, f], [torch.ones_like(x), torch.ones_like(x)])
     assert grads[0].data_ptr() == grads[1].data_ptr()
 
 
-def test_says_what_computes_it_and_why():
+def test_the_backend_is_reported_with_its_reason():
     x = torch.ones(2, 3)
     assert "on cpu" in boundary_backend(x).reason and boundary_backend(x).backend == "composed"
     assert boundary_backend(x.bfloat16()).backend == "reference"
@@ -145,7 +90,7 @@ def test_says_what_computes_it_and_why():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "words"),
     [
         ({"backend": "numba"}, "backend"),
         ({"out_norm": "batch"}, "norm"),
@@ -163,8 +108,8 @@ def test_says_what_computes_it_and_why():
         ({"backend": "triton"}, "cannot run"),
     ],
 )
-def test_says_what_is_wrong(options, said):
-    with pytest.raises(UsageError, match=said):
+def test_a_bad_argument_raises(options, words):
+    with pytest.raises(UsageError, match=words):
         norm_add_norm(**({"x": torch.ones(2, 3), "f": torch.ones(2, 3)} | options))
 
 

@@ -1,0 +1,116 @@
+"""Every op as a function of tensors with its definition in plain PyTorch, for the contract that all ops fulfil."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from tests.ops.aggregation import brute, graph
+from tests.ops.relation.cases import Case
+from torch import Tensor
+
+from normplace.ops import (
+    LinearEdge,
+    TableEdge,
+    norm_add_norm,
+    powermean_aggregate,
+    relation_pairwise,
+    relation_scan,
+    softmax_aggregate,
+)
+
+EDGE_INDEX = graph(5, 5, 12)
+MASK = torch.tensor([[True, True, False, True]])
+
+
+@dataclass
+class OpCase:
+    """An op as a function of some tensors, and the same function by its definition in plain PyTorch."""
+
+    op: Callable[..., Tensor]
+    definition: Callable[..., Tensor]
+    shapes: tuple[tuple[int, ...], ...]
+    operator: str
+    """Name of the registered operator."""
+
+    def inputs(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+        generator = torch.Generator().manual_seed(seed)
+        tensors = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in self.shapes)
+        return tuple(tensor.to(dtype) for tensor in tensors)
+
+
+def _terms(edge: str, x: Tensor, tensors: tuple[Tensor, ...]) -> tuple[object, Tensor]:
+    """The edge terms as an argument of the op, and as a matrix."""
+    features = torch.linspace(-1, 1, 24, dtype=x.dtype).reshape(12, 2)
+    types = torch.arange(12) % 3
+    if edge == "none":
+        return None, x.new_zeros(())
+    if edge == "dense":
+        return tensors[0], tensors[0]
+    if edge == "linear":
+        return LinearEdge(features, *tensors), features @ tensors[0].T + tensors[1]
+    return TableEdge(types, tensors[0]), tensors[0][types]
+
+
+def _aggregation(kind: str, edge: str, exponent: float | None) -> OpCase:
+    run = softmax_aggregate if kind == "softmax" else powermean_aggregate
+    more = {"none": (), "dense": ((12, 3),), "linear": ((3, 2), (3,)), "table": ((3, 3),)}[edge]
+
+    def op(x: Tensor, t: Tensor, *tensors: Tensor) -> Tensor:
+        edge_terms, _ = _terms(edge, x, tensors)
+        number = t if exponent is None else t * 0 + exponent
+        return run(x, EDGE_INDEX, number, edge_terms, num_dst=5, relu=True, eps=0.3)
+
+    def definition(x: Tensor, t: Tensor, *tensors: Tensor) -> Tensor:
+        _, terms = _terms(edge, x, tensors)
+        message = (x[EDGE_INDEX[0]] + terms).relu() + 0.3
+        return brute(kind, message, EDGE_INDEX, t if exponent is None else t * 0 + exponent, 5)
+
+    return OpCase(op, definition, ((5, 3), (), *more), "aggregate")
+
+
+def _relation(run: Callable[..., Tensor], masked: bool = False, **options) -> OpCase:
+    case = Case((1, 4, 4), dtype=torch.float64, **options)
+    case.mask = MASK if masked else None
+    arguments = case.options | ({"activation": case.activation} if run is relation_pairwise else {})
+    operator = "relation_scan" if run is relation_scan else "relation_pairs"
+    return OpCase(lambda a, b: run(a, b, **arguments), case.brute, (case.shape, case.shape), operator)
+
+
+def _boundary(norm: str, backend: str) -> OpCase:
+    def standard(v: Tensor) -> Tensor:
+        v = v - v.mean(-1, keepdim=True) if norm == "layer" else v
+        return v / (v.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+    def op(x: Tensor, f: Tensor, out_gain: Tensor, in_gain: Tensor) -> Tensor:
+        gains = {"out_weight": out_gain, "in_weight": in_gain}
+        return torch.cat(norm_add_norm(x, f, out_norm=norm, in_norm=norm, **gains, backend=backend))
+
+    def definition(x: Tensor, f: Tensor, out_gain: Tensor, in_gain: Tensor) -> Tensor:
+        stream = x + out_gain * standard(f)
+        return torch.cat([stream, in_gain * standard(stream)])
+
+    return OpCase(op, definition, ((3, 4), (3, 4), (4,), (4,)), "norm_add_norm" if backend == "reference" else "")
+
+
+CASES = {
+    **{
+        f"{kind}-{edge}": _aggregation(kind, edge, None)
+        for kind in ("softmax", "power")
+        for edge in ("none", "dense", "linear", "table")
+    },
+    "softmax-0": _aggregation("softmax", "none", 0.0),
+    "max": _aggregation("softmax", "dense", float("inf")),
+    "min": _aggregation("softmax", "dense", float("-inf")),
+    "power-steep": _aggregation("power", "dense", 9.0),
+    "scan-separate": _relation(relation_scan, norm="separate", heads=2),
+    "scan-none-post": _relation(relation_scan, norm="none", post_norm=True, masked=True),
+    "scan-all": _relation(relation_scan, norm="separate", causal=False, eps=0.0, mean=False),
+    "pairs-joint": _relation(relation_pairwise, norm="joint", masked=True),
+    "pairs-joint-post": _relation(relation_pairwise, norm="joint", post_norm=True, heads=2, eps=0.0),
+    "pairs-gelu": _relation(relation_pairwise, norm="separate", activation="gelu", causal=False),
+    "boundary-rms": _boundary("rms", "reference"),
+    "boundary-layer": _boundary("layer", "reference"),
+    "boundary-composed": _boundary("layer", "composed"),
+}
