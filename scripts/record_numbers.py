@@ -71,7 +71,7 @@ def with_gradients(model: nn.Module, output: Tensor, renamed: dict[str, str] | N
 
 def ops(backends: dict[str, tuple[str, ...]]) -> Entries:
     """Outputs and gradients of the three families of ops by the named backends."""
-    from tests.ops.aggregation import EDGES, Inputs, graph
+    from tests.ops.aggregate.cases import EDGES, Inputs, graph
     from tests.ops.norm_add_norm.boundary import variants
     from tests.ops.relation.cases import Case
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.ops.aggregation import brute, graph
+from tests.ops.aggregate.cases import brute, graph
 
 from normplace import UsageError
 from normplace.models import GENConv, GraphStack

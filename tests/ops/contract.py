@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from tests.ops.aggregation import brute, graph
+from tests.ops.aggregate.cases import brute, graph
 from tests.ops.relation.cases import Case
 from torch import Tensor
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.ops.aggregation import graph
+from tests.ops.aggregate.cases import graph
 from tests.ops.contract import CASES, EDGE_INDEX, OpCase
 from torch import Tensor
 from torch.autograd import forward_ad

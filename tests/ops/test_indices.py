@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.ops.aggregation import graph
+from tests.ops.aggregate.cases import graph
 
 from normplace import UsageError
 from normplace.models import GENConv, centrality

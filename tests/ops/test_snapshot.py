@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.ops.aggregation import graph
+from tests.ops.aggregate.cases import graph
 
 from normplace.models.memory import FactorMemory
 from normplace.ops import softmax_aggregate

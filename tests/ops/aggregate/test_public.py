@@ -6,16 +6,12 @@ import math
 
 import pytest
 import torch
-from tests.ops.aggregation import EDGES, Inputs, graph
+from tests.ops.aggregate.cases import EDGES, EXPONENTS, Inputs, graph
 
 from normplace import UsageError
 from normplace.ops import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
 from normplace.ops.aggregate import factorised, op, reference
 from normplace.ops.backends import INSTALLED
-
-TEMPERATURES = (-20.0, -1.0, 0.0, 1e-3, 1.0, 20.0, math.inf, -math.inf)
-POWERS = (-3.0, -1.0, 0.0, 1e-3, 0.3, 1.0, 2.4, 8.0)
-EXPONENTS = [("softmax", t) for t in TEMPERATURES] + [("power", p) for p in POWERS]
 
 
 def backends(edge, exponent=1.0):

@@ -6,7 +6,7 @@ import math
 import warnings
 
 import torch
-from tests.ops.aggregation import EDGES, Inputs, graph
+from tests.ops.aggregate.cases import EDGES, Inputs, graph
 
 # The interpreter computes in NumPy, which warns of what a GPU does silently in lanes that are masked out.
 warnings.filterwarnings("ignore", category=RuntimeWarning)

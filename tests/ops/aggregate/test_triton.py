@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.ops.aggregation import EDGES, Inputs, graph
+from tests.ops.aggregate.cases import EDGES, EXPONENTS, Inputs, graph
 from tests.ops.kernels import agree_when_interpreted, needs_gpu
-from tests.ops.test_aggregate import EXPONENTS
 
 
 def test_every_kernel_in_the_interpreter():
-    agree_when_interpreted("tests.ops.interpreted")
+    agree_when_interpreted("tests.ops.aggregate.interpreted")
 
 
 @needs_gpu

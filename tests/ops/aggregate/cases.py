@@ -11,6 +11,9 @@ from torch import Tensor
 from normplace.ops import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
 
 EDGES = ("none", "dense", "linear", "table")
+TEMPERATURES = (-20.0, -1.0, 0.0, 1e-3, 1.0, 20.0, math.inf, -math.inf)
+POWERS = (-3.0, -1.0, 0.0, 1e-3, 0.3, 1.0, 2.4, 8.0)
+EXPONENTS = [("softmax", t) for t in TEMPERATURES] + [("power", p) for p in POWERS]
 
 
 def graph(num_src=13, num_dst=13, num_edges=70, seed=0, hub=True) -> Tensor:

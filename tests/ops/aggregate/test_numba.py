@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.ops.aggregation import Inputs, graph
+from tests.ops.aggregate.cases import Inputs, graph
 
 pytest.importorskip("numba")
 
