@@ -336,74 +336,6 @@ def test_a_model_on_the_meta_device():
     assert npl.audit(moved, torch.empty(1, 3, 8)).placement == "peri"
 
 
-class Functional(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return x + self.up(F.layer_norm(x, (8,)))
-
-
-class Captured(nn.Module):
-    """A function refers to a module of this object, in a copy too."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm, self.up = nn.LayerNorm(8), nn.Linear(8, 8)
-        self.branch = lambda x: self.up(x)
-
-    def forward(self, x):
-        return x + self.branch(self.norm(x))
-
-
-class Maps(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.up = nn.BatchNorm2d(2), nn.Conv2d(2, 2, 1)
-
-    def forward(self, x):
-        return x + self.up(self.norm(x))
-
-
-class Fused(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.weight = nn.LayerNorm(8), nn.Parameter(torch.randn(8, 8))
-
-    def forward(self, x):
-        return torch.addmm(x, self.norm(x), self.weight)
-
-
-@pytest.mark.parametrize(
-    ("model", "inputs", "options", "sentence"),
-    [
-        (Block(), 3, {"to": "perry"}, "unknown placement 'perry': did you mean 'peri'"),
-        (Block(), 3, {"to": "peri", "scale": "half"}, "unknown scale 'half'"),
-        (Block(), 3, {}, "choose where to put the norms"),
-        (Block(), 3, {"to": 2}, "the name of a placement or a Placement, not a int"),
-        (Block(), 3, {"to": "deepnorm"}, "deepnorm scales the skip, the branch or its weights"),
-        (Block(), 3, {"to": "none", "scale": "lns"}, "needs an input norm"),
-        (nn.Linear(WIDTH, 2), 3, {"to": "pre"}, "Linear has no residual add: "),
-        (Functional(), 2, {"to": "post"}, "':layer' is part of the code of 'the model'"),
-        (Fused(), 2, {"to": "post"}, "part of a fused operator"),
-        (Captured(), 2, {"to": "peri"}, "a copy of Captured calls modules of the original"),
-        (Maps(), 4, {"to": "peri"}, "cannot add a norm to feature maps"),
-        (Fused(), 2, {"to": "peri"}, "no module returns what it adds"),
-        (Fused(), 2, {"qk": "rms"}, "the model has no attention"),
-        (Block(), None, {"to": "pre"}, "does not take these inputs"),
-        (nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True), 3, {"qk": "rms"}, "a module each"),
-    ],
-)  # fmt: skip
-def test_refusals_are_one_sentence(model, inputs, options, sentence):
-    shapes = {2: (5, 8), 3: (2, 3, WIDTH), 4: (2, 2, 3, 3)}
-    arguments = () if inputs is None else (torch.randn(shapes[inputs]),)
-    with pytest.raises(npl.UsageError, match=sentence) as error:
-        npl.move(model, *arguments, **options)
-    assert "\n" not in str(error.value)
-    assert str(error.value)[-1] in ".?"
-
-
 def test_a_network_without_norms_needs_their_kind():
     class Bare(nn.Module):
         def __init__(self):
@@ -435,3 +367,26 @@ def test_small_matrices_before_a_new_norm_give_a_warning():
     assert "linear2.weight" in warning
     assert "Multiply" in warning
     assert f"warning: {warning}" in str(npl.changes(moved))
+
+
+def test_a_block_without_norms_among_others_is_left_alone_and_reported():
+    class Positions(nn.Module):
+        """A convolution adds positions to the stream of four normed blocks."""
+
+        def __init__(self):
+            super().__init__()
+            self.position = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+            self.blocks, self.head = nn.ModuleList(Block() for _ in range(2)), nn.Linear(WIDTH, 2)
+
+        def forward(self, x):
+            x = x + self.position(x.mT).mT
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x)
+
+    model, x = Positions().eval(), torch.randn(2, 5, WIDTH)
+    report = npl.changes(npl.move(model, x, to="peri"))
+    (reason,) = report.refused
+    assert reason.startswith("block 0 (convolution in the model) has no norm")
+    assert f"refused: {reason}" in str(report)
+    assert not any("position" in site.name for site in report.sites)

@@ -54,7 +54,7 @@ class ModelEditor:
             block: The block it belongs to, or whose stream it ends.
 
         Raises:
-            UsageError: If the norm is not a module of its own.
+            UsageError: If the norm is not a separate module.
         """
         if site.name in self.removed:
             return self.removed[site.name]

@@ -60,7 +60,7 @@ class GraphFinder:
             batch: The argument with the graph of each node, if the user named it.
 
         Raises:
-            UsageError: If an argument is not given by name.
+            UsageError: If an argument name is not a string.
         """
         for option, name in (("edges", edges), ("batch", batch)):
             if not isinstance(name, str):

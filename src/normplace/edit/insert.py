@@ -88,7 +88,7 @@ def insert(
 
     The copy is called like the model and loads its state dict; the parameters of a gate are the only new ones. Call the
     copy itself: a norm that is reached through another method, or recomputed by activation checkpointing of a
-    submodule, does not know the graph unless ``values`` are given.
+    submodule, has no graph unless ``values`` are passed.
 
     Args:
         model: Any module whose forward receives a graph; it is not changed.
