@@ -33,8 +33,8 @@ def page() -> str:
     import transformers
 
     parts = [
-        "# Audited models\n\nWhat `normplace audit --hf` says of well-known models, from the default configurations of "
-        f"transformers {transformers.__version__}, without weights; written by `scripts/audit_models.py`.\n"
+        "# Audited models\n\nOutput of `normplace audit --hf` for well-known models, from the default configurations "
+        f"of transformers {transformers.__version__}, without weights; written by `scripts/audit_models.py`.\n"
     ]
     for title, (config, model) in MODELS.items():
         held = json.loads(getattr(transformers, config)(architectures=[model]).to_json_string())
