@@ -102,7 +102,7 @@ def test_importing_normplace_is_cheap():
     assert heavy & set(loaded) == set()
 
 
-def test_files_hold_one_idea():
+def test_files_are_short():
     long = {str(path): lines for path, _ in modules() if (lines := len(path.read_text().splitlines())) > 400}
     assert long == {}
 
@@ -223,7 +223,7 @@ def test_no_module_touches_a_foreign_underscore_attribute():
     assert offenders - KNOWN_OFFENDERS == set()
 
 
-def test_foreign_underscore_attributes_are_recognised(tmp_path):
+def test_foreign_underscore_attributes_are_detected(tmp_path):
     path = tmp_path / "sample.py"
     path.write_text("""
 from normplace.stack import _plan

@@ -1,4 +1,4 @@
-"""``python -m normplace`` is the command line."""
+"""``python -m normplace`` runs the command line."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Ctrl-C while the command line imports its modules, before :func:`normplace.cli.main` can catch it: exit code 130.
+"""Exit with code 130 on Ctrl-C while the command line imports its modules, before :func:`normplace.cli.main` runs.
 
-The package imports PyTorch, which takes seconds. Programs that import normplace as a library are left alone.
+Programs that import normplace as a library are not affected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INTERRUPTED = 130
 
 
 def is_command_line() -> bool:
-    """Whether this process was started as ``normplace`` or ``python -m normplace``."""
+    """Return whether this process was started as ``normplace`` or ``python -m normplace``."""
     words = sys.orig_argv
     return ("-m", "normplace") in pairwise(words) or any(Path(word).name == "normplace" for word in words[1:2])
 

@@ -88,7 +88,7 @@ def test_it_writes_a_page(capsys, tmp_path):
         ("--show nowhere.json", "cannot read nowhere.json: No such file or directory."),
     ],
 )
-def test_a_mistake_gets_one_sentence_and_code_2(words, sentence, capsys, tmp_path):
+def test_a_usage_error_is_one_line_and_code_2(words, sentence, capsys, tmp_path):
     (tmp_path / "file").touch()
     assert main(["bench", *words.split()]) == 2
     captured = capsys.readouterr()

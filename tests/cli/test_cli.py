@@ -57,7 +57,7 @@ def complaint(capsys, *words: str) -> str:
         ("study no.such.module:STUDY", "cannot import 'no.such.module': run from its folder"),
     ],
 )
-def test_a_mistake_gets_one_sentence_and_code_2(words, sentence, capsys):
+def test_a_usage_error_is_one_line_and_code_2(words, sentence, capsys):
     assert sentence in complaint(capsys, *words.split())
 
 
@@ -75,8 +75,8 @@ def test_study_then_verify_then_report(capsys, tmp_path):
     assert "value, up: 1.5 [-4.85, 7.85], n=2; needs ≥ 0" in out
     assert "0 checks of 0 tested claims" in out
     assert main(["verify", "runs", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(one["study"], one["claim"], one["verdict"]) for one in found] == [
+    claims = json.loads(capsys.readouterr().out)
+    assert [(claim["study"], claim["claim"], claim["verdict"]) for claim in claims] == [
         ("sample", "up", "not tested"),
         ("sample", "down", "not tested"),
     ]
@@ -85,7 +85,7 @@ def test_study_then_verify_then_report(capsys, tmp_path):
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 
-def test_results_of_a_study_of_ones_own_need_its_name(capsys, monkeypatch):
+def test_results_of_a_user_study_need_its_reference(capsys, monkeypatch):
     run_sample()
     capsys.readouterr()
     monkeypatch.delitem(STUDIES, "sample")
@@ -108,7 +108,7 @@ def test_a_failed_trial_shows_in_the_exit_code(capsys):
     assert "RuntimeError: asked to fail" in out
 
 
-def test_an_unwritable_folder_is_named_before_anything_runs(capsys, tmp_path):
+def test_an_unwritable_folder_is_an_error_before_anything_runs(capsys, tmp_path):
     (tmp_path / "file").touch()
     assert "cannot write" in complaint(capsys, "study", "sample", "--out", "file/inside")
     assert run_sample() == 0
@@ -116,7 +116,7 @@ def test_an_unwritable_folder_is_named_before_anything_runs(capsys, tmp_path):
     assert "cannot write" in complaint(capsys, "report", "runs", "--out", "file/page.html")
 
 
-def test_a_torn_last_line_is_recovered(capsys):
+def test_a_partial_last_line_is_recovered(capsys):
     run_sample()
     path = Path("runs/sample-smoke.jsonl")
     whole = path.read_text()
@@ -132,7 +132,7 @@ def test_a_torn_last_line_is_recovered(capsys):
     assert kept == whole.splitlines()[:3]
 
 
-def test_a_file_of_another_version_is_left_alone(capsys):
+def test_a_file_of_another_format_is_not_changed(capsys):
     run_sample()
     path = Path("runs/sample-smoke.jsonl")
     lines = [json.loads(text) | {"format": 99} for text in path.read_text().splitlines()]
@@ -152,7 +152,7 @@ def test_the_committed_results_verify(capsys):
     assert out.count("uncorrected for the number of checks") == 1
 
 
-def test_doctor_names_every_backend(capsys):
+def test_doctor_lists_every_backend(capsys):
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     for backend in ("torch", "cuda", "triton", "ray", "dask", "charts", "trees", "graphs", "browser"):
@@ -186,7 +186,7 @@ def test_study_report_and_doctor_print_json(capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["backends"][0]["name"] == "torch"
 
 
-def test_without_the_lab_extra_the_remedy_is_named(capsys, monkeypatch):
+def test_without_the_lab_extra_the_error_has_the_install_command(capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "pip install 'normplace[lab]'" in complaint(capsys, "verify")
 
@@ -196,7 +196,7 @@ def test_help_comes_from_docstrings(capsys):
     assert "Rerun the command to resume" in " ".join(capsys.readouterr().out.split())
 
 
-def test_interruption_is_not_an_error_of_the_user(monkeypatch, capsys):
+def test_an_interrupted_study_exits_with_130(monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""The command line under bad paths, damaged results, poor terminals and full disks: one sentence, never a traceback."""
+"""Bad paths, damaged results, ASCII terminals and full disks: one-line errors, never a traceback."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def complaint(capsys, *words: str) -> str:
         (["bench", "--quick", "--out", "/"], "it is a folder"),
     ],
 )
-def test_a_bad_path_or_name_gets_one_sentence(words, sentence, capsys, tmp_path, monkeypatch):
+def test_a_bad_path_or_name_is_a_one_line_error(words, sentence, capsys, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "binary.jsonl").write_bytes(bytes(range(256)) * 4)
     (tmp_path / "loop").symlink_to("loop")
@@ -95,7 +95,7 @@ def test_a_bad_path_or_name_gets_one_sentence(words, sentence, capsys, tmp_path,
     assert sentence in complaint(capsys, *words)
 
 
-def test_a_damaged_line_is_named_and_the_others_count(results, capsys):
+def test_a_damaged_line_is_reported_and_the_others_count(results, capsys):
     good = results.read_bytes().splitlines(keepends=True)
     results.write_bytes(good[0] + b"\xff" + good[1] + good[2] + good[3])
     capsys.readouterr()
@@ -113,7 +113,7 @@ def test_a_damaged_line_is_named_and_the_others_count(results, capsys):
     assert main(["verify", "runs"]) == 0
 
 
-def test_lines_that_the_study_cannot_read_get_one_sentence(results, capsys):
+def test_lines_that_the_study_cannot_read_are_a_one_line_error(results, capsys):
     lines = [json.loads(text) for text in results.read_text().splitlines()]
     del lines[0]["crc32"]
     lines[0]["series"]["x"].pop()
@@ -121,14 +121,14 @@ def test_lines_that_the_study_cannot_read_get_one_sentence(results, capsys):
     assert "the study cannot read its results in runs/sample-smoke.jsonl" in complaint(capsys, "report", "runs")
 
 
-def test_a_link_is_written_through(results):
+def test_a_symbolic_link_is_followed(results):
     Path("link.html").symlink_to("page.html")
     assert main(["report", "runs", "--out", "link.html"]) == 0
     assert Path("link.html").is_symlink()
     assert Path("page.html").read_text().startswith("<!doctype html>")
 
 
-def test_a_system_error_is_one_sentence(monkeypatch, capsys):
+def test_a_system_error_is_one_line(monkeypatch, capsys):
     def full(*_):
         raise OSError(28, "No space left on device", "somewhere\nelse")
 
@@ -137,7 +137,7 @@ def test_a_system_error_is_one_sentence(monkeypatch, capsys):
     assert sentence == "normplace: cannot read or write somewhere\\nelse: No space left on device.\n"
 
 
-def test_a_terminal_without_mathematics_gets_plain_text(results, monkeypatch):
+def test_an_ascii_terminal_gets_plain_text(results, monkeypatch):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
@@ -154,7 +154,7 @@ def run_module(*words: str, **options) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
-def test_standard_output_on_a_full_disk_is_one_sentence():
+def test_standard_output_on_a_full_disk_is_a_one_line_error():
     with open("/dev/full", "w") as full:  # noqa: PTH123
         for unbuffered in ("", "1"):
             done = run_module("--version", stdout=full, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
@@ -163,7 +163,7 @@ def test_standard_output_on_a_full_disk_is_one_sentence():
             assert done.stderr.count("\n") == 1
 
 
-def test_a_reader_that_stops_is_not_an_error():
+def test_a_closed_pipe_is_not_an_error():
     read, write = os.pipe()
     os.close(read)
     done = run_module("--help", stdout=write)

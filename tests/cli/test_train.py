@@ -31,10 +31,10 @@ def test_the_help_fits_100_columns(capsys, monkeypatch):
 def test_a_run_shows_progress_and_ends_with_its_result(tmp_path, text, capsys):
     words = ["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL, "--set", "evaluate_every=3"]
     assert main(words) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["status"] == "finished"
-    assert len(said.out.splitlines()) == 1
-    start, *lines = said.err.splitlines()
+    output = capsys.readouterr()
+    assert json.loads(output.out)["status"] == "finished"
+    assert len(output.out.splitlines()) == 1
+    start, *lines = output.err.splitlines()
     assert re.fullmatch(r"[\d,]+ parameters, x \+ N\(F\(N\(x\)\)\); [\d,]+ tokens of .*; one process on cpu", start)
     speed = r"[\d,]+ tokens/s  MFU [\d.]+%  0:00:\d\d left"
     shown = rf"step 3/6  loss [\d.]+  gradient norm [\d.]+  {speed}  held-out loss [\d.]+"
@@ -46,9 +46,9 @@ def test_a_run_shows_progress_and_ends_with_its_result(tmp_path, text, capsys):
 def test_divergence_is_a_result_and_not_a_failure(tmp_path, text, capsys):
     words = ["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL, "--rate", "1e30"]
     assert main([*words, "--set", "clip=1e30", "warm_up=0", "weight_decay=0"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["status"] == "diverged"
-    assert re.search(r"^The run diverged at step \d: the ", said.err, re.MULTILINE)
+    output = capsys.readouterr()
+    assert json.loads(output.out)["status"] == "diverged"
+    assert re.search(r"^The run diverged at step \d: the ", output.err, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,15 @@ def test_divergence_is_a_result_and_not_a_failure(tmp_path, text, capsys):
         (["--steps", "many"], "--steps takes a whole number, got 'many'"),
     ],
 )
-def test_bad_input_is_one_sentence(tmp_path, text, capsys, words, complaint):
+def test_bad_input_is_a_one_line_error(tmp_path, text, capsys, words, complaint):
     assert main(["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL, *words]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    (sentence,) = [line for line in said.err.splitlines() if "parameters, x" not in line]
+    output = capsys.readouterr()
+    assert output.out == ""
+    (sentence,) = [line for line in output.err.splitlines() if "parameters, x" not in line]
     assert complaint in sentence
 
 
-def test_another_placement_in_the_same_folder_is_refused(tmp_path, text, capsys):
+def test_another_placement_in_the_same_folder_is_an_error(tmp_path, text, capsys):
     words = ["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL]
     assert main(words) == 0
     capsys.readouterr()

@@ -38,12 +38,12 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "value"), GOOD)
-def test_fitting_types(name, value):
+def test_matching_types(name, value):
     check_types(Settings(**{name: value}))
 
 
 @pytest.mark.parametrize(("name", "value"), BAD)
-def test_other_types_are_refused(name, value):
+def test_other_types_are_errors(name, value):
     with pytest.raises(UsageError, match=rf"^{name} takes .*, got "):
         check_types(Settings(**{name: value}))
 
@@ -61,7 +61,7 @@ def test_ranges():
             check_range(Settings(), "count", **bounds)
 
 
-def test_long_values_are_cut_and_endless_ones_not_printed():
+def test_long_values_are_shortened():
     assert quoted("x" * 100) == "'" + "x" * 59 + "…"
     assert quoted(10**5000) == "a int"
     assert not fits(10**5000, str)

@@ -48,7 +48,7 @@ def test_a_dangling_link_creates_its_target(tmp_path):
     assert (tmp_path / "missing").read_text() == "new"
 
 
-def test_a_pipe_and_a_folder_are_refused_and_left_alone(tmp_path):
+def test_a_pipe_and_a_folder_are_errors_and_not_changed(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
     for name, kind in (("pipe", "a named pipe"), ("link", "a named pipe"), (".", "a folder")):
@@ -60,7 +60,7 @@ def test_a_pipe_and_a_folder_are_refused_and_left_alone(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a device, and only root could destroy one")
-def test_a_device_is_refused_and_left_alone(tmp_path):
+def test_a_device_is_an_error_and_not_changed(tmp_path):
     os.mknod(tmp_path / "device", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     with pytest.raises(UsageError, match="it is a device, not a regular file"):
         write_atomic(tmp_path / "device", "x")
@@ -68,7 +68,7 @@ def test_a_device_is_refused_and_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "\ud800", "n" * 300, "file/inside", "loop", "loop/inside", "/"])
-def test_impossible_paths_get_one_sentence(tmp_path, monkeypatch, path):
+def test_impossible_paths_are_one_line_errors(tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
@@ -83,7 +83,7 @@ def test_the_longest_possible_name_is_written(tmp_path):
     assert (tmp_path / ("n" * 255)).read_text() == "x"
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_text("old")
 

@@ -1,4 +1,4 @@
-"""Memory that is left, from the files of the system."""
+"""Available memory, from files of the operating system."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from normplace._shared import resources
 from normplace._shared.resources import available_memory, in_words
 
 
-def test_the_tighter_of_machine_and_container_counts(tmp_path, monkeypatch):
+def test_the_smaller_of_machine_and_container_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(resources, "MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(resources, "CGROUP", tmp_path)
     assert available_memory() is None

@@ -1,4 +1,4 @@
-"""Checks of settings: each field of a dataclass has the type it is annotated with, and lies in its range."""
+"""Check that the fields of a dataclass have their annotated types and are in range."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from normplace.errors import UsageError
 
-WORDS = {
+TYPE_NAMES = {
     int: "a whole number",
     float: "a number",
     bool: "True or False",
@@ -19,29 +19,29 @@ WORDS = {
     tuple: "a tuple such as (1, 2)",
     types.NoneType: "None",
 }
-SHOWN = 60
+MAX_QUOTED = 60
 """Characters of a value that an error quotes."""
 
 _hints = functools.cache(get_type_hints)
 
 
 def check_types(settings: Any) -> None:
-    """Refuse a dataclass whose fields do not have the types they are annotated with.
+    """Check that the fields of a dataclass have their annotated types.
 
-    A whole number is a number too; True is neither, and NaN is not a number.
+    An int is also a float; a bool is neither, and NaN is not a float.
 
     Raises:
-        UsageError: If one does not.
+        UsageError: If one has another type.
     """
     for field in dataclasses.fields(settings):
         check_type(field.name, getattr(settings, field.name), _hints(type(settings))[field.name])
 
 
 def check_type(name: str, value: Any, kind: Any) -> None:
-    """Refuse a value that does not have the type of an annotation.
+    """Check that a value has the type of an annotation.
 
     Raises:
-        UsageError: If so.
+        UsageError: If it has not.
     """
     if not fits(value, kind):
         raise UsageError(f"{name} takes {describe(kind)}, got {quoted(value)}.")
@@ -55,15 +55,15 @@ def check_range(
     above: float = -math.inf,
     below: float = math.inf,
 ) -> None:
-    """Refuse settings that have a field outside a range.
+    """Check that fields of a dataclass are in a range.
 
     Args:
-        settings: A dataclass, of checked types.
-        *names: Its fields to check.
-        least: The smallest value allowed.
-        most: The largest value allowed.
-        above: A bound that must be exceeded.
-        below: A bound that must not be reached.
+        settings: A dataclass whose types were checked.
+        *names: The fields to check.
+        least: Inclusive lower bound.
+        most: Inclusive upper bound.
+        above: Exclusive lower bound.
+        below: Exclusive upper bound.
 
     Raises:
         UsageError: If one is outside.
@@ -78,7 +78,7 @@ def check_range(
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a value has the type of an annotation; types of elements of other containers than tuples are not read."""
+    """Return whether a value has the type of an annotation; element types are checked for tuples only."""
     origin = get_origin(kind)
     if kind is Any:
         return True
@@ -107,20 +107,20 @@ def _elements_fit(value: tuple[Any, ...], kinds: tuple[Any, ...]) -> bool:
 
 
 def describe(kind: Any) -> str:
-    """An annotation in words."""
+    """Return an annotation in words."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return " or ".join(describe(one) for one in get_args(kind))
     if origin is Literal:
         return " or ".join(map(repr, get_args(kind)))
     kind = origin or kind
-    return WORDS.get(kind) or f"a {getattr(kind, '__name__', kind)}"
+    return TYPE_NAMES.get(kind) or f"a {getattr(kind, '__name__', kind)}"
 
 
 def quoted(value: Any) -> str:
-    """A value for an error, cut where it is long."""
+    """Return a value for an error message, shortened if it is long."""
     try:
         text = repr(value)
-    except ValueError:  # a whole number of more digits than Python prints
+    except ValueError:  # an int with more digits than Python converts
         text = f"a {type(value).__name__}"
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"

@@ -20,7 +20,7 @@ _KINDS = {
 
 
 def write_atomic(path: str | Path, content: str | bytes, remedy: str = "choose another file") -> None:
-    """Write a file so that a reader, or a run after a crash, sees the old content or the new, never a part.
+    """Write a file so that a reader sees the old content or the new, never a part, also after a crash.
 
     A symbolic link is followed and its target is replaced. A missing folder is created. An existing file keeps its
     permissions.
@@ -46,14 +46,14 @@ def write_atomic(path: str | Path, content: str | bytes, remedy: str = "choose a
                 draft.chmod(mode)
             draft.replace(target)
         finally:
-            with contextlib.suppress(OSError):  # the error that matters is the one above
+            with contextlib.suppress(OSError):  # the error above matters more
                 draft.unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(path, error, remedy) from error
 
 
 def check_writable(path: str | Path) -> None:
-    """Create the folder of a file that will be written later.
+    """Check that a file can be written later, and create its folder.
 
     Raises:
         UsageError: If the file cannot be written there.
@@ -68,12 +68,12 @@ def check_writable(path: str | Path) -> None:
 
 
 def cannot_write(path: str | Path, error: OSError, remedy: str = "choose another file") -> UsageError:
-    """The error for a file that the operating system refused to write."""
+    """Return the error for a file that the operating system cannot write."""
     return UsageError(f"cannot write {path}: {error.strerror or error}; {remedy}.")
 
 
 def _target(path: str | Path, remedy: str) -> tuple[Path, int | None]:
-    """The file that ``path`` leads to, and its permissions if it exists."""
+    """Return the file that ``path`` resolves to, and its permissions if it exists."""
     target = Path(path)
     try:
         target = Path(os.path.realpath(path))

@@ -1,4 +1,4 @@
-"""How much memory is left on this machine, so that what cannot fit is refused and not killed."""
+"""Available memory, so that a request that cannot fit is an error instead of an out-of-memory kill."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory() -> int | None:
-    """Bytes that can still be used: of the machine, or of the container where that has less; None where unknown."""
-    limits = [_machine(), _container()]
+    """Return the available bytes of the machine or of its container, whichever has less; None if unknown."""
+    limits = [_machine_available(), _container_available()]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _machine() -> int | None:
+def _machine_available() -> int | None:
     for line in _read(MEMINFO).splitlines():
         name, _, amount = line.partition(":")
         if name == "MemAvailable":
@@ -22,11 +22,11 @@ def _machine() -> int | None:
     return None
 
 
-def _container() -> int | None:
+def _container_available() -> int | None:
     limit, used = _read(CGROUP / "memory.max").strip(), _read(CGROUP / "memory.current").strip()
     if not limit.isdigit() or not used.isdigit():
         return None
-    # Pages of files that can be dropped count as used.
+    # memory.current includes file pages that can be dropped.
     for line in _read(CGROUP / "memory.stat").splitlines():
         name, _, amount = line.partition(" ")
         if name == "inactive_file" and amount.isdigit():
@@ -37,12 +37,12 @@ def _container() -> int | None:
 def _read(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError:  # other systems have no such file
+    except OSError:  # only Linux has this file
         return ""
 
 
 def in_words(size: float) -> str:
-    """A number of bytes for people.
+    """Return a number of bytes in readable units.
 
     Example:
         >>> in_words(1234567890)

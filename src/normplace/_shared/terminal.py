@@ -1,4 +1,4 @@
-"""Standard output and error of the command line: any encoding, one line per error, full disks, closed pipes."""
+"""Standard streams of the command line: any encoding, one line per error, full disks, closed pipes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLAIN |= dict.fromkeys("“”", '"') | dict.fromkeys("‘’", "'") | {"\N{NO-
 
 
 def prepare_streams() -> None:
-    """Make printing succeed in every encoding: a character that it lacks becomes plain text or an escape sequence."""
+    """Make printing succeed in every encoding: an unsupported character becomes plain text or an escape sequence."""
     codecs.register_error(PLAIN_TEXT, _plain_text)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -29,7 +29,7 @@ def complain(message: str, code: int) -> int:
 
 
 def one_line(text: str) -> str:
-    r"""The text with control characters, such as a line break in a file name, escaped.
+    r"""Return the text with control characters escaped, such as a line break in a file name.
 
     Example:
         >>> one_line("a" + chr(10) + "b")
@@ -41,7 +41,7 @@ def one_line(text: str) -> str:
 def flush_output(code: int) -> int:
     """Flush standard output and return the exit code: 2 if it cannot be written, as on a full disk, else ``code``.
 
-    A closed pipe is not an error: the reader has seen enough.
+    A closed pipe is not an error: the reader stopped early.
     """
     try:
         if sys.stdout is not None:
@@ -55,7 +55,7 @@ def flush_output(code: int) -> int:
 
 
 def _discard_output() -> None:
-    """Send what is left of standard output to nowhere, so that Python's own flush at exit cannot fail."""
+    """Redirect standard output to the null device, so that Python's flush at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -22,38 +22,38 @@ safetensors = pytest.importorskip("safetensors", reason="checkpoints are kept as
 
 
 def state(seed, steps=3):
-    """A network after some steps, with its optimizer."""
+    """Return a network after some steps, with its optimizer."""
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-    chance = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         optimizer.zero_grad()
-        model(torch.randint(31, (2, 5), generator=chance)).square().mean().backward()
+        model(torch.randint(31, (2, 5), generator=rng)).square().mean().backward()
         optimizer.step()
     return model, optimizer
 
 
-def facts(model, optimizer):
-    held = {key: value.detach().clone() for key, value in named_tensors(model, optimizer)}
-    assert len(held) == 4 * len(list(model.parameters()))
-    return held
+def saved_tensors(model, optimizer):
+    tensors = {key: value.detach().clone() for key, value in named_tensors(model, optimizer)}
+    assert len(tensors) == 4 * len(list(model.parameters()))
+    return tensors
 
 
 def same(first, second):
     return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
 
 
-def test_all_state_comes_back(tmp_path):
+def test_model_optimizer_and_rng_state_are_restored(tmp_path):
     model, optimizer = state(0)
     torch.manual_seed(5)
     checkpoint.save(tmp_path, 3, model, optimizer, {"word": [1.5]}, ALONE)
-    expected, drawn = facts(model, optimizer), torch.rand(3)
+    expected, drawn = saved_tensors(model, optimizer), torch.rand(3)
     other = network()
     fresh = torch.optim.AdamW(other.parameters(), lr=1e-2, fused=True)
     path = checkpoint.newest(tmp_path)
     assert path is not None
     checkpoint.load(path, other, fresh, ALONE)
-    assert same(facts(other, fresh), expected)
+    assert same(saved_tensors(other, fresh), expected)
     assert torch.equal(torch.rand(3), drawn)
     manifest = checkpoint.read_manifest(path)
     files = manifest.pop("files")
@@ -73,13 +73,13 @@ def test_the_newest_two_are_kept(tmp_path):
     assert (tmp_path / "latest").read_text() == "step-00000010\n"
 
 
-def test_the_one_that_is_named_is_kept_however_many_later_ones_there_are(tmp_path):
+def test_the_checkpoint_named_by_latest_is_kept(tmp_path):
     model, optimizer = state(0, steps=1)
     for step in (20, 30):
         checkpoint.save(tmp_path, step, model, optimizer, {}, ALONE)
     checkpoint.save(tmp_path / "other", 10, model, optimizer, {}, ALONE)
     (tmp_path / "other" / "step-00000010").rename(tmp_path / "step-00000010")
-    (tmp_path / "latest").write_text("step-00000010\n")  # as one does when the later ones are of no use
+    (tmp_path / "latest").write_text("step-00000010\n")  # as a user does if the later ones are damaged
     checkpoint.save(tmp_path, 15, model, optimizer, {}, ALONE)
     assert [path.name for path in checkpoint.complete_checkpoints(tmp_path)] == ["step-00000010", "step-00000015"]
     path = checkpoint.newest(tmp_path)
@@ -92,21 +92,21 @@ def full_disk(*_):
 
 
 @pytest.mark.parametrize("fails", ["tensors", "fsync", "rename", "pointer"])
-def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path, monkeypatch, fails):
+def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path, monkeypatch, fails):
     model, optimizer = state(0)
     checkpoint.save(tmp_path, 3, model, optimizer, {}, ALONE)
-    expected = facts(model, optimizer)
+    expected = saved_tensors(model, optimizer)
     with monkeypatch.context() as patch:
         if fails == "tensors":
-            patch.setattr(checkpoint, "file_name", lambda rank: "/dev/full")  # which every write to is refused by
+            patch.setattr(checkpoint, "file_name", lambda rank: "/dev/full")  # every write to it fails
         elif fails == "fsync":
             patch.setattr("os.fsync", full_disk)
         elif fails == "rename":
             patch.setattr("pathlib.Path.rename", full_disk)
         else:
             patch.setattr("pathlib.Path.replace", full_disk)
-        complaint = r"cannot write the checkpoint of step 4 to .*No space left on device\): step-00000003 is intact"
-        with pytest.raises(UsageError, match=complaint) as caught:
+        message = r"cannot write the checkpoint of step 4 to .*No space left on device\): step-00000003 is intact"
+        with pytest.raises(UsageError, match=message) as caught:
             checkpoint.save(tmp_path, 4, *state(1), {}, ALONE)
         assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("step-*.part"))
@@ -116,8 +116,8 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path, monkeypatch, fail
     other = network()
     fresh = torch.optim.AdamW(other.parameters(), lr=1e-2, fused=True)
     checkpoint.load(path, other, fresh, ALONE)
-    assert same(facts(other, fresh), expected)
-    checkpoint.save(tmp_path, 4, *state(1), {}, ALONE)  # once there is space again
+    assert same(saved_tensors(other, fresh), expected)
+    checkpoint.save(tmp_path, 4, *state(1), {}, ALONE)  # after space was freed
     path = checkpoint.newest(tmp_path)
     assert path is not None
     assert path.name == "step-00000004"
@@ -126,8 +126,8 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path, monkeypatch, fail
 TOUCHES = [(os, "fsync"), (Path, "rename"), (Path, "replace"), (Path, "mkdir"), (shutil, "rmtree")]
 
 
-def test_every_moment_of_a_save_leaves_a_readable_checkpoint(tmp_path, monkeypatch):
-    """The process ends at every call that touches the disk, in turn; what is left must load."""
+def test_a_kill_at_any_moment_of_a_save_leaves_a_readable_checkpoint(tmp_path, monkeypatch):
+    """The process is killed at each call that touches the disk, one after another; the rest must load."""
     model, optimizer = state(0, steps=1)
     checkpoint.save(tmp_path / "before", 3, model, optimizer, {}, ALONE)
 
@@ -164,7 +164,7 @@ def test_every_moment_of_a_save_leaves_a_readable_checkpoint(tmp_path, monkeypat
         other = network()
         fresh = torch.optim.AdamW(other.parameters(), lr=1e-2, fused=True)
         checkpoint.load(path, other, fresh, ALONE)
-        checkpoint.save(folder, 4, model, optimizer, {}, ALONE)  # the run that goes on is not in the way of the old one
+        checkpoint.save(folder, 4, model, optimizer, {}, ALONE)  # a resumed run can save again
         assert not list(folder.glob("*.part"))
         if finished:
             break
@@ -173,13 +173,13 @@ def test_every_moment_of_a_save_leaves_a_readable_checkpoint(tmp_path, monkeypat
 
 
 def resealed(path, **changes):
-    """Change fields of a manifest and give it the hash that fits, as a faulty writer would."""
-    said = read_sealed(path / "manifest.json")
-    (path / "manifest.json").write_text(json.dumps(seal({**said, **changes})))
+    """Change fields of a manifest and update its hash, as a faulty writer would."""
+    manifest = read_sealed(path / "manifest.json")
+    (path / "manifest.json").write_text(json.dumps(seal({**manifest, **changes})))
 
 
 def rewritten(path, change):
-    """Change the tensors of a checkpoint, with hashes that fit."""
+    """Change the tensors of a checkpoint and update the hashes."""
     file = path / "process-0.safetensors"
     with safetensors.safe_open(str(file), framework="pt") as reader:
         tensors = {key: reader.get_tensor(key).clone() for key in reader.keys()}  # noqa: SIM118
@@ -260,20 +260,20 @@ DAMAGES = {
 
 
 def resume(folder):
-    """What a run that resumes holds, without the steps that follow."""
+    """Return the tensors after resuming, before the next step."""
     path = checkpoint.newest(folder)
     assert path is not None
     other = network()
     fresh = torch.optim.AdamW(other.parameters(), lr=1e-2, fused=True)
     checkpoint.load(path, other, fresh, ALONE)
-    return facts(other, fresh)
+    return saved_tensors(other, fresh)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_offered(tmp_path, damage):
+def test_the_error_for_a_damaged_checkpoint_offers_the_previous_one(tmp_path, damage):
     model, optimizer = state(0)
     checkpoint.save(tmp_path, 1, model, optimizer, {}, ALONE)
-    expected = facts(model, optimizer)
+    expected = saved_tensors(model, optimizer)
     checkpoint.save(tmp_path, 2, *state(1), {}, ALONE)
     DAMAGES[damage](tmp_path / "step-00000002")
     with pytest.raises(UsageError, match=r"step-00000002 is damaged \(.*\): step-00000001 is intact; to ") as caught:
@@ -285,7 +285,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_offered(tmp_path,
     assert same(resume(tmp_path), expected)
 
 
-def test_where_no_other_is_intact_none_is_offered(tmp_path):
+def test_no_checkpoint_is_offered_if_none_is_intact(tmp_path):
     for step in (1, 2):
         checkpoint.save(tmp_path, step, *state(0), {}, ALONE)
         flip(tmp_path / f"step-0000000{step}" / FILE, 99_999)
@@ -294,7 +294,7 @@ def test_where_no_other_is_intact_none_is_offered(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\x00\xfe", b"step-00000009\n", b"../run/step-00000002", b"step-2"])
-def test_a_damaged_pointer_is_refused_and_the_newest_intact_one_offered(tmp_path, content):
+def test_the_error_for_a_damaged_pointer_offers_the_newest_intact_checkpoint(tmp_path, content):
     for step in (1, 2):
         checkpoint.save(tmp_path, step, *state(0), {}, ALONE)
     (tmp_path / "latest").write_bytes(content)
@@ -303,8 +303,8 @@ def test_a_damaged_pointer_is_refused_and_the_newest_intact_one_offered(tmp_path
     assert "\n" not in str(caught.value)
 
 
-def test_without_a_pointer_the_newest_is_taken(tmp_path):
-    """A run that is killed before its first checkpoint is named leaves none."""
+def test_without_a_pointer_the_newest_checkpoint_is_used(tmp_path):
+    """A run that is killed before it writes its first pointer leaves none."""
     for step in (1, 2):
         checkpoint.save(tmp_path, step, *state(0), {}, ALONE)
     (tmp_path / "latest").unlink()
@@ -315,7 +315,7 @@ def test_without_a_pointer_the_newest_is_taken(tmp_path):
         checkpoint.newest(tmp_path)
 
 
-def test_other_formats_are_named(tmp_path):
+def test_other_formats_are_errors(tmp_path):
     checkpoint.save(tmp_path, 1, *state(0), {}, ALONE)
     path = tmp_path / "step-00000001"
     resealed(path, format=99)
@@ -331,20 +331,20 @@ def one_row(tensors, metadata):
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         (other_dtype, r"'embed\.weight' is 31×16 F16, here it is 31×16 F32"),
         (one_row, r"'step/embed\.weight' is 1, here it is a number"),
     ],
 )
-def test_another_dtype_or_shape_is_another_network(tmp_path, change, complaint):
+def test_another_dtype_or_shape_is_an_error(tmp_path, change, message):
     checkpoint.save(tmp_path, 1, *state(0), {}, ALONE)
     rewritten(tmp_path / "step-00000001", change)
-    with pytest.raises(UsageError, match=complaint):
+    with pytest.raises(UsageError, match=message):
         resume(tmp_path)
 
 
-def test_tied_and_sliced_tensors_come_back(tmp_path):
+def test_tied_and_transposed_tensors_are_restored(tmp_path):
     class Tied(torch.nn.Module):
         def __init__(self, value):
             super().__init__()
@@ -359,7 +359,7 @@ def test_tied_and_sliced_tensors_come_back(tmp_path):
     assert same(model.state_dict(), other.state_dict())
 
 
-def test_another_network_is_refused_by_its_first_difference(tmp_path):
+def test_the_error_for_another_network_names_the_first_mismatch(tmp_path):
     checkpoint.save(tmp_path, 1, *state(0), {}, ALONE)
     path = checkpoint.newest(tmp_path)
     assert path is not None

@@ -1,4 +1,4 @@
-"""Every field of a recipe and a network refuses what is out of its range or of another type."""
+"""Settings of the wrong type or out of range are errors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ OUT_OF_RANGE = [
 
 
 @pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
-def test_a_recipe_out_of_range_is_one_sentence(name, value):
+def test_training_settings_out_of_range_are_errors(name, value):
     with pytest.raises(UsageError, match=rf"^{name} must be [^\n]*, got [^\n]*\.$"):
         TrainConfig(**{name: value})
 
 
 @pytest.mark.parametrize("kind", [NetworkConfig, TrainConfig])
-def test_no_field_takes_another_type(kind):
+def test_values_of_the_wrong_type_are_errors(kind):
     for field in dataclasses.fields(kind):
         for value in (None, "x" if field.type != "str" else 3, [1], {}, math.nan, 1 if field.type == "bool" else True):
             if field.type == "bool" and value is True:
@@ -39,13 +39,13 @@ def test_no_field_takes_another_type(kind):
 
 
 @pytest.mark.parametrize(("name", "value"), [("dim", 0), ("depth", -1), ("heads", 0), ("key_value_heads", -1)])
-def test_a_network_out_of_range_is_one_sentence(name, value):
+def test_network_settings_out_of_range_are_errors(name, value):
     with pytest.raises(UsageError, match=f"^{name} must be at least"):
         NetworkConfig(**{name: value})
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "message"),
     [
         (["--seed", "-1"], "seed must be at least 0"),
         (["--set", "beta1=7"], "beta1 must be at least 0 and below 1, got 7"),
@@ -63,14 +63,14 @@ def test_a_network_out_of_range_is_one_sentence(name, value):
         (["--out", "a\0b"], "not a possible file name"),
     ],
 )
-def test_bad_options_are_one_sentence(tmp_path, monkeypatch, capsys, words, complaint):
+def test_bad_options_are_one_line_errors(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text").write_text("one and one are two.\n" * 200)
     assert main(["train", "--text", "text", "--context", "8", "--steps", "2", "--device", "cpu", *words]) == 2
     sentence = [line for line in capsys.readouterr().err.splitlines() if " parameters, x" not in line]
     assert len(sentence) == 1
-    assert complaint in sentence[0]
+    assert message in sentence[0]
 
 
-def test_the_largest_seed_trains(tmp_path):
+def test_every_rank_can_add_to_the_largest_seed(tmp_path):
     assert TrainConfig(seed=2**62 - 1).seed + 4096 < 2**63

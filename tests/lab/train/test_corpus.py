@@ -15,7 +15,7 @@ from normplace.lab.train import corpus as reading
 from normplace.lab.train.corpus import load_corpus
 
 
-def test_the_digest_of_one_file_is_that_of_the_file(tmp_path):
+def test_the_hash_of_one_file_is_that_of_the_file(tmp_path):
     content = b"the quick brown fox jumps over the lazy dog\n" * 10
     (tmp_path / "fox.txt").write_bytes(content)
     (tmp_path / "fox.txt.gz").write_bytes(gzip.compress(content))
@@ -27,7 +27,7 @@ def test_the_digest_of_one_file_is_that_of_the_file(tmp_path):
         assert (corpus.vocab_size, corpus.bytes_per_token) == (256, 1.0)
 
 
-def test_a_folder_gives_its_text_files_in_order_each_with_its_held_out_tenth(tmp_path):
+def test_a_folder_is_read_in_order_with_a_tenth_of_each_file_held_out(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "c.md").write_bytes(b"c" * 20)
     (tmp_path / "a.txt").write_bytes(b"a" * 10)
@@ -45,7 +45,7 @@ def test_the_default_needs_no_file_and_no_network():
     assert np.array_equal(corpus.held_out, library.valid.numpy())
 
 
-def test_a_tokenizer_of_hugging_face_in_a_file(tmp_path, monkeypatch):
+def test_a_hugging_face_tokenizer_file(tmp_path, monkeypatch):
     tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers")
     from tokenizers import models, pre_tokenizers, trainers
 
@@ -69,16 +69,16 @@ def test_a_tokenizer_of_hugging_face_in_a_file(tmp_path, monkeypatch):
     assert corpus.bits_per_byte(2.0) == pytest.approx(2.0 * len(pieces[1]) / held_out / math.log(2))
 
 
-def test_a_line_longer_than_a_piece_is_cut(monkeypatch):
+def test_a_line_longer_than_a_piece_is_split(monkeypatch):
     monkeypatch.setattr(reading, "PIECE", 4)
     assert reading._pieces("ab\ncdefghij\nk") == ["ab\n", "cdef", "ghij", "\nk"]
 
 
-def test_a_data_set_of_the_hub(monkeypatch):
-    asked = []
+def test_a_hub_dataset(monkeypatch):
+    requests = []
 
     def load_dataset(name, config, split):
-        asked.append((name, config, split))
+        requests.append((name, config, split))
         if name == "absent":
             raise ConnectionError("no network\nat all")
         return {"text": ["one line", "another line"]}
@@ -88,13 +88,13 @@ def test_a_data_set_of_the_hub(monkeypatch):
     module.load_dataset = load_dataset  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", module)
     corpus = load_corpus(["hf:maker/set:small"])
-    assert asked == [("maker/set", "small", "train")]
+    assert requests == [("maker/set", "small", "train")]
     assert corpus.train.tobytes() + corpus.held_out.tobytes() == b"one line\nanother line"
     with pytest.raises(UsageError, match=r"cannot load the dataset 'absent' \(no network\)"):
         load_corpus(["hf:absent"])
 
 
-def test_what_is_not_there_is_said(tmp_path):
+def test_missing_text_and_tokenizers_are_errors(tmp_path):
     with pytest.raises(UsageError, match=r"there is no text 'nowhere\.txt': give files"):
         load_corpus(["nowhere.txt"])
     with pytest.raises(UsageError, match="there is no text in"):
@@ -106,7 +106,7 @@ def test_what_is_not_there_is_said(tmp_path):
         load_corpus([str(tmp_path / "text")], str(tmp_path))
 
 
-def test_a_missing_package_is_named(tmp_path, monkeypatch):
+def test_a_missing_package_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "text").write_text("some text of some length")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"'datasets': pip install 'normplace\[train\]'"):
@@ -115,7 +115,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
         load_corpus([str(tmp_path / "text")], "gpt2")
 
 
-def test_one_source_needs_no_list(tmp_path):
+def test_a_single_source_needs_no_list(tmp_path):
     (tmp_path / "text").write_text("one and two\n" * 20)
     several = load_corpus([str(tmp_path / "text")])
     for source in (str(tmp_path / "text"), tmp_path / "text", (tmp_path / "text",)):
@@ -123,28 +123,28 @@ def test_one_source_needs_no_list(tmp_path):
 
 
 @pytest.mark.parametrize("sources", [None, 3, b"text", {"text": 1}, [3], [None], [], [""], ["  "], ["a\0b"], [b"text"]])
-def test_what_names_no_text_is_refused(sources):
+def test_invalid_sources_are_errors(sources):
     with pytest.raises(UsageError, match=r"is not a text source|takes a file|no text to read") as caught:
         load_corpus(sources)
     assert "\n" not in str(caught.value)
 
 
-def test_text_that_cannot_be_read_is_refused(tmp_path):
+def test_unreadable_text_is_an_error(tmp_path):
     (tmp_path / "binary").write_bytes(b"text\0" * 30)
     (tmp_path / "empty").touch()
     (tmp_path / "zlib.gz").write_bytes(gzip.compress(b"text" * 1000)[:12] + b"\xff" * 40)
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"text" * 1000)[:20])
     (tmp_path / "plain.gz").write_bytes(b"text" * 30)
-    cases = {"binary": "is binary", "empty": "there is no text in", "zlib.gz": "cannot read", "cut.gz": "cannot be"}
-    for name, complaint in (cases | {"plain.gz": "cannot read", "x" * 300: "cannot read"}).items():
-        with pytest.raises(UsageError, match=complaint) as caught:
+    cases = {"binary": "is binary", "empty": "there is no text in", "zlib.gz": "cannot read", "cut.gz": "cannot read"}
+    for name, message in (cases | {"plain.gz": "cannot read", "x" * 300: "cannot read"}).items():
+        with pytest.raises(UsageError, match=message) as caught:
             load_corpus(tmp_path / name)
         assert "\n" not in str(caught.value)
     with pytest.raises(UsageError, match="there is no text"):
         load_corpus("/dev/zero")
 
 
-def test_more_text_than_memory_is_refused(tmp_path, monkeypatch):
+def test_more_text_than_memory_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "text").write_bytes(b"text" * 1000)
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(b"a" * 10_000_000)))
     monkeypatch.setattr(reading, "available_memory", lambda: 10_000)
@@ -155,7 +155,7 @@ def test_more_text_than_memory_is_refused(tmp_path, monkeypatch):
         load_corpus(tmp_path / "bomb.gz")
 
 
-def test_a_folder_of_too_many_files_is_refused(tmp_path, monkeypatch):
+def test_a_folder_with_too_many_files_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "MAX_FILES", 2)
     for name in "abc":
         (tmp_path / name).write_text("text")

@@ -10,19 +10,19 @@ from normplace.lab.train.data import TokenWindows, held_out_sequences, shard
 TOKENS = np.arange(103, dtype=np.uint8)
 
 
-def test_an_epoch_shows_every_window_once_and_the_next_in_another_order():
+def test_every_epoch_has_every_window_once_in_a_new_order():
     windows = TokenWindows(TOKENS, context=10, seed=3)
     epochs = [windows.sequences(epoch * windows.per_epoch, windows.per_epoch) for epoch in range(3)]
     assert windows.per_epoch == 9
-    for rows in epochs:
-        assert (rows[:, 1:] - rows[:, :-1] == 1).all()  # what stands beside each other in the text
-        starts = rows[:, 0].sort().values
+    for sequences in epochs:
+        assert (sequences[:, 1:] - sequences[:, :-1] == 1).all()  # consecutive tokens of the text
+        starts = sequences[:, 0].sort().values
         assert (starts.diff() == 10).all()
         assert 0 <= starts[0] < 10
-    assert len({tuple(rows[:, 0].tolist()) for rows in epochs}) == 3
+    assert len({tuple(sequences[:, 0].tolist()) for sequences in epochs}) == 3
 
 
-def test_the_order_is_a_function_of_the_seed_and_the_place_alone():
+def test_the_order_depends_on_seed_and_index_only():
     whole = TokenWindows(TOKENS, 10, seed=1).sequences(0, 40)
     backwards = TokenWindows(TOKENS, 10, seed=1)
     pieces = [backwards.sequences(first, 4) for first in reversed(range(0, 40, 4))]
@@ -31,18 +31,18 @@ def test_the_order_is_a_function_of_the_seed_and_the_place_alone():
 
 
 def test_processes_share_a_step_without_overlap():
-    rows = TokenWindows(TOKENS, 10, seed=1)
-    parts = [rows.sequences(*shard(24, 12, rank, 3)) for rank in range(3)]
-    assert torch.equal(torch.cat(parts), rows.sequences(24, 12))
+    sequences = TokenWindows(TOKENS, 10, seed=1)
+    parts = [sequences.sequences(*shard(24, 12, rank, 3)) for rank in range(3)]
+    assert torch.equal(torch.cat(parts), sequences.sequences(24, 12))
 
 
-def test_held_out_rows_stand_side_by_side():
-    rows = held_out_sequences(TOKENS, 10, count=99)
-    assert torch.equal(rows, torch.arange(0, 100, 10)[:, None] + torch.arange(11))
-    assert torch.equal(held_out_sequences(TOKENS, 10, count=3), rows[:3])
+def test_held_out_sequences_are_consecutive():
+    sequences = held_out_sequences(TOKENS, 10, count=99)
+    assert torch.equal(sequences, torch.arange(0, 100, 10)[:, None] + torch.arange(11))
+    assert torch.equal(held_out_sequences(TOKENS, 10, count=3), sequences[:3])
 
 
-def test_short_text_is_refused():
+def test_short_text_is_an_error():
     with pytest.raises(UsageError, match="needs 120 tokens of text, but there are 103"):
         TokenWindows(TOKENS, 60, seed=0)
     with pytest.raises(UsageError, match="longer than the held-out text"):

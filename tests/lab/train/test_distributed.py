@@ -1,4 +1,4 @@
-"""Two processes give the numbers of one, and each can go on with what the other wrote."""
+"""Two processes match the numbers of one, and each can resume a run of the other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def losses(out):
 
 
 def rewind(out):
-    """Make the checkpoint before the newest the one to go on from, and forget the steps after it."""
+    """Make the previous checkpoint the newest, and remove the log."""
     (out / "checkpoints" / "latest").write_text("step-00000004\n")
     shutil.rmtree(out / "checkpoints" / "step-00000008")
     (out / "log.jsonl").unlink()
@@ -35,7 +35,7 @@ def rewind(out):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The folder in which two processes trained every case."""
+    """Return the folder in which two processes trained every case."""
     out = tmp_path_factory.mktemp("runs")
     fit(network(), corpus(), train_config(), out / "alone", ALONE)
     rewind(out / "alone")
@@ -55,27 +55,27 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_give_the_losses_and_weights_of_one(runs, tmp_path, name):
+def test_two_processes_match_the_losses_and_weights_of_one(runs, tmp_path, name):
     placement, changes = CASES[name]
-    # In double precision the same steps agree for as long as one looks; in single precision, rounding grows in time.
-    near = 1e-12 if name in DTYPES else 1e-6
+    # In float64 the losses agree to 1e-12; in float32 rounding errors grow with the steps.
+    tolerance = 1e-12 if name in DTYPES else 1e-6
     model = network(placement).to(DTYPES.get(name))
     fit(model, corpus(), train_config(**changes), tmp_path, ALONE)
     together, alone = losses(runs / name), losses(tmp_path)
     assert len(alone) == changes.get("steps", 8)
-    assert together == pytest.approx(alone, abs=near, rel=0)
-    looks = [
+    assert together == pytest.approx(alone, abs=tolerance, rel=0)
+    held_out_losses = [
         [line["held_out_loss"] for line in read_log(out) if line["event"] == "held-out"]
         for out in (runs / name, tmp_path)
     ]
-    assert looks[0] == pytest.approx(looks[1], abs=near, rel=0)
+    assert held_out_losses[0] == pytest.approx(held_out_losses[1], abs=tolerance, rel=0)
     weights = torch.load(runs / name / "weights.pt", weights_only=True)
     assert weights.keys() == model.state_dict().keys()
     for key, value in model.state_dict().items():
-        torch.testing.assert_close(weights[key], value, atol=100 * near, rtol=0)
+        torch.testing.assert_close(weights[key], value, atol=100 * tolerance, rtol=0)
 
 
-def test_two_processes_write_half_each(runs):
+def test_each_of_two_processes_writes_half(runs):
     sizes = [
         {key: len(value) for key, value in load_file(path).items() if key.startswith("optimizer/exp_avg/")}
         for path in sorted((runs / "sharded" / "checkpoints" / "step-00000008").glob("*.safetensors"))
@@ -87,7 +87,7 @@ def test_two_processes_write_half_each(runs):
 
 
 @pytest.mark.parametrize("name", ["sharded", "copied"])
-def test_one_process_goes_on_from_what_two_wrote(runs, tmp_path, name):
+def test_one_process_resumes_a_run_of_two(runs, tmp_path, name):
     shutil.copytree(runs / name, tmp_path / "run")
     rewind(tmp_path / "run")
     result = fit(network(), corpus(), train_config(), tmp_path / "run", ALONE)
@@ -96,30 +96,30 @@ def test_one_process_goes_on_from_what_two_wrote(runs, tmp_path, name):
     assert losses(tmp_path / "run") == pytest.approx(expected, abs=1e-6, rel=0)
 
 
-def test_two_processes_go_on_from_what_one_wrote(runs, tmp_path):
+def test_two_processes_resume_a_run_of_one(runs, tmp_path):
     fit(network(), corpus(), train_config(), tmp_path, ALONE)
     expected = {step: loss for step, loss in losses(tmp_path).items() if step > 4}
     assert losses(runs / "alone") == pytest.approx(expected, abs=1e-6, rel=0)
     assert {"event": "resume", "step": 4, "processes": 2, "before": 1} in read_log(runs / "alone")
 
 
-def test_a_full_disk_of_one_process_is_said_by_both(runs):
-    said = [(runs / f"full-{rank}.txt").read_text() for rank in range(2)]
-    assert said[0] == said[1]
-    assert "cannot write the checkpoint of step 8" in said[0]
-    assert "No space left on device): step-00000004 is intact" in said[0]
+def test_a_full_disk_of_one_process_is_an_error_in_both(runs):
+    messages = [(runs / f"full-{rank}.txt").read_text() for rank in range(2)]
+    assert messages[0] == messages[1]
+    assert "cannot write the checkpoint of step 8" in messages[0]
+    assert "No space left on device): step-00000004 is intact" in messages[0]
     assert sorted(path.name for path in (runs / "full" / "checkpoints").iterdir()) == ["latest", "step-00000004"]
     assert fit(network(), corpus(), train_config(), runs / "full", ALONE).resumed_from == 4
 
 
-def test_a_damaged_file_of_one_process_is_refused_by_both(runs):
-    said = [(runs / f"damaged-{rank}.txt").read_text() for rank in range(2)]
-    assert said[0] == said[1]
-    assert "step-00000008 is damaged (process-1.safetensors has SHA-256 " in said[0]
-    assert "step-00000004 is intact" in said[0]
+def test_a_damaged_file_of_one_process_is_an_error_in_both(runs):
+    messages = [(runs / f"damaged-{rank}.txt").read_text() for rank in range(2)]
+    assert messages[0] == messages[1]
+    assert "step-00000008 is damaged (process-1.safetensors has SHA-256 " in messages[0]
+    assert "step-00000004 is intact" in messages[0]
 
 
-def test_more_processes_than_gpus_are_refused(monkeypatch):
+def test_more_processes_than_gpus_are_an_error(monkeypatch):
     for name, value in (("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

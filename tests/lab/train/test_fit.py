@@ -1,4 +1,4 @@
-"""Fitting: batches, their order, the mode of the model, and the choice of a device."""
+"""Fitting: batches, their order and the mode of the model."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Watched(nn.Linear):
         return super().forward(x)
 
 
-def test_the_error_falls():
+def test_the_error_decreases():
     assert fit(Watched(), X, Y, epochs=300, learning_rate=0.05) < 1e-3
 
 
-def test_every_epoch_sees_every_row_once_in_a_new_order():
+def test_every_epoch_has_every_sample_once_in_a_new_order():
     model = Watched()
     fit(model, X, Y, epochs=2, learning_rate=0.01, batch_size=16, generator=torch.Generator().manual_seed(0))
     assert [len(batch) for batch in model.seen] == [16, 16, 16, 2] * 2
@@ -43,7 +43,7 @@ def test_every_epoch_sees_every_row_once_in_a_new_order():
         assert torch.equal(epoch.sort(0).values, X.sort(0).values)
 
 
-def test_the_order_follows_from_the_generator():
+def test_the_order_depends_on_the_generator_only():
     weights = []
     for seed in (1, 1, 2):
         model = Watched()
@@ -53,7 +53,7 @@ def test_the_order_follows_from_the_generator():
     assert not torch.equal(weights[0], weights[2])
 
 
-def test_a_batch_as_large_as_the_data_is_the_data():
+def test_a_batch_as_large_as_the_data_needs_no_generator():
     model = Watched()
     fit(model, X, Y, epochs=3, learning_rate=0.01, batch_size=50)
     assert all(torch.equal(batch, X) for batch in model.seen)
@@ -67,7 +67,7 @@ def test_the_model_trains_in_training_mode_and_ends_in_evaluation():
     assert loss == pytest.approx(float((model(X + 5) - Y).detach().square().mean()))
 
 
-def test_mistakes():
+def test_bad_arguments_are_errors():
     with pytest.raises(UsageError, match="batch_size must be at least 1"):
         fit(Watched(), X, Y, epochs=1, learning_rate=0.1, batch_size=0)
     with pytest.raises(UsageError, match="pass a generator"):

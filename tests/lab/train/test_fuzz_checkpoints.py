@@ -1,4 +1,4 @@
-"""A sample of the damage that the script does to checkpoints."""
+"""A few cases of scripts/fuzz_checkpoints.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 
-def test_damaged_checkpoints_are_refused_or_give_the_same_bits():
+def test_damaged_checkpoints_are_errors_or_give_the_same_bits():
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts/fuzz_checkpoints.py"), "--cases", "8", "--alone", "--seed", "3"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},

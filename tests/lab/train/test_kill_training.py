@@ -1,4 +1,4 @@
-"""Killed training goes on with the same bits; the script does this twenty times, the test once."""
+"""Killed training resumes with the same bits; the script kills twenty times, the test once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the script finds processes in /proc")
-def test_killed_at_a_random_step_and_gone_on_with():
+def test_a_killed_run_resumes_with_the_same_bits():
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts/kill_training.py"), "--kills", "1", "--steps", "30", "--seed", "1"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},

@@ -27,7 +27,7 @@ def text(tmp_path):
     return str(path)
 
 
-def test_the_result_is_that_of_the_weights_it_wrote(tmp_path, text):
+def test_the_result_matches_the_saved_weights(tmp_path, text):
     result = train_language(SMALL, train_config(steps=20), tmp_path / "run", text=[text])
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
     assert result["text"]["sha256"] == hashlib.sha256((tmp_path / "text.txt").read_bytes()).hexdigest()
@@ -41,7 +41,7 @@ def test_the_result_is_that_of_the_weights_it_wrote(tmp_path, text):
     assert (result["status"], result["equation"], result["processes"]) == ("finished", "x + N(F(N(x)))", 1)
 
 
-def test_a_diverged_run_has_a_result_and_no_weights(tmp_path, text):
+def test_a_diverged_run_has_a_result_but_no_weights(tmp_path, text):
     wild = train_config(learning_rate=1e30, clip=1e30, weight_decay=0.0, warm_up=0.0)
     result = train_language(SMALL, wild, tmp_path / "run", text=[text])
     assert result["status"] == "diverged"
@@ -50,15 +50,15 @@ def test_a_diverged_run_has_a_result_and_no_weights(tmp_path, text):
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_learned_positions_are_as_many_as_asked_for(tmp_path, text):
-    asked = NetworkConfig(dim=16, depth=1, heads=2, positions="learned")
-    assert asked.transformer_config(256, 8).positions.length == 8
+def test_the_number_of_learned_positions(tmp_path, text):
+    network_config = NetworkConfig(dim=16, depth=1, heads=2, positions="learned")
+    assert network_config.transformer_config(256, 8).positions.length == 8
     longer = NetworkConfig(dim=16, depth=1, heads=2, positions="learned", learned_positions=4)
     with pytest.raises(UsageError, match="8 tokens is longer than the 4 learned positions"):
         train_language(longer, train_config(), tmp_path / "run", text=[text])
 
 
-def test_a_run_without_safetensors_is_refused_before_it_starts(tmp_path, text, monkeypatch):
+def test_missing_safetensors_is_an_error_before_the_run(tmp_path, text, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="safetensors"):
         train_language(SMALL, train_config(), tmp_path / "run", text=[text])
@@ -66,7 +66,7 @@ def test_a_run_without_safetensors_is_refused_before_it_starts(tmp_path, text, m
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         ({"batch": 0}, "batch must be at least 1"),
         ({"clip": 0.0}, "clip must be above 0, got 0"),
@@ -76,12 +76,12 @@ def test_a_run_without_safetensors_is_refused_before_it_starts(tmp_path, text, m
         ({"schedule": "linear"}, "unknown schedule"),
     ],
 )
-def test_a_recipe_that_cannot_be_is_refused(change, complaint):
-    with pytest.raises(UsageError, match=complaint):
+def test_invalid_settings_are_errors(change, message):
+    with pytest.raises(UsageError, match=message):
         TrainConfig(**change)
 
 
-def test_a_compiled_network_computes_the_same(monkeypatch):
+def test_a_compiled_network_gives_the_same_result(monkeypatch):
     compiled = []
 
     def compile_simply(self):

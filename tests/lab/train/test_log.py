@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import sys
 import types
 
@@ -12,7 +14,7 @@ from normplace.lab.train import log as logs
 from normplace.lab.train.log import Log, read_log
 
 
-def test_lines_come_back_as_they_were_written(tmp_path):
+def test_lines_are_read_as_they_were_written(tmp_path):
     log = Log(tmp_path / "run")
     log.write("step", 1, loss=0.1 + 0.2, gradient=math.inf)
     log.write("checkpoint", 1)
@@ -23,7 +25,7 @@ def test_lines_come_back_as_they_were_written(tmp_path):
     assert second == {"event": "checkpoint", "step": 1}
 
 
-def test_a_torn_line_is_cut_and_the_file_goes_on(tmp_path):
+def test_a_partial_line_is_removed_before_appending(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"event":"step","step":1}\n{"event":"st')
     assert len(read_log(tmp_path)) == 1
     log = Log(tmp_path)
@@ -32,7 +34,7 @@ def test_a_torn_line_is_cut_and_the_file_goes_on(tmp_path):
     assert [line["step"] for line in read_log(tmp_path)] == [1, 2]
 
 
-def test_two_runs_do_not_share_a_folder(tmp_path):
+def test_a_second_run_in_the_same_folder_is_an_error(tmp_path):
     log = Log(tmp_path)
     with pytest.raises(UsageError, match="another run is writing"):
         Log(tmp_path)
@@ -40,20 +42,19 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     Log(tmp_path).close()
 
 
-def test_a_full_disk_is_said(tmp_path, monkeypatch):
-    (tmp_path / "log.jsonl").symlink_to("/dev/full")
-    log = object.__new__(Log)  # a device has no lines to mend
-    log.path, log._trackers = tmp_path / "log.jsonl", []
-    with log.path.open("wb", buffering=0) as file:
-        log._file = file.fileno()
-        with pytest.raises(UsageError, match="No space left on device"):
-            log.write("step", 1)
-        monkeypatch.setattr("os.write", lambda file, data: len(data) - 1)
-        with pytest.raises(UsageError, match="No space left on device"):
-            log.write("step", 1)
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+@pytest.mark.parametrize("write", [full_disk, lambda file, data: len(data) - 1])
+def test_a_full_disk_is_an_error(tmp_path, monkeypatch, write):
+    log = Log(tmp_path)
+    monkeypatch.setattr("os.write", write)
+    with pytest.raises(UsageError, match="No space left on device"):
+        log.write("step", 1)
+
+
+def test_an_unwritable_folder_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot write"):
         Log(tmp_path / "file" / "run")
@@ -100,7 +101,7 @@ def test_tensorboard_and_wandb_get_the_numbers(tmp_path, monkeypatch):
     assert got == [*begun, ("loss", 0.5, 7), ({"loss": 0.5}, 7), "closed", "finished"]
 
 
-def test_an_unknown_or_missing_log_is_refused(monkeypatch):
+def test_an_unknown_or_missing_tracker_is_an_error(monkeypatch):
     with pytest.raises(UsageError, match="did you mean 'tensorboard'"):
         logs.check_trackers(["tensorbord"])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -109,7 +110,7 @@ def test_an_unknown_or_missing_log_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b"3", b"\xff\xfe", b"[" * 100_000])
-def test_a_damaged_line_is_named(tmp_path, line):
+def test_the_error_names_a_damaged_line(tmp_path, line):
     (tmp_path / "log.jsonl").write_bytes(b'{"event":"step","step":1}\n' + line + b'\n{"event":"st')
     with pytest.raises(UsageError, match="line 2 of") as caught:
         logs.read_log(tmp_path)

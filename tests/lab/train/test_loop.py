@@ -193,16 +193,16 @@ def test_deterministic_mode_ends_with_the_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         ({"placement": "pre"}, "is of a Transformer with placement peri, x .*, but this is .* pre, x"),
         ({"learning_rate": 2e-2}, "was trained with learning_rate=0.01, not 0.02: use the same settings"),
         ({"seed": 1}, "was trained with seed=0, not 1"),
     ],
 )
-def test_another_run_in_the_same_folder_is_an_error(tmp_path, change, complaint):
+def test_another_run_in_the_same_folder_is_an_error(tmp_path, change, message):
     trained(tmp_path, steps=4)
-    with pytest.raises(UsageError, match=complaint):
+    with pytest.raises(UsageError, match=message):
         trained(tmp_path, **{"steps": 4, **change})
 
 
@@ -217,7 +217,7 @@ def test_other_text_and_shapes_in_the_same_folder_are_errors(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "group", "changes", "complaint"),
+    ("model", "group", "changes", "message"),
     [
         ({"positions": PositionConfig("learned", length=7)}, 1, {}, "8 tokens is longer than the 7 learned positions"),
         ({}, 3, {}, "4 sequences cannot be split evenly over 3 processes and 1 accumulation"),
@@ -225,8 +225,8 @@ def test_other_text_and_shapes_in_the_same_folder_are_errors(tmp_path):
         ({}, 4, {"evaluate_sequences": 2}, "cannot be shared by 4 processes: give more text"),
     ],
 )
-def test_settings_that_do_not_fit_are_errors_before_the_first_step(tmp_path, model, group, changes, complaint):
+def test_settings_that_do_not_fit_are_errors_before_the_first_step(tmp_path, model, group, changes, message):
     processes = ProcessGroup(0, group, torch.device("cpu"), is_distributed=False)
-    with pytest.raises(UsageError, match=complaint):
+    with pytest.raises(UsageError, match=message):
         fit(network(**model), corpus(), train_config(**changes), tmp_path / "run", processes)
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Training a recommender: one step by hand, what it learns, and what it refuses."""
+"""Training a recommender: one step by hand, learned preferences and errors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_equals_adam_on_the_formula(schedule):
     assert loss == pytest.approx(total / steps, rel=1e-4)
 
 
-def test_it_learns_what_users_like():
+def test_it_learns_the_preferences_of_users():
     data = clustered()
     model, represent = made(data)
     seen = []
@@ -78,14 +78,14 @@ def test_it_learns_what_users_like():
         ({"cuda_graph": True}, "needs a GPU"),
     ],
 )
-def test_mistakes_are_named(options, sentence):
+def test_bad_arguments_are_errors(options, sentence):
     data = some_interactions()
     with pytest.raises(UsageError, match=sentence):
         fit(data, *made(data), **options)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_recorded_step_is_the_step():
+def test_a_graphed_step_equals_the_eager_step():
     data = clustered().to("cuda")
     results = []
     for recorded in (False, True):

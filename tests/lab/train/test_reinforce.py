@@ -31,18 +31,18 @@ def brute_force(scores, order, length):
 
 
 @pytest.mark.parametrize("length", [1, 2, 4])
-def test_probabilities_are_those_of_drawing_without_replacement(length):
+def test_probabilities_match_drawing_without_replacement(length):
     scores = torch.tensor([[0.3, -1.2, 2.0, 0.0, PADDING], [5.0, -5.0, 0.1, 0.2, PADDING]], dtype=torch.float64)
     orders = torch.tensor([[*order, 4] for order in itertools.permutations(range(4))]).expand(2, -1, -1)
-    found = order_log_probability(scores, orders, torch.tensor([length, length]))
+    log_probabilities = order_log_probability(scores, orders, torch.tensor([length, length]))
     for row in range(2):
         expected = [brute_force(scores[row, :4].tolist(), order[:4], length) for order in orders[row].tolist()]
-        assert found[row].tolist() == pytest.approx(expected, abs=1e-9)
+        assert log_probabilities[row].tolist() == pytest.approx(expected, abs=1e-9)
     # Orders that share their first entries share them with all completions of the rest.
-    assert found.exp().sum(1).tolist() == pytest.approx([math.factorial(4 - length)] * 2)
+    assert log_probabilities.exp().sum(1).tolist() == pytest.approx([math.factorial(4 - length)] * 2)
 
 
-def test_gradients_are_right_and_finite_where_a_graph_is_shorter():
+def test_gradients_are_correct_and_finite_with_padding():
     scores = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
     orders = torch.stack([torch.randperm(5) for _ in range(6)]).reshape(2, 3, 5)
     assert torch.autograd.gradcheck(lambda s: order_log_probability(s, orders, torch.tensor([2, 5])), scores)
@@ -63,7 +63,7 @@ def test_samples_follow_their_probabilities():
             assert abs(share - expected) < 4 * math.sqrt(0.25 / 20_000)
 
 
-def test_training_finds_degree_where_it_is_the_answer():
+def test_training_learns_to_order_by_degree():
     graphs = mixed_graphs(16, 20, 40, np.random.default_rng(0))
     learner = policy("degree").float()
     drawn = torch.Generator().manual_seed(0)
@@ -76,7 +76,7 @@ def test_training_finds_degree_where_it_is_the_answer():
     assert np.mean(ours) > np.mean(blind) + 0.1
 
 
-def test_training_is_a_function_of_its_generator():
+def test_training_depends_on_the_generator_only():
     def trained():
         learner = policy("random").float()
         graphs = mixed_graphs(4, 10, 20, np.random.default_rng(0))
@@ -94,7 +94,7 @@ def test_training_is_a_function_of_its_generator():
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
     ],
 )
-def test_bad_settings_have_a_sentence(settings, sentence):
+def test_bad_settings_are_errors(settings, sentence):
     graphs = mixed_graphs(1, 10, 20, np.random.default_rng(0))
     with pytest.raises(UsageError, match=sentence):
         train_policy(policy(), graphs, REWARDS["dismantling"], generator=torch.Generator(), **settings)

@@ -26,7 +26,7 @@ def attempt(store, size, order):
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-def test_every_attempt_has_a_word_of_its_own(order):
+def test_every_attempt_has_a_new_prefix(order):
     store = dist.HashStore()
     attempts = [attempt(store, 3, order) for _ in range(3)]
     for words in attempts:
@@ -35,7 +35,7 @@ def test_every_attempt_has_a_word_of_its_own(order):
     assert len({words[0] for words in attempts}) == 3
 
 
-def test_an_attempt_that_broke_off_halfway_does_not_confuse_the_next():
+def test_entries_of_a_failed_attempt_are_ignored():
     store = dist.HashStore()
     store.set("normplace/prefix", "dead")
     store.set("normplace/dead/1", "ghost")
@@ -44,7 +44,7 @@ def test_an_attempt_that_broke_off_halfway_does_not_confuse_the_next():
     assert words[0] == words[1] != "dead"
 
 
-def test_a_process_does_not_wait_for_ever(monkeypatch):
+def test_waiting_for_other_processes_times_out(monkeypatch):
     monkeypatch.setattr(rendezvous, "TIMEOUT", 0.1)
     store = dist.HashStore()
     store.set("normplace/prefix", "dead")

@@ -21,7 +21,7 @@ def test_cosine_is_the_formula():
         assert schedule.learning_rate(step) == pytest.approx(expected, rel=1e-12)
 
 
-def test_wsd_stays_then_falls_to_its_floor():
+def test_wsd_is_constant_then_decays_to_its_floor():
     schedule = Schedule(1.0, 100, "wsd", warm_up=10, decay=0.25, floor=0.2)
     assert {schedule.learning_rate(step) for step in range(10, 76)} == {1.0}
     assert [schedule.learning_rate(step) for step in (80, 99, 100)] == pytest.approx(
@@ -30,7 +30,7 @@ def test_wsd_stays_then_falls_to_its_floor():
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         ({"kind": "cosin"}, "did you mean 'cosine'"),
         ({"peak": 0.0}, "must be positive"),
@@ -42,6 +42,6 @@ def test_wsd_stays_then_falls_to_its_floor():
         ({"decay": 1.5}, "between 0 and 1"),
     ],
 )
-def test_contradictions_are_refused(change, complaint):
-    with pytest.raises(UsageError, match=complaint):
+def test_invalid_schedules_are_errors(change, message):
+    with pytest.raises(UsageError, match=message):
         Schedule(**{"peak": 1.0, "steps": 10, **change})

@@ -1,4 +1,4 @@
-"""Training sequence models: the step against plain AdamW, schedules, looks, and what is left out."""
+"""Training sequence models: the step against plain AdamW, schedules, evaluations and skipped steps."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_steps_are_those_of_plain_adamw():
     assert result.loss == pytest.approx([sum(losses[:2]) / 2, sum(losses[2:4]) / 2, losses[4]])
 
 
-def test_the_cosine_falls_to_a_tenth():
+def test_cosine_decays_to_a_tenth():
     training = SequenceTraining(110, 1, 2.0, warm_up=10, schedule="cosine")
     assert [training.learning_rate_at(step) for step in (0, 9, 10)] == pytest.approx([0.2, 2.0, 2.0])
     assert training.learning_rate_at(60) == pytest.approx(1.1)
     assert training.learning_rate_at(110) == pytest.approx(0.2)
 
 
-def test_a_look_sees_the_model_in_evaluation_mode_and_can_end_training():
+def test_the_watcher_gets_the_model_in_evaluation_mode_and_can_stop_training():
     model, looks = Bigrams(), []
 
     def watch(step):
@@ -78,7 +78,7 @@ def test_a_look_sees_the_model_in_evaluation_mode_and_can_end_training():
     assert not model.training
 
 
-def test_a_step_without_a_finite_gradient_is_left_out():
+def test_a_step_without_a_finite_gradient_is_skipped():
     class Broken(Bigrams):
         def forward(self, tokens):
             logits = super().forward(tokens)
@@ -93,7 +93,7 @@ def test_a_step_without_a_finite_gradient_is_left_out():
     assert trained(Broken, 4).isfinite().all()
 
 
-def test_half_precision_keeps_the_weights_in_single_precision():
+def test_bfloat16_keeps_float32_weights():
     torch.manual_seed(0)
     model = CausalRN(29, 16, 1, context=8)
     fit_sequence(model, FixedCopy(3), SequenceTraining(2, 2, 0.1, precision="bfloat16"), generator())
@@ -112,7 +112,7 @@ def test_a_small_causalrn_learns_to_copy():
     assert task.score(decoded, batch).string.mean() > 0.95
 
 
-def test_bits_are_the_mean_over_what_is_asked():
+def test_bits_are_the_mean_over_the_targets():
     model = Bigrams(vocab=5)
     inputs, targets = torch.tensor([[1, 2, 3]] * 70), torch.tensor([[-1, 4, 0]] * 70)
     chances = model.table.softmax(-1)
@@ -120,7 +120,7 @@ def test_bits_are_the_mean_over_what_is_asked():
     assert bits_per_token(model, inputs, targets) == pytest.approx(wanted.item(), rel=1e-5)
 
 
-def test_rows_are_drawn_for_many_steps_at_once():
+def test_sequences_are_drawn_for_many_steps_at_once():
     class Counted(FixedCopy):
         drawn: ClassVar[list[int]] = []
 
@@ -146,14 +146,14 @@ def test_rows_are_drawn_for_many_steps_at_once():
         ({"precision": "bfloat"}, "did you mean 'bfloat16'"),
     ],
 )
-def test_mistakes_are_named(options, reason):
+def test_bad_arguments_are_errors(options, reason):
     with pytest.raises(UsageError, match=reason):
         SequenceTraining(**{"steps": 1, "batch_size": 1, "learning_rate": 0.1, **options})
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
 @pytest.mark.parametrize("mixer", ["relation", "attention", "linear-attention", "gated-linear"])
-def test_a_recorded_step_is_the_step(mixer):
+def test_a_graphed_step_equals_the_eager_step(mixer):
     from normplace.models import SequenceModel
 
     task, tables = FixedCopy(6), []

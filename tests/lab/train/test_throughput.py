@@ -21,17 +21,17 @@ def test_the_formula_counts_what_a_step_computes(tied):
     assert 3 * counter.get_total_flops() / ids.numel() == flops_per_token(model, 24)
 
 
-def test_a_window_is_all_that_attention_is_counted_for():
+def test_attention_flops_stop_at_the_window():
     shape = TransformerConfig(50, 32, 2, "peri", attention=AttentionConfig(heads=4, windows=(8, None)))
     model = Transformer(shape, device="meta")
     assert flops_per_token(model, 24) - flops_per_token(model, 8) == 12 * 32 * (24 - 8)
 
 
-def test_a_network_of_another_kind_is_counted_by_its_weights():
+def test_flops_of_other_networks_count_their_weights():
     assert flops_per_token(torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh()), 7) == 6 * 15
 
 
-def test_the_meter_goes_by_the_median_step(monkeypatch):
+def test_the_meter_uses_the_median_step(monkeypatch):
     times = iter([0.0, 1.0, 3.0, 103.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
     meter = ThroughputMeter(tokens=100, flops=4.0, peak=1000.0)
