@@ -1,12 +1,12 @@
-"""Call the library thousands of times with valid and invalid arguments, and report every answer that is not acceptable.
+"""Call the library thousands of times with valid and invalid arguments, and report every unacceptable outcome.
 
     python scripts/fuzz_library.py                       # 3,000 calls from seed 0
     python scripts/fuzz_library.py --calls 300 --seed 7
     python scripts/fuzz_library.py --call 1234           # repeat one call of seed 0, with its traceback
 
-Acceptable is a result, or a UsageError, TypeError or ValueError with a message. Any other exception, a crash and a call
-that takes longer than a minute are failures. Calls run in batches, each in a process of its own; call n of a seed is
-the same in any batch.
+Acceptable outcomes are a result, and a UsageError, TypeError or ValueError with a message. Any other exception, a crash
+and a call that takes longer than a minute are failures. Calls run in batches, one subprocess each; call n of a seed
+does not depend on the batch.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ WORDS = ["pre", "post", "layer", "rms", "softmax", "", "nothing", None, 3, ("a",
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
 
 Spec = Mapping[str, tuple[Sequence[Any], Sequence[Any]]]
-"""For each argument, valid and invalid values; a callable among them is called with the random source."""
+"""Valid and invalid values of each argument; a function of this script is called with the random source."""
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[random.Random], torch.Tensor]:
-    """Random numbers of a shape."""
+    """A function that draws a random tensor of a shape."""
 
     def make(source: random.Random) -> torch.Tensor:
         values = torch.randn(shape, generator=torch.Generator().manual_seed(source.randrange(2**31)))
@@ -59,8 +59,8 @@ def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[random.
     return make
 
 
-def odd_tensor(source: random.Random) -> Any:
-    """A tensor of any shape and dtype, or no tensor."""
+def invalid_tensor(source: random.Random) -> Any:
+    """A tensor of random shape and dtype, or another object."""
     if source.random() < 0.1:
         return source.choice([None, "x", 3, [[1.0]], np.ones((2, 3))])
     shape = [source.choice([0, 1, 2, 3, 5, 8]) for _ in range(source.randrange(5))]
@@ -68,7 +68,7 @@ def odd_tensor(source: random.Random) -> Any:
 
 
 def edges(nodes: int, count: int = 12) -> Callable[[random.Random], torch.Tensor]:
-    """Random edges between some nodes."""
+    """A function that draws random edges."""
 
     def make(source: random.Random) -> torch.Tensor:
         return torch.tensor([[source.randrange(nodes) for _ in range(count)] for _ in range(2)])
@@ -76,32 +76,32 @@ def edges(nodes: int, count: int = 12) -> Callable[[random.Random], torch.Tensor
     return make
 
 
-def odd_edges(source: random.Random) -> Any:
-    """Edges with a mistake."""
-    made = edges(5)(source)
-    made[source.randrange(2), source.randrange(12)] = source.choice([-1, 5, 6, 10**9, -(2**62)])
-    return source.choice([made, made[0], made.T, made.float(), made.bool(), made[:, :0], None, made.tolist()])
+def invalid_edges(source: random.Random) -> Any:
+    """Edges with an error."""
+    pairs = edges(5)(source)
+    pairs[source.randrange(2), source.randrange(12)] = source.choice([-1, 5, 6, 10**9, -(2**62)])
+    return source.choice([pairs, pairs[0], pairs.T, pairs.float(), pairs.bool(), pairs[:, :0], None, pairs.tolist()])
 
 
 def types(source: random.Random) -> Any:
-    """A type for each edge."""
+    """A random type for each edge."""
     return torch.tensor([source.randrange(3) for _ in range(12)])
 
 
-def odd_types(source: random.Random) -> Any:
-    """Types with a mistake."""
-    made = types(source)
-    made[source.randrange(12)] = source.choice([-1, 3, 10**9])
-    return source.choice([made, made[:5], made.float(), made[None], None])
+def invalid_types(source: random.Random) -> Any:
+    """Edge types with an error."""
+    numbers = types(source)
+    numbers[source.randrange(12)] = source.choice([-1, 3, 10**9])
+    return source.choice([numbers, numbers[:5], numbers.float(), numbers[None], None])
 
 
-def drawn(source: random.Random, spec: Spec, required: Sequence[str] = ()) -> dict[str, Any]:
-    """Some of the arguments of a call, mostly valid."""
+def draw_arguments(source: random.Random, spec: Spec, required: Sequence[str] = ()) -> dict[str, Any]:
+    """Random arguments of a call, mostly valid; those in ``required`` are always included."""
     arguments = {}
-    wrong = source.choice([0.0, 0.1, 0.3])
+    invalid_share = source.choice([0.0, 0.1, 0.3])
     for name, (valid, invalid) in spec.items():
         if name in required or source.random() < 0.4:
-            pool = invalid if invalid and source.random() < wrong else valid
+            pool = invalid if invalid and source.random() < invalid_share else valid
             value = source.choice(pool)
             is_source = callable(value) and getattr(value, "__module__", "") == __name__
             arguments[name] = value(source) if is_source else value
@@ -109,22 +109,22 @@ def drawn(source: random.Random, spec: Spec, required: Sequence[str] = ()) -> di
 
 
 def run_module(source: random.Random, make: Callable[..., nn.Module], arguments: dict[str, Any], *inputs: Any) -> Any:
-    """Build a module and call it with inputs that are sometimes wrong."""
+    """Build a module and call it with inputs that are sometimes invalid."""
     module = make(**arguments)
     repr(module)
-    given = [odd_tensor(source) if source.random() < 0.15 else one(source) for one in inputs]
-    return module(*given) if inputs else module
+    tensors = [invalid_tensor(source) if source.random() < 0.15 else draw(source) for draw in inputs]
+    return module(*tensors) if inputs else module
 
 
 # Ops
 
 
 def aggregate(source: random.Random) -> Any:
-    """One call of the target ``aggregate``."""
+    """Call an aggregation."""
     kind = source.choice(["softmax", "powermean"])
     spec: Spec = {
-        "x": ([tensor(5, 4), tensor(5, 4, dtype=torch.float64)], [odd_tensor]),
-        "graph": ([edges(5)], [odd_edges]),
+        "x": ([tensor(5, 4), tensor(5, 4, dtype=torch.float64)], [invalid_tensor]),
+        "graph": ([edges(5)], [invalid_edges]),
         ("temperature" if kind == "softmax" else "power"): ([1.0, 0.0, -2.0, 40.0, torch.tensor(0.5)], NUMBERS),
         "degree_power": ([0.5, None, torch.tensor(1.0)], NUMBERS),
         "num_dst": ([5, 6, None], COUNTS),
@@ -132,48 +132,48 @@ def aggregate(source: random.Random) -> Any:
         "eps": ([0.0, 0.1], NUMBERS),
         "backend": (["auto", "reference", "factorised"], [*WORDS, "triton"]),
     }
-    arguments = drawn(source, spec, ("x", "graph"))
+    arguments = draw_arguments(source, spec, ("x", "graph"))
     if source.random() < 0.4:
         table, weight = tensor(3, 4), tensor(4, 2)
         arguments["edge"] = source.choice(
             [
                 tensor(12, 4)(source),
-                npl.ops.TableEdge(source.choice([types, odd_types])(source), table(source)),
+                npl.ops.TableEdge(source.choice([types, invalid_types])(source), table(source)),
                 npl.ops.LinearEdge(tensor(12, 2)(source), weight(source), source.choice([None, tensor(4)(source)])),
-                odd_tensor(source),
+                invalid_tensor(source),
             ]
         )
     return getattr(npl.ops, f"{kind}_aggregate")(**arguments)
 
 
 def boundary(source: random.Random) -> Any:
-    """One call of the target ``boundary``."""
-    gain, row = ([tensor(6), None], [odd_tensor]), ([tensor(3), None], [odd_tensor])
+    """Call ``norm_add_norm``."""
+    gain, row = ([tensor(6), None], [invalid_tensor]), ([tensor(3), None], [invalid_tensor])
     spec: Spec = {
-        "x": ([tensor(3, 6)], [odd_tensor]),
-        "f": ([tensor(3, 6), tensor(3, 6, dtype=torch.bfloat16)], [odd_tensor]),
+        "x": ([tensor(3, 6)], [invalid_tensor]),
+        "f": ([tensor(3, 6), tensor(3, 6, dtype=torch.bfloat16)], [invalid_tensor]),
         "out_norm": (["rms", "layer", None], WORDS),
         "in_norm": (["rms", "layer", None], WORDS),
         "out_weight": gain, "out_bias": gain, "in_weight": gain, "in_bias": gain, "out_scale": row, "in_scale": row,
         "out_eps": ([1e-5, 0.0], NUMBERS), "in_eps": ([1e-5], NUMBERS), "unit_offset": ([True, False], []),
-        "skip_scale": ([1.0, 0.5], NUMBERS), "branch_scale": ([1.0, tensor(6), tensor(1)], [*NUMBERS, odd_tensor]),
-        "dropout": ([0.0, 0.3], NUMBERS), "seed": ([3, torch.tensor(4)], [*COUNTS, odd_tensor]),
+        "skip_scale": ([1.0, 0.5], NUMBERS), "branch_scale": ([1.0, tensor(6), tensor(1)], [*NUMBERS, invalid_tensor]),
+        "dropout": ([0.0, 0.3], NUMBERS), "seed": ([3, torch.tensor(4)], [*COUNTS, invalid_tensor]),
         "stream_dtype": ([None, torch.float32, torch.bfloat16], [*DTYPES, "float32"]),
         "backend": (["auto", "composed", "reference"], [*WORDS, "triton"]),
     }  # fmt: skip
-    return npl.ops.norm_add_norm(**drawn(source, spec, ("x", "f")))
+    return npl.ops.norm_add_norm(**draw_arguments(source, spec, ("x", "f")))
 
 
 def relation(source: random.Random) -> Any:
-    """One call of the target ``relation``."""
+    """Call a relation op."""
     name = source.choice(["scan", "pairwise", "scan_prefill", "pairwise_prefill", "scan_step", "pairwise_step"])
     rows = tensor(2, 4) if name.endswith("step") else tensor(2, 5, 4)
     mask = torch.ones((2,) if name.endswith("step") else (2, 5), dtype=torch.bool)
     spec: dict[str, Any] = {
-        "a": ([rows], [odd_tensor]), "b": ([rows], [odd_tensor]),
+        "a": ([rows], [invalid_tensor]), "b": ([rows], [invalid_tensor]),
         "norm": (["separate", "none"] + ["joint"] * name.startswith("pair"), WORDS),
         "post_norm": ([True, False], []), "eps": ([1e-5, 0.0], NUMBERS), "heads": ([1, 2], COUNTS),
-        "mask": ([None, mask], [odd_tensor]), "mean": ([True, False], []),
+        "mask": ([None, mask], [invalid_tensor]), "mean": ([True, False], []),
     }  # fmt: skip
     if "step" not in name:
         spec["backend"] = (["auto", "reference"], [*WORDS, "triton"])
@@ -181,7 +181,7 @@ def relation(source: random.Random) -> Any:
         spec["causal"] = ([True, False], [])
     if name.startswith("pair"):
         spec["activation"] = (["exp", "relu", "gelu", "elu"], WORDS)
-    arguments = drawn(source, spec, ("a", "b"))
+    arguments = draw_arguments(source, spec, ("a", "b"))
     if name.endswith("step"):
         arguments["state"] = None
         if source.random() < 0.4:
@@ -195,17 +195,21 @@ def relation(source: random.Random) -> Any:
 
 
 def norm(source: random.Random) -> Any:
-    """One call of the target ``norm``."""
+    """Call a norm."""
     spec: Spec = {
         "name": (list(NORMS), WORDS), "dim": ([4], COUNTS), "eps": ([1e-5], NUMBERS), "bias": ([True, False], []),
         "elementwise_affine": ([True, False], []), "scale": ([1.0], NUMBERS), "alpha_init": ([0.5], NUMBERS),
     }  # fmt: skip
-    made = build_norm(**drawn(source, spec, ("name", "dim")))
-    x = source.choice([tensor(5, 4), tensor(5, 4, dtype=torch.bfloat16), odd_tensor])(source)
-    context = npl.norms.norm_context(made)
+    layer = build_norm(**draw_arguments(source, spec, ("name", "dim")))
+    x = source.choice([tensor(5, 4), tensor(5, 4, dtype=torch.bfloat16), invalid_tensor])(source)
+    context = npl.norms.norm_context(layer)
     batch = source.choice([None, torch.zeros(5, dtype=torch.long), torch.tensor([0, 1, 2, -1, 9]), torch.ones(3)])
     return (
-        made(x, tensor(5, 4)(source)) if "reference" in context else made(x, batch) if "batch" in context else made(x)
+        layer(x, tensor(5, 4)(source))
+        if "reference" in context
+        else layer(x, batch)
+        if "batch" in context
+        else layer(x)
     )
 
 
@@ -214,48 +218,50 @@ def _number(source: random.Random) -> Any:
 
 
 def block(source: random.Random) -> Any:
-    """One call of the target ``block``."""
+    """Call ``BlockSpec``."""
     flag = ([True, False], [])
-    spec: Spec = {
+    values: Spec = {
         "input": flag, "output": flag, "stream": flag, "skip_normed": flag, "damped": flag,
         "inner": ([(), ("q", "k"), ("preactivation",)], ["qk", None, (1,), 3]),
         "skip_scale": ([1.0, 0.0, LearnedScale(), _number], NUMBERS), "input_scale": ([1.0, _number], NUMBERS),
         "branch_scale": ([1.0, LearnedScale(), _number], NUMBERS), "init_gain": ([1.0, _number], NUMBERS),
         "input_gain": ([1.0, _number], NUMBERS), "inner_scale": ([(), ("q",)], ["q", 3]),
     }  # fmt: skip
-    made = npl.BlockSpec(**drawn(source, spec))
-    made.equation()
-    return made
+    spec = npl.BlockSpec(**draw_arguments(source, values))
+    spec.equation()
+    return spec
 
 
 def placement(source: random.Random) -> Any:
-    """One call of the target ``placement``."""
+    """Call ``Placement``."""
     if source.random() < 0.5:
-        made = npl.Placement.named(source.choice([*PRESETS, *WORDS]))
+        value = npl.Placement.named(source.choice([*PRESETS, *WORDS]))
     else:
         ends = source.choice([(1.0,), (0.5, 1.0), (First(1), 1.0), (1.0, 0.5), (math.nan,), (), ("a",)])
         segments = tuple((end, block(source)) for end in ends)
-        made = npl.Placement(segments, final=source.random() < 0.3, streams=source.choice(["one", "dual", "b2t", None]))
-    made.equation()
-    made.at(source.choice(COUNTS), source.choice(COUNTS), source.choice([None, "attention", "mlp", "x"]))
-    return npl.Placement.from_dict(made.to_dict())
+        value = npl.Placement(
+            segments, final=source.random() < 0.3, streams=source.choice(["one", "dual", "b2t", None])
+        )
+    value.equation()
+    value.at(source.choice(COUNTS), source.choice(COUNTS), source.choice([None, "attention", "mlp", "x"]))
+    return npl.Placement.from_dict(value.to_dict())
 
 
 def residual(source: random.Random) -> Any:
-    """One call of the target ``residual``."""
+    """Call ``Residual``."""
     spec: Spec = {
         "dim": ([4], COUNTS), "placement": (list(PRESETS), [*WORDS, placement]), "norm": (list(NORMS), WORDS),
         "layer": ([1, 2], COUNTS), "depth": ([2], COUNTS), "scale": ([None, npl.Scale("degree", -1.0)], [3]),
     }  # fmt: skip
-    arguments = {"dim": 4} | drawn(source, spec)
-    return run_module(source, lambda **given: npl.Residual(nn.Tanh(), **given), arguments, tensor(5, 4))
+    arguments = {"dim": 4} | draw_arguments(source, spec)
+    return run_module(source, lambda **options: npl.Residual(nn.Tanh(), **options), arguments, tensor(5, 4))
 
 
 # Models
 
 
 def mlp(source: random.Random) -> Any:
-    """One call of the target ``mlp``."""
+    """Call ``MLP``."""
     spec: Spec = {
         "widths": ([(3, 8, 8, 2), (3, 8, 2)], [(3, 2), (3, 0, 2), (3, -1, 2), None, 3, ("a", 1, 2), (3, 1.5, 2)]),
         "norm": (["layer", "rms", "batch"], WORDS), "norm_at": (["every", "first", [1], "none"], [*WORDS, [9], [-1]]),
@@ -263,11 +269,11 @@ def mlp(source: random.Random) -> Any:
         "activation": (["relu", "gelu", "tanh"], WORDS), "parametrization": (["standard", "ntk"], WORDS),
         "weight_std": ([None, 1.0], NUMBERS), "bias_std": ([0.1], NUMBERS),
     }  # fmt: skip
-    return run_module(source, MLP, drawn(source, spec, ("widths",)), tensor(4, 3))
+    return run_module(source, MLP, draw_arguments(source, spec, ("widths",)), tensor(4, 3))
 
 
 def gen(source: random.Random) -> Any:
-    """One call of the target ``gen``."""
+    """Call ``GENConv``."""
     spec: Spec = {
         "in_channels": ([4, (4, 4)], COUNTS), "out_channels": ([4, 6], COUNTS),
         "aggr": (["softmax", "softmax_sg", "softmax_sum", "powermean", "mean", "max", "min", "add"], WORDS),
@@ -276,14 +282,14 @@ def gen(source: random.Random) -> Any:
         "expansion": ([2], COUNTS), "eps": ([1e-7], NUMBERS), "edge_dim": ([None, 2, 4], COUNTS), "y": ([0.5], NUMBERS),
         "learn_y": ([False], []), "edge_types": ([None, 3], COUNTS),
     }  # fmt: skip
-    conv = GENConv(**drawn(source, spec, ("in_channels", "out_channels")))
-    attr = source.choice([None, types(source), odd_types(source), tensor(12, 2)(source), odd_tensor(source)])
-    x = source.choice([tensor(5, 4), tensor(5, 4), odd_tensor])(source)
-    return conv(x, source.choice([edges(5), edges(5), odd_edges])(source), attr)
+    conv = GENConv(**draw_arguments(source, spec, ("in_channels", "out_channels")))
+    attr = source.choice([None, types(source), invalid_types(source), tensor(12, 2)(source), invalid_tensor(source)])
+    x = source.choice([tensor(5, 4), tensor(5, 4), invalid_tensor])(source)
+    return conv(x, source.choice([edges(5), edges(5), invalid_edges])(source), attr)
 
 
 def graph_stack(source: random.Random) -> Any:
-    """One call of the target ``graph_stack``."""
+    """Call ``GraphStack``."""
     spec: Spec = {
         "in_dim": ([4], COUNTS), "dim": ([8], COUNTS), "out_dim": ([2], COUNTS), "depth": ([2, 3], COUNTS),
         "placement": (list(PRESETS), WORDS), "norm": (["layer", "rms", "batch", "graph", "pair"], WORDS),
@@ -293,16 +299,16 @@ def graph_stack(source: random.Random) -> Any:
         "virtual_node": ([True, False], []), "readout": ([None, "mean", "sum", "max"], WORDS),
         "memory": (["store", "checkpoint", "reversible"], WORDS), "groups": ([None, 2], COUNTS),
     }  # fmt: skip
-    arguments = {"in_dim": 4, "dim": 8, "out_dim": 2, "depth": 2} | drawn(source, spec)
+    arguments = {"in_dim": 4, "dim": 8, "out_dim": 2, "depth": 2} | draw_arguments(source, spec)
     net = GraphStack(lambda a, b: GENConv(a, b, norm="layer"), **arguments)
-    batch = source.choice([None, torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0, -1, 9, 0, 0]), odd_tensor(source)])
-    values = source.choice([None, None, torch.ones(5), odd_tensor(source)])
-    graph = source.choice([edges(5), edges(5), odd_edges])(source)
-    return net(source.choice([tensor(5, 4), odd_tensor])(source), graph, batch=batch, values=values)
+    batch = source.choice([None, torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0, -1, 9, 0, 0]), invalid_tensor(source)])
+    values = source.choice([None, None, torch.ones(5), invalid_tensor(source)])
+    graph = source.choice([edges(5), edges(5), invalid_edges])(source)
+    return net(source.choice([tensor(5, 4), invalid_tensor])(source), graph, batch=batch, values=values)
 
 
 def sequence(source: random.Random) -> Any:
-    """One call of the target ``sequence``."""
+    """Call ``CausalRN``."""
     spec: Spec = {
         "vocab_size": ([11], COUNTS), "dim": ([8], COUNTS), "depth": ([2], COUNTS), "context": ([16], COUNTS),
         "hidden": ([None, 8], COUNTS), "heads": ([1, 2], COUNTS), "pair_norm": (["joint", "separate", "none"], WORDS),
@@ -310,24 +316,24 @@ def sequence(source: random.Random) -> Any:
         "form": (["auto", "pairwise"], WORDS), "positions": (["learned", "sinusoidal", "none"], WORDS),
         "placement": (["pre", "post", "peri"], WORDS),
     }  # fmt: skip
-    arguments = {"vocab_size": 11, "dim": 8, "depth": 2, "context": 16} | drawn(source, spec)
+    arguments = {"vocab_size": 11, "dim": 8, "depth": 2, "context": 16} | draw_arguments(source, spec)
     ids = source.choice(
-        [torch.tensor([[1, 2, 3]]), torch.tensor([[1, 2, 3]]), torch.tensor([[0, 11]]), odd_tensor(source)]
+        [torch.tensor([[1, 2, 3]]), torch.tensor([[1, 2, 3]]), torch.tensor([[0, 11]]), invalid_tensor(source)]
     )
     return CausalRN(**arguments)(ids)
 
 
 def transformer(source: random.Random) -> Any:
-    """One call of the target ``transformer``."""
+    """Call ``Transformer``."""
     spec: Spec = {
         "vocab_size": ([11], COUNTS), "dim": ([8], COUNTS), "depth": ([2], COUNTS), "placement": (list(PRESETS), WORDS),
         "norm": (["rms", "layer"], WORDS), "eps": ([None, 1e-5], NUMBERS), "causal": ([True, False], []),
         "embedding_scale": ([1.0], NUMBERS), "token_types": ([0, 2], COUNTS), "std": ([0.02], NUMBERS),
         "init": ([None, "depth", "fixed", "xavier"], WORDS),
     }  # fmt: skip
-    config = TransformerConfig(**({"vocab_size": 11, "dim": 8, "depth": 2} | drawn(source, spec)))
+    config = TransformerConfig(**({"vocab_size": 11, "dim": 8, "depth": 2} | draw_arguments(source, spec)))
     ids = source.choice(
-        [torch.tensor([[1, 2, 3]]), torch.tensor([[1, 2, 3]]), torch.tensor([[0, 11]]), odd_tensor(source)]
+        [torch.tensor([[1, 2, 3]]), torch.tensor([[1, 2, 3]]), torch.tensor([[0, 11]]), invalid_tensor(source)]
     )
     return Transformer(config)(ids)
 
@@ -336,47 +342,49 @@ def transformer(source: random.Random) -> Any:
 
 
 def scale(source: random.Random) -> Any:
-    """One call of the target ``scale``."""
+    """Call ``Scale`` and a gate."""
     spec: Spec = {
         "source": (["degree", "pagerank"], WORDS), "power": ([-1.0, 0.5], NUMBERS),
         "where": (["before", "after"], WORDS), "slot": ([None, "stream"], WORDS),
     }  # fmt: skip
-    made = npl.Scale(**drawn(source, spec, ("source",)))
-    factor = made.factor(source.choice([torch.tensor([1.0, 2.0]), torch.tensor([1, 2]), odd_tensor(source)]))
+    topology_scale = npl.Scale(**draw_arguments(source, spec, ("source",)))
+    factor = topology_scale.factor(
+        source.choice([torch.tensor([1.0, 2.0]), torch.tensor([1, 2]), invalid_tensor(source)])
+    )
     Gate(source.choice(["learned", "mlp", None]), source.choice([4, *COUNTS]))(factor)
-    graph = source.choice([edges(5), odd_edges])(source)
-    return FactorMemory().factor(made, graph, source.choice([5, None, *COUNTS]), None, torch.float32)
+    graph = source.choice([edges(5), invalid_edges])(source)
+    return FactorMemory().factor(topology_scale, graph, source.choice([5, None, *COUNTS]), None, torch.float32)
 
 
 def scalars(source: random.Random) -> Any:
-    """One call of the target ``scalars``."""
+    """Call ``topology``."""
     from normplace.models.topology import TOPOLOGIES
 
     name = source.choice([*TOPOLOGIES, "constant", "constant:pagerank", "constant:", "x", None, 3])
-    batch = source.choice([None, torch.zeros(5, dtype=torch.long), odd_tensor(source)])
+    batch = source.choice([None, torch.zeros(5, dtype=torch.long), invalid_tensor(source)])
     options = {"damping": source.choice(NUMBERS)} if source.random() < 0.1 else {}
     return topology(
-        name, source.choice([edges(5), odd_edges])(source), source.choice([5, None, *COUNTS]), batch, **options
+        name, source.choice([edges(5), invalid_edges])(source), source.choice([5, None, *COUNTS]), batch, **options
     )
 
 
 def kernel(source: random.Random) -> Any:
-    """One call of the target ``kernel``."""
+    """Call ``ntk.empirical``."""
     widths = source.choice([(3, 8, 8, 2), (3, 8, 1)])
     model = MLP(widths, placement=source.choice(["plain", "pre", "rezero"]) if len(widths) > 3 else "plain")
-    x1 = source.choice([tensor(4, 3), tensor(4, 3), odd_tensor])(source)
+    x1 = source.choice([tensor(4, 3), tensor(4, 3), invalid_tensor])(source)
     spec: Spec = {
-        "x2": ([None, tensor(2, 3)], [odd_tensor]), "output": (["auto", "full", "trace"], WORDS),
+        "x2": ([None, tensor(2, 3)], [invalid_tensor]), "output": (["auto", "full", "trace"], WORDS),
         "diagonal": ([False, True], []), "memory_gb": ([None, 1.0], NUMBERS),
     }  # fmt: skip
-    return npl.ntk.empirical(model, x1, **drawn(source, spec))
+    return npl.ntk.empirical(model, x1, **draw_arguments(source, spec))
 
 
 def selection(source: random.Random) -> Any:
-    """One call of the target ``selection``."""
+    """Call a function of node selection."""
     from normplace.lab.tasks import selection as s
 
-    def graph() -> Any:
+    def draw_graph() -> Any:
         if source.random() < 0.2:
             pointers = [source.choice([0, 1, 2, 3, -1, 10**9]) for _ in range(source.randrange(1, 5))]
             return s.Graph(np.array(pointers), np.array([source.choice([0, 1, 2, -1, 10**9]) for _ in range(3)]))
@@ -385,29 +393,29 @@ def selection(source: random.Random) -> Any:
             pairs[0][0] = source.choice([-1, 9, 10**12])
         return s.Graph.from_edges(pairs, source.choice([9, 9, 9, 12, *COUNTS]))
 
-    made = graph() if source.random() < 0.95 else source.choice([None, 3, "x"])
+    graph = draw_graph() if source.random() < 0.95 else source.choice([None, 3, "x"])
     nodes = source.choice([[0, 1, 2], list(range(9)), [0, 0], [9], [-1], [0.5], [], None, "ab", [[1, 2]], np.arange(9)])
     scores = source.choice([np.arange(9.0), [1] * 9, [math.nan] * 9, [1.0], None, ["a"] * 9])
     generator = source.choice([np.random.default_rng(0), np.random.default_rng(0), None, 3])
     count, number = source.choice([1, 2, 3, *COUNTS]), source.choice([0.1, 0.5, *NUMBERS])
     calls: list[Callable[[], Any]] = [
-        lambda: s.dismantle(made, nodes), lambda: s.adaptive_order(made, lambda g: g.degrees, count),
-        lambda: s.reinsert(made, nodes, number), lambda: s.spread(made, nodes, simulations=count, threads=1),
-        lambda: s.spreads(made, [nodes], s.IndependentCascade(number), simulations=3, threads=1),
-        lambda: s.ris_greedy(made, k=count, seed=0, threads=1), lambda: s.greedy_set(made, scores),
-        lambda: s.min_degree_set(made), lambda: s.improve(made, nodes), lambda: s.is_independent(made, nodes),
-        lambda: s.exact_set(made, seconds=5.0), lambda: s.ranking(made, scores),
-        lambda: s.random_order(made, generator),
-        lambda: s.degree_order(made, adaptive=source.random() < 0.5), lambda: s.core_numbers(made),
-        lambda: s.core_order(made), lambda: s.corehd_order(made), lambda: s.collective_influence(made, count),
-        lambda: s.collective_influence_order(made, count), lambda: s.pagerank(made, number),
-        lambda: s.betweenness(made, count, generator, threads=1),
-        lambda: s.betweenness_order(made, True, count, threads=1),
+        lambda: s.dismantle(graph, nodes), lambda: s.adaptive_order(graph, lambda g: g.degrees, count),
+        lambda: s.reinsert(graph, nodes, number), lambda: s.spread(graph, nodes, simulations=count, threads=1),
+        lambda: s.spreads(graph, [nodes], s.IndependentCascade(number), simulations=3, threads=1),
+        lambda: s.ris_greedy(graph, k=count, seed=0, threads=1), lambda: s.greedy_set(graph, scores),
+        lambda: s.min_degree_set(graph), lambda: s.improve(graph, nodes), lambda: s.is_independent(graph, nodes),
+        lambda: s.exact_set(graph, seconds=5.0), lambda: s.ranking(graph, scores),
+        lambda: s.random_order(graph, generator),
+        lambda: s.degree_order(graph, adaptive=source.random() < 0.5), lambda: s.core_numbers(graph),
+        lambda: s.core_order(graph), lambda: s.corehd_order(graph), lambda: s.collective_influence(graph, count),
+        lambda: s.collective_influence_order(graph, count), lambda: s.pagerank(graph, number),
+        lambda: s.betweenness(graph, count, generator, threads=1),
+        lambda: s.betweenness_order(graph, True, count, threads=1),
         lambda: s.erdos_renyi(count, number, generator), lambda: s.uniform_graph(count, count, generator),
         lambda: s.barabasi_albert(count, count, generator), lambda: s.powerlaw_cluster(9, count, number, generator),
-        lambda: s.block_graph([count, 3], number, 0.1, generator), lambda: s.shuffled(made, generator),
+        lambda: s.block_graph([count, 3], number, 0.1, generator), lambda: s.shuffled(graph, generator),
         lambda: s.mixed_graphs(count, 8, 12, generator), lambda: s.relabel(nodes),
-        lambda: made.neighbors(count) if isinstance(made, s.Graph) else None,
+        lambda: graph.neighbors(count) if isinstance(graph, s.Graph) else None,
         lambda: s.load_graph(source.choice(["/dev/null", "nothing.npz", "/", ""])),
     ]  # fmt: skip
     return source.choice(calls)()
@@ -419,14 +427,14 @@ TARGETS: dict[str, tuple[Callable[[random.Random], Any], int]] = {
     "GraphStack": (graph_stack, 4), "CausalRN": (sequence, 3), "Transformer": (transformer, 3), "Scale": (scale, 2),
     "topology": (scalars, 2), "ntk": (kernel, 2), "selection": (selection, 5),
 }  # fmt: skip
-"""What is called, and how often relative to the others."""
+"""Functions to call, with their relative frequency."""
 
 
 def call(seed: int, number: int) -> tuple[str, str, str]:
-    """Make one call; the target, the outcome (``result``, ``refused`` or ``FAILED``) and a description of it."""
+    """Make one call; return the target, the outcome (``result``, ``refused`` or ``FAILED``) and its description."""
     source = random.Random(f"{seed}:{number}")
     names = list(TARGETS)
-    (name,) = source.choices(names, [TARGETS[one][1] for one in names])
+    (name,) = source.choices(names, [TARGETS[target][1] for target in names])
     torch.manual_seed(number)
     signal.alarm(SECONDS)
     try:
@@ -438,22 +446,25 @@ def call(seed: int, number: int) -> tuple[str, str, str]:
     except MemoryError as error:
         return name, "refused", f"MemoryError: {error}"
     except BaseException as error:
-        place = traceback.extract_tb(error.__traceback__)
-        ours = [frame for frame in place if "normplace" in frame.filename]
-        where = f"{ours[-1].filename.split('normplace/')[-1]}:{ours[-1].lineno}" if ours else "outside"
-        return name, "FAILED", f"{type(error).__name__} at {where}: {str(error).splitlines()[0] if str(error) else ''}"
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "normplace" in frame.filename]
+        location = f"{frames[-1].filename.split('normplace/')[-1]}:{frames[-1].lineno}" if frames else "outside"
+        return (
+            name,
+            "FAILED",
+            f"{type(error).__name__} at {location}: {str(error).splitlines()[0] if str(error) else ''}",
+        )
     finally:
         signal.alarm(0)
     return name, "result", ""
 
 
-def _hang(signum: int, frame: Any) -> None:
+def _raise_timeout(signum: int, frame: Any) -> None:
     raise TimeoutError(f"longer than {SECONDS} seconds")
 
 
 def batch(seed: int, numbers: range, report: Any) -> None:
-    """Make some calls in this process, sending what happened."""
-    signal.signal(signal.SIGALRM, _hang)
+    """Make some calls in this process, and send their outcomes."""
+    signal.signal(signal.SIGALRM, _raise_timeout)
     torch.set_num_threads(1)
     for number in numbers:
         report.send((number, *call(seed, number)))
@@ -461,12 +472,12 @@ def batch(seed: int, numbers: range, report: Any) -> None:
 
 
 def main() -> int:
-    """Run what the arguments ask for."""
+    """Parse the command line and make the calls."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=3000)
-    parser.add_argument("--first", type=int, default=0, help="number of the first call")
+    parser.add_argument("--first", type=int, default=0, help="index of the first call")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--call", type=int, default=None, help="repeat this call and let its exception through")
+    parser.add_argument("--call", type=int, default=None, help="repeat this call and show its traceback")
     options = parser.parse_args()
     if options.call is not None:
         source = random.Random(f"{options.seed}:{options.call}")
@@ -481,8 +492,8 @@ def main() -> int:
         child = context.Process(target=batch, args=(options.seed, range(first, min(first + BATCH, last)), send))
         child.start()
         send.close()
-        end, until = min(first + BATCH, last), time.monotonic() + 2 * SECONDS
-        while first < end and receive.poll(max(0.0, until - time.monotonic())):
+        end, deadline = min(first + BATCH, last), time.monotonic() + 2 * SECONDS
+        while first < end and receive.poll(max(0.0, deadline - time.monotonic())):
             try:
                 number, name, outcome, detail = receive.recv()
             except EOFError:
@@ -490,7 +501,7 @@ def main() -> int:
             counts[outcome] += 1
             if outcome == "FAILED":
                 failures.append((number, name, detail))
-            first, until = number + 1, time.monotonic() + 2 * SECONDS
+            first, deadline = number + 1, time.monotonic() + 2 * SECONDS
         if first < end:
             child.kill()
             child.join()
