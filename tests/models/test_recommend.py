@@ -168,13 +168,13 @@ def test_copies_and_reset(kind):
 PATH = torch.tensor([[0, 1], [1, 0]])
 MISTAKES = [
     (lambda: Adjacency(PATH[0], 2), "shape 2 × E"),
-    (lambda: Adjacency(PATH.float(), 2), "must hold whole numbers"),
-    (lambda: Adjacency(PATH, 1), "nodes are 0 to 0"),
+    (lambda: Adjacency(PATH.float(), 2), "must be integers"),
+    (lambda: Adjacency(PATH, 1), "a node outside 0 to 0"),
     (lambda: Adjacency(PATH[:, :1], 2), "lacks its reverse"),
-    (lambda: Adjacency(PATH.repeat(1, 2), 2), "is there twice"),
+    (lambda: Adjacency(PATH.repeat(1, 2), 2), "is repeated"),
     (lambda: LightGCN(0, 3), "at least 1"),
     (lambda: LightGCN(2, 2)(graph(torch.float32)), "30 nodes, but there are 2 users and 2 items"),
-    (lambda: NormalizedGCN(2, 2, depth=0), "norms stand in blocks"),
+    (lambda: NormalizedGCN(2, 2, depth=0), "norms are in blocks"),
     (lambda: NormalizedGCN(2, 2, combine="men"), "did you mean 'mean'"),
     (lambda: NormalizedGCN(2, 2, placement="none", scale=Scale("degree")), "has none around the branch"),
     (lambda: NormalizedGCN(USERS, ITEMS)(graph(), factor=torch.ones(NODES, 1)), "so it takes no factor"),

@@ -230,13 +230,13 @@ MISTAKES = [
     (lambda: topology("degree", EDGES.float(), 3), "integers"),
     (lambda: topology("degree", EDGES.T.repeat(2, 1), 3), "2 × E"),
     (lambda: topology("degree", EDGES, 3, batch=torch.zeros(2, dtype=torch.long)), "each of the 3 nodes"),
-    (lambda: topology("degree", EDGES, 3, batch=torch.tensor([0, 0, 1])), "joins two graphs"),
+    (lambda: topology("degree", EDGES, 3, batch=torch.tensor([0, 0, 1])), "connects two graphs"),
     (lambda: topology("degree", EDGES, 3, direction="inn"), "did you mean 'in'"),
     (lambda: topology("k-core", EDGES, 3, direction="all"), "unknown direction 'all': choose from any, in, out"),
     (lambda: topology("k-core", EDGES, 3, samples=2), "unknown option of 'k-core'"),
     (lambda: topology("betweenness", EDGES, 3, samples=4), "between 1 and the number of nodes 3"),
     (lambda: topology("pagerank", EDGES, 3, damping=1.0), "damping must lie"),
-    (lambda: topology("eigenvector", EDGES, 3, iterations=2), "not settled"),
+    (lambda: topology("eigenvector", EDGES, 3, iterations=2), "did not converge"),
 ]
 
 

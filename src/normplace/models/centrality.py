@@ -1,7 +1,7 @@
-"""Counts and centralities of a graph's nodes in plain torch, before any rule makes them positive.
+"""Counts and centralities of the nodes of a graph, in PyTorch.
 
-Every function takes edges that :func:`simple_edges` has cleaned: sorted, no self-loops, no repeats. All arithmetic is
-in float64, on the device of the edges. :mod:`normplace.models.topology` is what a network uses.
+Every function takes the edges of :func:`simple_edges`: sorted, without self-loops and repeats. All arithmetic is in
+float64, on the device of the edges. :mod:`normplace.models.topology` makes positive scalars of them for networks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def simple_edges(edge_index: Tensor, num_nodes: int, undirected: bool) -> Tensor
 
 
 def count(nodes: Tensor, num_nodes: int) -> Tensor:
-    """How often each node is named."""
+    """How often each node occurs."""
     return torch.bincount(nodes, minlength=num_nodes)
 
 
@@ -45,7 +45,7 @@ def graph_total(values: Tensor, label: Tensor, groups: int) -> Tensor:
 
 
 class _Rows:
-    """Neighbours of many nodes at once, from sorted edges."""
+    """Neighbours of many nodes at once, from sorted edges (CSR)."""
 
     def __init__(self, edges: Tensor, num_nodes: int) -> None:
         self.targets = edges[1]
@@ -53,7 +53,7 @@ class _Rows:
         self.start = self.degree.cumsum(0) - self.degree
 
     def of(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Every neighbour of every one of ``nodes``, and which of them (by position) it belongs to."""
+        """All neighbours of ``nodes``, and for each the index of its node in ``nodes``."""
         counts = self.degree[nodes]
         owner = torch.repeat_interleave(torch.arange(len(nodes), device=nodes.device), counts)
         within = torch.arange(len(owner), device=nodes.device) - (counts.cumsum(0) - counts)[owner]
@@ -61,9 +61,9 @@ class _Rows:
 
 
 def core_numbers(edges: Tensor, num_nodes: int) -> Tensor:
-    """The largest k such that a node lies in a subgraph where k edges from within arrive at every node (Seidman 1983).
+    """The largest k such that a node is in a subgraph of in-degree at least k (Seidman 1983).
 
-    Peels whole fronts of nodes at a time, so the work is that of the edges plus one step per front.
+    It removes whole fronts of nodes at a time, so the work is one pass over the edges plus one step per front.
     """
     rows = _Rows(edges, num_nodes)
     degree, core = count(edges[1], num_nodes), torch.zeros_like(rows.degree)
@@ -84,17 +84,17 @@ def core_numbers(edges: Tensor, num_nodes: int) -> Tensor:
 def triangles(edges: Tensor, num_nodes: int, chunk: int = 4_000_000) -> Tensor:
     """The number of triangles through each node.
 
-    Each edge is directed from the endpoint of smaller degree, so hubs have few successors and the pairs of successors
-    to test stay near ``E sqrt(E)``; they are tested ``chunk`` at a time.
+    Each edge is directed from the endpoint of smaller degree. Hubs then have few successors, and about ``E sqrt(E)``
+    pairs of successors are tested, ``chunk`` at a time.
     """
     degree = count(edges[0], num_nodes)
     rank = torch.empty_like(degree)
     rank[torch.argsort(degree, stable=True)] = torch.arange(num_nodes, device=edges.device)
     up = edges[:, rank[edges[0]] < rank[edges[1]]]
     rows, keys = _Rows(up, num_nodes), up[0] * num_nodes + up[1]
-    found = torch.zeros(num_nodes, dtype=torch.long, device=edges.device)
+    counts = torch.zeros(num_nodes, dtype=torch.long, device=edges.device)
     if up.shape[1] == 0:
-        return found
+        return counts
     work = rows.degree[up[0]].cumsum(0)
     first = 0
     while first < up.shape[1]:
@@ -103,30 +103,30 @@ def triangles(edges: Tensor, num_nodes: int, chunk: int = 4_000_000) -> Tensor:
         source, middle = up[0, first:last], up[1, first:last]
         third, owner = rows.of(source)
         wanted = middle[owner] * num_nodes + third
-        at = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
-        hit = keys[at] == wanted
-        found += count(torch.cat([source[owner[hit]], middle[owner[hit]], third[hit]]), num_nodes)
+        index = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
+        hit = keys[index] == wanted
+        counts += count(torch.cat([source[owner[hit]], middle[owner[hit]], third[hit]]), num_nodes)
         first = last
-    return found
+    return counts
 
 
 def pagerank(edges: Tensor, num_nodes: int, label: Tensor, damping: float, tolerance: float = 1e-12) -> Tensor:
     """PageRank (Brin, Page 1998) in each graph of a disjoint union, summing to 1 in each.
 
-    Nodes without a successor spread their share over their own graph.
+    Nodes without a successor distribute their rank over their own graph.
 
     Args:
-        edges: The edges in their own direction; here a repeated one weighs as often as it is there.
-        num_nodes: How many nodes there are.
-        label: The graph of each node, numbered below ``num_nodes``.
+        edges: The directed edges; here a repeated edge counts repeatedly.
+        num_nodes: Number of nodes.
+        label: The graph of each node, below ``num_nodes``.
         damping: Probability of following an edge.
-        tolerance: Mean change at which to stop, relative to the mean rank.
+        tolerance: Stop at this mean change, relative to the mean rank.
     """
     out = count(edges[0], num_nodes).double()
     size = graph_total(torch.ones_like(out), label, num_nodes)
     share, dangling = 1 / out[edges[0]], (out == 0).double()
     rank = 1 / size
-    # The change shrinks by the damping at every step, so this many always suffice.
+    # Every step multiplies the change by the damping, so this many steps always suffice.
     for _ in range(10_000):
         moved = torch.zeros_like(rank).index_add_(0, edges[1], share * rank[edges[0]])
         idle = graph_total(dangling * rank, label, num_nodes)
@@ -139,7 +139,7 @@ def pagerank(edges: Tensor, num_nodes: int, label: Tensor, damping: float, toler
 
 
 def components(edges: Tensor, num_nodes: int) -> Tensor:
-    """The smallest node of each node's connected component, by taking the least label and jumping to its label."""
+    """The smallest node of each node's connected component, by label propagation with pointer jumping."""
     label = torch.arange(num_nodes, device=edges.device)
     while True:
         new = label.scatter_reduce(0, edges[1], label[edges[0]], "amin")
@@ -152,10 +152,10 @@ def components(edges: Tensor, num_nodes: int) -> Tensor:
 def eigenvector(edges: Tensor, num_nodes: int, tolerance: float, iterations: int) -> Tensor:
     """The leading eigenvector of each connected component's adjacency, of mean square 1 in each.
 
-    Power iteration of A + I: the identity keeps the vector and stops a bipartite graph from oscillating.
+    Power iteration of A + I: the identity does not change the vector and prevents oscillation on bipartite graphs.
 
     Raises:
-        UsageError: If it has not settled after that many iterations.
+        UsageError: If it does not converge in that many iterations.
     """
     label = components(edges, num_nodes)
     x = torch.ones(num_nodes, dtype=torch.float64, device=edges.device)
@@ -167,7 +167,7 @@ def eigenvector(edges: Tensor, num_nodes: int, tolerance: float, iterations: int
             return new
         x = new
     raise UsageError(
-        f"eigenvector centrality has not settled to {tolerance:g} in {iterations} iterations, as on long thin graphs: "
+        f"eigenvector centrality did not converge to {tolerance:g} in {iterations} iterations, as on long thin graphs: "
         "allow more iterations, or choose 'pagerank'."
     )
 
@@ -177,9 +177,9 @@ def betweenness(
 ) -> Tensor:
     """The shortest paths through each node, each pair's split among its ties (Brandes 2001), summed over ``sources``.
 
-    Breadth-first search of many sources at once, level by level, as products with the adjacency; as much memory as
-    several matrices of ``elements`` numbers. Where the edges go both ways and every node is a source, each pair counts
-    twice; ``directed`` says that they may not.
+    Breadth-first search from many sources at once, level by level, by products with the adjacency. It needs the memory
+    of several matrices of ``elements`` numbers. If every edge has its reverse and every node is a source, each pair
+    counts twice; set ``directed`` if edges may lack their reverse.
     """
     edges = checked_edges(edges, num_nodes)  # a sparse product does not check them
     total = torch.zeros(num_nodes, dtype=torch.float64, device=edges.device)

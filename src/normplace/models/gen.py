@@ -22,7 +22,7 @@ MLP_NORMS = {
 
 
 class Aggregation(nn.Module):
-    """How messages become one row: a name of :data:`AGGREGATIONS`, and its numbers, learned or not.
+    """Aggregation of messages: a name of :data:`AGGREGATIONS`, and its parameters, learned or fixed.
 
     Args:
         kind: The aggregation, scaled by a power of the degree if its name ends in ``_sum``.
@@ -35,7 +35,7 @@ class Aggregation(nn.Module):
         eps: Added to every rectified message.
 
     Raises:
-        UsageError: If there is no such aggregation, or it has nothing of what is to be learned.
+        UsageError: If there is no such aggregation, or it does not have the parameter to learn.
     """
 
     def __init__(
@@ -54,28 +54,28 @@ class Aggregation(nn.Module):
         if base not in AGGREGATIONS or (scaled and base not in ("softmax", "softmax_sg", "powermean")):
             raise unknown("aggregation", kind, [*AGGREGATIONS, "softmax_sum", "powermean_sum"])
         self.base, self.scaled, self.eps = base, scaled, eps
-        wanted = {"t": learn_t, "p": learn_p, "y": learn_y}
+        learned = {"t": learn_t, "p": learn_p, "y": learn_y}
         has = {"t": base == "softmax", "p": base == "powermean", "y": self.scaled}
-        for name, learn in wanted.items():
+        for name, learn in learned.items():
             if learn and not has[name]:
                 raise UsageError(f"aggregation {kind!r} has no {name} to learn: leave learn_{name} out.")
-        self.start = {"t": t, "p": p, "y": y}
-        # A learned number is a parameter of one element, as in PyG, whose weights therefore load.
+        self.initial = {"t": t, "p": p, "y": y}
+        # A learned number is a parameter of one element, as in PyG, so that PyG's weights load.
         self.t = nn.Parameter(torch.empty(1)) if learn_t else t
         self.p = nn.Parameter(torch.empty(1)) if learn_p else p
         self.y = nn.Parameter(torch.empty(1)) if learn_y else y
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Learned numbers back to where they start."""
-        for name, value in self.start.items():
+        """Set learned numbers to their initial values."""
+        for name, value in self.initial.items():
             if isinstance(parameter := getattr(self, name), nn.Parameter):
                 nn.init.constant_(parameter, value)
 
     def forward(
         self, x: Tensor, graph: Tensor | Neighbours, edge: Tensor | LinearEdge | TableEdge | None, num_dst: int
     ) -> Tensor:
-        """Aggregate ``relu(x_j + e_ij) + eps`` over the edges that arrive at each target."""
+        """Aggregate ``relu(x_j + e_ij) + eps`` over the incoming edges of each target."""
         degree_power = self.y if self.scaled else 1.0 if self.base == "add" else None
         common = {"degree_power": degree_power, "num_dst": num_dst, "relu": True, "eps": self.eps}
         if self.base == "powermean":
@@ -85,22 +85,22 @@ class Aggregation(nn.Module):
         return softmax_aggregate(x, graph, fixed.get(self.base, self.t), edge, semi_gradient=semi, **common)
 
     def extra_repr(self) -> str:
-        """The aggregation and what of it is learned."""
-        learned = [name for name in self.start if isinstance(getattr(self, name), nn.Parameter)]
+        """The aggregation and its learned parameters."""
+        learned = [name for name in self.initial if isinstance(getattr(self, name), nn.Parameter)]
         return ", ".join([self.base + "_sum" * self.scaled, *(f"learn_{name}=True" for name in learned)])
 
 
 class GENConv(nn.Module):
     """``MLP(x_i + AGG_j(relu(x_j + e_ij) + eps))``, with softmax or power-mean aggregation.
 
-    Arguments and state dict are those of PyG's ``GENConv``, so weights load both ways. Memory grows with nodes, not
-    with edges. Beyond PyG there are the degree-scaled ``softmax_sum`` and ``powermean_sum`` with a learnable power y,
-    edges given by type, and a power mean that is neither clamped nor flat. The exponent of the degree is y itself, as
-    the paper writes it; the authors' code takes its sigmoid.
+    Arguments and state dict are those of PyG's ``GENConv``, so weights load both ways. Memory grows with the number of
+    nodes, not of edges. Beyond PyG there are the degree-scaled ``softmax_sum`` and ``powermean_sum`` with a learnable
+    power y, edges given by type, and a power mean without clamping and its zero gradients. The exponent of the degree
+    is y, as in the paper; the authors' code uses its sigmoid.
 
     Args:
-        in_channels: Width of the node features, or of those of sources and of targets.
-        out_channels: Width of the result, and of the messages.
+        in_channels: Width of the node features, or a pair of widths of sources and targets.
+        out_channels: Width of the result and of the messages.
         aggr: ``softmax``, ``softmax_sg`` (weights constant in the backward pass), ``softmax_sum``, ``powermean``,
             ``powermean_sum``, ``mean``, ``max``, ``min`` or ``add``.
         t: Inverse temperature of the softmax.
@@ -109,19 +109,19 @@ class GENConv(nn.Module):
         learn_p: Whether it is learned.
         y: Power of the degree in the ``_sum`` aggregations.
         learn_y: Whether it is learned.
-        msg_norm: Whether the message gets the length of the row it is added to.
-        learn_msg_scale: Whether that length is times a learned factor.
+        msg_norm: Whether to use :class:`normplace.MsgNorm` on the messages.
+        learn_msg_scale: Whether its factor is learned.
         norm: Norm inside the MLP: ``batch``, ``layer``, ``instance`` or None.
-        num_layers: Linear maps in the MLP.
-        expansion: Its hidden width, in output widths.
+        num_layers: Number of linear maps in the MLP.
+        expansion: Its hidden width divided by the output width.
         eps: Added to every message.
         bias: Whether the linear maps have biases.
-        edge_dim: Width of edge features; mapped to the messages' width where it differs. None for features that have
-            that width already.
-        edge_types: How many types of edges there are, where ``edge_attr`` names the type of each.
+        edge_dim: Width of the edge features; a linear map adapts it to the messages if it differs. None for features of
+            the messages' width.
+        edge_types: Number of edge types, if ``edge_attr`` is the type of each edge.
 
     Raises:
-        UsageError: If an argument is unknown or they contradict each other.
+        UsageError: If an argument is unknown, or arguments contradict each other.
 
     Example:
         >>> conv = GENConv(8, 16, aggr="softmax", learn_t=True)
@@ -177,7 +177,7 @@ class GENConv(nn.Module):
         self.msg_norm = MsgNorm(out_channels, learn_scale=learn_msg_scale) if msg_norm else None
 
     def reset_parameters(self) -> None:
-        """Start every parameter anew."""
+        """Reset every parameter to an initial value."""
         for module in self.modules():
             if module is not self and callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
@@ -192,13 +192,13 @@ class GENConv(nn.Module):
         """The new row of every target.
 
         Args:
-            x: Node features, or those of sources and of targets; the latter may be None.
-            edge_index: Source and target of each edge, or a :class:`normplace.ops.Neighbours` built of them.
-            edge_attr: Features, or types, of the edges.
-            size: Numbers of sources and targets, where ``x`` does not tell.
+            x: Node features, or a pair of those of sources and targets; the latter may be None.
+            edge_index: Source and target of each edge, or a :class:`normplace.ops.Neighbours` made of them.
+            edge_attr: Features or types of the edges.
+            size: Number of sources and targets, if ``x`` does not determine it.
 
         Raises:
-            UsageError: If the features do not fit the convolution or the edges.
+            UsageError: If the features have a wrong shape for the convolution or the edges.
         """
         source, target = (x, x) if isinstance(x, Tensor) else _pair(x)
         src, dst = self._widths
@@ -216,7 +216,7 @@ class GENConv(nn.Module):
         sent = source if self.lin_src is None else self.lin_src(source)
         out = self.aggr_module(sent, edge_index, self._edge(edge_attr, sent), count)
         if self.msg_norm is not None:
-            # Without targets there is no row to measure by but the sources', as in PyG.
+            # Without targets, the reference is the sources, as in PyG.
             out = self.msg_norm(out, sent if target is None else target)
         if target is not None:
             out = out + (target if self.lin_dst is None else self.lin_dst(target))
@@ -247,12 +247,12 @@ def _pair(x: object) -> tuple[Tensor, Tensor | None]:
 
 
 def _mlp(dim: int, hidden: int, num_layers: int, norm: str | None, bias: bool) -> nn.Sequential:
-    """Linear maps with norm and ReLU between them, numbered as PyG numbers its own."""
+    """Linear maps with norm and ReLU between them, with the module numbers of PyG."""
     widths = [dim, *[hidden] * (num_layers - 1), dim]
     layers: list[nn.Module] = []
-    for layer, (read, write) in enumerate(itertools.pairwise(widths), start=1):
-        layers.append(nn.Linear(read, write, bias=bias))
+    for layer, (fan_in, fan_out) in enumerate(itertools.pairwise(widths), start=1):
+        layers.append(nn.Linear(fan_in, fan_out, bias=bias))
         if layer < num_layers:
-            layers += [MLP_NORMS[norm](write)] if norm is not None else []
+            layers += [MLP_NORMS[norm](fan_out)] if norm is not None else []
             layers += [nn.ReLU(), nn.Dropout(0.0)]
     return nn.Sequential(*layers)

@@ -1,9 +1,9 @@
-"""A scale's factors of the graphs seen last, so that training on one graph computes its topology once.
+"""A cache of scale factors for the last few graphs, so that training on one graph computes its topology once.
 
-A graph is recognized by its tensors, unchanged: :class:`normplace.ops.snapshot.Snapshot` compares their version and a
-hash of their values, so writes through ``.data`` or a NumPy array that shares the memory are noticed. On a GPU, where
-the hash is not waited for, the factor of a graph changed that way is ``nan``. Tensors made in inference mode have no
-version, so their graphs are not remembered, and neither are those of a ``torch.func`` transform.
+A graph is identified by its unchanged tensors: :class:`normplace.ops.snapshot.Snapshot` compares their version and a
+hash of their values, which detects writes through ``.data`` or a NumPy array that shares the memory. On a GPU, where
+waiting for the hash would be slow, the factor of such a changed graph is ``nan``. Graphs whose tensors are from
+inference mode or inside a ``torch.func`` transform are not cached.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Entry:
         return len(tensors) == len(self.tensors) and all(map(Snapshot.matches, self.tensors, tensors))
 
     def current(self, tensors: tuple[Tensor, ...]) -> Tensor:
-        """The factor, ``nan`` where a tensor on a GPU was changed without PyTorch's notice."""
+        """The factor, or ``nan`` if a tensor on a GPU was changed without a new version."""
         factor = self.factor
         for snapshot, tensor in zip(self.tensors, tensors, strict=True):
             factor = snapshot.nan_if_changed(factor, tensor)
@@ -42,12 +42,12 @@ class _Entry:
 
 
 class FactorMemory:
-    """Factors of scales from the topology of graphs, computed once for each of the last few graphs.
+    """A cache of the factors of scales for the last few graphs.
 
-    A copy, or one from another process, starts empty.
+    Copies and unpickled objects are empty.
 
     Args:
-        size: How many to keep; they are one number per node, and the graphs themselves are not kept alive.
+        size: Number of entries. An entry is one number per node; the graphs themselves are not kept alive.
 
     Example:
         >>> edges = torch.tensor([[0, 1, 2], [1, 0, 1]])
@@ -66,20 +66,19 @@ class FactorMemory:
     def factor(
         self, scale: Scale, edge_index: Tensor, num_nodes: int | None, batch: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
-        """The multiplier of each node, as :meth:`Scale.factor` gives it.
+        """The multiplier of each node, as returned by :meth:`Scale.factor`.
 
         Args:
             scale: Its ``source`` is the name of a topology scalar.
             edge_index: Source and target of each edge, 2 × E.
-            num_nodes: How many nodes there are; None for no more than the edges and ``batch`` name.
+            num_nodes: Number of nodes; None for the largest node in the edges and ``batch``.
             batch: The graph of each node, or None.
-            dtype: The dtype of the features it will multiply; the power is taken in it, or in the default dtype if that
-                is wider.
+            dtype: Dtype of the features; the power is computed in it, or in the default dtype if that is wider.
 
         Raises:
-            UsageError: If the scalar is unknown or the graph is none.
+            UsageError: If the scalar is unknown or the edges are not a graph.
         """
-        if torch.compiler.is_compiling():  # asked first, since the decorator would load the compiler for everyone
+        if torch.compiler.is_compiling():  # checked first: the decorator imports the compiler
             uncompiled: Any = torch.compiler.disable(self._recall)
             return uncompiled(scale, edge_index, num_nodes, batch, dtype)
         return self._recall(scale, edge_index, num_nodes, batch, dtype)
@@ -88,10 +87,10 @@ class FactorMemory:
         self, scale: Scale, edge_index: Tensor, num_nodes: int | None, batch: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
         check_edge_index(edge_index)
-        default = torch.get_default_dtype()  # what the topology is rounded to
+        default = torch.get_default_dtype()  # dtype of topology values
         wide = torch.promote_types(dtype, default)
         tensors = (edge_index,) if batch is None else (edge_index, batch)
-        # An inference tensor could not be part of a later training step, so none is made to be kept.
+        # A cached inference tensor could not be used in a later training step.
         with torch.inference_mode(False), torch.no_grad():
             if in_transform() or not all_plain(*tensors) or any(tensor.is_inference() for tensor in tensors):
                 return scale.factor(topology(scale.source, edge_index, num_nodes, batch).to(wide)).to(dtype)
@@ -100,7 +99,7 @@ class FactorMemory:
                 if entry.settings == settings and entry.matches(tensors):
                     return entry.current(tensors).to(dtype)
             factor = scale.factor(topology(scale.source, edge_index, num_nodes, batch).to(wide))
-            # One assignment, so that threads that run at once can lose an entry but never see half of one.
+            # A single assignment: concurrent threads can lose an entry but never see a partial one.
             alive = [entry for entry in self._entries if entry.alive()]
             self._entries = (*alive, _Entry(settings, tuple(map(Snapshot.of, tensors)), factor))[-self.size :]
             return factor.to(dtype)

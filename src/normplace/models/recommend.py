@@ -1,7 +1,7 @@
-"""Recommenders on the graph of users and items: LightGCN, and a residual stack with norms around the same propagation.
+"""Recommenders on the graph of users and items: LightGCN, and a residual stack with norms around its propagation.
 
-Users are the first nodes and items follow. Both networks are a table of trained rows, one per node, and arithmetic
-without parameters but the norms' on it; an item's score for a user is the product of their rows of the result.
+Users are the first nodes, items follow. Both networks are an embedding table and a propagation whose only parameters
+are those of norms. The score of an item for a user is the inner product of their rows in the result.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ COMBINATIONS = ("last", "mean")
 class Adjacency(nn.Module):
     """The symmetrically normalized adjacency of an undirected graph, ``D^-1/2 A D^-1/2``, without self-loops.
 
-    A module so that it moves with a network; it has no parameters and is not part of a state dict. A node without edges
-    receives nothing.
+    It is a module so that it moves with a network; it has no parameters and is not part of the state dict. A node
+    without edges receives zeros.
 
     Args:
         edges: Both directions of every edge, each once, 2 × E, such as :attr:`Interactions.edges`.
-        num_nodes: How many nodes there are.
-        dtype: Of its entries.
+        num_nodes: Number of nodes.
+        dtype: Dtype of its entries.
 
     Raises:
-        UsageError: If an edge lacks its reverse or is there twice, or a node is out of range.
+        UsageError: If an edge lacks its reverse or is repeated, or a node is out of range.
 
     Example:
         >>> path = Adjacency(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), 3)
@@ -49,35 +49,35 @@ class Adjacency(nn.Module):
     def __init__(self, edges: Tensor, num_nodes: int, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         if edges.ndim != 2 or edges.shape[0] != 2 or edges.is_floating_point():
-            raise UsageError(f"edges must hold whole numbers of shape 2 × E, got {tuple(edges.shape)}.")
+            raise UsageError(f"edges must be integers of shape 2 × E, got {tuple(edges.shape)}.")
         if edges.numel() and (int(edges.min()) < 0 or int(edges.max()) >= num_nodes):
-            raise UsageError(f"nodes are 0 to {num_nodes - 1}, but an edge names another: correct num_nodes.")
+            raise UsageError(f"an edge has a node outside 0 to {num_nodes - 1}: correct num_nodes.")
         keys = (edges[0].long() * num_nodes + edges[1]).sort().values
         if bool((keys[1:] == keys[:-1]).any()):
-            raise UsageError("an edge is there twice: keep each direction of it once.")
+            raise UsageError("an edge is repeated: keep each direction once.")
         source, target = keys // num_nodes, keys % num_nodes
         if not torch.equal((target * num_nodes + source).sort().values, keys):
             raise UsageError("an edge lacks its reverse: give both directions of each.")
         degree = torch.bincount(source, minlength=num_nodes)
         inverse_root = degree.clamp(min=1).double().rsqrt()
         self.num_nodes = num_nodes
-        # 32-bit indices: what MKL and cuSPARSE compute with, so that neither converts them at every product.
+        # MKL and cuSPARSE compute with 32-bit indices, and would convert others in every product.
         start = torch.cat([degree.new_zeros(1), degree.cumsum(0)]).int()
         self.register_buffer("start", start, persistent=False)
         self.register_buffer("neighbours", target.int(), persistent=False)
         self.register_buffer("weight", (inverse_root[source] * inverse_root[target]).to(dtype), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Each node's weighted sum of its neighbours' rows."""
+        """The weighted sum of the rows of each node's neighbours."""
         return _SymmetricProduct.apply(self.start, self.neighbours, self.weight.to(x.dtype), x)
 
     def extra_repr(self) -> str:
-        """Its size."""
+        """The size."""
         return f"{self.num_nodes} nodes, {len(self.neighbours)} entries"
 
 
 class _SymmetricProduct(torch.autograd.Function):
-    """A symmetric sparse matrix times a dense one; the gradient is the same product, so nothing is transposed."""
+    """A symmetric sparse matrix times a dense one; the gradient is the same product, without a transpose."""
 
     @staticmethod
     def forward(ctx: Any, start: Tensor, neighbours: Tensor, weight: Tensor, x: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class _SymmetricProduct(torch.autograd.Function):
 
 @lru_cache
 def _without_beta_notice() -> None:
-    """Let torch say once, unheard, that its CSR tensors are in beta; it never says so again."""
+    """Trigger and suppress torch's one-time warning that CSR tensors are in beta."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         torch.sparse_csr_tensor([0, 0], [], [], (1, 1))
@@ -105,7 +105,7 @@ def _product(start: Tensor, neighbours: Tensor, weight: Tensor, x: Tensor) -> Te
 
 
 class _NodeTable(nn.Module):
-    """A trained row for each user and item."""
+    """An embedding for each user and item."""
 
     def __init__(
         self, num_users: int, num_items: int, dim: int, depth: int, init: float, generator: torch.Generator | None
@@ -137,12 +137,12 @@ class LightGCN(_NodeTable):
     ``(E + A E + … + A^K E) / (K + 1)`` for the table E and depth K.
 
     Args:
-        num_users: How many users.
-        num_items: How many items.
+        num_users: Number of users.
+        num_items: Number of items.
         dim: Width of the table.
-        depth: How often rows are propagated; 0 is plain matrix factorization.
+        depth: Number of propagations; 0 is matrix factorization.
         init: Standard deviation of the initial table.
-        generator: Source of the initial table, on the CPU.
+        generator: Random generator of the initial table, on the CPU.
 
     Raises:
         UsageError: If a number is too small.
@@ -165,41 +165,41 @@ class LightGCN(_NodeTable):
         super().__init__(num_users, num_items, dim, depth, init, generator)
 
     def reset_parameters(self) -> None:
-        """Draw the table anew."""
+        """Draw a new initial table."""
         self._draw(None)
 
     def forward(self, adjacency: Adjacency) -> Tensor:
-        """The row of every user, then of every item."""
+        """The rows of all users, then of all items."""
         x = rows = self._rows(adjacency)
-        for _ in range(self.depth):  # Horner's scheme: neither the layers nor their sum need to be kept
+        for _ in range(self.depth):  # Horner's scheme keeps neither the layers nor their sum
             x = rows + adjacency(x)
         return x / (self.depth + 1)
 
 
 class NormalizedGCN(_NodeTable):
-    """LightGCN's propagation as the branch of residual blocks, with norms and a scale where they are asked for.
+    """LightGCN's propagation as the branch of residual blocks, with norms and a scale.
 
-    ``scale`` stands beside the norm it names in every block. With ``slot="final"`` it stands once, beside the final
-    norm, or on the result where the placement has none. The result is divided by ``dim^(1/4)``, so that a score is a
-    product over ``sqrt(dim)``, as in attention: a norm leaves rows of length ``sqrt(dim)``, and their bare products
-    would saturate the ranking loss. The network is ours; two that differ in their scale alone have the same parameters
-    and, from the same generator, the same initial values.
+    ``scale`` is applied at the norm of its slot in every block. With ``slot="final"`` it is applied once, at the final
+    norm, or to the result if the placement has none. The result is divided by ``dim^(1/4)``, so that a score is an
+    inner product divided by ``sqrt(dim)``, as in attention: normalized rows have length ``sqrt(dim)``, and their plain
+    inner products would saturate the ranking loss. The network is ours. Two networks that differ only in their scale
+    have the same parameters and, from the same generator, the same initial values.
 
     Args:
-        num_users: How many users.
-        num_items: How many items.
+        num_users: Number of users.
+        num_items: Number of items.
         dim: Width of the table and of the stream.
-        depth: How many blocks.
-        placement: Where norms stand: a :class:`Placement` or the name of a preset.
-        norm: What stands there: a name, a factory that takes the width, or a mapping from slot to either.
-        scale: A positive scalar per node beside a norm.
-        combine: ``last`` takes the last block's stream, ``mean`` the mean over the streams of all blocks; the table
-            itself, which has seen no norm, is not among them. A final norm comes after.
+        depth: Number of blocks.
+        placement: A :class:`Placement` or the name of a preset.
+        norm: The norm of the slots: a name, a factory that takes the width, or a mapping from slot to either.
+        scale: A positive scalar per node, placed at a norm.
+        combine: ``last`` uses the last block's stream, ``mean`` the mean over the streams after all blocks, without the
+            table itself. A final norm is applied afterwards.
         init: Standard deviation of the initial table.
-        generator: Source of the initial table, on the CPU.
+        generator: Random generator of the initial table, on the CPU.
 
     Raises:
-        UsageError: If an argument is unknown or they contradict each other.
+        UsageError: If an argument is unknown, or arguments contradict each other.
 
     Example:
         >>> graph = Adjacency(torch.tensor([[0, 2, 1, 3], [2, 0, 3, 1]]), 4)
@@ -224,7 +224,7 @@ class NormalizedGCN(_NodeTable):
     ) -> None:
         super().__init__(num_users, num_items, dim, depth, init, generator)
         if depth < 1:
-            raise UsageError(f"depth must be at least 1, got {depth}: norms stand in blocks.")
+            raise UsageError(f"depth must be at least 1, got {depth}: norms are in blocks.")
         if combine not in COMBINATIONS:
             raise unknown("combination", combine, COMBINATIONS)
         rule = Placement.of(placement)
@@ -238,17 +238,17 @@ class NormalizedGCN(_NodeTable):
         self.final_norm = build_slot_norm(norm, "final", dim) if rule.final else None
 
     def reset_parameters(self) -> None:
-        """Start the table and the norms anew."""
+        """Reset the table and the norms to initial values."""
         self._draw(None)
         for child in self.children():
             reset_tree(child)
 
     def forward(self, adjacency: Adjacency, factor: Tensor | None = None) -> Tensor:
-        """The row of every user, then of every item.
+        """The rows of all users, then of all items.
 
         Args:
             adjacency: The graph.
-            factor: What :meth:`Scale.factor` returned, when the network has a scale.
+            factor: The result of :meth:`Scale.factor`, if the network has a scale.
 
         Raises:
             UsageError: If the network has a scale and no factor is given, or the reverse.
@@ -280,7 +280,7 @@ class NormalizedGCN(_NodeTable):
 
 
 class _Propagation(nn.Module):
-    """The branch: what a node's neighbours send it."""
+    """The branch: a sum over neighbours."""
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         return adjacency(x)

@@ -1,31 +1,31 @@
-"""What a node's place in its graph says about it: one strictly positive number, ready to be a :class:`normplace.Scale`.
+"""Topology scalars: one strictly positive number per node, for a :class:`normplace.Scale`.
 
-A scale is raised to a power and multiplied in, so zero is not a value it can have. The rules:
+A scale is raised to a power and multiplied in, so its values must not be zero. The definitions:
 
 | name | value | direction of edges | an isolated node has |
 |---|---|---|---|
-| degree | max(edges that arrive, 1) | in, as PyG counts | 1 |
-| out-degree | max(edges that leave, 1) | out | 1 |
+| degree | max(incoming edges, 1) | in, as PyG counts | 1 |
+| out-degree | max(outgoing edges, 1) | out | 1 |
 | total-degree | max(in + out, 1) | both | 1 |
 | k-core | max(core number, 1) | ignored; ``direction`` counts ``in`` or ``out`` | 1 |
 | pagerank | rank × nodes of its graph | followed | its graph's floor |
 | clustering | 1 + clustering coefficient | ignored | 1 |
 | eigenvector | leading eigenvector, mean square 1 | ignored | 1 |
-| betweenness | 1 + pairs whose paths cross it | ignored; ``directed=True`` follows it | 1 |
-| constant | geometric mean of a source | as the source | its graph's value |
+| betweenness | 1 + pairs with shortest paths through it | ignored; ``directed=True`` follows it | 1 |
+| constant | geometric mean of another scalar | as that scalar | its graph's value |
 
-Where direction is ignored, the graph is the undirected one with an edge wherever there is one in either direction.
-Eigenvector centrality has no directed form here: along the edges it is 0 at every node that no cycle leads to, which no
-positive rule mends without saying something else; PageRank is its directed form that is never 0.
+Scalars that ignore direction use the undirected graph, with an edge if there is one in either direction. Eigenvector
+centrality has no directed form here, since it is 0 at every node that no cycle leads to; PageRank is its directed form
+that is never 0.
 
-Self-loops are dropped: a convolution adds its own, and they must not change the scale. Repeated edges count once,
-unless ``multi=True`` makes the degrees and PageRank count each. Undirected graphs are stored as PyG stores them, each
-edge in both directions, so their in-degree is their degree and their total degree is twice that.
+Self-loops are dropped: a convolution adds its own, and they must not change the scale. Repeated edges count once; with
+``multi=True``, the degrees and PageRank count each of them. Undirected graphs are stored as in PyG, each edge in both
+directions, so their in-degree is their degree, and their total degree is twice that.
 
-A batch of graphs is one disjoint union with ``batch`` naming each node's graph. Degrees, k-core, clustering and
-betweenness do not need it. PageRank teleports within a graph and ``constant`` averages over one, so without ``batch``
-they take the union for one graph. The eigenvector is taken in every connected component, never across them: over a
-whole disconnected graph it would vanish outside one component.
+A batch of graphs is one disjoint union, and ``batch`` is the graph of each node. Degrees, k-core, clustering and
+betweenness do not need it. PageRank teleports within a graph and ``constant`` averages over one; without ``batch`` they
+treat the union as one graph. The eigenvector is computed in every connected component separately: over a whole
+disconnected graph it would be zero outside one component.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ def degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, direction: str 
         edges = edge_index[:, edge_index[0] != edge_index[1]]
     else:
         edges = centrality.simple_edges(edge_index, num_nodes, undirected=False)
-    named = torch.cat([edges[end] for end in ends[direction]])
-    return centrality.count(named, num_nodes).clamp(min=1).double()
+    nodes = torch.cat([edges[end] for end in ends[direction]])
+    return centrality.count(nodes, num_nodes).clamp(min=1).double()
 
 
 def out_degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, multi: bool = False) -> Tensor:
-    """Edges that leave each node, at least 1."""
+    """Outgoing edges of each node, at least 1."""
     return degree(edge_index, num_nodes, batch, direction="out", multi=multi)
 
 
 def total_degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, multi: bool = False) -> Tensor:
-    """Edges that arrive and leave, at least 1."""
+    """Incoming and outgoing edges of each node, at least 1."""
     return degree(edge_index, num_nodes, batch, direction="total", multi=multi)
 
 
 def k_core(edge_index: Tensor, num_nodes: int, batch: Tensor, *, direction: str = "any") -> Tensor:
-    """Core number of each node, at least 1, by neighbours in ``any`` direction, or by edges ``in`` or ``out``."""
-    ways = {"any": edge_index, "in": edge_index, "out": edge_index.flip(0)}
-    if direction not in ways:
-        raise unknown("direction", direction, ways)
-    edges = centrality.simple_edges(ways[direction], num_nodes, undirected=direction == "any")
+    """Core number of each node, at least 1, from neighbours in ``any`` direction, or from edges ``in`` or ``out``."""
+    directed = {"any": edge_index, "in": edge_index, "out": edge_index.flip(0)}
+    if direction not in directed:
+        raise unknown("direction", direction, directed)
+    edges = centrality.simple_edges(directed[direction], num_nodes, undirected=direction == "any")
     return centrality.core_numbers(edges, num_nodes).clamp(min=1).double()
 
 
@@ -79,7 +79,9 @@ def pagerank(
 ) -> Tensor:
     """PageRank times the nodes of the graph: mean 1 in every graph, never below ``1 - damping``."""
     if not 0 <= damping < 1:
-        raise UsageError(f"damping must lie in [0, 1), or a node nothing points at would have rank 0; got {damping}.")
+        raise UsageError(
+            f"damping must lie in [0, 1): with 1, a node without incoming edges has rank 0; got {damping}."
+        )
     if multi:
         edges = edge_index[:, edge_index[0] != edge_index[1]]
     else:
@@ -90,7 +92,7 @@ def pagerank(
 
 
 def clustering(edge_index: Tensor, num_nodes: int, batch: Tensor) -> Tensor:
-    """1 + the share of a node's pairs of neighbours that are joined; 1 with fewer than two neighbours."""
+    """1 + the fraction of connected pairs among a node's neighbours; 1 with fewer than two neighbours."""
     edges = centrality.simple_edges(edge_index, num_nodes, undirected=True)
     d = centrality.count(edges[0], num_nodes).double()
     closed = centrality.triangles(edges, num_nodes).double()
@@ -102,7 +104,7 @@ def eigenvector(
 ) -> Tensor:
     """Eigenvector centrality of mean square 1 in each connected component, no value below 1e-6."""
     edges = centrality.simple_edges(edge_index, num_nodes, undirected=True)
-    # Positive by Perron and Frobenius, but it decays by a factor per step away from the hubs and would underflow.
+    # Positive by Perron-Frobenius, but it decays exponentially with the distance from hubs and would underflow.
     return centrality.eigenvector(edges, num_nodes, tolerance, iterations).clamp(min=1e-6)
 
 
@@ -115,11 +117,11 @@ def betweenness(
     generator: torch.Generator | None = None,
     directed: bool = False,
 ) -> Tensor:
-    """1 + the number of pairs whose shortest paths cross a node, exact or from a sample of sources.
+    """1 + the number of pairs with shortest paths through a node, exact or estimated from a sample of sources.
 
-    With ``directed``, paths follow the edges and the pairs are ordered: an undirected graph's numbers are doubled.
-    Exact takes nodes × edges work: seconds for a few thousand nodes. ``samples`` sources drawn without replacement from
-    the whole union give an unbiased estimate in ``samples / nodes`` of that.
+    With ``directed``, paths follow the edges and pairs are ordered, which doubles the numbers of an undirected graph.
+    The exact work is nodes × edges: seconds for a few thousand nodes. ``samples`` sources, drawn without replacement
+    from the whole union, give an unbiased estimate with the fraction ``samples / nodes`` of the work.
     """
     edges = centrality.simple_edges(edge_index, num_nodes, undirected=not directed)
     sources = torch.arange(num_nodes, device=edges.device)
@@ -150,18 +152,18 @@ def topology(
     """One strictly positive scalar per node.
 
     Args:
-        name: A key of :data:`TOPOLOGIES`, or ``constant:NAME`` (``constant`` alone: of the degree) for the geometric
-            mean of that scalar over each graph, the control that keeps its size and drops what it says of the node.
+        name: A key of :data:`TOPOLOGIES`, or ``constant:NAME`` (``constant`` for the degree) for the geometric mean of
+            that scalar over each graph, a control with the same magnitude and no information about the node.
         edge_index: Source and target of each edge, 2 × E.
-        num_nodes: How many nodes there are; by default no more than the edges and ``batch`` name.
-        batch: The graph of each node; None when all are of one.
-        **options: What that scalar lets a caller choose, such as ``samples`` of ``betweenness``.
+        num_nodes: Number of nodes; by default from ``batch`` or the largest node of an edge.
+        batch: The graph of each node; None if there is one graph.
+        **options: Options of the scalar, such as ``samples`` of ``betweenness``.
 
     Returns:
         A tensor of ``num_nodes`` values in the default dtype, on the device of the edges.
 
     Raises:
-        UsageError: If a name, an option or an edge is not there, or an edge joins two graphs.
+        UsageError: If a name or option is unknown, a node is out of range, or an edge connects two graphs.
 
     Example:
         >>> star = torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
@@ -184,7 +186,7 @@ def topology(
 
 
 def check_name(name: str) -> tuple[str, bool]:
-    """The key of :data:`TOPOLOGIES` that a name stands for, and whether its mean over each graph is meant.
+    """The key of :data:`TOPOLOGIES` for a name, and whether the name asks for the mean over each graph.
 
     Raises:
         UsageError: If there is no such scalar.
@@ -200,23 +202,23 @@ def check_name(name: str) -> tuple[str, bool]:
 
 
 def checked(edge_index: Tensor, num_nodes: int | None, batch: Tensor | None) -> tuple[Tensor, int, Tensor]:
-    """The edges as int64, the number of nodes and the graph of each, or the reason they cannot be a graph.
+    """The edges as int64, the number of nodes and the graph of each node.
 
     Raises:
-        UsageError: If they cannot.
+        UsageError: If they are not a graph.
     """
     check_edge_index(edge_index)
     edges = edge_index.long()
     if num_nodes is None:
-        named = int(edges.max()) + 1 if edges.numel() else 0
-        num_nodes = named if batch is None else len(batch)
+        largest = int(edges.max()) + 1 if edges.numel() else 0
+        num_nodes = largest if batch is None else len(batch)
     expect_whole(0, num_nodes=num_nodes)
     check_range("the nodes of edge_index", edges, num_nodes, "renumber them, or correct num_nodes")
     if batch is None:
         return edges, num_nodes, torch.zeros(num_nodes, dtype=torch.long, device=edges.device)
     if not isinstance(batch, Tensor) or batch.shape != (num_nodes,) or not is_integer(batch):
-        found = f"{tuple(batch.shape)} of {batch.dtype}" if isinstance(batch, Tensor) else type(batch).__name__
-        raise UsageError(f"batch must name the graph of each of the {num_nodes} nodes, got {found}.")
+        kind = f"{tuple(batch.shape)} of {batch.dtype}" if isinstance(batch, Tensor) else type(batch).__name__
+        raise UsageError(f"batch must hold the graph of each of the {num_nodes} nodes, got {kind}.")
     if bool((batch[edges[0]] != batch[edges[1]]).any()):
-        raise UsageError("an edge joins two graphs of the batch: offset the node numbers of each graph.")
+        raise UsageError("an edge connects two graphs of the batch: offset the node numbers of each graph.")
     return edges, num_nodes, batch

@@ -1,7 +1,7 @@
-"""Weights in files: safetensors, hashed while they are written and checked before anything is built from them.
+"""Weights in safetensors files, with hashes that are checked before a network is built.
 
-A hash finds damage: a flipped bit, a file cut short, a field edited by hand. It is not a signature: it does not protect
-against someone who writes a matching hash.
+A hash detects damage: a flipped bit, a truncated file, a hand-edited field. It is not a signature and does not protect
+against manipulation.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ DTYPES = {
     torch.bool: "BOOL",
 }  # fmt: skip
 HASH = "sha256"
-"""The field of a sealed JSON file that holds the hash of all others."""
+"""The field of a sealed JSON file with the hash of all other fields."""
 
 
 class Damage(Exception):
-    """A file is not what was written; the message names the difference, for a sentence that also names the remedy."""
+    """A file differs from what was written; the message names the difference."""
 
 
 def safetensors() -> Any:
-    """The functions of safetensors for PyTorch.
+    """The module ``safetensors.torch``.
 
     Raises:
         UsageError: If it is not installed.
     """
     if importlib.util.find_spec("safetensors") is None:
-        raise UsageError("weights are kept as safetensors, which is not installed: pip install safetensors.")
+        raise UsageError("model files need safetensors, which is not installed: pip install safetensors.")
     import safetensors.torch
 
     return safetensors.torch
@@ -51,19 +51,19 @@ def safetensors() -> Any:
 def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> str:
     """Write tensors in the safetensors format, one at a time, and return the SHA-256 of the file.
 
-    Tensors on other devices, and views of shared memory, need no copy of the whole. Numbers are written as they are.
+    It never copies all tensors at once, including those on other devices.
 
     Args:
-        file: Where to.
-        tensors: By name; of the dtypes in ``DTYPES``.
-        metadata: Text that is kept with them.
+        file: The output file.
+        tensors: Tensors by name, with dtypes of ``DTYPES``.
+        metadata: Text to store with them.
 
     Raises:
         UsageError: If a tensor has another dtype.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
-    # Wide dtypes come first, so that every tensor begins at a multiple of its element's size.
+    # Wide dtypes first, so that every tensor is aligned to its element size.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     for name in order:
         value = tensors[name]
@@ -75,7 +75,7 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mappi
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256(len(text).to_bytes(8, "little") + text)
     file.write(len(text).to_bytes(8, "little") + text)
-    with ThreadPoolExecutor(1) as hashing:  # which takes about as long as writing, beside it
+    with ThreadPoolExecutor(1) as hashing:  # hashing takes about as long as writing, so both run in parallel
         for name in order:
             part = _bytes(tensors[name])
             hashed = hashing.submit(digest.update, part)
@@ -85,7 +85,7 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mappi
 
 
 def packed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> tuple[bytes, dict[str, Any]]:
-    """A safetensors file in memory, and its description for :func:`check_file`; as :func:`write_tensors` otherwise."""
+    """A safetensors file in memory, and its description for :func:`check_file`; see :func:`write_tensors`."""
     file = io.BytesIO()
     sha256 = write_tensors(file, tensors, metadata)
     return file.getvalue(), {"bytes": file.tell(), HASH: sha256}
@@ -97,10 +97,10 @@ def _bytes(value: Tensor) -> Any:
 
 @contextmanager
 def open_tensors(path: Path, device: str = "cpu") -> Iterator[Any]:
-    """A safetensors file as the library's reader, which loads a tensor or a part of one at a time.
+    """Open a safetensors file; the reader loads single tensors or parts of them.
 
     Raises:
-        Damage: If the file is absent, or its header does not fit its length.
+        Damage: If the file is missing, or its header does not match its length.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -115,7 +115,7 @@ def open_tensors(path: Path, device: str = "cpu") -> Iterator[Any]:
 
 
 def first_line(error: Exception) -> str:
-    """An error as a part of a sentence; torch's go on for many lines."""
+    """The type and first line of an error, for use in a message."""
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}".rstrip(": .")
 
 
@@ -129,14 +129,14 @@ def content_hash(tensors: Mapping[str, Tensor], text: str = "") -> str:
     return digest.hexdigest()
 
 
-def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Compare the names, shapes and kinds of numbers of tensors from a file with those of a model.
+def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Compare names, shapes and kinds of dtype of the tensors in a file with those of a model.
 
     Raises:
         Damage: If they differ.
     """
-    for name in sorted(found.keys() | expected.keys()):
-        here, there = expected.get(name), found.get(name)
+    for name in sorted(tensors.keys() | expected.keys()):
+        here, there = expected.get(name), tensors.get(name)
         if here is None or there is None or here.shape != there.shape:
             raise Damage(f"{name!r} is {_shape(there)} in the file and {_shape(here)} by its configuration")
         if here.is_floating_point() != there.is_floating_point() or here.is_complex() != there.is_complex():
@@ -148,15 +148,15 @@ def _shape(tensor: Tensor | None) -> str:
 
 
 def describe_file(path: Path, sha256: str) -> dict[str, Any]:
-    """A manifest's entry for a file, for :func:`check_file`."""
+    """The manifest entry of a file, for :func:`check_file`."""
     return {"bytes": path.stat().st_size, HASH: sha256}
 
 
 def check_file(path: Path, described: Any) -> None:
-    """Compare a file with what :func:`describe_file` said of it.
+    """Compare a file with the result of :func:`describe_file`.
 
     Raises:
-        Damage: If it is absent or differs.
+        Damage: If it is missing or differs.
     """
     if not isinstance(described, dict) or described.keys() != {"bytes", HASH}:
         raise Damage(f"{path.name} has no hash in the manifest")
@@ -167,52 +167,52 @@ def check_file(path: Path, described: Any) -> None:
         if size != described["bytes"]:
             raise Damage(f"{path.name} has {size} bytes instead of {described['bytes']}")
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise Damage(f"{path.name} cannot be read: {error.strerror or error}") from error
-    if found != described[HASH]:
-        raise Damage(f"{path.name} has SHA-256 {found[:12]}… instead of {str(described[HASH])[:12]}…")
+    if actual != described[HASH]:
+        raise Damage(f"{path.name} has SHA-256 {actual[:12]}… instead of {str(described[HASH])[:12]}…")
 
 
-def seal(said: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON-ready mapping with the hash of itself, for :func:`read_sealed`."""
-    return {**said, HASH: _json_hash(said)}
+def seal(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON-ready mapping with its own hash, for :func:`read_sealed`."""
+    return {**content, HASH: _json_hash(content)}
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """What :func:`seal` was given, from a JSON file.
+    """The content of a JSON file written with :func:`seal`.
 
     Raises:
-        Damage: If the file is absent, is not a JSON object, or does not match its hash.
+        Damage: If the file is missing, is not a JSON object, or does not match its hash.
     """
-    said = read_json(path)
-    expected = said.pop(HASH, None)
+    content = read_json(path)
+    expected = content.pop(HASH, None)
     if expected is None:
         raise Damage(f"{path.name} holds no hash")
-    found = _json_hash(said)
-    if found != expected:
-        raise Damage(f"{path.name} has SHA-256 {found[:12]}… instead of {str(expected)[:12]}…")
-    return said
+    actual = _json_hash(content)
+    if actual != expected:
+        raise Damage(f"{path.name} has SHA-256 {actual[:12]}… instead of {str(expected)[:12]}…")
+    return content
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file.
 
     Raises:
-        Damage: If the file is absent or holds something else.
+        Damage: If the file is missing or is not a JSON object.
     """
     if not path.is_file():
         raise Damage(f"{path.name} is missing")
     try:
-        said = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise Damage(f"{path.name} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise Damage(f"{path.name} is not JSON: {first_line(error)}") from error
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         raise Damage(f"{path.name} is not a JSON object")
-    return said
+    return content
 
 
-def _json_hash(said: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def _json_hash(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
