@@ -160,9 +160,9 @@ def kernels_of_networks() -> Entries:
 
 def audits() -> Entries:
     """The audits of every architecture of the tests and of random networks."""
+    from tests.analysis.architectures.every import ARCHITECTURES
     from tests.analysis.random_attention import network as attention
     from tests.analysis.random_networks import network as residual
-    from tests.analysis.test_architectures import ARCHITECTURES
 
     for number, case in enumerate(ARCHITECTURES):
         yield f"audit {case.name} {number}", npl.audit(case.build(), **case.inputs).to_dict()

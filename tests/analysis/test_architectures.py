@@ -1,4 +1,4 @@
-"""The slot of every norm of published architectures, against truth written from their forward code."""
+"""The slots of the norms of published architectures, compared with slots written down from their forward code."""
 
 from __future__ import annotations
 
@@ -7,30 +7,27 @@ from collections import Counter
 
 import pytest
 from tests.analysis.architectures.case import Architecture
-from tests.analysis.architectures.decoders import DECODERS, EXPERTS
-from tests.analysis.architectures.others import OTHERS
-from tests.analysis.architectures.special import SPECIAL
+from tests.analysis.architectures.every import ARCHITECTURES
 
 import normplace as npl
 
 pytest.importorskip("transformers", reason="the architectures are Hugging Face's: pip install 'normplace[hf]'")
 
-ARCHITECTURES = [*DECODERS, *EXPERTS, *OTHERS, *SPECIAL]
-# With 32 features the usual random weights and their variances are small: facts of the toy, not of the architecture.
-OF_THE_TOY = {"eps too large", "small matrix before a norm"}
+# With 32 features random weights and variances are small; these findings are not about the architecture.
+TOY_FINDINGS = {"eps too large", "small matrix before a norm"}
 
 
 def numbered(pattern: str) -> re.Pattern:
     return re.compile(re.escape(pattern).replace(r"\*", r"\d+"))
 
 
-@pytest.mark.filterwarnings("ignore")  # some models warn of what their own code does
+@pytest.mark.filterwarnings("ignore")  # some models raise warnings
 @pytest.mark.parametrize("case", ARCHITECTURES, ids=lambda case: f"{case.name}-{ARCHITECTURES.index(case)}")
-def test_every_norm_is_placed(case: Architecture):
-    found = npl.audit(case.build(), **case.inputs)
+def test_every_norm_has_its_slot(case: Architecture):
+    audit = npl.audit(case.build(), **case.inputs)
     patterns = {numbered(name): slot for name, slot in case.truth.items()}
     wrong, seen = [], Counter()
-    for site in found.sites:
+    for site in audit.sites:
         matches = [pattern for pattern in patterns if pattern.fullmatch(site.name)]
         slots = [patterns[pattern] for pattern in matches]
         slots = [
@@ -41,9 +38,9 @@ def test_every_norm_is_placed(case: Architecture):
             wrong.append((site.name, site.slot))
     assert wrong == []
     assert set(seen) == set(patterns)
-    assert found.placement == case.placement
-    assert not found.has_errors
-    assert {finding.rule for finding in found.findings} - OF_THE_TOY == case.findings
+    assert audit.placement == case.placement
+    assert not audit.has_errors
+    assert {finding.rule for finding in audit.findings} - TOY_FINDINGS == case.findings
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -59,15 +56,15 @@ def test_equations_of_blocks_that_differ():
         "Dinov2": ("x + g F(N(x))",),
         "Qwen3": ("x + F[N: q, k](N(x))", "x + F(N(x))"),
     }
-    found = {name: npl.audit(by_name[name].build(), **by_name[name].inputs).equations for name in expected}
-    assert found == expected
+    equations = {name: npl.audit(by_name[name].build(), **by_name[name].inputs).equations for name in expected}
+    assert equations == expected
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_modules_to_move_are_named():
+def test_branches_report_their_modules():
     case = next(case for case in ARCHITECTURES if case.name == "Llama")
     blocks = npl.audit(case.build(), **case.inputs).blocks
-    assert [(arm.kind, arm.module, arm.add) for block in blocks[:2] for arm in block.branches] == [
+    assert [(branch.kind, branch.module, branch.add) for block in blocks[:2] for branch in block.branches] == [
         ("attention", "layers.0.self_attn", "layers.0"),
         ("mlp", "layers.0.mlp", "layers.0"),
     ]
