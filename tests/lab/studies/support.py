@@ -91,4 +91,4 @@ STAND_INS: dict[str, Callable[[Path, pytest.MonkeyPatch], dict[str, Any]]] = {
 def stand_in_data(name: str, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Write stand-in data of a study, make it the data folder, and return the overrides of a smoke run."""
     patch.setenv("NORMPLACE_DATA", str(folder))
-    return STAND_INS[name](folder, patch)
+    return STAND_INS[name](folder, patch) if name in STAND_INS else {}

@@ -48,7 +48,7 @@ COPY = FixedTrial(
 )
 
 
-def test_full_scale_has_the_lengths_and_seeds_it_promises():
+def test_lengths_and_seeds_at_full_scale():
     trials = list(copying_fixed.plan("full"))
     assert {trial.length for trial in trials} == {64, 128, 300}
     assert {trial.seed for trial in trials} == set(range(5))
@@ -59,7 +59,7 @@ def test_full_scale_has_the_lengths_and_seeds_it_promises():
 
 @pytest.mark.parametrize("network", networks.NETWORKS)
 @pytest.mark.parametrize("dim", [16, 48, 128])
-def test_equal_networks_are_equal_within_two_percent(network, dim):
+def test_equal_parameter_counts_are_within_two_percent(network, dim):
     sizes = [count_parameters(networks.build(name, 29, dim, 2, heads=1, context=34)) for name in ("pairwise", network)]
     assert sizes[1] == pytest.approx(sizes[0], rel=0.02)
     trial = LanguageTrial(network=network, seed=0, dim=dim, depth=2, context=32)
@@ -72,7 +72,7 @@ def test_published_networks_have_one_width():
     assert set(sizes) == {48}
 
 
-def test_a_trial_copies_and_is_a_pure_function_of_its_configuration():
+def test_a_trial_learns_to_copy():
     before = torch.get_rng_state()
     outcome = copying_fixed.run(COPY)
     assert torch.equal(torch.get_rng_state(), before)
@@ -83,13 +83,13 @@ def test_a_trial_copies_and_is_a_pure_function_of_its_configuration():
     assert copying_fixed.run(replace(COPY, steps=2, seed=1)).metrics["string"] == 0
 
 
-def test_training_ends_early_only_where_the_configuration_says_so():
+def test_early_stopping_is_a_configuration_field():
     easy = replace(COPY, length=1, letters=1, steps=100, every=10)
     assert copying_fixed.run(easy).metrics["steps"] < 100
     assert copying_fixed.run(replace(easy, stop_when_perfect=False)).metrics["steps"] == 100
 
 
-def test_the_rounded_scan_is_the_scan_but_for_its_rounding():
+def test_the_rounded_scan_differs_from_the_scan_by_rounding_only():
     class Unrounded(state.RoundedScan):
         def rounded(self, state):
             return state
@@ -116,17 +116,17 @@ def test_the_head_retrieves_only_with_the_joint_norm():
     assert head.run(replace(trial, activation="relu", length=4096, queries=30)).metrics["accuracy"] < 0.95
 
 
-def test_costs_grow_as_the_forms_say():
-    lines = [
+def test_costs_of_both_forms():
+    records = [
         record("scaling", 0, scaling.run(trial).metrics, form=form, length=n)
         for form in scaling.FORMS
         for n in (64, 256, 512)
         for trial in (ScalingTrial(form=form, length=n, seed=0, dim=32, depth=1),)
     ]
-    assert cost_exponent("elements", "scan")(lines)[0] < 1.1
-    assert cost_exponent("elements", "pairwise")(lines)[0] > 1.7
-    assert state_rows_per_token("pairwise")(lines) == {0: 1}
-    assert state_rows_per_token("scan")(lines) == {0: 0}
+    assert cost_exponent("elements", "scan")(records)[0] < 1.1
+    assert cost_exponent("elements", "pairwise")(records)[0] > 1.7
+    assert state_rows_per_token("pairwise")(records) == {0: 1}
+    assert state_rows_per_token("scan")(records) == {0: 0}
 
 
 def copies(network: str, size: str, string: dict[int, float], seeds: int = 5) -> list[TrialRecord]:
@@ -138,51 +138,51 @@ def copies(network: str, size: str, string: dict[int, float], seeds: int = 5) ->
 
 
 def test_copying_is_judged_by_the_worst_length():
-    ours = copies("pairwise", "equal", {64: 1.0, 300: 0.97})
+    pairwise = copies("pairwise", "equal", {64: 1.0, 300: 0.97})
     larger = copies("transformer", "published", {64: 1.0, 300: 1.0})
-    assert set(at_worst_length(copying_accuracy(network="pairwise"))(ours).values()) == {0.97}
-    assert verdict(CLAIMS, "copies-like-a-transformer", ours + larger) == Verdict.REPRODUCED
-    assert verdict(CLAIMS, "copies-at-equal-parameters", ours + larger) == Verdict.NOT_TESTED
+    assert set(at_worst_length(copying_accuracy(network="pairwise"))(pairwise).values()) == {0.97}
+    assert verdict(CLAIMS, "copies-like-a-transformer", pairwise + larger) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "copies-at-equal-parameters", pairwise + larger) == Verdict.NOT_TESTED
     poor = copies("pairwise", "equal", {64: 1.0, 300: 0.2})
     assert verdict(CLAIMS, "copies-like-a-transformer", poor + larger) == Verdict.NOT_REPRODUCED
     small = copies("transformer", "equal", {64: 0.9, 300: 0.6})
-    assert verdict(CLAIMS, "copies-at-equal-parameters", ours + small) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "copies-at-equal-parameters", pairwise + small) == Verdict.REPRODUCED
     assert verdict(CLAIMS, "copies-at-equal-parameters", poor + small) == Verdict.NOT_REPRODUCED
 
 
-def test_an_opponent_that_did_not_learn_voids_the_comparison():
-    ours = copies("pairwise", "equal", {64: 1.0, 300: 0.97})
+def test_a_baseline_that_did_not_learn_voids_the_comparison():
+    pairwise = copies("pairwise", "equal", {64: 1.0, 300: 0.97})
     failed = copies("transformer", "equal", {64: 1.0, 300: 0.0})
     (claim,) = (claim for claim in CLAIMS if claim.id == "copies-at-equal-parameters")
-    judgement = judge(claim, ours + failed)
+    judgement = judge(claim, pairwise + failed)
     assert judgement.verdict == Verdict.VOID
     assert [measured.state for measured in judgement.later] == [State.PASSED]  # at 64 characters it did learn
     varying = {"pairwise": 1.0, "transformer": 0.0}
-    lines = [
+    records = [
         record("copying-variable", seed, {"string": value, "reach": 1.0}, network=name, positions="none")
         for name, value in varying.items()
         for seed in range(3)
     ]
-    assert verdict(CLAIMS, "copies-varying-lengths", lines) == Verdict.VOID
+    assert verdict(CLAIMS, "copies-varying-lengths", records) == Verdict.VOID
 
 
-def test_one_collapsed_opponent_does_not_leave_a_clear_lead_open():
-    # Student's interval of these leads, [-0.36, 0.75], reaches below every one of them.
-    ours = copies("pairwise", "equal", {64: 1.0})
-    theirs = copies("transformer", "equal", {64: 1.0})
-    theirs[0] = replace(theirs[0], metrics={"string": 0.0})
-    assert verdict(CLAIMS, "copies-at-equal-parameters", ours + theirs) == Verdict.REPRODUCED
-    few = [entry for entry in ours + theirs if entry.seed < 3]
+def test_one_collapsed_baseline_seed_does_not_leave_a_clear_lead_open():
+    # Student's interval of these leads, [-0.36, 0.75], extends below all of them.
+    pairwise = copies("pairwise", "equal", {64: 1.0})
+    transformer = copies("transformer", "equal", {64: 1.0})
+    transformer[0] = replace(transformer[0], metrics={"string": 0.0})
+    assert verdict(CLAIMS, "copies-at-equal-parameters", pairwise + transformer) == Verdict.REPRODUCED
+    few = [one for one in pairwise + transformer if one.seed < 3]
     assert verdict(CLAIMS, "copies-at-equal-parameters", few) == Verdict.UNDECIDED
 
 
-def test_recall_that_nobody_learned_is_void():
-    lines = [
+def test_recall_that_no_network_learned_is_void():
+    records = [
         record("recall", seed, {"accuracy": value}, network=name, pairs=16)
         for name, value in (("pairwise", 0.09), ("transformer", 0.07), ("scan", 0.01))
         for seed in range(3)
     ]
-    assert verdict(CLAIMS, "recalls", lines) == Verdict.VOID
+    assert verdict(CLAIMS, "recalls", records) == Verdict.VOID
 
 
 def test_the_ablation_is_judged_cell_by_cell():
@@ -190,11 +190,11 @@ def test_the_ablation_is_judged_cell_by_cell():
         fields = {"pair_norm": "joint", "activation": "exp", "post_norm": True, **changed}
         return [record("ablation", seed, {"string": string}, **fields) for seed in range(3)]
 
-    lines = cell(1.0) + cell(0.0, pair_norm="separate") + cell(0.05, pair_norm="none")
-    assert verdict(CLAIMS, "norm-of-pairs-is-needed", lines) == Verdict.REPRODUCED
-    lines += cell(0.9, activation="relu") + cell(0.9, activation="gelu") + cell(0.0, activation="elu")
-    assert verdict(CLAIMS, "exponential-is-needed", lines) == Verdict.MIXED
-    lost = [entry for entry in lines if entry.metrics["string"] < 1] + cell(0.2)
+    records = cell(1.0) + cell(0.0, pair_norm="separate") + cell(0.05, pair_norm="none")
+    assert verdict(CLAIMS, "norm-of-pairs-is-needed", records) == Verdict.REPRODUCED
+    records += cell(0.9, activation="relu") + cell(0.9, activation="gelu") + cell(0.0, activation="elu")
+    assert verdict(CLAIMS, "exponential-is-needed", records) == Verdict.MIXED
+    lost = [one for one in records if one.metrics["string"] < 1] + cell(0.2)
     assert verdict(CLAIMS, "exponential-is-needed", lost) == Verdict.VOID  # nothing was there to lose
 
 
@@ -217,12 +217,12 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("call", "reason"), MISTAKES)
-def test_mistakes_are_named(call, reason):
+def test_invalid_configurations(call, reason):
     with pytest.raises(UsageError, match=reason):
         call()
 
 
-def test_text_that_is_not_there_is_left_out():
+def test_missing_text():
     reason = STUDY.part("language").unavailable_reason
     assert reason(LanguageTrial(network="scan", seed=0)) is None
     assert "there is no text 'nowhere'" in str(reason(LanguageTrial(network="scan", seed=0, text="nowhere")))

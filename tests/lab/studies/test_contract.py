@@ -9,8 +9,7 @@ import pytest
 import torch
 from tests.lab.studies.support import draw, stand_in_data
 
-from normplace.lab import studies
-from normplace.lab.studies import STUDIES, committed_results
+from normplace.lab.studies import FOLDER, STUDIES, committed_results
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.config import config_from_dict
 from normplace.lab.trials.per_seed import SuccessfulRecords
@@ -51,13 +50,13 @@ def smoke(request, tmp_path_factory) -> Iterator[tuple[Study, list[tuple[Trial, 
 def test_a_study_has_one_name(study):
     assert study.reference == f"normplace.lab.studies.{study.name}:STUDY"
     assert (ROOT / "docs" / f"{study.name}.md").is_file()
-    folder = Path(studies.__file__).parent / study.name
+    folder = FOLDER / study.name
     names = {path.name.removesuffix(".gz") for path in (folder / "results").iterdir()}
     assert names == {f"{study.name}-{scale}.jsonl" for scale in ("laptop", "full")}
 
 
 def test_a_study_has_the_common_layout(study):
-    folder = Path(studies.__file__).parent / study.name
+    folder = FOLDER / study.name
     for part in study.parts:
         assert (folder / f"{part.name.replace('-', '_')}.py").is_file()
     assert {"claims", "figures", "results"} <= {path.name for path in folder.iterdir() if path.is_dir()}

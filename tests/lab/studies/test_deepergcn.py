@@ -23,7 +23,7 @@ from normplace.lab.trials.runner import Run
 SMALL = NodeTrial("grid-mines", "res+", 2, 0, side=12, dim=8, epochs=4, device="cpu")
 
 
-def test_full_scale_holds_the_laptops_trials_and_the_published_graphs():
+def test_full_scale_includes_the_laptop_grid_and_the_published_graphs():
     laptop, full = (set(Run(STUDY, scale).plan()) for scale in ("laptop", "full"))
     on_the_grid = {
         key for key, trial in Run(STUDY, "laptop").plan().items() if trial.config.get("data") == "grid-mines"
@@ -42,7 +42,7 @@ def test_the_published_network_has_the_published_parameters():
     assert len(learned_scalars(model, "t")) == 7
 
 
-def test_a_trial_is_a_pure_function_of_its_configuration():
+def test_dropout_depends_on_the_seed_only():
     state = torch.get_rng_state()
     first = node.run(replace(SMALL, dropout=0.3))
     assert torch.equal(torch.get_rng_state(), state)
@@ -52,7 +52,7 @@ def test_a_trial_is_a_pure_function_of_its_configuration():
     assert len(first.series["temperature"]) == SMALL.depth
 
 
-def test_a_network_that_diverges_tells_nothing_apart(monkeypatch):
+def test_a_diverged_network_scores_like_a_constant_one(monkeypatch):
     build = node.build
 
     def broken(trial, graph):
@@ -72,7 +72,7 @@ def test_every_aggregation_trains(aggregation):
     assert metrics["test"] != 0.5
 
 
-def test_a_network_learns_where_the_mines_are():
+def test_a_network_learns_the_grid():
     outcome = node.run(replace(SMALL, side=24, dim=16, epochs=60, learning_rate=1e-2))
     assert outcome.metrics["test"] > 0.75
     powers = node.run(replace(SMALL, aggregation="power mean learned", msg_norm=True))
@@ -80,7 +80,7 @@ def test_a_network_learns_where_the_mines_are():
     assert powers.metrics["msg_scale_low"] != 1
 
 
-def test_reversible_steps_take_less_memory_that_hardly_grows():
+def test_memory_of_reversible_steps_hardly_grows_with_depth():
     trial = MemoryTrial("store", 4, dim=16, side=24, device="cpu")
     peak = {
         (mode, blocks): memory.run(replace(trial, memory=mode, depth=blocks)).metrics["peak_mb"]
@@ -98,7 +98,7 @@ def test_molecules_are_scored_at_the_best_validation_epoch(tmp_path, monkeypatch
     assert (outcome.metrics["test"], outcome.metrics["best_epoch"]) == (outcome.series["test"][best], 1 + best)
 
 
-def test_trials_without_their_data_are_left_out():
+def test_missing_data():
     reason = STUDY.part("depth").unavailable_reason
     assert reason(SMALL) is None
     assert "NORMPLACE_OFFLINE is set" in str(reason(replace(SMALL, data="tolokers")))
@@ -117,7 +117,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("call", "reason"), MISTAKES)
-def test_mistakes_are_named(call, reason):
+def test_invalid_configurations(call, reason):
     with pytest.raises(UsageError, match=reason):
         call()
 
@@ -150,7 +150,7 @@ def test_claims_are_judged_by_the_deepest_stacks():
     assert verdict(CLAIMS, "depth-published", records) == Verdict.NOT_TESTED
 
 
-def test_the_candidate_that_counts_is_chosen_by_validation():
+def test_the_candidate_is_selected_by_validation_score():
     records = [
         record("anchors", seed, {"test": test, "val": val}, data="tolokers", aggregation=name)
         for name, test, val in (("mean", 0.9, 0.80), ("softmax learned", 0.83, 0.84))

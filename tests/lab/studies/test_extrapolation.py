@@ -31,7 +31,7 @@ def run(part: str, trial):
     return STUDY.part(part).run(trial)
 
 
-def test_full_scale_is_the_papers():
+def test_full_scale_has_the_published_settings():
     full = {part.name: list(part.plan("full")) for part in STUDY.parts}
     assert {trial.epochs for trial in full["protein"]} == {2500}
     assert {(trial.rows, trial.batch_size, trial.learning_rate) for trial in full["protein"]} == {(0, 0, 1e-3)}
@@ -56,7 +56,7 @@ def test_smooth_activations(activation):
     assert run("variants", replace(trial, norm_at="first")).metrics["growth"] < 0.05
 
 
-def test_the_transformer_looks_back_only():
+def test_the_transformer_is_causal():
     model = SequenceRegressor(16, 4, 2, True, torch.Generator().manual_seed(0))
     values = torch.randn(3, 9, generator=torch.Generator().manual_seed(1))
     changed = values.clone()
@@ -92,7 +92,7 @@ def test_the_sequence_part_with_and_without_the_norm():
         SequenceTrial("embeding", 0)
 
 
-def test_a_continuation_that_overflows_is_large_not_lost(monkeypatch):
+def test_an_overflowing_continuation_counts_as_large(monkeypatch):
     monkeypatch.setattr(
         "normplace.lab.studies.extrapolation.sequence.roll_out",
         lambda model, given, length: torch.full((len(given), length), math.nan),
@@ -116,7 +116,7 @@ def test_protein(learner, data):
     )
 
 
-def test_without_xgboost_its_trials_say_so(data, monkeypatch):
+def test_missing_xgboost(data, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "xgboost", None)
@@ -134,7 +134,7 @@ def test_faces(data):
     assert outcome.series["similarity"] == sorted(outcome.series["similarity"])
 
 
-def test_parts_without_their_data_are_left_out():
+def test_missing_data():
     protein, faces = STUDY.part("protein"), STUDY.part("faces")
     assert "NORMPLACE_OFFLINE is set" in str(protein.unavailable_reason(ProteinTrial("none", 0)))
     assert "there is no file 'gone.csv'" in str(protein.unavailable_reason(ProteinTrial("none", 0, table="gone.csv")))
@@ -150,7 +150,7 @@ def test_bins():
     assert tabular.bin_centers([0.0, 1.0, 3.0]) == [0.5, 2.0]
 
 
-def test_bad_settings():
+def test_invalid_configurations():
     with pytest.raises(UsageError, match="unknown learner 'xgbost': did you mean 'xgboost'"):
         ProteinTrial("xgbost", 0)
     with pytest.raises(UsageError, match="rows must be at least 0"):
@@ -159,7 +159,7 @@ def test_bad_settings():
         FacesTrial("none", 0, epochs=0)
 
 
-def test_the_published_tables_are_the_papers():
+def test_published_tables():
     assert PROTEIN["ood_r2"]["none"] == (0.31, 0.02)
     assert PROTEIN["id_r2"]["xgboost"] == (0.61, 0.01)
     assert {key: mean for key, (mean, _) in FACES["ood_r2"].items()} == {
@@ -167,14 +167,14 @@ def test_the_published_tables_are_the_papers():
     }  # fmt: skip
 
 
-def test_kernel_lines_hold_the_kernel_of_the_network_and_of_its_limit():
+def test_kernel_trials_record_the_kernels_of_network_and_limit():
     outcome = kernels.run(kernels.KernelTrial("none", seed=0, width=2048))
     assert outcome.metrics["distance_to_infinite"] < 0.15
     assert outcome.metrics["diagonal_growth"] == pytest.approx(2, abs=0.1)
     assert len(outcome.series["kernel"]) == len(outcome.series["infinite"]) == kernels.POINTS * (kernels.POINTS + 1) / 2
 
 
-def test_wide_networks_come_nearer_to_the_prediction():
+def test_wide_networks_are_closer_to_the_prediction():
     near, far = (
         sum(wide.run(wide.WideTrial("first", width, seed, steps=40)).metrics["distance"] for seed in range(4))
         for width in (1024, 32)

@@ -1,7 +1,4 @@
-"""Checks on results that show nothing: those of untrained networks, and real ones shuffled among the variants.
-
-A check that holds on such results is no evidence.
-"""
+"""No check passes on results without information: of untrained networks, or shuffled among variants."""
 
 from __future__ import annotations
 
@@ -31,42 +28,46 @@ UNTRAINED = {
     **dict.fromkeys(("train_mse", "largest_target", "reach_near", "reach_farthest"), 1.0),
     **dict.fromkeys((f"{name}_{when}" for name in ("gradient", "peak", "ratio") for when in ("start", "end")), 1.0),
 }
-"""What an untrained network would give; every other metric is 0."""
+"""Metrics of an untrained network; every other metric is 0."""
 SHUFFLES = 4
 EXCHANGEABLE = {
-    "bound": "both norms obey the same bound, so that exchanging their numbers changes nothing",
-    "self-regularising": "both norms have exactly the same powers",
-    "social-after-is-heard": "half of the exchanged results are of a scale after the norm, so their mean passes too",
-    "anchor-tolokers": "both networks that were tried reach the published score",
+    "bound": "both norms have the same bound, so exchanging their numbers changes nothing",
+    "self-regularising": "both norms have exactly the same exponents",
+    "social-after-is-heard": "half of the exchanged results have a scale after the norm, so their mean passes, too",
+    "anchor-tolokers": "both candidates reach the published score",
 }
-"""Claims that may hold on shuffled results, and why."""
+"""Claims whose checks may pass on shuffled results, and why."""
 
 RUNS = {path.name: path for path in committed_results()}
 
 
-def untrained(line: TrialRecord) -> TrialRecord:
-    metrics = {name: UNTRAINED.get(name, 0.0) for name in line.metrics}
-    if line.part == "selection":
-        metrics["value"] = RANDOM_ORDER[line.config["task"]]
-    if line.part == "topologies":
+def untrained(record: TrialRecord) -> TrialRecord:
+    metrics = {name: UNTRAINED.get(name, 0.0) for name in record.metrics}
+    if record.part == "selection":
+        metrics["value"] = RANDOM_ORDER[record.config["task"]]
+    if record.part == "topologies":
         metrics = dict.fromkeys(metrics, 0.5)
-    return replace(line, metrics=metrics, series={name: [0.1] * len(values) for name, values in line.series.items()})
+    return replace(
+        record, metrics=metrics, series={name: [0.1] * len(values) for name, values in record.series.items()}
+    )
 
 
-def shuffled(lines: list[TrialRecord], generator: random.Random) -> list[TrialRecord]:
-    """The same lines with the results of one seed exchanged at random among the variants of each part."""
+def shuffled(records: list[TrialRecord], generator: random.Random) -> list[TrialRecord]:
+    """The records with the results of each seed exchanged at random among the variants of a part."""
     groups = defaultdict(list)
-    for line in lines:
-        groups[line.part, line.seed, tuple(line.metrics)].append(line)
-    found = []
+    for record in records:
+        groups[record.part, record.seed, tuple(record.metrics)].append(record)
+    exchanged = []
     for group in groups.values():
         donors = generator.sample(group, len(group))
-        found += [replace(line, metrics=d.metrics, series=d.series) for line, d in zip(group, donors, strict=True)]
-    return found
+        exchanged += [
+            replace(record, metrics=d.metrics, series=d.series) for record, d in zip(group, donors, strict=True)
+        ]
+    return exchanged
 
 
-def judged(study: Study, lines: list[TrialRecord]) -> Iterator[Judgement]:
-    records = SuccessfulRecords(lines)
+def judgements(study: Study, records: list[TrialRecord]) -> Iterator[Judgement]:
+    records = SuccessfulRecords(records)
     for claim in study.claims:
         judgement = judge(claim, records)
         if judgement.verdict is not Verdict.NOT_TESTED:
@@ -75,65 +76,66 @@ def judged(study: Study, lines: list[TrialRecord]) -> Iterator[Judgement]:
 
 @pytest.fixture(scope="module", params=RUNS)
 def recorded(request) -> tuple[Study, list[TrialRecord]]:
-    found = read_run(RUNS[request.param], dict(STUDIES))
-    return found.run.study, [line for line in found.records if line.status == "ok"]
+    recorded_run = read_run(RUNS[request.param], STUDIES)
+    return recorded_run.run.study, [record for record in recorded_run.records if record.status == "ok"]
 
 
-def test_no_check_holds_for_untrained_networks(recorded):
-    study, lines = recorded
-    found = list(judged(study, [untrained(line) for line in lines]))
-    assert found
-    held = [
+def test_no_check_passes_for_untrained_networks(recorded):
+    study, records = recorded
+    untrained_judgements = list(judgements(study, [untrained(record) for record in records]))
+    assert untrained_judgements
+    passed = [
         f"{judgement.claim.id}: {measured.check.label}"
-        for judgement in found
+        for judgement in untrained_judgements
         for measured in judgement.measurements
         if measured.state is State.PASSED
     ]
-    assert not held
+    assert not passed
 
 
-def test_no_check_holds_where_every_number_is_zero(recorded):
-    study, lines = recorded
+def test_no_check_passes_if_every_number_is_zero(recorded):
+    study, records = recorded
     zeros = [
         replace(
-            line,
-            metrics=dict.fromkeys(line.metrics, 0.0),
-            series={name: [0.0] * len(values) for name, values in line.series.items()},
+            record,
+            metrics=dict.fromkeys(record.metrics, 0.0),
+            series={name: [0.0] * len(values) for name, values in record.series.items()},
         )
-        for line in lines
+        for record in records
     ]
-    held = {
+    passed = {
         judgement.claim.id
-        for judgement in judged(study, zeros)
+        for judgement in judgements(study, zeros)
         for measured in judgement.measurements
         if measured.state is State.PASSED
     }
-    assert held <= {"language-like-linear-attention"}  # 0 bits per byte is a perfect score, and equal for both networks
+    assert passed <= {"language-like-linear-attention"}  # 0 bits per byte is perfect, and equal for both
 
 
-def test_no_check_keeps_holding_on_shuffled_results(recorded):
-    """Chance decides one check in forty; none may hold more often than not, nor all together often."""
-    study, lines = recorded
-    held: Counter[str] = Counter()
+def test_no_check_keeps_passing_on_shuffled_results(recorded):
+    """One check in forty passes by chance; none may pass in most shuffles, and few may pass in all."""
+    study, records = recorded
+    passed: Counter[str] = Counter()
     total = 0
     for seed in range(SHUFFLES):
-        for judgement in judged(study, shuffled(lines, random.Random(seed))):
+        for judgement in judgements(study, shuffled(records, random.Random(seed))):
             if judgement.claim.id in EXCHANGEABLE:
                 continue
             assert judgement.verdict is not Verdict.REPRODUCED or len(judgement.counted) == 1, judgement.claim.id
             total += len(judgement.counted)
             for measured in judgement.counted:
-                held[f"{judgement.claim.id}: {measured.check.label}"] += measured.state is State.PASSED
-    assert not [label for label, n in held.items() if n > SHUFFLES / 2]
-    assert sum(held.values()) < 0.1 * total
+                passed[f"{judgement.claim.id}: {measured.check.label}"] += measured.state is State.PASSED
+    assert not [label for label, n in passed.items() if n > SHUFFLES / 2]
+    assert sum(passed.values()) < 0.1 * total
 
 
-def test_a_vacuous_window_would_be_caught():
-    """The window that learned temperatures were once judged by holds for a network that never moved them."""
-    found = read_run(RUNS["deepergcn-laptop.jsonl"], dict(STUDIES))
-    (claim,) = (claim for claim in found.run.study.claims if claim.id == "learned-range-grid")
+def test_the_battery_detects_a_vacuous_range():
+    """The first range for learned temperatures passes for a network that never changes them."""
+    recorded_run = read_run(RUNS["deepergcn-laptop.jsonl"], STUDIES)
+    (claim,) = (claim for claim in recorded_run.run.study.claims if claim.id == "learned-range-grid")
     window = replace(claim.checks[0], at_least=-0.5, at_most=2.5, gates=())
     moved = replace(claim, checks=(window,))
     assert (
-        judge(moved, [untrained(line) for line in found.records if line.status == "ok"]).verdict is Verdict.REPRODUCED
+        judge(moved, [untrained(record) for record in recorded_run.records if record.status == "ok"]).verdict
+        is Verdict.REPRODUCED
     )

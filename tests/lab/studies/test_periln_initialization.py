@@ -54,7 +54,7 @@ def test_a_trial_reports_the_growth_of_the_matrices(tmp_path, monkeypatch):
     assert small["matrix_grown"] > 10 * abs(large["matrix_grown"])
 
 
-def test_unknown_initial_weights_are_refused():
+def test_unknown_initial_weights():
     with pytest.raises(UsageError, match="did you mean 'depth'"):
         replace(SMALL, start="dept")
 
@@ -75,25 +75,25 @@ def lines_of(bits: dict[tuple[str, str], dict[float, float]], **metrics: float) 
     ]
 
 
-def test_each_variant_is_compared_at_its_best_rate():
-    lines = lines_of(
+def test_each_variant_is_compared_at_its_best_learning_rate():
+    records = lines_of(
         {
             ("peri", "depth"): {5e-4: 2.1, 1e-3: 2.0, 2e-3: 2.2},
             ("peri", "xavier"): {1e-3: 1.9, 2e-3: 1.2, 4e-3: 1.3},
             ("peri", "fixed"): {5e-4: 1.6, 1e-3: 1.5, 2e-3: 1.6},
         }
     )
-    assert best_rate(lines, "initialization", placement="peri", start="xavier") == 2e-3
-    assert best_rate(lines, "initialization", placement="pre", start="xavier") is None
-    assert loss_gap(("peri", "depth"), ("peri", "xavier"))(lines) == pytest.approx(dict.fromkeys(range(3), 0.8))
-    verdicts = {claim.id: judge(claim, lines).verdict for claim in CLAIMS}
+    assert best_rate(records, "initialization", placement="peri", start="xavier") == 2e-3
+    assert best_rate(records, "initialization", placement="pre", start="xavier") is None
+    assert loss_gap(("peri", "depth"), ("peri", "xavier"))(records) == pytest.approx(dict.fromkeys(range(3), 0.8))
+    verdicts = {claim.id: judge(claim, records).verdict for claim in CLAIMS}
     assert verdicts["initialization-peri"] == Verdict.REPRODUCED
     assert verdicts["initialization-order"] == Verdict.NOT_TESTED
 
 
 def test_the_page_shows_the_recorded_numbers():
     path = Path(studies.__file__).parent / "periln" / "results" / "periln-full.jsonl"
-    lines = read_run(path, STUDIES).records
+    records = read_run(path, STUDIES).records
     page = (Path(__file__).parents[3] / "docs" / "initialization.md").read_text()
     table = page.partition("<!-- table: initialization -->")[2].strip().splitlines()
     rates = [cell.strip() for cell in table[0].strip("|").split("|")][1:]
@@ -101,7 +101,7 @@ def test_the_page_shows_the_recorded_numbers():
     for row in itertools.takewhile(lambda row: row.startswith("|"), table[2:]):
         network, *cells = (cell.strip() for cell in row.strip("|").split("|"))
         shown |= {(network, rate): cell for rate, cell in zip(rates, cells, strict=True) if cell}
-    rows = initialization_rows(lines)
+    rows = initialization_rows(records)
     best = {}
     for row in rows:
         best[row["network"]] = min(best.get(row["network"], math.inf), row["bits"])
@@ -112,7 +112,7 @@ def test_the_page_shows_the_recorded_numbers():
     assert shown == expected
 
 
-def test_a_best_rate_at_the_edge_of_the_grid_voids_the_comparison():
+def test_a_best_learning_rate_at_the_edge_voids_the_comparison():
     rates = {("peri", start): {1e-3: 2.0 + n, 2e-3: 2.2 + n} for n, start in enumerate(("xavier", "fixed", "depth"))}
     verdicts = {claim.id: judge(claim, lines_of(rates)).verdict for claim in CLAIMS}
     assert verdicts["initialization-peri"] == Verdict.VOID

@@ -28,8 +28,8 @@ QUICK = {"steps": 2, "train_graphs": 4, "test_graphs": 2}
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def line(part, config, metrics) -> TrialRecord:
-    """A line as a finished trial leaves it."""
+def record(part, config, metrics) -> TrialRecord:
+    """The record of a successful trial."""
     return TrialRecord(
         study="postdeg",
         part=part,
@@ -42,10 +42,10 @@ def line(part, config, metrics) -> TrialRecord:
     )
 
 
-def made_up(task, values, **chosen):
-    """Lines of trials with these values, one per seed."""
+def made_up(task, values, **fields):
+    """Records of trials with these values, one per seed."""
     return [
-        line("selection", SelectionTrial(task, seed, **chosen), {"value": value}) for seed, value in enumerate(values)
+        record("selection", SelectionTrial(task, seed, **fields), {"value": value}) for seed, value in enumerate(values)
     ]
 
 
@@ -59,20 +59,20 @@ def test_the_full_map_has_every_cell_once_with_ten_seeds():
 
 
 @pytest.mark.parametrize("task", RANDOM_ORDER)
-def test_the_value_of_a_random_order(task):
+def test_scores_of_a_random_order(task):
     unseen = mixed_graphs(32, 100, 200, np.random.default_rng([0, 1]))
     generator = np.random.default_rng(2)
     measure = InfluenceReward(simulations=400) if task == "influence" else REWARDS[task]
     rewards = [
         float(measure.rewards(graph, random_order(graph, generator)[None], seed=n)[0]) for n, graph in enumerate(unseen)
     ]
-    found = np.mean(rewards) if task != "dismantling" else 1 - np.mean(rewards)
-    assert found == pytest.approx(RANDOM_ORDER[task], abs=0.03)
+    score = np.mean(rewards) if task != "dismantling" else 1 - np.mean(rewards)
+    assert score == pytest.approx(RANDOM_ORDER[task], abs=0.03)
 
 
-def test_every_claim_finds_its_lines_in_the_full_plan():
+def test_every_claim_has_records_in_the_full_plan():
     planned = [
-        line(
+        record(
             part.name, trial, {"value": 1.0, "recall": 1.0, "ndcg": 1.0, "length_slope": 1.0, "test": 1.0, "heard": 1.0}
         )
         for part in STUDY.parts
@@ -84,16 +84,16 @@ def test_every_claim_finds_its_lines_in_the_full_plan():
             assert judge(claim, planned).verdict is not Verdict.NOT_TESTED, claim.id
 
 
-@pytest.mark.parametrize("chosen", [{}, {"slot": "none"}, {"extra_norm": True}, {"gate": "mlp"}, {"slot": "head"}])
-def test_a_trial_is_a_function_of_its_configuration(chosen):
-    trial = SelectionTrial("dismantling", 3, **chosen, **QUICK)
+@pytest.mark.parametrize("fields", [{}, {"slot": "none"}, {"extra_norm": True}, {"gate": "mlp"}, {"slot": "head"}])
+def test_a_trial_depends_on_its_configuration_only(fields):
+    trial = SelectionTrial("dismantling", 3, **fields, **QUICK)
     first = selection.run(trial).metrics
     assert first == selection.run(trial).metrics
     assert 0 < first["value"] < 1
     assert first != selection.run(replace(trial, seed=4)).metrics
 
 
-def test_the_scale_stands_where_the_trial_says():
+def test_the_scale_is_in_the_slot_of_the_trial():
     options = selection.stack_options(SelectionTrial("influence", 0, slot="before", power=0.5, eps=0.1))
     assert (options["scale"].where, options["scale"].power, options["scale"].slot) == ("before", 0.5, None)
     assert options["norm"](4).eps == 0.1
@@ -101,26 +101,26 @@ def test_the_scale_stands_where_the_trial_says():
     assert selection.stack_options(SelectionTrial("influence", 0, slot="none"))["scale"] is None
 
 
-def test_gains_are_relative_paired_and_turned_towards_better():
+def test_gains_are_relative_and_paired_and_positive_if_better():
     backbone = {"slot": "none"}
-    lines = made_up("dismantling", [0.4, 0.5], slot="none") + made_up("dismantling", [0.2, 0.6])
-    assert gain("dismantling", {}, backbone)(lines) == pytest.approx({0: 0.5, 1: -0.2})
-    assert wins("dismantling", {}, backbone)(lines) == {0: 1.0, 1: 0.0}
-    lines += made_up("influence", [0.4, 0.5], slot="none") + made_up("influence", [0.6, 0.5])
-    lines += made_up("influence", [0.4, 0.55], slot="before")
-    assert gain("influence", {}, backbone)(lines) == pytest.approx({0: 0.5, 1: 0.0})
+    records = made_up("dismantling", [0.4, 0.5], slot="none") + made_up("dismantling", [0.2, 0.6])
+    assert gain("dismantling", {}, backbone)(records) == pytest.approx({0: 0.5, 1: -0.2})
+    assert wins("dismantling", {}, backbone)(records) == {0: 1.0, 1: 0.0}
+    records += made_up("influence", [0.4, 0.5], slot="none") + made_up("influence", [0.6, 0.5])
+    records += made_up("influence", [0.4, 0.55], slot="before")
+    assert gain("influence", {}, backbone)(records) == pytest.approx({0: 0.5, 1: 0.0})
     # PostDeg's mean gain is 0.25; the control's gains are 0 and 0.1.
-    assert share_of_gain("influence", {"slot": "before"}, backbone)(lines) == pytest.approx({0: 0.0, 1: 0.4})
+    assert share_of_gain("influence", {"slot": "before"}, backbone)(records) == pytest.approx({0: 0.0, 1: 0.4})
     assert share_of_gain("influence", {"slot": "before"}, backbone)([]) == {}
 
 
-def test_a_cell_names_all_that_tells_policies_apart():
+def test_a_cell_has_all_fields_of_a_policy():
     assert cell(slot="none")["power"] == -1.0
     assert not {"task", "seed", "steps"} & cell().keys()
 
 
 @pytest.mark.parametrize(
-    ("chosen", "sentence"),
+    ("fields", "sentence"),
     [
         ({"task": "influenc"}, "unknown task 'influenc': did you mean 'influence'"),
         ({"slot": "afer"}, "unknown slot 'afer': did you mean 'after'"),
@@ -129,9 +129,9 @@ def test_a_cell_names_all_that_tells_policies_apart():
         ({"steps": 0}, "steps must be at least 1, got 0"),
     ],
 )
-def test_bad_configurations_have_a_sentence(chosen, sentence):
+def test_invalid_configurations(fields, sentence):
     with pytest.raises(UsageError, match=sentence):
-        SelectionTrial(**{"task": "influence", "seed": 0, **chosen})
+        SelectionTrial(**{"task": "influence", "seed": 0, **fields})
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def real_graphs(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("method", [*topologies.CLASSICAL, "ln", "degree-postdeg"])
 @pytest.mark.parametrize("task", topologies.TASKS)
-def test_every_method_orders_real_graphs(real_graphs, task, method):
+def test_every_method_ranks_real_graphs(real_graphs, task, method):
     if task == "dismantling" and method == "ris":
         pytest.skip("RIS greedy chooses seeds, not an order of removals")
     trial = TopologyTrial(task, method, 0, steps=2, graphs=real_graphs, simulations=20, device="cpu")
@@ -159,7 +159,7 @@ def test_every_method_orders_real_graphs(real_graphs, task, method):
     assert all(0 < metrics[f"{measure}/{name}"] < 1 for name in names)
 
 
-def test_a_missing_graph_is_named(real_graphs):
+def test_missing_graph(real_graphs):
     trial = TopologyTrial("dismantling", "degree", 0, graphs=("advogato", "cit-HepPh"))
     assert "the graph cit-HepPh is missing" in (topologies.why_unavailable(trial) or "")
     with pytest.raises(UsageError, match="unknown method 'corhd': did you mean 'corehd'"):

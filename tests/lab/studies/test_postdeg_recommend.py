@@ -35,7 +35,7 @@ def test_the_scale_before_is_divided_out_and_after_it_is_not(own):
     assert PART.run(own).metrics == none
 
 
-def test_lightgcn_foresees_what_groups_like(own):
+def test_lightgcn_learns_clustered_preferences(own):
     outcome = PART.run(replace(own, model="lightgcn", norm="none", placement="none", learning_rate=0.05, epochs=10))
     assert outcome.metrics["recall"] > 0.9
     assert outcome.series["epoch"] == [3, 5, 8, 10]
@@ -69,7 +69,7 @@ def test_plans():
     assert "degree^-1 after" in recommend.title(replace(full[2], where="after", power=-1.0))
 
 
-def test_without_data_a_trial_says_so(own, tmp_path):
+def test_missing_data(own, tmp_path):
     assert PART.unavailable_reason(own) is None
     assert "there is no file 'gone.npz'" in str(PART.unavailable_reason(replace(own, table="gone.npz")))
     for dataset in ("gowalla", "movielens"):
@@ -89,12 +89,12 @@ def test_without_data_a_trial_says_so(own, tmp_path):
         ({"model": "lightgcn", "where": "after"}, "LightGCN has no norm"),
     ],
 )
-def test_bad_settings(change, sentence, own):
+def test_invalid_configurations(change, sentence, own):
     with pytest.raises(UsageError, match=sentence):
         replace(own, **change)
 
 
-def test_the_published_row_is_measured_on_gowalla_alone(own):
+def test_published_scores_apply_to_gowalla_only(own):
     from normplace.lab.trials.results import TrialRecord
 
     trial = next(trial for trial in PART.plan("full") if recommend.title(trial) == "LightGCN, 3 layers")

@@ -39,7 +39,7 @@ def pyg():
     return pytest.importorskip("torch_geometric", reason="torch_geometric is not installed")
 
 
-def test_the_plans():
+def test_plans():
     full, laptop = list(PART.plan("full")), list(PART.plan("laptop"))
     assert {trial.seed for trial in full} == set(range(10)) and len(full) == 10 * 9
     assert {trial.share for trial in full} == {1.0} and {trial.power for trial in full} == {-1.0}
@@ -49,7 +49,7 @@ def test_the_plans():
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
-def test_a_trial_learns_and_is_a_function_of_its_configuration(pyg, small, aggregation):
+def test_a_trial_learns(pyg, small, aggregation):
     trial = replace(small, aggregation=aggregation, slot="after")
     outcome = PART.run(trial)
     assert outcome.metrics["test"] > 0.8
@@ -62,17 +62,17 @@ def test_a_trial_learns_and_is_a_function_of_its_configuration(pyg, small, aggre
     assert PART.run(replace(trial, seed=1)) != outcome
 
 
-def test_the_scale_is_heard_after_the_norm(pyg, small):
+def test_the_output_is_sensitive_to_a_scale_after_the_norm(pyg, small):
     heard = {slot: PART.run(replace(small, slot=slot)).metrics.get("heard") for slot in SLOTS}
     assert heard["none"] is None
     assert heard["before"] < 0.01 < 0.3 < heard["after"]
 
 
-def test_what_is_heard_is_the_derivative(pyg, small, monkeypatch):
+def test_the_sensitivity_is_the_derivative(pyg, small, monkeypatch):
     kept = []
-    train = social._train
-    monkeypatch.setattr(social, "_train", lambda net, *rest: kept.append(net) or train(net, *rest))
-    found = PART.run(replace(small, slot="after")).metrics["heard"]
+    train = social.train
+    monkeypatch.setattr(social, "train", lambda net, *rest: kept.append(net) or train(net, *rest))
+    sensitivity = PART.run(replace(small, slot="after")).metrics["heard"]
     graph = load_labelled(small.graph, small.path)
     net, x = kept[0].double(), graph.x.double()
     degree = topology("degree", graph.edge_index, 200).double()
@@ -88,10 +88,10 @@ def test_what_is_heard_is_the_derivative(pyg, small, monkeypatch):
     value, slope = torch.func.jvp(
         output, (torch.zeros((), dtype=torch.float64),), (torch.ones((), dtype=torch.float64),)
     )
-    assert found == pytest.approx(float((slope.norm() / value.norm()).detach()), rel=0.02)
+    assert sensitivity == pytest.approx(float((slope.norm() / value.norm()).detach()), rel=0.02)
 
 
-def test_thinning_keeps_whole_edges():
+def test_sampling_keeps_undirected_edges():
     fields = labelled_fields(nodes=50)
     edges = torch.from_numpy(fields["edges"]).T
     edges = edges[:, edges[0] != edges[1]]
@@ -103,7 +103,7 @@ def test_thinning_keeps_whole_edges():
     assert torch.equal(kept, sample_edges(edges, 0.5)) and sample_edges(edges, 1.0) is edges
 
 
-def test_what_is_missing_is_said(pyg, small, monkeypatch):
+def test_missing_data(pyg, small, monkeypatch):
     assert PART.unavailable_reason(small) is None
     assert "put tolokers.npz into the folder NORMPLACE_DATA" in str(
         PART.unavailable_reason(SocialTrial("sum", "none", 0))
@@ -113,7 +113,7 @@ def test_what_is_missing_is_said(pyg, small, monkeypatch):
     assert PART.unavailable_reason(small) == "this study uses PyG's convolutions: pip install 'normplace[graphs]'."
 
 
-def test_bad_settings(pyg, small):
+def test_invalid_configurations(pyg, small):
     for change, sentence in (
         ({"aggregation": "max"}, "unknown aggregation 'max'"),
         ({"slot": "aftr"}, "did you mean 'after'"),
@@ -127,8 +127,8 @@ def test_bad_settings(pyg, small):
         PART.run(replace(small, seed=2))
 
 
-def lines(test: dict[str, float], heard: dict[str, float], seeds: int = 5) -> list[TrialRecord]:
-    """Lines with these numbers, by slot, and a little that differs between seeds."""
+def records(test: dict[str, float], heard: dict[str, float], seeds: int = 5) -> list[TrialRecord]:
+    """Records with these numbers by slot, which vary a little between seeds."""
     return [
         TrialRecord(
             study="postdeg",
@@ -151,20 +151,20 @@ def lines(test: dict[str, float], heard: dict[str, float], seeds: int = 5) -> li
     ]
 
 
-def test_claims_are_judged_by_the_numbers():
-    helped = lines({"none": 0.7, "before": 0.701, "after": 0.72}, {"before": 0.01, "after": 0.8})
+def test_verdicts():
+    helped = records({"none": 0.7, "before": 0.701, "after": 0.72}, {"before": 0.01, "after": 0.8})
     verdicts = {claim.id: judge(claim, helped).verdict for claim in CLAIMS}
     assert set(verdicts.values()) == {Verdict.REPRODUCED}
-    harmed = lines({"none": 0.7, "before": 0.75, "after": 0.68}, {"before": 0.4, "after": 0.1})
+    harmed = records({"none": 0.7, "before": 0.75, "after": 0.68}, {"before": 0.4, "after": 0.1})
     verdicts = {claim.id: judge(claim, harmed).verdict for claim in CLAIMS}
     assert verdicts.pop("social-before-is-not-heard") is Verdict.VOID  # the scale after the norms is not heard either
     assert set(verdicts.values()) == {Verdict.NOT_REPRODUCED}
     assert {judge(claim, helped[:9]).verdict for claim in CLAIMS} == {Verdict.NOT_TESTED}
 
 
-def test_figures_show_the_means_and_can_be_drawn():
-    given = lines({"none": 0.7, "before": 0.701, "after": 0.72}, {"before": 0.01, "after": 0.8})
-    made = figures(given)
+def test_figures_show_the_means():
+    selected = records({"none": 0.7, "before": 0.701, "after": 0.72}, {"before": 0.01, "after": 0.8})
+    made = figures(selected)
     assert figures([]) == [] and len({figure.title for figure in made}) == 3
     scores = {(row["aggregation"], row["scale"]): row["value"] for row in made[0].rows}
     assert scores["sum", SLOTS["after"]] == pytest.approx(0.722)

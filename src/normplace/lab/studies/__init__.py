@@ -9,16 +9,13 @@ name with its configuration, plan and run function, and files of the same name i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 
-STUDIES = {
-    name: f"normplace.lab.studies.{name}:STUDY"
-    for name in ("causalrn", "deepergcn", "extrapolation", "periln", "postdeg")
-}
-"""References of the studies by name; a study is imported when it is needed."""
+FOLDER = Path(__file__).parent
+STUDIES = {path.parent.name: f"{__name__}.{path.parent.name}:STUDY" for path in sorted(FOLDER.glob("*/__init__.py"))}
+"""References by name of the studies, one per folder; a study is imported when it is needed."""
 
 
 def committed_results() -> Iterator[Path]:
     """The result files that come with the package."""
-    yield from sorted(Path(str(resources.files(__name__))).glob("*/results/*.jsonl*"))
+    yield from sorted(FOLDER.glob("*/results/*.jsonl*"))

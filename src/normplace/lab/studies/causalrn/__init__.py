@@ -16,7 +16,7 @@ from normplace.lab.trials.study import Study
 
 STUDY = Study(
     name="causalrn",
-    title="A norm of every pair turns a relation network into a memory that copies",
+    title="A pair norm turns a relation network into a memory that copies",
     paper="Cui et al., An All-MLP Sequence Modeling Architecture That Excels at Copying, arXiv 2406.16168",
     summary=(
         "Copying-fixed: CausalRN in its pairwise and scan forms, a Transformer and linear attention are trained to "

@@ -106,7 +106,7 @@ def predict(model: nn.Module, data: Molecules, numbers: Tensor, batch_size: int 
     """Logits of the molecules with these numbers, on the CPU, in evaluation mode."""
     model.eval()
     with torch.no_grad():
-        return torch.cat([_logits(model, data, chosen)[0].cpu() for chosen in numbers.split(batch_size)])
+        return torch.cat([_logits(model, data, batch)[0].cpu() for batch in numbers.split(batch_size)])
 
 
 def _logits(model: nn.Module, data: Molecules, numbers: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Node classification on a social graph, by a residual stack with a degree scale before or after its LayerNorms.
 
-The paper's tasks select nodes; its abstract says that the check "generalizes to any positive topology scalar in any
+The paper's tasks select nodes; its abstract claims that the check "generalizes to any positive topology scalar in any
 normalized residual stack". This part tests classification on Tolokers (Platonov et al. 2023, arXiv 2302.11640): which
 of 11,758 workers, connected if they worked on a common task, were banned. Task, network and training are our choices.
 """
@@ -129,7 +129,7 @@ def run(trial: SocialTrial) -> Outcome:
             placement="post",
             scale=scale,
         )
-    evaluations = _train(net, graph, edges, trial)
+    evaluations = train(net, graph, edges, trial)
     best = max(evaluations, key=lambda evaluation: evaluation["val"])
     nodes = graph.test[trial.seed]
     degree = topology("degree", edges, graph.num_nodes)
@@ -147,19 +147,19 @@ def run(trial: SocialTrial) -> Outcome:
     )
 
 
-def _train(net: nn.Module, graph: LabelledGraph, edges: Tensor, trial: SocialTrial) -> list[dict[str, float]]:
+def train(net: nn.Module, graph: LabelledGraph, edges: Tensor, trial: SocialTrial) -> list[dict[str, float]]:
     """Train and return both scores and the loss of each evaluation."""
     device = pick_device(trial.device)
     net.to(device)
     x, y, edges = graph.x.to(device), graph.y.to(device), edges.to(device)
-    train = graph.train[trial.seed].to(device)
+    train_nodes = graph.train[trial.seed].to(device)
     optimizer = torch.optim.Adam(net.parameters(), lr=trial.learning_rate, fused=device.type in ("cpu", "cuda"))
     every = max(1, trial.epochs // EVALUATIONS)
     evaluations = []
     for epoch in range(1, trial.epochs + 1):
         optimizer.zero_grad()
         logits = net(x, edges)
-        loss = F.cross_entropy(logits[train], y[train])
+        loss = F.cross_entropy(logits[train_nodes], y[train_nodes])
         loss.backward()
         optimizer.step()
         if epoch % every == 0 or epoch == trial.epochs:

@@ -1,6 +1,6 @@
 """Claims on recommendation: LightGCN's published numbers, and a degree scale before or after the norm.
 
-Thresholds are our choices. If a run preceded a threshold, the claim's note says so.
+Thresholds are our choices. The note of a claim mentions runs that preceded its threshold.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ CLAIMS = (
         statement="The gain of a scale before LayerNorm comes from eps: with eps 1e-12 there is no gain.",
         checks=_shares({"slot": "before", "eps": TINY}, at_most=0.25),
         seeds=5,
-        note="The paper says 'divided out up to a stabilizer term'; the test and its threshold are our choices.",
+        note="The paper's words are 'divided out up to a stabilizer term'; the test and its threshold are our choices.",
     ),
     Claim(
         id="falsifier-graphwise",

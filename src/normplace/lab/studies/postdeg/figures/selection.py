@@ -92,7 +92,7 @@ def _map(records: Records) -> Figure | None:
 
 
 def _falsifiers(records: Records) -> Figure | None:
-    grid = [({"variant": name, "source": HERE}, chosen, {"slot": "none"}) for name, chosen in VARIANTS.items()]
+    grid = [({"variant": name, "source": HERE}, policy, {"slot": "none"}) for name, policy in VARIANTS.items()]
     rows = _rows(records, grid)
     if not rows:
         return None
