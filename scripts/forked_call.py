@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import io
 import json
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -181,3 +183,34 @@ def in_workers(task: Callable[[int], list[dict]], count: int, workers: int, fold
 def to_dict(outcome: Outcome) -> dict:
     """Return an outcome with its problem, as JSON types."""
     return {**asdict(outcome), "problem": outcome.problem()}
+
+
+def fuzz_parser(description: str | None, *, calls: int, limit: float) -> argparse.ArgumentParser:
+    """Return a parser with the options that every fuzzer of the command line has.
+
+    Args:
+        description: Description of the script.
+        calls: Default number of calls, or of files that are read.
+        limit: Default of the time limit in seconds.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", "--files", type=int, default=calls)
+    parser.add_argument("--first", type=int, default=0, help="index of the first one, to repeat one of a seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=limit, help="seconds after which a call counts as a hang")
+    parser.add_argument("--problems", type=Path, help="write the calls with problems to this file")
+    return parser
+
+
+def report_outcomes(outcomes: Sequence[dict], seconds: float, problems_file: Path | None) -> int:
+    """Print the calls with a problem and a summary, and return the exit code: 1 if there are problems."""
+    problems = [outcome for outcome in outcomes if outcome["problem"]]
+    if problems_file:
+        problems_file.write_text("".join(json.dumps(outcome) + "\n" for outcome in problems))
+    for outcome in problems[:20]:
+        print(f"{outcome['index']}: {outcome['problem']}: {outcome['words']}\n{outcome['err'][-600:]}")
+    codes = Counter(outcome["code"] for outcome in outcomes)
+    minutes = seconds / 60
+    print(f"{len(outcomes)} calls in {minutes:.1f} minutes, {len(problems)} with a problem; exit codes {dict(codes)}")
+    return 1 if problems else 0

@@ -8,7 +8,6 @@ line, or replace an existing pipe, link or device. Most calls run in forked proc
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -17,10 +16,18 @@ import shutil
 import stat
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
-from forked_call import call, call_in_new_process, in_workers, no_further_processes, preload, to_dict
+from forked_call import (
+    call,
+    call_in_new_process,
+    fuzz_parser,
+    in_workers,
+    no_further_processes,
+    preload,
+    report_outcomes,
+    to_dict,
+)
 
 MODULE = """
 import sys
@@ -212,14 +219,8 @@ def run_call(seed: int, index: int, base: Path, limit: float, new_process_share:
 
 def main() -> int:
     """Run the calls and print those with a problem."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=3000)
-    parser.add_argument("--first", type=int, default=0, help="index of the first call, to repeat one of a seed")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2)
+    parser = fuzz_parser(__doc__, calls=3000, limit=180.0)
     parser.add_argument("--new-processes", type=float, default=0.02, help="share of calls that start a new process")
-    parser.add_argument("--limit", type=float, default=180.0, help="seconds after which a call counts as a hang")
-    parser.add_argument("--problems", type=Path, help="write the calls with problems to this file")
     arguments = parser.parse_args()
     preload()
     start = time.monotonic()
@@ -227,15 +228,7 @@ def main() -> int:
         base = Path(name)
         task = lambda i: [run_call(arguments.seed, arguments.first + i, base, arguments.limit, arguments.new_processes)]  # noqa: E731
         outcomes = list(in_workers(task, arguments.calls, arguments.workers, base))
-    problems = [outcome for outcome in outcomes if outcome["problem"]]
-    if arguments.problems:
-        arguments.problems.write_text("".join(json.dumps(outcome) + "\n" for outcome in problems))
-    for outcome in problems[:20]:
-        print(f"{outcome['index']}: {outcome['problem']}: {outcome['words']}\n{outcome['err'][-600:]}")
-    codes = Counter(outcome["code"] for outcome in outcomes)
-    minutes = (time.monotonic() - start) / 60
-    print(f"{len(outcomes)} calls in {minutes:.1f} minutes, {len(problems)} with a problem; exit codes {dict(codes)}")
-    return 1 if problems else 0
+    return report_outcomes(outcomes, time.monotonic() - start, arguments.problems)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ unchanged lines. After ``study`` has resumed, each of these lines is in the file
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -21,7 +20,16 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from forked_call import Outcome, call, in_workers, no_further_processes, preload, to_dict
+from forked_call import (
+    Outcome,
+    call,
+    fuzz_parser,
+    in_workers,
+    no_further_processes,
+    preload,
+    report_outcomes,
+    to_dict,
+)
 
 STUDY = """
 from dataclasses import dataclass
@@ -49,6 +57,7 @@ STUDY = Study("tiny", "t", "p", "s", "damaged_study:STUDY", (Part("only", Trial,
               figures)
 """
 NAME = "tiny-smoke.jsonl"
+RUN_STUDY = ["study", "damaged_study:STUDY", "--scale", "smoke", "--jobs", "1"]
 VALUES = [
     None,
     True,
@@ -201,13 +210,7 @@ def fuzz_file(seed: int, index: int, base: Path, original: list[bytes], limit: f
             call(["report", target, *studies], folder, environment, limit, no_further_processes), {0, 1, 2}, []
         )
     )
-    resumed = call(
-        ["study", "damaged_study:STUDY", "--scale", "smoke", "--jobs", "1"],
-        folder,
-        environment,
-        limit,
-        no_further_processes,
-    )
+    resumed = call(RUN_STUDY, folder, environment, limit, no_further_processes)
     after = path.read_bytes()
     aside = path.with_suffix(".damaged")
     kept = after + (aside.read_bytes() if aside.exists() else b"")
@@ -229,42 +232,20 @@ def fuzz_file(seed: int, index: int, base: Path, original: list[bytes], limit: f
 
 def main() -> int:
     """Damage and read the files, and print the calls with a problem."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0, help="index of the first file, to repeat one of a seed")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a call counts as a hang")
-    parser.add_argument("--problems", type=Path, help="write the calls with problems to this file")
-    arguments = parser.parse_args()
+    arguments = fuzz_parser(__doc__, calls=1000, limit=300.0).parse_args()
     preload()
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
         (base / "damaged_study.py").write_text(STUDY)
         environment = {"PYTHONPATH": os.pathsep.join([str(base), os.environ.get("PYTHONPATH", "")])}
-        whole = call(
-            ["study", "damaged_study:STUDY", "--scale", "smoke", "--jobs", "1"],
-            base,
-            environment,
-            600,
-            no_further_processes,
-        )
-        if whole.code:
-            raise SystemExit(f"the undamaged study failed: {whole.err}")
+        undamaged = call(RUN_STUDY, base, environment, 600, no_further_processes)
+        if undamaged.code:
+            raise SystemExit(f"the undamaged study failed: {undamaged.err}")
         original = (base / "runs" / NAME).read_bytes().splitlines(keepends=True)
         task = lambda i: fuzz_file(arguments.seed, arguments.first + i, base, original, arguments.limit)  # noqa: E731
-        outcomes = list(in_workers(task, arguments.files, arguments.workers, base))
-    wrong = [outcome for outcome in outcomes if outcome["problem"]]
-    if arguments.problems:
-        arguments.problems.write_text("".join(json.dumps(outcome) + "\n" for outcome in wrong))
-    for outcome in wrong[:20]:
-        print(f"{outcome['index']}: {outcome['problem']}: {outcome['words']}\n{outcome['err'][-600:]}")
-    codes = Counter((outcome["words"][0], outcome["code"]) for outcome in outcomes)
-    minutes = (time.monotonic() - start) / 60
-    print(f"{arguments.files} files, {len(outcomes)} calls in {minutes:.1f} minutes: {len(wrong)} with a problem")
-    print(f"by verb and exit code: {dict(codes)}")
-    return 1 if wrong else 0
+        outcomes = list(in_workers(task, arguments.calls, arguments.workers, base))
+    return report_outcomes(outcomes, time.monotonic() - start, arguments.problems)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.cli.usage_errors import usage_error
 from tests.lab.sample import STUDY
 
 from normplace.cli import main
@@ -17,23 +18,6 @@ from normplace.cli.app import VERBS
 from normplace.lab.studies import STUDIES, committed_results
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def sample_is_known(monkeypatch, tmp_path):
-    monkeypatch.setitem(STUDIES, "sample", STUDY.reference)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.chdir(tmp_path)
-
-
-def complaint(capsys, *words: str) -> str:
-    """Return the error of a mistaken command: one line on standard error, with exit code 2."""
-    assert main(words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("normplace: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
 
 
 @pytest.mark.parametrize(
@@ -58,7 +42,7 @@ def complaint(capsys, *words: str) -> str:
     ],
 )
 def test_a_usage_error_is_one_line_and_code_2(words, sentence, capsys):
-    assert sentence in complaint(capsys, *words.split())
+    assert sentence in usage_error(capsys, *words.split())
 
 
 def run_sample(*more: str) -> int:
@@ -89,7 +73,7 @@ def test_results_of_a_user_study_need_its_reference(capsys, monkeypatch):
     run_sample()
     capsys.readouterr()
     monkeypatch.delitem(STUDIES, "sample")
-    assert "unknown study 'sample'" in complaint(capsys, "verify", "runs")
+    assert "unknown study 'sample'" in usage_error(capsys, "verify", "runs")
     assert main(["verify", "runs", "--study", STUDY.reference]) == 0
     assert "Up goes up." in capsys.readouterr().out
 
@@ -110,10 +94,10 @@ def test_a_failed_trial_shows_in_the_exit_code(capsys):
 
 def test_an_unwritable_folder_is_an_error_before_anything_runs(capsys, tmp_path):
     (tmp_path / "file").touch()
-    assert "cannot write" in complaint(capsys, "study", "sample", "--out", "file/inside")
+    assert "cannot write" in usage_error(capsys, "study", "sample", "--out", "file/inside")
     assert run_sample() == 0
     capsys.readouterr()
-    assert "cannot write" in complaint(capsys, "report", "runs", "--out", "file/page.html")
+    assert "cannot write" in usage_error(capsys, "report", "runs", "--out", "file/page.html")
 
 
 def test_a_partial_last_line_is_recovered(capsys):
@@ -140,7 +124,7 @@ def test_a_file_of_another_format_is_not_changed(capsys):
     path.write_text(content)
     capsys.readouterr()
     for words in (["study", "sample", "--scale", "smoke"], ["verify", "runs"], ["report", "runs"]):
-        assert "results of format 99" in complaint(capsys, *words)
+        assert "results of format 99" in usage_error(capsys, *words)
     assert path.read_text() == content
 
 
@@ -188,7 +172,7 @@ def test_study_report_and_doctor_print_json(capsys, tmp_path):
 
 def test_without_the_lab_extra_the_error_has_the_install_command(capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'normplace[lab]'" in complaint(capsys, "verify")
+    assert "pip install 'normplace[lab]'" in usage_error(capsys, "verify")
 
 
 def test_help_comes_from_docstrings(capsys):

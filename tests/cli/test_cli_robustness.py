@@ -11,23 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.lab.sample import STUDY
+from tests.cli.usage_errors import usage_error
 
 from normplace._shared.terminal import one_line
 from normplace.cli import main
 from normplace.lab.bench.record import FORMAT
-from normplace.lab.studies import STUDIES
 
 LONG = "n" * 300
-
-
-@pytest.fixture(autouse=True)
-def sample_is_known(monkeypatch, tmp_path):
-    monkeypatch.setitem(STUDIES, "sample", STUDY.reference)
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    )
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -35,15 +25,6 @@ def results(tmp_path) -> Path:
     """A result file of the sample study."""
     assert main(["study", "sample", "--scale", "smoke", "--jobs", "1"]) == 0
     return tmp_path / "runs" / "sample-smoke.jsonl"
-
-
-def complaint(capsys, *words: str) -> str:
-    capsys.readouterr()
-    assert main(words) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("normplace: ")
-    assert error.count("\n") == 1
-    return error
 
 
 @pytest.mark.parametrize(
@@ -92,7 +73,7 @@ def test_a_bad_path_or_name_is_a_one_line_error(words, sentence, capsys, tmp_pat
     (tmp_path / "ill.json").write_text('{"model_type": "llama", "hidden_size": "eight"}')
     (tmp_path / "record.json").write_text(json.dumps({"format": FORMAT, "rows": [{}]}))
     os.mkfifo(tmp_path / "pipe")
-    assert sentence in complaint(capsys, *words)
+    assert sentence in usage_error(capsys, *words)
 
 
 def test_a_damaged_line_is_reported_and_the_others_count(results, capsys):
@@ -118,7 +99,7 @@ def test_lines_that_the_study_cannot_read_are_a_one_line_error(results, capsys):
     del lines[0]["crc32"]
     lines[0]["series"]["x"].pop()
     results.write_text("".join(json.dumps(line) + "\n" for line in lines[:1]))
-    assert "the study cannot read its results in runs/sample-smoke.jsonl" in complaint(capsys, "report", "runs")
+    assert "the study cannot read its results in runs/sample-smoke.jsonl" in usage_error(capsys, "report", "runs")
 
 
 def test_a_symbolic_link_is_followed(results):
@@ -133,7 +114,7 @@ def test_a_system_error_is_one_line(monkeypatch, capsys):
         raise OSError(28, "No space left on device", "somewhere\nelse")
 
     monkeypatch.setattr("normplace.lab.trials.runner.Run.execute", full)
-    sentence = complaint(capsys, "study", "sample", "--scale", "smoke")
+    sentence = usage_error(capsys, "study", "sample", "--scale", "smoke")
     assert sentence == "normplace: cannot read or write somewhere\\nelse: No space left on device.\n"
 
 
