@@ -80,3 +80,10 @@ STUDY = Study(
     ),
     figures=figures,
 )
+
+
+def reproducible(records: Sequence[TrialRecord]) -> list[tuple[object, ...]]:
+    """The fields that do not depend on where and when a trial ran."""
+    return sorted(
+        (record.hash, record.seed, record.status, str(record.metrics), str(record.series)) for record in records
+    )

@@ -1,4 +1,4 @@
-"""The report as text: what it shows, that it escapes it, and how it is written."""
+"""Contents of the report, escaping, and writing."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def page(source) -> Page:
 
 def test_hostile_strings_are_shown_as_text(page, hostile):
     assert len(page.all("script")) == 1
-    told = ("Study", "Paper", "Summary", "Claimed in", "Statement", "Label", "Note", "Error")
-    for kind in (*told, "Figure", "Caption", "Column", "Row", "Chart", "Axis"):
+    kinds = ("Study", "Paper", "Summary", "Claimed in", "Statement", "Label", "Note", "Error")
+    for kind in (*kinds, "Figure", "Caption", "Column", "Row", "Chart", "Axis"):
         assert f"{kind} {hostile}" in page.text, kind
     assert f"Alt {hostile}" in [svg.get("aria-label") for svg in page.all("svg")]
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
@@ -105,17 +105,17 @@ def test_gates_counts_and_later_checks_are_shown(page):
     assert "uncorrected for the number of checks" in page.text
 
 
-def test_a_check_tells_when_nothing_or_one_seed_was_measured(page):
+def test_checks_without_results_or_with_one_seed(page):
     assert "no results" in page.text and "○ not measured" in page.text
     assert "one seed: no interval" in page.text
 
 
-def test_a_number_that_was_not_finite_is_told(sections, tmp_path):
+def test_a_number_that_is_not_finite_is_shown(sections, tmp_path):
     section = sections[0]
-    lines = [dataclasses.replace(line, metrics={"far": None}) for line in section.records]
+    records = [dataclasses.replace(record, metrics={"far": None}) for record in section.records]
     claims = section.study.claims[:1]
-    study = dataclasses.replace(section.study, claims=claims, figures=lambda lines: [])
-    write_report([Section(study, lines, "r.jsonl")], tmp_path / "r.html")
+    study = dataclasses.replace(section.study, claims=claims, figures=lambda records: [])
+    write_report([Section(study, records, "r.jsonl")], tmp_path / "r.html")
     text = Page((tmp_path / "r.html").read_text()).text
     assert "not finite" in text and "1 not reproduced" in text
 
@@ -143,7 +143,7 @@ def test_the_numbers_behind_a_figure_are_shown(page, sections):
     assert all(th.get("scope") for th in page.all("th"))
 
 
-def test_the_page_asks_for_nothing(source, page):
+def test_the_page_loads_nothing(source, page):
     for _, attributes in page.elements:
         for name in ("src", "srcset", "data", "action", "xlink:href"):
             assert name not in attributes
@@ -152,7 +152,7 @@ def test_the_page_asks_for_nothing(source, page):
     assert "@import" not in source and not re.search(r"url\((?!#)", source)
 
 
-def test_the_policy_names_the_script(source, page):
+def test_the_policy_allows_the_script_by_its_hash(source, page):
     policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
     script = re.search(r"<script>(.*?)</script>", source, re.DOTALL)
     assert script and policy
@@ -182,7 +182,7 @@ def test_a_long_table_is_thinned_and_the_page_stays_small(sections, tmp_path):
     ]
     spec = curves(x={"field": "x"}, y={"field": "value"}, series="series", order=["s0", "s1", "s2", "s3"])
     figures = [Figure("Long", "Caption", rows, spec, "A long one"), Figure("Whole", "Caption", rows[::2], spec, "Alt")]
-    study = dataclasses.replace(sections[0].study, figures=lambda lines: figures)
+    study = dataclasses.replace(sections[0].study, figures=lambda records: figures)
     path = tmp_path / "report.html"
     write_report([Section(study, sections[0].records, "long.jsonl")], path)
     page = Page(path.read_text())
@@ -199,14 +199,16 @@ def test_two_machines_and_two_versions_are_both_listed(sections, tmp_path):
     assert "8 cores of Other, 32 GB" in text and "torch 9" in text and "torch 2.13.0" in text
 
 
-@pytest.mark.parametrize("lines", [False, True], ids=["no section", "a section without lines"])
-def test_nothing_to_report_is_said(sections, tmp_path, lines):
-    empty = [dataclasses.replace(sections[0], records=[])] if lines else []
+@pytest.mark.parametrize("with_section", [False, True], ids=["no section", "a section without records"])
+def test_a_report_without_results(sections, tmp_path, with_section):
+    empty = [dataclasses.replace(sections[0], records=[])] if with_section else []
     write_report(empty, tmp_path / "r.html")
-    assert ("no results yet" if lines else "no results to report") in Page((tmp_path / "r.html").read_text()).text
+    assert ("no results yet" if with_section else "no results to report") in Page(
+        (tmp_path / "r.html").read_text()
+    ).text
 
 
-def test_writing_replaces_the_page_at_once(sections, tmp_path, monkeypatch):
+def test_the_page_is_replaced_atomically(sections, tmp_path, monkeypatch):
     path = tmp_path / "deep" / "report.html"
     write_report([], path)
     before = path.read_text()
@@ -228,7 +230,7 @@ def test_an_unwritable_path_is_a_usage_error(tmp_path, place):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_a_missing_renderer_says_what_to_install(monkeypatch):
+def test_a_missing_renderer_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(UsageError, match=re.escape("charts need vl-convert: pip install 'normplace[charts]'")):
         render_chart({"mark": "bar"}, [], alt="", prefix="a")
@@ -238,12 +240,12 @@ ELSEWHERE = {"lookup": "x", "from": {"data": {"url": "http://127.0.0.1:9/a.csv"}
 
 
 @pytest.mark.parametrize("spec", [{"mark": "blob"}, {"mark": "bar", "transform": [ELSEWHERE]}])
-def test_a_chart_that_cannot_be_drawn_names_itself(spec):
+def test_a_broken_chart_is_named_in_the_error(spec):
     with pytest.raises(UsageError, match=r"^cannot draw the chart 'Some chart': [^\n]+$"):
         render_chart(spec, [{"x": 1}], alt="Some chart", prefix="a")
 
 
-def test_a_chart_takes_the_colours_of_the_page():
+def test_a_chart_uses_the_colours_of_the_page():
     spec = {"mark": {"type": "point", "color": INK}, "encoding": {"x": {"field": "x", "type": "quantitative"}}}
     svg = render_chart(spec, [{"x": 1.0}, {"x": float("nan")}], alt="Alt", prefix="a")
     assert INK not in svg and "currentColor" in svg
@@ -271,7 +273,7 @@ def test_curves_have_one_legend_bands_and_a_value_at_each_vertex():
     assert PALETTE[0] in svg and PALETTE[1] in svg and "stroke-dasharray" in svg
 
 
-def test_a_phone_gets_the_panels_one_below_the_other():
+def test_the_narrow_layout_stacks_the_panels():
     rows = [{"x": x, "y": x, "g": "a", "panel": panel} for x in range(3) for panel in "pqr"]
     spec = curves(x={"field": "x"}, y={"field": "y"}, series="g", order=["a"], facet="panel", panels="rqp")
     sizes = []
@@ -288,7 +290,7 @@ def test_citations_link_to_arxiv():
     assert "&lt;b&gt;" in cite("see arXiv 2505.14512, <b>")
 
 
-def test_numbers_for_people():
+def test_formatted_numbers():
     assert [number(v) for v in (0.123456, 1234567, -1e-9, None, float("inf"), "a")] == [
         "0.1235",
         "1234567",

@@ -109,9 +109,9 @@ class Browser:
         deadline = time.monotonic() + self.patience
         while b"\0" not in self._rest:
             ready, _, _ = select.select([self._in], [], [], max(0, deadline - time.monotonic()))
-            assert ready, f"the browser said nothing for {self.patience} seconds"
+            assert ready, f"no answer from the browser for {self.patience} seconds"
             data = os.read(self._in, 1 << 16)
-            assert data, "the browser ended"
+            assert data, "the browser exited"
             self._rest += data
         message, _, self._rest = self._rest.partition(b"\0")
         return json.loads(message)
@@ -195,7 +195,7 @@ def test_chart_text_is_large_enough_to_read_on_a_phone(browser, page):
     assert least >= 9
 
 
-def test_pointing_at_a_curve_tells_its_value(browser, page):
+def test_pointing_at_a_curve_shows_its_value(browser, page):
     browser.open(page)
     spot = browser.run("""(() => {
         const mark = document.querySelectorAll('.wide .unseen')[5];

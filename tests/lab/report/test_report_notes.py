@@ -1,4 +1,4 @@
-"""Notes that claims share: what is taken out of them, and how the page tells it once."""
+"""Passages that several notes share are printed once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def words(*texts: str) -> list[str]:
     return sorted(" ".join(texts).split())
 
 
-def test_a_passage_of_several_notes_is_taken_out_of_each():
+def test_a_shared_passage_is_removed_from_each_note():
     shared, notes = fold([f"{LONG} Only here.", "", f"First. {LONG}", LONG])
     assert shared == {LONG: 3}
     assert [(note.own, note.shared) for note in notes] == [("Only here.", (1,)), ("", ()), ("First.", (1,)), ("", (1,))]
 
 
-def test_sentences_of_the_same_claims_make_one_passage_and_others_their_own():
+def test_sentences_of_the_same_claims_form_one_passage():
     shared, notes = fold([f"{LONG} {ALSO}", f"{LONG} {ALSO}"])
     assert shared == {f"{LONG} {ALSO}": 2}
     shared, notes = fold([f"{LONG} {ALSO}", f"{LONG} {ALSO}", LONG])
@@ -35,14 +35,14 @@ def test_sentences_of_the_same_claims_make_one_passage_and_others_their_own():
     assert [note.shared for note in notes] == [(1, 2), (1, 2), (1,)]
 
 
-def test_a_short_passage_stays_where_it_stands():
+def test_a_short_passage_is_repeated():
     assert len(SHORT) < SHORTEST <= len(LONG)
     shared, notes = fold([f"{SHORT} {LONG}", SHORT, LONG])
     assert shared == {LONG: 2}
     assert [note.own for note in notes] == [SHORT, SHORT, ""]
 
 
-def test_what_one_note_says_twice_is_not_shared():
+def test_a_repetition_within_one_note_is_not_shared():
     shared, notes = fold([f"{LONG} Between. {LONG}", "Other."])
     assert shared == {} and notes[0].own == f"{LONG} Between. {LONG}"
 
@@ -64,11 +64,11 @@ def test_no_word_is_lost_or_added(claims):
         assert len(passage) >= SHORTEST
 
 
-def test_the_page_tells_a_shared_note_once_for_each_study_and_links_to_it(sections, hostile):
+def test_the_page_prints_a_shared_note_once_per_study_and_links_to_it(sections, hostile):
     passage = f"{hostile} {LONG} See arXiv 2505.14512."
     study = sections[0].study
     claims = tuple(dataclasses.replace(claim, note=f"{passage} Of {claim.id}.") for claim in study.claims)
-    section = Section(dataclasses.replace(study, claims=claims, figures=lambda lines: []), [], "r.jsonl")
+    section = Section(dataclasses.replace(study, claims=claims, figures=lambda records: []), [], "r.jsonl")
     page = render_report([section, section])
     assert page.count("<script") == 1 and page.count("&lt;script&gt;alert(1)&lt;/script&gt; &amp; “co”") == 2
     for anchor in ("study-1", "study-2"):
@@ -80,7 +80,7 @@ def test_the_page_tells_a_shared_note_once_for_each_study_and_links_to_it(sectio
     assert all(page.count(f"Of {claim.id}. See") == 2 for claim in claims)
 
 
-def test_a_study_without_a_shared_note_has_no_list_of_them(sections):
+def test_a_study_without_shared_notes_has_no_list(sections):
     study = dataclasses.replace(sections[0].study, claims=sections[0].study.claims[:3])
     page = render_report([Section(study, [], "r.jsonl")])
     assert "shared-notes" not in page.split("</style>")[1]

@@ -1,4 +1,4 @@
-"""Verdicts from lines: checks, gates, and what they come to."""
+"""Checks, gates and verdicts."""
 
 from __future__ import annotations
 
@@ -8,42 +8,18 @@ from dataclasses import replace
 
 import pytest
 from scipy.stats import t
+from tests.lab.trials.claim_cases import CLEAR, EQUAL, FAR, HIGH, LOW, OPEN, SIGN, claim, measure, records_of
 
 from normplace.lab.trials.claims import (
     Check,
-    Claim,
     State,
     Verdict,
     judge,
     sign_and_size,
 )
 from normplace.lab.trials.intervals import Bootstrap
-from normplace.lab.trials.per_seed import PerSeed, SuccessfulRecords
+from normplace.lab.trials.per_seed import SuccessfulRecords
 from normplace.lab.trials.results import TrialRecord
-
-
-def lines(values, metric="value"):
-    return [
-        TrialRecord("sample", "lines", "full", f"h{seed}", {"seed": seed}, seed, "ok", {metric: value})
-        for seed, value in enumerate(values)
-    ]
-
-
-def claim(*checks):
-    return Claim("id", "paper", "statement", checks, seeds=5)
-
-
-def measure(metric):
-    return lambda records: PerSeed.of([record for record in records if metric in record.metrics], metric)
-
-
-HIGH = Check("high", measure("value"), at_least=1.0)
-LOW = Check("low", measure("value"), at_most=1.0)
-FAR = Check("far", measure("value"), at_least=50.0)
-EQUAL = Check("equal", measure("value"), at_least=-0.03, at_most=0.03)
-SIGN = Check("sign", measure("value"), above=0)
-CLEAR = [2, 2.1, 1.9, 2, 2]
-OPEN = [1.2, 3, 0.1, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +37,7 @@ OPEN = [1.2, 3, 0.1, 2, 1]
     ],
 )
 def test_verdicts(values, checks, verdict):
-    assert judge(claim(*checks), lines(values)).verdict == verdict
+    assert judge(claim(*checks), records_of(values)).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -74,19 +50,21 @@ def test_verdicts(values, checks, verdict):
     ],
 )
 def test_an_equivalence_is_one_check(values, state):
-    judgement = judge(claim(EQUAL), lines(values))
+    judgement = judge(claim(EQUAL), records_of(values))
     assert [measured.state for measured in judgement.measurements] == [state]
     assert EQUAL.threshold == "-0.03 to 0.03"
 
 
-def test_no_effect_is_not_a_direction():
-    assert judge(claim(SIGN), lines([0.0] * 5)).verdict == Verdict.NOT_REPRODUCED
-    assert judge(claim(Check("below", measure("value"), below=0)), lines([0.0] * 5)).verdict == Verdict.NOT_REPRODUCED
+def test_no_effect_fails_a_check_of_direction():
+    assert judge(claim(SIGN), records_of([0.0] * 5)).verdict == Verdict.NOT_REPRODUCED
+    assert (
+        judge(claim(Check("below", measure("value"), below=0)), records_of([0.0] * 5)).verdict == Verdict.NOT_REPRODUCED
+    )
 
 
-def test_a_claim_of_direction_is_judged_by_its_sign_and_its_size():
+def test_a_claim_about_a_direction_has_checks_of_sign_and_size():
     sign, size = sign_and_size("gain", measure("value"), at_least=0.05)
-    small = judge(claim(sign, size), lines([0.02, 0.021, 0.019, 0.02, 0.02]))
+    small = judge(claim(sign, size), records_of([0.02, 0.021, 0.019, 0.02, 0.02]))
     assert [measured.state for measured in small.measurements] == [State.PASSED, State.FAILED]
     assert (small.verdict, size.size, sign.size) == (Verdict.MIXED, True, False)
     falls = sign_and_size("ratio", measure("value"), no_effect=1, at_most=0.5)
@@ -103,25 +81,27 @@ def test_a_claim_of_direction_is_judged_by_its_sign_and_its_size():
         ([], State.VOID, Verdict.NOT_TESTED),
     ],
 )
-def test_a_check_is_void_unless_its_gates_hold(baseline, state, verdict):
+def test_a_check_is_void_unless_its_gates_pass(baseline, state, verdict):
     gate = Check("baseline", measure("baseline"), at_least=0.8)
-    rows = lines(CLEAR) + [replace(row, hash=f"b{row.seed}") for row in lines(baseline, "baseline")]
+    records = records_of(CLEAR) + [
+        replace(record, hash=f"b{record.seed}") for record in records_of(baseline, "baseline")
+    ]
     for gated in (claim(replace(HIGH, gates=(gate,))), replace(claim(HIGH), gates=(gate,))):
-        judgement = judge(gated, rows)
+        judgement = judge(gated, records)
         assert (judgement.measurements[0].state, judgement.verdict) == (state, verdict)
         assert judgement.measurements[0].ungated == State.PASSED
         assert [measured.check.label for measured in judgement.gates] == ["baseline"]
 
 
-def test_a_void_check_keeps_a_claim_from_being_reproduced():
+def test_a_claim_with_a_void_check_is_not_reproduced():
     gate = Check("baseline", measure("value"), at_least=50)
     for other, verdict in ((SIGN, Verdict.PARTLY), (FAR, Verdict.NOT_REPRODUCED), (LOW, Verdict.NOT_REPRODUCED)):
-        assert judge(claim(replace(HIGH, gates=(gate,)), other), lines(CLEAR)).verdict == verdict
+        assert judge(claim(replace(HIGH, gates=(gate,)), other), records_of(CLEAR)).verdict == verdict
 
 
 def test_checks_added_after_a_result_do_not_count():
     later = replace(FAR, added_after="it looked interesting")
-    judgement = judge(claim(HIGH, later), lines(CLEAR))
+    judgement = judge(claim(HIGH, later), records_of(CLEAR))
     assert judgement.verdict == Verdict.REPRODUCED
     assert [measured.state for measured in judgement.later] == [State.FAILED]
     assert judgement.counts == {State.PASSED: 1}
@@ -129,35 +109,35 @@ def test_checks_added_after_a_result_do_not_count():
         claim(later)
 
 
-def test_the_seeds_that_would_decide_an_open_check():
-    (measured,) = judge(claim(HIGH), lines(OPEN)).measurements
+def test_seeds_to_decide_an_open_check():
+    (measured,) = judge(claim(HIGH), records_of(OPEN)).measurements
     mean, deviation = statistics.fmean(OPEN), statistics.stdev(OPEN)
     n = measured.seeds_to_decide
     half = [t.ppf(0.975, k - 1) * deviation / math.sqrt(k) for k in (n, n - 1)]
     assert half[0] < mean - 1 < half[1]
-    (level,) = judge(claim(HIGH), lines([0.9, 1.1, 0.8, 1.2, 1.0])).measurements
+    (level,) = judge(claim(HIGH), records_of([0.9, 1.1, 0.8, 1.2, 1.0])).measurements
     assert level.seeds_to_decide is None  # the mean is at the threshold
     clusters = replace(HIGH, interval=Bootstrap(), at_least=-0.05)
-    (few,) = judge(replace(claim(clusters), seeds=3), lines([1.0, 0, 0])).measurements
+    (few,) = judge(replace(claim(clusters), seeds=3), records_of([1.0, 0, 0])).measurements
     assert (few.state, few.seeds_to_decide) == (State.OPEN, Bootstrap.least)
 
 
 @pytest.mark.parametrize(
     "fields", [{}, {"at_least": 0, "above": 0}, {"above": 0, "below": 1}, {"at_least": 1, "at_most": 0}]
 )
-def test_a_check_has_one_threshold_or_a_window(fields):
+def test_a_check_with_several_thresholds_is_rejected(fields):
     with pytest.raises(AssertionError):
         Check("check", measure("value"), **fields)
 
 
 def test_a_list_and_successful_records_give_the_same_judgement():
-    records = lines(CLEAR)
+    records = records_of(CLEAR)
     assert judge(claim(HIGH), SuccessfulRecords(records)) == judge(claim(HIGH), records)
 
 
-def test_failed_lines_do_not_count():
-    rows = lines([2, 2, 2, 2, 2])
+def test_failed_trials_do_not_count():
+    records = records_of([2, 2, 2, 2, 2])
     failed = [TrialRecord("sample", "lines", "full", "f", {"seed": 9}, 9, "failed", {"value": -100.0})]
-    judgement = judge(claim(HIGH), rows + failed)
+    judgement = judge(claim(HIGH), records + failed)
     assert judgement.verdict == Verdict.REPRODUCED
     assert str(judgement.measurements[0]) == "2 [2, 2], n=5"

@@ -29,7 +29,7 @@ def test_round_trip_and_hash():
     assert len({config_hash("s", "p", config) for config in [BASE, *others]} | {config_hash("t", "p", BASE)}) == 6
 
 
-def test_overrides_have_their_fields_types():
+def test_overrides_have_the_types_of_their_fields():
     words = ["rate=1", "seed=3", "deep=True", "name=2", "widths=(3, 4)"]
     assert parse_overrides([Settings], words) == {"rate": 1.0, "seed": 3, "deep": True, "name": "2", "widths": (3, 4)}
 
@@ -50,6 +50,6 @@ def test_a_bad_override_is_named(word, reason):
         parse_overrides([Settings], [word])
 
 
-def test_an_unknown_key_is_refused():
+def test_an_unknown_key_is_rejected():
     with pytest.raises(UsageError, match="did you mean 'rate'"):
         config_from_dict(Settings, {"name": "a", "seed": 0, "rat": 1})

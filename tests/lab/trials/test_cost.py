@@ -1,4 +1,4 @@
-"""What a computation takes, counted where the answer is known."""
+"""Peak memory and elements read, compared with known counts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import torch
 from normplace.lab.trials.cost import elements_read, peak_bytes
 
 
-def test_the_numbers_that_operations_read_are_counted():
+def test_elements_read_by_operations():
     a, b = torch.ones(30, 20), torch.ones(30, 20)
     assert elements_read(lambda: torch.add(a, b)) == 2 * 30 * 20
 
 
-def test_the_peak_is_the_most_that_was_held_at_once():
+def test_peak_memory_of_a_step():
     def step():
-        held = torch.empty(1000)
-        del held
+        first = torch.empty(1000)
+        del first
         torch.empty(3000).fill_(1)
 
     assert peak_bytes(step, torch.device("cpu")) == 3000 * 4

@@ -1,4 +1,4 @@
-"""The same study on every engine, and what a killed worker costs on each cluster."""
+"""The same study on every engine, and workers that are killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.lab.sample import STUDY as SAMPLE
-from tests.lab.trials.test_runner import facts
+from tests.lab.sample import reproducible
 
 from normplace import UsageError
 from normplace.lab.studies.extrapolation import STUDY as EXTRAPOLATION
@@ -33,7 +33,7 @@ def execute(study, out, engine, **overrides):
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     """The smoke study on local processes."""
-    return facts(execute(EXTRAPOLATION, tmp_path_factory.mktemp("local"), LocalEngine(2)))
+    return reproducible(execute(EXTRAPOLATION, tmp_path_factory.mktemp("local"), LocalEngine(2)))
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,14 @@ def dask_workers():
 
 
 @pytest.mark.parametrize("engine", ["ray", "dask"])
-def test_a_cluster_gives_the_lines_of_local_processes(engine, reference, tmp_path, request):
+def test_a_cluster_gives_the_records_of_local_processes(engine, reference, tmp_path, request):
     address = request.getfixturevalue("two_ray_nodes" if engine == "ray" else "dask_workers")
     with closing(open_engine(engine, 2, address)) as opened:
-        assert facts(execute(EXTRAPOLATION, tmp_path, opened)) == reference
+        assert reproducible(execute(EXTRAPOLATION, tmp_path, opened)) == reference
 
 
 @pytest.mark.parametrize("engine", ["ray", "dask"])
-def test_a_killed_worker_costs_only_its_trial_which_is_retried(engine, tmp_path, request):
+def test_the_trial_of_a_killed_worker_is_retried(engine, tmp_path, request):
     address = request.getfixturevalue("two_ray_nodes" if engine == "ray" else "dask_workers")
     with closing(open_engine(engine, 2, address)) as opened:
         lines = execute(SAMPLE, tmp_path, opened, mark=f"die:up0:{tmp_path / 'died'}")
@@ -74,13 +74,13 @@ def test_a_killed_worker_costs_only_its_trial_which_is_retried(engine, tmp_path,
 
 
 @pytest.mark.parametrize("engine", ["ray", "dask"])
-def test_a_cluster_that_does_not_answer_is_named(engine):
+def test_an_unreachable_cluster_is_named(engine):
     pytest.importorskip({"ray": "ray", "dask": "distributed"}[engine])
     with pytest.raises(UsageError, match="check --address or start one"):
         open_engine(engine, 1, "127.0.0.1:9")
 
 
-def test_an_engine_that_is_not_installed_names_the_remedy(monkeypatch):
+def test_a_missing_engine_names_the_package_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"normplace\[engines\]"):
         open_engine("ray", 1)

@@ -38,7 +38,7 @@ def test_an_accuracy_stays_within_its_range():
     assert Student(low=0)([0.5, 1.0, 0.5])[2] > 1
 
 
-def test_seeds_without_scatter_do_not_make_an_accuracy_certain():
+def test_equal_accuracies_still_have_an_interval():
     assert interval([0.0] * 5)[1:] == (0, 0)
     low, high = Student(low=0, high=1, trials=128)([0.0] * 5)[1:]
     # Clopper-Pearson for 0 of 640: 1 - 0.025^(1/640)
@@ -62,7 +62,7 @@ def test_order_statistics_of_the_median(n, outside):
     assert OrderStatistics()(values.tolist()) == (np.median(values), outside, n - 1 - outside)
 
 
-def test_too_few_seeds_decide_nothing():
+def test_too_few_seeds_give_an_unbounded_interval():
     for kind in (OrderStatistics(), Bootstrap()):
         assert kind([1.0] * (kind.least - 1))[1:] == (-math.inf, math.inf)
         assert all(map(math.isfinite, kind([1.0] * kind.least)))
@@ -78,7 +78,7 @@ def test_the_bootstrap_follows_two_clusters_and_is_deterministic():
 
 
 @pytest.mark.parametrize("n", [5, 10])
-def test_the_bootstrap_is_no_more_certain_than_student(n):
+def test_the_bootstrap_is_not_narrower_than_student(n):
     """Of skewed numbers it contains the mean about as often; the plain percentiles of five do so 8% less often."""
     generator = np.random.default_rng(1)
     samples = generator.beta(20, 0.5, (800, n)).tolist()
@@ -90,7 +90,7 @@ def test_the_bootstrap_is_no_more_certain_than_student(n):
 
 
 @pytest.mark.parametrize("kind", [OrderStatistics(), SeedShare()])
-def test_exact_intervals_contain_the_truth_often_enough(kind):
+def test_exact_intervals_have_their_confidence(kind):
     generator = np.random.default_rng(2)
     draw, truth = (generator.standard_cauchy, 0.0) if isinstance(kind, OrderStatistics) else (None, 0.8)
     inside = 0

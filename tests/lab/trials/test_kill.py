@@ -1,4 +1,4 @@
-"""A killed study goes on where it was; the script does this a hundred times, the test a few."""
+"""A killed study resumes; the script kills one a hundred times, the test a few times."""
 
 from __future__ import annotations
 

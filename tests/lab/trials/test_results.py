@@ -1,4 +1,4 @@
-"""Result files: torn lines, foreign files, two writers."""
+"""Result files: incomplete lines, other files, two writers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from normplace.lab.trials.results import (
 )
 
 
-def line(number: int, status: str = "ok", **more) -> TrialRecord:
+def sample_record(number: int, status: str = "ok", **more) -> TrialRecord:
     config = {"seed": number}
     return TrialRecord(
         "sample", "lines", "smoke", f"hash{number}", config, number, status, {"value": number / 3}, **more
@@ -37,15 +37,15 @@ def path(tmp_path):
     file = tmp_path / "deep" / "results.jsonl"
     with ResultFile(file) as results:
         for number in range(3):
-            results.append(line(number))
+            results.append(sample_record(number))
     return file
 
 
-def test_lines_come_back_equal(path):
-    assert read_records(path) == [line(number) for number in range(3)]
+def test_records_round_trip(path):
+    assert read_records(path) == [sample_record(number) for number in range(3)]
 
 
-def test_a_file_cut_at_any_byte_recovers_every_whole_line(path):
+def test_a_file_cut_at_any_byte_keeps_every_complete_line(path):
     whole = path.read_bytes()
     ends = [index + 1 for index, byte in enumerate(whole) if byte == ord("\n")]
     for cut in range(len(whole) + 1):
@@ -53,12 +53,12 @@ def test_a_file_cut_at_any_byte_recovers_every_whole_line(path):
         complete = sum(end - 1 <= cut for end in ends)  # a line that only lacks its line end is complete
         assert len(read_records(path)) == complete
         with ResultFile(path) as results:
-            results.append(line(9))
+            results.append(sample_record(9))
         lines = [json.loads(text) for text in path.read_text().splitlines()]
         assert [entry["hash"] for entry in lines] == [f"hash{n}" for n in range(complete)] + ["hash9"]
 
 
-def test_a_torn_fragment_is_kept_aside(path):
+def test_an_incomplete_line_is_moved_to_another_file(path):
     path.write_bytes(path.read_bytes() + b'{"study": "sam')
     with ResultFile(path) as results:
         assert results.recovered.read_bytes() == b'{"study": "sam\n'
@@ -74,7 +74,7 @@ def test_a_torn_fragment_is_kept_aside(path):
         (json.dumps({"format": FORMAT, "study": "x"}) + "\n", "lacks 'config'"),
     ],
 )
-def test_a_foreign_file_is_refused_and_left_alone(path, content, reason):
+def test_a_file_without_results_is_rejected_and_not_changed(path, content, reason):
     path.write_text(content)
     with pytest.raises(UsageError, match=reason):
         ResultFile(path)
@@ -113,7 +113,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_line_is_numbered_and_set_aside_and_the_others_are_kept(path, name):
+def test_a_damaged_line_is_numbered_and_moved(path, name):
     damage, reason = DAMAGES[name]
     good = path.read_bytes().splitlines(keepends=True)
     damaged = damage(good[1].decode().rstrip()) + b"\n"
@@ -129,11 +129,11 @@ def test_a_damaged_line_is_numbered_and_set_aside_and_the_others_are_kept(path, 
         assert len(results.records) == 2
         with pytest.raises(UsageError, match="another run is writing"):
             ResultFile(path)
-        results.append(line(9))
-    assert path.read_bytes() == good[0] + good[2] + line(9).to_json().encode() + b"\n"
+        results.append(sample_record(9))
+    assert path.read_bytes() == good[0] + good[2] + sample_record(9).to_json().encode() + b"\n"
 
 
-def test_any_single_changed_byte_is_noticed(path):
+def test_any_changed_byte_is_detected(path):
     (first, *_) = path.read_bytes().splitlines()
     unchanged = 0
     for index in range(len(first)):
@@ -148,9 +148,9 @@ def test_any_single_changed_byte_is_noticed(path):
     assert unchanged == 0
 
 
-def test_lines_from_before_checksums_are_read(path):
+def test_lines_without_a_checksum_are_read(path):
     path.write_bytes(b"".join(changed(text) + b"\n" for text in path.read_text().splitlines()))
-    assert [line.metrics for line in read_records(path)] == [{"value": number / 3} for number in range(3)]
+    assert [record.metrics for record in read_records(path)] == [{"value": number / 3} for number in range(3)]
 
 
 def test_a_link_to_a_damaged_file_stays_a_link(path, tmp_path):
@@ -162,12 +162,12 @@ def test_a_link_to_a_damaged_file_stays_a_link(path, tmp_path):
     assert len(read_records(path)) == 3
 
 
-def test_only_the_lines_of_wanted_trials_are_held(path):
+def test_only_records_of_wanted_trials_are_kept(path):
     with ResultFile(path, wanted={"hash1"}) as results:
-        assert [line.hash for line in results.records] == ["hash1"]
+        assert [record.hash for record in results.records] == ["hash1"]
 
 
-def test_lines_that_are_not_needed_are_not_parsed_but_damage_is_still_seen(path, monkeypatch):
+def test_unneeded_lines_are_not_parsed_but_damage_is_detected(path, monkeypatch):
     path.write_bytes(path.read_bytes() + path.read_bytes().replace(b"0.33", b"0.34"))
     parsed = []
     monkeypatch.setattr("normplace.lab.trials.results.parse_line", lambda raw: parsed.append(raw) or parse_line(raw))
@@ -176,7 +176,7 @@ def test_lines_that_are_not_needed_are_not_parsed_but_damage_is_still_seen(path,
     assert (len(parsed), entries[1].number) == (3, 5)
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_no_part_of_a_line(path, monkeypatch):
+def test_a_full_disk_leaves_the_file_unchanged(path, monkeypatch):
     before = path.read_bytes()
     write = os.write
 
@@ -188,11 +188,11 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_part_of_a_line(path, monkeypa
     with ResultFile(path) as results:
         monkeypatch.setattr(os, "write", full)
         with pytest.raises(UsageError, match="No space left on device; free space and run the same command to resume"):
-            results.append(line(9))
+            results.append(sample_record(9))
     assert path.read_bytes() == before
 
 
-def test_a_pipe_is_refused_at_once(tmp_path):
+def test_a_pipe_is_rejected(tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(UsageError, match="not a regular file"):
         ResultFile(tmp_path / "pipe.jsonl")
@@ -200,7 +200,7 @@ def test_a_pipe_is_refused_at_once(tmp_path):
         read_records(tmp_path / "pipe.jsonl")
 
 
-def test_a_line_without_end_and_a_gzip_bomb_are_refused(tmp_path, monkeypatch):
+def test_a_huge_line_and_a_gzip_bomb_are_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr("normplace.lab.trials.results.LONGEST", 1000)
     monkeypatch.setattr("normplace.lab.trials.results.UNPACKED", 10_000)
     (tmp_path / "long.jsonl").write_bytes(b"x" * 2000)
@@ -223,8 +223,8 @@ def test_an_unwritable_folder_is_named(tmp_path):
         ResultFile(tmp_path / "file" / "results.jsonl")
 
 
-def test_a_success_outranks_failures_whatever_their_order():
-    ok, bad = line(1), line(1, "failed", error="x")
+def test_a_success_replaces_failures_in_any_order():
+    ok, bad = sample_record(1), sample_record(1, "failed", error="x")
     for order in ([ok, bad], [bad, ok]):
         latest = LatestRecords()
         for record in order:
@@ -232,14 +232,14 @@ def test_a_success_outranks_failures_whatever_their_order():
         assert latest == {"hash1": ok}
 
 
-def test_numbers_json_cannot_write_become_none():
+def test_numbers_that_are_not_finite_become_none():
     assert finite(float("nan")) is None
     assert finite(float("inf")) is None
     assert finite(1 / 3) == 0.3333333
 
 
-def test_compressed_lines_are_read_and_a_broken_archive_has_a_sentence(tmp_path):
-    text = line(0).to_json() + "\n"
+def test_gzip_files_are_read_and_a_truncated_one_is_rejected(tmp_path):
+    text = sample_record(0).to_json() + "\n"
     plain, packed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.gz"
     plain.write_text(text)
     packed.write_bytes(gzip.compress(text.encode()))
@@ -252,9 +252,9 @@ def test_compressed_lines_are_read_and_a_broken_archive_has_a_sentence(tmp_path)
         read_records(packed)
 
 
-def test_random_damage_never_raises_and_never_costs_an_intact_line(tmp_path):
+def test_random_damage_never_loses_an_intact_line(tmp_path):
     chance = random.Random(0)
-    whole = [line(number).to_json().encode() + b"\n" for number in range(4)]
+    whole = [sample_record(number).to_json().encode() + b"\n" for number in range(4)]
     path = tmp_path / "results.jsonl"
     for _ in range(300):
         lines = [bytearray(text) for text in whole]

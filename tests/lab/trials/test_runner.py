@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.lab import sample
-from tests.lab.sample import STUDY
+from tests.lab.sample import STUDY, reproducible
 
 from normplace import UsageError
 from normplace.lab.trials.engines import RETRIES, LocalEngine, open_engine
@@ -44,11 +44,6 @@ def execute(out, engine=None, scale="smoke", **overrides):
     return Run(STUDY, scale, overrides).execute(out, engine or Counting(), Progress(io.StringIO()))
 
 
-def facts(lines):
-    """What must not depend on where and when a trial ran."""
-    return sorted((line.hash, line.seed, line.status, str(line.metrics), str(line.series)) for line in lines)
-
-
 def test_a_second_run_has_nothing_to_do(tmp_path):
     first = execute(tmp_path)
     again = Counting()
@@ -57,31 +52,31 @@ def test_a_second_run_has_nothing_to_do(tmp_path):
     assert len(read_records(tmp_path / "sample-smoke.jsonl")) == 4
 
 
-def test_a_line_says_what_a_reader_needs(tmp_path):
-    line = execute(tmp_path)[0]
-    assert line.config == {"kind": "up", "seed": 0, "slope": 1.0, "pause": 0.0, "mark": ""}
-    assert {"normplace", "python", "torch", "numpy"} <= line.versions.keys()
-    assert {"cpu", "cores", "memory_gb"} <= line.hardware.keys()
-    assert line.finished.endswith("+00:00")
+def test_a_record_has_configuration_versions_and_hardware(tmp_path):
+    record = execute(tmp_path)[0]
+    assert record.config == {"kind": "up", "seed": 0, "slope": 1.0, "pause": 0.0, "mark": ""}
+    assert {"normplace", "python", "torch", "numpy"} <= record.versions.keys()
+    assert {"cpu", "cores", "memory_gb"} <= record.hardware.keys()
+    assert record.finished.endswith("+00:00")
 
 
-def test_a_failure_is_recorded_does_not_stop_the_others_and_is_retried(tmp_path):
-    lines = execute(tmp_path, mark="fail:up1")
-    assert [line.status for line in lines] == ["ok", "ok", "failed", "ok"]
-    assert "asked to fail" in lines[2].error
+def test_a_failed_trial_is_recorded_and_retried(tmp_path):
+    records = execute(tmp_path, mark="fail:up1")
+    assert [record.status for record in records] == ["ok", "ok", "failed", "ok"]
+    assert "asked to fail" in records[2].error
     again = Counting()
     execute(tmp_path, again, mark="fail:up1")
     assert [trial.config["seed"] for trial in again.ran] == [1]
 
 
-def test_a_trial_that_cannot_run_here_is_left_out_with_a_note(tmp_path):
+def test_an_unavailable_trial_is_skipped_with_a_note(tmp_path):
     part = dataclasses.replace(
         STUDY.parts[0], unavailable_reason=lambda trial: "there is no down here." if trial.kind == "down" else None
     )
     study = dataclasses.replace(STUDY, parts=(part,))
     stream, engine = io.StringIO(), Counting()
-    lines = Run(study, "smoke").execute(tmp_path, engine, Progress(stream))
-    assert [line.config["kind"] for line in lines] == ["up", "up"]
+    records = Run(study, "smoke").execute(tmp_path, engine, Progress(stream))
+    assert [record.config["kind"] for record in records] == ["up", "up"]
     assert stream.getvalue() == "note: skipped 2 trials of part 'lines': there is no down here.\n"
     whole = Counting()
     assert len(Run(STUDY, "smoke").execute(tmp_path, whole, Progress(io.StringIO()))) == 4
@@ -91,11 +86,11 @@ def test_a_trial_that_cannot_run_here_is_left_out_with_a_note(tmp_path):
     assert stream.getvalue() == ""
 
 
-def test_overrides_have_a_file_of_their_own(tmp_path):
+def test_overrides_have_a_separate_file(tmp_path):
     execute(tmp_path)
-    lines = execute(tmp_path, slope=2.0)
-    assert lines[0].metrics == {"value": 2.0}
-    assert lines[0].overrides == {"slope": 2.0}
+    records = execute(tmp_path, slope=2.0)
+    assert records[0].metrics == {"value": 2.0}
+    assert records[0].overrides == {"slope": 2.0}
     assert len(list(tmp_path.glob("*.jsonl"))) == 2
     with pytest.raises(UsageError, match="make two trials of 'sample' equal"):
         execute(tmp_path, kind="up")
@@ -103,11 +98,11 @@ def test_overrides_have_a_file_of_their_own(tmp_path):
         execute(tmp_path, seed=1)
 
 
-def test_a_recorded_run_is_found_again(tmp_path):
-    lines = execute(tmp_path, slope=2.0)
+def test_a_result_file_is_read_as_its_run(tmp_path):
+    records = execute(tmp_path, slope=2.0)
     (path,) = tmp_path.glob("*.jsonl")
     recorded = read_run(path, REGISTRY)
-    assert recorded.records == lines
+    assert recorded.records == records
     assert recorded.damaged == []
     assert recorded.run.command == "normplace study sample --scale smoke --set slope=2.0"
     with pytest.raises(UsageError, match="unknown study 'sample'"):
@@ -130,20 +125,20 @@ def test_a_renamed_study_resumes_and_reads_its_old_file(tmp_path, monkeypatch):
     assert counting.ran == []
     assert read_run(tmp_path / "sample-smoke.jsonl", registry).records == recorded
     fresh = Run(renamed, "smoke").execute(tmp_path / "fresh", counting, Progress(io.StringIO()))
-    assert [line.hash for line in fresh] == [line.hash for line in recorded]
-    assert {line.study for line in fresh} == {"renamed"}
+    assert [record.hash for record in fresh] == [record.hash for record in recorded]
+    assert {record.study for record in fresh} == {"renamed"}
     assert (tmp_path / "fresh" / "renamed-smoke.jsonl").exists()
 
 
-def test_lines_that_the_plan_no_longer_has_do_not_count(tmp_path):
-    lines = execute(tmp_path)
+def test_records_outside_the_plan_are_ignored(tmp_path):
+    records = execute(tmp_path)
     path = tmp_path / "sample-smoke.jsonl"
     with ResultFile(path) as results:
-        results.append(dataclasses.replace(lines[0], hash="old", metrics={"value": -1.0}))
-    assert read_run(path, REGISTRY).records == lines
+        results.append(dataclasses.replace(records[0], hash="old", metrics={"value": -1.0}))
+    assert read_run(path, REGISTRY).records == records
 
 
-def test_another_studys_file_is_left_alone(tmp_path):
+def test_the_file_of_another_study_is_not_changed(tmp_path):
     with ResultFile(tmp_path / "sample-smoke.jsonl") as results:
         results.append(TrialRecord("other", "lines", "smoke", "h", {"seed": 0}, 0, "ok"))
     with pytest.raises(UsageError, match="contains results of 'other'"):
@@ -174,36 +169,36 @@ def test_an_error_in_a_studys_own_imports_is_not_hidden(tmp_path, monkeypatch):
         load_study("broken_study:STUDY", {})
 
 
-def test_local_processes_give_the_same_lines(tmp_path):
-    lines = execute(tmp_path / "local", LocalEngine(2))
-    assert facts(lines) == facts(execute(tmp_path / "here"))
+def test_local_processes_give_the_same_records(tmp_path):
+    records = execute(tmp_path / "local", LocalEngine(2))
+    assert reproducible(records) == reproducible(execute(tmp_path / "here"))
 
 
-def test_a_worker_that_dies_once_costs_nothing(tmp_path):
-    lines = execute(tmp_path, LocalEngine(2), mark=f"die:up0:{tmp_path / 'died'}")
+def test_a_trial_is_retried_if_its_worker_dies(tmp_path):
+    records = execute(tmp_path, LocalEngine(2), mark=f"die:up0:{tmp_path / 'died'}")
     assert (tmp_path / "died").exists()
-    assert [line.status for line in lines] == ["ok"] * 4
+    assert [record.status for record in records] == ["ok"] * 4
 
 
 def test_a_trial_that_always_kills_its_worker_fails_alone(tmp_path):
-    lines = execute(tmp_path, LocalEngine(2), mark="die:down0:always")
-    assert [line.status for line in lines] == ["ok", "failed", "ok", "ok"]
-    assert f"died {RETRIES + 1} times" in lines[1].error
+    records = execute(tmp_path, LocalEngine(2), mark="die:down0:always")
+    assert [record.status for record in records] == ["ok", "failed", "ok", "ok"]
+    assert f"died {RETRIES + 1} times" in records[1].error
 
 
 def test_run_trial_is_a_pure_function_of_its_config(tmp_path):
     engine = Counting()
     execute(tmp_path, engine)
-    assert facts([run_trial(engine.ran[0])]) == facts([run_trial(engine.ran[0])])
+    assert reproducible([run_trial(engine.ran[0])]) == reproducible([run_trial(engine.ran[0])])
 
 
-def test_progress_is_quiet_unless_someone_looks(tmp_path):
+def test_progress_is_not_drawn_without_a_terminal(tmp_path):
     stream = io.StringIO()
     Run(STUDY, "smoke", {}).execute(tmp_path / "a", Counting(), Progress(stream))
     assert stream.getvalue() == ""
 
 
-def test_progress_shows_what_runs_and_the_time_left():
+def test_progress_shows_running_trials_and_the_time_left():
     progress = Progress(io.StringIO())
     with progress.watch("sample", ["first", "second", "third"], skipped=1):
         progress.started(0)
@@ -217,7 +212,7 @@ def test_progress_shows_what_runs_and_the_time_left():
     assert "2 of 4 trials" in shown
     assert "1 failed" in shown
     assert "first" not in shown
-    assert [line.split()[0] for line in shown.splitlines() if "second" in line] == ["second"], "on a line of its own"
+    assert [line.split()[0] for line in shown.splitlines() if "second" in line] == ["second"], "on a separate line"
 
 
 DRIVER = """
@@ -250,7 +245,7 @@ def until(condition, seconds: float) -> bool:
     return condition()
 
 
-def test_workers_end_when_their_driver_is_killed(tmp_path):
+def test_workers_exit_when_their_parent_is_killed(tmp_path):
     """The orphans of a killed run must not go on computing beside the run that replaces it."""
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)

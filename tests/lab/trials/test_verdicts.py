@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from tests.lab.trials.test_claims import CLEAR, FAR, HIGH, LOW, OPEN, SIGN, claim, lines, measure
+from tests.lab.trials.claim_cases import CLEAR, FAR, HIGH, LOW, OPEN, SIGN, claim, measure, records_of
 
 from normplace.lab.trials.claims import Check, judge
 from normplace.lab.trials.intervals import OrderStatistics
@@ -16,18 +16,18 @@ GATE = Check("baseline", measure("value"), at_least=50)
 
 def test_no_summary_hides_a_failed_check(sample_study):
     later = replace(FAR, added_after="it looked interesting")
-    judgement = judge(claim(HIGH, LOW, SIGN, replace(HIGH, gates=(GATE,)), later), lines(CLEAR))
-    text = "2 passed, 0 open, 1 failed, 1 void (1 passed without gates) (added later, not counted: 1 failed)"
-    assert counts_text(judgement) == text
-    told = "\n".join(terminal_lines(judgement))
-    assert f"  mixed: statement\n    {text} (paper)" in told
-    assert "    gate failed: baseline: 2 [1.91, 2.09], n=5; needs ≥ 50" in told
-    assert "    failed: low: 2 [1.91, 2.09], n=5; needs ≤ 1" in told
-    assert "    void (passed without its gates): high" in told
-    assert "not counted: it looked interesting" in told
-    assert "passed: sign" not in told
+    judgement = judge(claim(HIGH, LOW, SIGN, replace(HIGH, gates=(GATE,)), later), records_of(CLEAR))
+    counts = "2 passed, 0 open, 1 failed, 1 void (1 passed without gates) (added later, not counted: 1 failed)"
+    assert counts_text(judgement) == counts
+    text = "\n".join(terminal_lines(judgement))
+    assert f"  mixed: statement\n    {counts} (paper)" in text
+    assert "    gate failed: baseline: 2 [1.91, 2.09], n=5; needs ≥ 50" in text
+    assert "    failed: low: 2 [1.91, 2.09], n=5; needs ≤ 1" in text
+    assert "    void (passed without its gates): high" in text
+    assert "not counted: it looked interesting" in text
+    assert "passed: sign" not in text
     assert "    passed: sign" in "\n".join(terminal_lines(judgement, every_check=True))
-    table = markdown([(replace(sample_study, claims=(judgement.claim,)), "full", lines(CLEAR))])
+    table = markdown([(replace(sample_study, claims=(judgement.claim,)), "full", records_of(CLEAR))])
     assert "| **mixed** | 2 | 0 | 1 | 1 (1 passed) | 1 failed | full |" in table
     assert "1 claims: 1 mixed." in table
     found = json.loads(json.dumps(as_json(judgement), allow_nan=False))
@@ -37,18 +37,18 @@ def test_no_summary_hides_a_failed_check(sample_study):
 
 
 def test_an_open_check_tells_how_many_seeds_would_decide_it():
-    (needed,) = [measured.seeds_to_decide for measured in judge(claim(HIGH), lines(OPEN)).measurements]
+    (needed,) = [measured.seeds_to_decide for measured in judge(claim(HIGH), records_of(OPEN)).measurements]
     assert f"open: high: 1.46 [0.101, 2.82], n=5; needs ≥ 1; about {needed} seeds would decide it" in "\n".join(
-        terminal_lines(judge(claim(HIGH), lines(OPEN)))
+        terminal_lines(judge(claim(HIGH), records_of(OPEN)))
     )
     median = Check("median", measure("value"), at_least=1.0, interval=OrderStatistics())
-    told = "\n".join(terminal_lines(judge(claim(median), lines(CLEAR))))
-    assert "open: median: 2, n=5 (median; order statistics); needs ≥ 1; 6 seeds are the fewest" in told
-    assert as_json(judge(claim(median), lines(CLEAR)))["checks"][0]["low"] is None
+    text = "\n".join(terminal_lines(judge(claim(median), records_of(CLEAR))))
+    assert "open: median: 2, n=5 (median; order statistics); needs ≥ 1; 6 seeds are the fewest" in text
+    assert as_json(judge(claim(median), records_of(CLEAR)))["checks"][0]["low"] is None
 
 
-def test_what_many_checks_mean_is_told_once():
-    judged = [judge(claim(HIGH, LOW, replace(HIGH, gates=(GATE,))), lines(CLEAR))] * 40
+def test_multiplicity_counts_the_checks_of_tested_claims():
+    judged = [judge(claim(HIGH, LOW, replace(HIGH, gates=(GATE,))), records_of(CLEAR))] * 40
     judged.append(judge(claim(HIGH), []))
     text = multiplicity(judged)
     assert text.startswith("120 checks of 40 tested claims: 40 passed, 0 open, 40 failed, 40 void.")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from normplace.lab.trials.intervals import STUDENT, Interval, interval
-from normplace.lab.trials.per_seed import PerSeed, SuccessfulRecords, pick
+from normplace.lab.trials.intervals import STUDENT, Interval
+from normplace.lab.trials.per_seed import SuccessfulRecords
 from normplace.lab.trials.results import TrialRecord
 
 __all__ = [
@@ -26,16 +26,8 @@ __all__ = [
     "Verdict",
     "judge",
     "judge_all",
-    # until every study uses per_seed
-    "SuccessfulLines",
-    "Values",
-    "by_seed",
-    "interval",
-    "pick",
 ]
 
-SuccessfulLines = SuccessfulRecords
-Values = Mapping[int, float]
 MOST_SEEDS = 1000
 """Largest number of seeds that is reported as enough to decide a check."""
 
@@ -324,8 +316,3 @@ def _verdict(claim: Claim, measurements: Sequence[Measurement]) -> Verdict:
     if State.PASSED in states:
         return Verdict.MIXED if State.FAILED in states else Verdict.PARTLY
     return Verdict.NOT_REPRODUCED if State.FAILED in states else Verdict.UNDECIDED
-
-
-def by_seed(lines: Sequence[TrialRecord], metric: str) -> dict[int, float]:
-    """One metric per seed; use :meth:`PerSeed.of`."""
-    return dict(PerSeed.of(lines, metric))
