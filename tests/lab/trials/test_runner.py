@@ -158,7 +158,7 @@ def test_unknown_names(tmp_path):
         open_engine("dusk", 1)
     with pytest.raises(UsageError, match="at least 1"):
         open_engine("local", 0)
-    with pytest.raises(UsageError, match="the local engine has none"):
+    with pytest.raises(UsageError, match="the local engine has no --address"):
         open_engine("local", 1, "somewhere:1")
 
 
