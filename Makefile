@@ -8,10 +8,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 JOBS ?= 2
 
-help: ## show what can be made
+help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
 
-setup: $(VENV)/.demo ## install normplace with what the demo needs, into .venv
+setup: $(VENV)/.demo ## install normplace and the dependencies of the demo into .venv
 
 demo: $(VENV)/.demo ## run the laptop-scale studies and write the report
 	$(BIN)/normplace study extrapolation --scale laptop --out runs
@@ -21,7 +21,7 @@ demo: $(VENV)/.demo ## run the laptop-scale studies and write the report
 	$(BIN)/normplace study periln --scale laptop --out runs
 	$(BIN)/normplace report runs --out runs/report.html
 
-test: $(VENV)/.dev ## run every test
+test: $(VENV)/.dev ## run all tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: $(VENV)/.dev ## check style and formatting
@@ -35,7 +35,7 @@ docs: $(VENV)/.docs ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "The documentation is at $(CURDIR)/site/index.html"
 
-clean: ## remove the environment and what was made
+clean: ## remove .venv and generated files
 	rm -rf $(VENV) runs site dist
 
 $(BIN)/python:
@@ -43,7 +43,7 @@ $(BIN)/python:
 		{ echo "normplace needs Python 3.11 or newer; set PYTHON=python3.11, for example." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-# torch goes first and pinned, so that no later package pulls another build of it.
+# Install the pinned torch first, so that no other package installs another build.
 $(VENV)/.torch: $(BIN)/python constraints.txt
 	$(PIP) torch numpy
 	@touch $@
