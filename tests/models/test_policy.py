@@ -1,4 +1,4 @@
-"""Policies: what they read, that a batch changes nothing, and that they score any graph."""
+"""Policies: features, batching, ties, and scores of any graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_graph_scores_the_same_alone_and_in_a_batch(scale):
     graphs = mixed_graphs(4, 10, 30, np.random.default_rng(0))
     alone = [torch.from_numpy(one.score(graph)) for graph in graphs]
     together = one([one.prepare(graph) for graph in graphs], torch.Generator())
-    assert torch.allclose(together, torch.cat(alone), atol=1e-10)  # to which ties are broken
+    assert torch.allclose(together, torch.cat(alone), atol=1e-10)  # the tolerance of ties
 
 
 def test_without_degree_all_nodes_score_alike_and_with_postdeg_they_do_not():
@@ -52,25 +52,25 @@ def test_unknown_input():
 
 
 def rank_correlation(order: np.ndarray, values: np.ndarray) -> float:
-    """Spearman's, of the place in an order with a value, its ties broken by id."""
+    """Spearman correlation of the position in an order with a value; ties by id."""
     place = np.empty(len(order))
     place[order] = np.arange(len(order))
     return float(np.corrcoef(-place, np.argsort(np.argsort(values, kind="stable")))[0, 1])
 
 
-def test_a_network_that_cannot_tell_nodes_apart_orders_them_at_random():
-    """From a constant input a mean gives every node the same row; only rounding, which follows degree, differs."""
+def test_a_network_that_scores_all_nodes_equally_orders_them_at_random():
+    """With constant features, mean aggregation gives all nodes equal scores up to rounding, which depends on degree."""
     graph = barabasi_albert(1500, 3, np.random.default_rng(0))
     torch.manual_seed(0)
     one = Policy(NeighborMean, 32, 3, features="constant", placement="post")
     orders = [ranking(graph, one.score(graph, seed)) for seed in range(20)]
-    found = [rank_correlation(order, graph.degrees) for order in orders]
-    # Of a random order it has deviation 1/sqrt(1499) = .026, and the mean of twenty .006.
-    assert max(map(abs, found)) < 0.1
-    assert abs(np.mean(found)) < 0.025
+    correlations = [rank_correlation(order, graph.degrees) for order in orders]
+    # For a random order the standard deviation is 1/sqrt(1499) = .026, and .006 for the mean of twenty.
+    assert max(map(abs, correlations)) < 0.1
+    assert abs(np.mean(correlations)) < 0.025
     ids = [rank_correlation(order, np.arange(1500)) for order in orders]
     assert abs(np.mean(ids)) < 0.025
-    # Rescored after every tenth of the nodes, the first to be removed are no hubs.
+    # With a new score after every tenth of the nodes, the first removed nodes are not hubs.
     adaptive = [adaptive_order(graph, functools.partial(one.score, seed=seed), 150) for seed in range(6)]
     degrees = [graph.degrees[order[:150]].mean() for order in adaptive]
     assert abs(np.mean(degrees) - graph.degrees.mean()) < 4 * graph.degrees.std() / np.sqrt(900)

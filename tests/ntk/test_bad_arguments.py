@@ -1,4 +1,4 @@
-"""A wrong argument of any kernel function is one sentence, never a traceback of another kind."""
+"""Every invalid argument of a kernel function raises a UsageError with a message."""
 
 import math
 
@@ -63,7 +63,7 @@ ACCEPTED = {("bound", "predictions", "three axes"), ("certificate", "x", "three 
 
 @pytest.mark.parametrize("kind", WRONG)
 @pytest.mark.parametrize("name", CALLS)
-def test_every_wrong_argument_is_one_sentence(name, kind):
+def test_every_invalid_argument_raises_a_usage_error(name, kind):
     function, arguments, names = CALLS[name]
     for argument in names.split():
         if (name, argument, kind) in ACCEPTED:
@@ -75,7 +75,7 @@ def test_every_wrong_argument_is_one_sentence(name, kind):
 
 
 @pytest.mark.parametrize("call", ["bound", "predict", "certificate"])
-def test_a_number_beyond_float64_is_one_sentence(call):
+def test_a_number_beyond_float64_raises_a_usage_error(call):
     function, arguments, _ = CALLS[call]
     argument = {"bound": "diagonal_sup", "predict": "learning_rate", "certificate": "directions"}[call]
     with pytest.raises(UsageError) as caught:

@@ -1,4 +1,4 @@
-"""Wide networks of the MLP family approach the infinite-width kernel, wherever their norms stand."""
+"""Wide networks of the MLP family approach the infinite-width kernel, for any placement of the norms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables in the shape of the real data, for tests alone."""
+"""Small random data in the format of the real data sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from normplace.lab.tasks.regression.faces import Faces
 
 
 def protein_table(rows: int = 400, seed: int = 0) -> np.ndarray:
-    """A target and nine features, the first of them an area that is above the paper's limit in a fifth of the rows."""
+    """A target and nine features, the first of them an area above the paper's limit in a fifth of the rows."""
     random = np.random.default_rng(seed)
     features = random.normal(size=(rows, 9))
     features[:, 0] = random.uniform(5_000, 24_000, rows)
@@ -26,7 +26,7 @@ def csv(table: np.ndarray, header: str = '"RMSD","F1","F2","F3","F4","F5","F6","
 
 
 def accept(monkeypatch, table: np.ndarray) -> None:
-    """Take ``table`` for UCI's."""
+    """Accept ``table`` as UCI's table."""
     sha256 = row_digest(table, dtype=protein.TABLE.dtype)
     monkeypatch.setattr(protein, "TABLE", replace(protein.TABLE, rows=len(table), sha256=sha256))
 
@@ -39,7 +39,7 @@ def some_faces(n: int = 200, seed: int = 0) -> Faces:
 
 
 def labelled_fields(nodes: int = 60, classes: int = 2, splits: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
-    """The fields of a labelled graph's file: a random graph, whose first feature tells the class with noise."""
+    """The fields of a labelled graph's file: a random graph whose first feature is the class plus noise."""
     random = np.random.default_rng(seed)
     labels = np.arange(nodes) % classes
     features = random.normal(size=(nodes, 4)).astype("f4")

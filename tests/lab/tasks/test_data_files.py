@@ -38,7 +38,7 @@ def test_the_search_goes_from_the_users_own_file_to_the_cache(data):
     assert find_file(str(data / "mine"), "topic", ["a.csv"]) == data / "mine"
 
 
-def test_a_wrong_path_is_named(data, monkeypatch):
+def test_a_missing_path_raises_a_usage_error(data, monkeypatch):
     with pytest.raises(UsageError, match="there is no file 'nowhere'"):
         find_file("nowhere", "topic", ["a.csv"])
     monkeypatch.setenv("NORMPLACE_DATA", "nowhere")
@@ -96,13 +96,13 @@ def small_limit(monkeypatch):
     monkeypatch.setattr(data_files, "LIMIT", 100_000)
 
 
-def test_a_file_is_read_packed_or_not(tmp_path):
+def test_a_file_is_read_with_and_without_gzip(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"text")
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"text"))
     assert read_file(tmp_path / "a.txt") == read_file(tmp_path / "a.txt.gz") == b"text"
 
 
-def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path, small_limit):
+def test_a_gzip_bomb_is_rejected(tmp_path, small_limit):
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(200_000)))
     with pytest.raises(UsageError, match=r"bomb.gz: it expands to more than"):
         read_file(tmp_path / "bomb.gz")
@@ -111,7 +111,7 @@ def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path, small_limit):
         read_file(tmp_path / "large")
 
 
-def test_a_zip_bomb_is_refused(tmp_path, small_limit):
+def test_a_zip_bomb_is_rejected(tmp_path, small_limit):
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("data", bytes(200_000))
@@ -122,7 +122,7 @@ def test_a_zip_bomb_is_refused(tmp_path, small_limit):
         load_graph(tmp_path / "bomb.npz")
 
 
-def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path):
+def test_only_regular_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(UsageError, match="cannot read"):
@@ -131,7 +131,7 @@ def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path):
         load_graph(tmp_path / "pipe")
 
 
-def test_a_cut_archive_is_one_sentence(tmp_path):
+def test_a_truncated_archive_raises_a_usage_error(tmp_path):
     whole = gzip.compress(random.Random(0).randbytes(1000))
     for cut in (0, 5, 100, len(whole) - 1):
         (tmp_path / "cut.gz").write_bytes(whole[:cut])
@@ -140,7 +140,7 @@ def test_a_cut_archive_is_one_sentence(tmp_path):
                 read_file(tmp_path / "cut.gz")
 
 
-def test_no_damage_to_an_array_file_escapes(tmp_path):
+def test_a_damaged_array_file_raises_a_usage_error(tmp_path):
     path = tmp_path / "graph.npz"
     np.savez_compressed(path, num_nodes=3, edges=np.array([[0, 1], [1, 2]]))
     whole = path.read_bytes()

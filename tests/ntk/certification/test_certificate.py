@@ -1,4 +1,4 @@
-"""The certificate on architectures whose truth is known, and on functions where a guess would be wrong."""
+"""The certificate on architectures of known boundedness, and on functions that a search cannot decide."""
 
 import copy
 import math
@@ -14,7 +14,7 @@ WIDTH = 24
 
 
 def linear(inputs, outputs):
-    """A Linear with its own generator, so that a test does not depend on those before it."""
+    """A Linear initialized by a separate generator, so that tests do not depend on each other."""
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
     generator = torch.Generator().manual_seed(7919 * inputs + outputs)
     with torch.no_grad():
@@ -154,7 +154,7 @@ UNKNOWN = {
     "log log": lambda: nn.Sequential(Function(lambda x: x.abs().log1p().log1p()), linear(3, 1)),
     "slow power": lambda: nn.Sequential(Function(lambda x: x.abs() ** 0.05), linear(3, 1)),
 }
-# The output is bounded at all parameters, although a search along rays could not tell.
+# The output is bounded at all parameters, although a search along rays cannot decide it.
 PROVEN_ONLY = {
     "slow convergence": lambda: nn.Sequential(Function(lambda x: (1 + x.abs()) ** -0.05), linear(3, 1)),
     "periodic": lambda: mlp(lambda: Function(torch.sin)),
@@ -205,7 +205,7 @@ def test_a_proof_does_not_depend_on_what_the_search_sees(name):
     assert ("the bound is large" in result.reason) == (name == "a bound far away")
 
 
-def test_the_reasons_say_what_was_seen():
+def test_the_reasons_describe_the_growth():
     assert "after a small change" in certificate(zero_head(mlp()), data()).reason
     assert (
         "training does not touch"
@@ -213,7 +213,7 @@ def test_the_reasons_say_what_was_seen():
     )
 
 
-def test_output_and_kernel_have_verdicts_of_their_own():
+def test_output_and_kernel_have_separate_verdicts():
     periodic = certificate(PROVEN_ONLY["periodic"](), data())
     assert (periodic.verdict, periodic.kernel) == ("bounded", "unbounded")
     assert periodic.kernel_exponent == pytest.approx(2, abs=0.5) and periodic.output_exponent < 0.25
@@ -226,7 +226,7 @@ def test_output_and_kernel_have_verdicts_of_their_own():
 
 
 class Mixture(nn.Module):
-    """Hard routing to one of sixteen experts, each normalized but perhaps one."""
+    """Hard routing to one of sixteen experts; all of them, or all but one, are normalized."""
 
     def __init__(self, seed, bare, dense):
         super().__init__()
@@ -263,7 +263,7 @@ def test_a_mixture_with_one_unnormalized_expert_is_never_bounded(dense):
     assert verdicts.count("unbounded") >= 6
 
 
-def test_a_mixture_of_normalized_experts_is_proven_where_all_of_them_are_seen():
+def test_densely_routed_normalized_experts_are_proven_bounded():
     x = torch.randn(20, 8, generator=torch.Generator().manual_seed(0))
     assert certificate(Mixture(0, False, True), x, ablate=False).verdict == "bounded"
     routed = certificate(Mixture(0, False, False), x, ablate=False, directions=1, changes=0)
@@ -271,7 +271,7 @@ def test_a_mixture_of_normalized_experts_is_proven_where_all_of_them_are_seen():
 
 
 def cone(width):
-    """A ReLU network that is zero but for a cone of half angle about 1/width around the first axis."""
+    """A ReLU network that is zero except in a cone of half angle about 1/width around the first axis."""
     first, second, head = nn.Linear(6, 11, bias=False), nn.Linear(11, 1, bias=False), nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         sides = torch.eye(6)[1:]
@@ -311,7 +311,7 @@ def test_sequences_through_attention():
     assert certificate(model, x, directions=2).verdict == "unbounded"
 
 
-def test_a_pre_norm_transformer_owes_its_bound_to_the_final_norm():
+def test_the_final_norm_bounds_a_pre_norm_transformer():
     class Encoder(nn.Module):
         def __init__(self):
             super().__init__()
@@ -331,14 +331,14 @@ def test_a_pre_norm_transformer_owes_its_bound_to_the_final_norm():
                 parameter.normal_(generator=generator).mul_(0.3)
     x = torch.randn(6, 5, 4, generator=generator)
     result = certificate(model, x, directions=1, changes=1)
-    # Without the norm before attention the far gradient is rounding error that grows: not to be believed.
+    # Without the norm before attention the gradient at large distances is growing rounding error.
     assert result.verdict == "bounded" and result.responsible == ("final",), str(result)
     model.final = nn.Identity()
     assert certificate(model, x, directions=1, changes=1).verdict == "unbounded"
 
 
 class BareAttention(nn.Module):
-    """Attention on a bare stream: far out its gradient is the rounding error of numbers that cancel."""
+    """Attention without a norm: at large distances its gradient is the rounding error of numbers that cancel."""
 
     def __init__(self):
         super().__init__()
@@ -396,7 +396,7 @@ def test_exponential_growth_overflows_and_is_still_seen():
     assert min(row.output.decades for row in result.rays) < 4
 
 
-def test_frozen_parameters_are_no_part_of_the_kernel():
+def test_frozen_parameters_are_excluded_from_the_kernel():
     model = mlp()
     for parameter in model[:-1].parameters():
         parameter.requires_grad_(False)
@@ -404,7 +404,7 @@ def test_frozen_parameters_are_no_part_of_the_kernel():
     assert head_only.verdict == "unbounded" and head_only.kernel_exponent == pytest.approx(2, abs=0.05)
 
 
-def test_the_model_and_the_global_state_are_untouched():
+def test_the_model_and_the_global_rng_state_do_not_change():
     model = mlp(before=(LN, nn.BatchNorm1d)).eval()
     before = copy.deepcopy(model.state_dict())
     generator_state, threads = torch.get_rng_state(), torch.get_num_threads()
@@ -421,8 +421,8 @@ def test_it_is_a_function_of_its_generator():
     assert one != certificate(mlp(), data())
 
 
-def test_directions_of_ones_own_and_no_ablation():
-    # The second feature is dead, so nothing can grow along it, and everything along the first.
+def test_custom_directions_and_no_ablation():
+    # The second feature is dead, so the output grows along the first feature only.
     model = nn.Sequential(Function(lambda x: x * torch.tensor([1.0, 0.0, 0.0])), linear(3, 1))
     along = [certificate(model, data(), directions=torch.eye(3)[[axis]]).verdict for axis in (0, 1)]
     assert along == ["unbounded", "unknown"]
@@ -430,14 +430,14 @@ def test_directions_of_ones_own_and_no_ablation():
     assert result.norms == () and "none was ablated" in result.norm_note
 
 
-def test_people_and_files_can_read_it():
+def test_text_and_dict_of_a_certificate():
     result = certificate(mlp(before=(LN, LN)), data())
     text = str(result)
     assert text.startswith("bounded: ") and "not a proof" in text
     assert "each of 1, 4 suffices alone" in text
     assert "norm 1 (LayerNorm): bounded without it, bounded alone" in text
     record = result.to_dict()
-    # A proof covers all parameters, so the rays are those of the given ones alone.
+    # A proof covers all parameters, so only the current ones are searched.
     assert record["verdict"] == "bounded" and len(record["rays"]) == 6
     assert {norm["without"] for norm in record["norms"]} == {"bounded"}
 
@@ -484,6 +484,6 @@ def poisoned():
         (poisoned, torch.zeros(4, 3), {}, "parameter 0.weight is not finite"),
     ],
 )
-def test_bad_input_is_one_clear_sentence(model, x, options, message):
+def test_invalid_input_raises_a_usage_error(model, x, options, message):
     with pytest.raises(UsageError, match=message):
         certificate(model(), x, **options)

@@ -1,4 +1,4 @@
-"""Proofs of boundedness: nothing unbounded or undefined is ever proven, and what should be proven is."""
+"""Proofs of boundedness: bounded networks are proven, unbounded and undefined ones never are."""
 
 import math
 import runpy
@@ -200,23 +200,23 @@ def proof(model):
 
 @pytest.mark.parametrize("name", PROVEN)
 def test_bounded_is_proven(name):
-    found = proof(PROVEN[name]())
-    assert found.output, found.stopped
-    assert found.stopped == "" and len(found.steps) >= 2
+    attempt = proof(PROVEN[name]())
+    assert attempt.output, attempt.stopped
+    assert attempt.stopped == "" and len(attempt.steps) >= 2
 
 
 @pytest.mark.parametrize("name", UNPROVEN)
 def test_unbounded_or_undefined_is_not_proven(name):
-    found = proof(UNPROVEN[name]())
-    assert not found.output and not found.kernel and found.steps == ()
-    assert found.stopped.endswith(".") and "\n" not in found.stopped
+    attempt = proof(UNPROVEN[name]())
+    assert not attempt.output and not attempt.kernel and attempt.steps == ()
+    assert attempt.stopped.endswith(".") and "\n" not in attempt.stopped
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("placement", PRESETS)
 def test_mlps_of_every_placement(placement, norm):
-    found = proof(MLP((3, 8, 8, 1), placement=placement, norm=norm))
-    assert found.output == (placement not in {"none", "rezero"}), found.stopped
+    attempt = proof(MLP((3, 8, 8, 1), placement=placement, norm=norm))
+    assert attempt.output == (placement not in {"none", "rezero"}), attempt.stopped
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus, nn.Mish, nn.PReLU, nn.Tanh])
@@ -235,8 +235,8 @@ def test_transformers(norm_first, final):
     encoder = nn.TransformerEncoder(layer, 2, norm=norm, enable_nested_tensor=False)
     model = nn.Sequential(linear(8), encoder, linear(1, 8)).eval()
     # A stream that no norm follows grows: Pre-LN needs its final norm, Post-LN does not.
-    found = prove(model.double(), torch.randn(1, 4, 3, dtype=torch.float64))
-    assert found.output == (final or not norm_first), found.stopped
+    attempt = prove(model.double(), torch.randn(1, 4, 3, dtype=torch.float64))
+    assert attempt.output == (final or not norm_first), attempt.stopped
 
 
 def test_causal_attention_with_a_fixed_mask():
@@ -245,9 +245,9 @@ def test_causal_attention_with_a_fixed_mask():
         model = Function(
             lambda s, x, hidden=hidden: F.scaled_dot_product_attention(x, x, x.tanh(), attn_mask=hidden.to(x.dtype))
         )
-        found = prove(model, torch.randn(1, 2, 4, 3, dtype=torch.float64))
+        attempt = prove(model, torch.randn(1, 2, 4, 3, dtype=torch.float64))
         # A query without any key has no defined output.
-        assert found.output == (hidden is mask)
+        assert attempt.output == (hidden is mask)
 
 
 def test_the_kernel_is_proven_only_where_no_trained_operator_sees_the_bare_input():
@@ -276,8 +276,8 @@ def test_random_networks_of_known_boundedness():
     truths = []
     for seed in range(40):
         model, truth = network(seed)
-        found = prove(model, torch.randn(1, 4, dtype=torch.float64))
-        assert found.output == truth, (seed, found)
+        attempt = prove(model, torch.randn(1, 4, dtype=torch.float64))
+        assert attempt.output == truth, (seed, attempt)
         truths.append(truth)
     assert 10 < sum(truths) < 30
 
@@ -296,7 +296,7 @@ def test_the_steps_name_the_norm():
     assert steps[-1].startswith("every operator from there")
 
 
-def test_the_model_is_left_as_it_was():
+def test_the_model_does_not_change():
     model = nn.Sequential(linear(8), nn.BatchNorm1d(8), nn.ReLU(), nn.LayerNorm(8), linear(1, 8)).double().eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert proof(model).output

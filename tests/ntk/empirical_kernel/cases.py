@@ -22,7 +22,7 @@ class Case:
     shape: tuple[int, ...]
     vocabulary: int | None = None
     fallback: tuple[str, ...] | None = ()
-    """Parameters expected to need the Jacobian; None where it is not the case's point."""
+    """Parameters expected to need the Jacobian; None if the case does not test it."""
 
     def model(self) -> nn.Module:
         with torch.random.fork_rng():
@@ -64,7 +64,7 @@ class Attention(nn.Module):
         q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, dim=-1))
         x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         h = self.norm2(x)
-        h = h.reshape(-1, 8) if self.flat else h  # positions folded into rows, as many hand-written blocks do
+        h = h.reshape(-1, 8) if self.flat else h  # positions folded into rows, as in many hand-written blocks
         return self.head((x + self.down(F.gelu(self.up(h))).view_as(x))[:, -1])
 
 
@@ -91,7 +91,7 @@ class Recurrent(nn.Module):
 
 
 class Cell(nn.Module):
-    """A recurrence written with linear layers that are called once a step."""
+    """A recurrence written with linear layers that are called once per step."""
 
     def __init__(self):
         super().__init__()
@@ -126,7 +126,7 @@ class Tied(nn.Module):
 
 
 class Positions(nn.Module):
-    """An embedding of positions that no sample owns, beside one of tokens with a padding row."""
+    """A position embedding that all samples share, and a token embedding with a padding row."""
 
     def __init__(self):
         super().__init__()
@@ -143,7 +143,7 @@ class NTKLinear(nn.Linear):
 
 
 class HalfLinear(nn.Linear):
-    """Passes the weight on as it is, but also uses it a second time outside the layer's formula."""
+    """Passes the weight to a layer, and uses it a second time outside the layer's formula."""
 
     def forward(self, x):
         return super().forward(x) + x @ self.weight.T.detach() + self.weight.square().sum()
@@ -209,7 +209,7 @@ class Router(nn.Module):
 
 
 class Sorter(nn.Module):
-    """Reorders its batch inside, so a row of a layer's input is not the sample of that number."""
+    """Shuffles its batch, so that row i of a layer's input is not sample i."""
 
     def __init__(self):
         super().__init__()
@@ -248,7 +248,7 @@ def plain_norm(width: int) -> nn.Module:
 
 
 class Scaled(nn.Module):
-    """A factor that is one number, applied in place, and another that is shared by two places."""
+    """A factor that is one number, applied in place, and another that two layers share."""
 
     def __init__(self):
         super().__init__()
@@ -260,7 +260,7 @@ class Scaled(nn.Module):
 
 
 def shared_module() -> nn.Module:
-    """One activation module with a parameter, registered at two places."""
+    """One activation module with a parameter, registered twice."""
     activation = nn.PReLU(4)
     return nn.Sequential(nn.Linear(3, 4), activation, nn.Linear(4, 4), activation, nn.Linear(4, 2))
 

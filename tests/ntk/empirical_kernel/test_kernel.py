@@ -1,4 +1,4 @@
-"""The kernel against its definition: every gradient by plain autograd in float64, multiplied out."""
+"""The kernel against its definition: gradients by plain autograd in float64."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from normplace.ntk.empirical_kernel.plan import make_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 BY_NAME = {case.name: case for case in CASES}
-# Holds several samples of the small networks, and needs several batches, tiles and blocks.
+# Enough memory for several samples of the small networks, in several batches, tiles and blocks.
 TINY_GB = 2e-5
 
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Networks this small run fastest on one thread; more would mostly wait for one another."""
+    """Networks this small are fastest on one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-def error(found, expected):
-    assert found.shape == expected.shape
-    assert found.dtype == expected.dtype
+def error(kernel, expected):
+    assert kernel.shape == expected.shape
+    assert kernel.dtype == expected.dtype
     assert expected.norm() > 0
-    return ((found - expected).norm() / expected.norm()).item()
+    return ((kernel - expected).norm() / expected.norm()).item()
 
 
 @pytest.fixture(params=CASES, ids=[case.name for case in CASES])
@@ -204,22 +204,22 @@ def test_a_parameter_no_output_needs_adds_nothing():
 def test_float32(case):
     model, x = case.model(), case.samples(30)
     expected = empirical(model, x)
-    found = empirical(model.float(), x.float())
-    assert found.dtype == torch.float32
-    # A few roundings a layer, none of which the sums over at most 7 features can amplify past a hundredfold.
-    assert error(found.double(), expected) < 1e2 * torch.finfo(torch.float32).eps
+    kernel = empirical(model.float(), x.float())
+    assert kernel.dtype == torch.float32
+    # A few rounding errors per layer, which sums over at most 7 features amplify at most a hundredfold.
+    assert error(kernel.double(), expected) < 1e2 * torch.finfo(torch.float32).eps
 
 
 def test_bfloat16_parameters_accumulate_in_float32():
     model = Case("", lambda: mlp(plain_norm, "first"), (3,)).model()
     x = Case("", nn.Identity, (3,)).samples(20)
     expected = empirical(model, x)
-    found = empirical(model.bfloat16(), x.bfloat16())
-    assert found.dtype == torch.float32
-    assert error(found.double(), expected) < 0.05
+    kernel = empirical(model.bfloat16(), x.bfloat16())
+    assert kernel.dtype == torch.float32
+    assert error(kernel.double(), expected) < 0.05
 
 
-def test_model_and_inputs_are_left_as_found():
+def test_model_and_inputs_do_not_change():
     for name in ("conv-groupnorm", "lstm", "encoder-layer", "tied", "shared-module"):
         case = BY_NAME[name]
         model, x = case.model(), case.samples(6)
@@ -256,14 +256,14 @@ def test_works_in_any_autograd_context(context):
     model, x = case.model(), case.samples(4)
     expected = empirical(model, x)
     with context():
-        found = empirical(model, x.clone())
+        kernel = empirical(model, x.clone())
         parts = list(empirical_blocks(model, x.clone(), block=2))
-    assert not found.requires_grad
-    assert error(found.clone(), expected) < 1e-12
+    assert not kernel.requires_grad
+    assert error(kernel.clone(), expected) < 1e-12
     assert error(parts[0][2].clone(), expected[:2, :, :2]) < 1e-12
 
 
-def test_an_input_modified_first_is_not_the_callers():
+def test_an_in_place_first_layer_does_not_change_the_callers_input():
     model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 1)).double()
     x = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     kept = x.clone()
@@ -366,6 +366,6 @@ def test_gpu_equals_cpu(case):
     for other in (None, x2):
         expected = empirical(model, x1, other, output="full")
         moved = copy.deepcopy(model).cuda()
-        found = empirical(moved, x1.cuda(), None if other is None else other.cuda(), output="full")
+        kernel = empirical(moved, x1.cuda(), None if other is None else other.cuda(), output="full")
         # PyTorch's fused weight norm rounds to float32 on a GPU even in float64: the networks themselves differ.
-        assert error(found.cpu(), expected) < (1e-6 if case.name == "weight-norm" else 1e-10)
+        assert error(kernel.cpu(), expected) < (1e-6 if case.name == "weight-norm" else 1e-10)

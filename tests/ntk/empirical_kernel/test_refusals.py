@@ -1,4 +1,4 @@
-"""What has no kernel, or no sense, is refused in one clear sentence."""
+"""Models without a kernel and invalid arguments raise a UsageError with a message."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Graph(nn.Module):
 
 
 class FixedGraph(nn.Module):
-    """A graph whose edges name rows that a batch of eight does not have."""
+    """A graph whose edges refer to more rows than a batch of eight has."""
 
     def __init__(self):
         super().__init__()
@@ -169,7 +169,7 @@ def test_embeddings():
             empirical(nn.Embedding(7, 2, **settings), ids)
 
 
-def test_a_refused_model_gets_its_buffers_back():
+def test_the_buffers_of_a_rejected_model_are_restored():
     model = Counting()
     with pytest.raises(UsageError):
         empirical(model, X)
@@ -208,7 +208,7 @@ def test_arguments(sentence):
     one_sentence(caught.value)
 
 
-def test_stream_refuses_at_the_call():
+def test_invalid_arguments_of_a_stream_raise_at_the_call():
     with pytest.raises(UsageError, match="block must be a whole number"):
         empirical_blocks(nn.Linear(3, 1), X, block=0)
     with pytest.raises(UsageError, match="BatchNorm1d"):

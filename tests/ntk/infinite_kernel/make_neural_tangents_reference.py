@@ -31,7 +31,7 @@ CASES = [
 SLOPE, WEIGHT, BIAS, LAST = 0.2, 2.0, 0.01, 1.0
 ACTIVATIONS = {"relu": stax.Relu, "leaky_relu": lambda: stax.LeakyRelu(SLOPE), "erf": stax.Erf}
 
-# Tiny, duplicate, antipodal and far rows, beside ordinary ones.
+# Tiny, duplicate, antipodal, distant and ordinary rows.
 X1 = [
     [0.0, 0.0, 0.0],
     [0.3, -1.2, 0.7],

@@ -43,7 +43,7 @@ def test_equals_neural_tangents(case):
     for name, rows in (("symmetric", REFERENCE["x1"]), ("cross", REFERENCE["x2"])):
         both = infinite(spec, double(REFERENCE["x1"]), double(rows) if name == "cross" else None, kind="both")
         for kind in ("nngp", "ntk"):
-            # Seen: 5e-14, at the equal and opposite rows too.
+            # The largest observed error is 5e-14, including equal and opposite rows.
             torch.testing.assert_close(getattr(both, kind), double(case[name][kind]), rtol=1e-11, atol=0)
 
 
@@ -148,7 +148,7 @@ def test_norm_after_the_activation_is_the_wide_network_average(norm, at, activat
     assert float((mean - exact).norm() / exact.norm()) < 0.02
 
 
-def test_the_wide_network_oracle_knows_norm_before_the_activation_too():
+def test_wide_networks_agree_for_a_norm_before_the_activation():
     x = torch.linspace(-3, 3, 9)[:, None]
     spec = FullyConnected(norm="layer", norm_at="first")
     generator = torch.Generator().manual_seed(1)
@@ -182,7 +182,7 @@ def test_hard_rows_give_finite_symmetric_semidefinite_kernels(activation, norm, 
             assert torch.equal(kernel, kernel.T)
             lengths = kernel.diagonal().clamp(min=1e-300).sqrt()
             assert float(torch.linalg.eigvalsh(kernel / lengths / lengths[:, None]).min()) > -1e-7
-            # Copies of a row are indistinguishable, to the last bit that matters.
+            # Copies of a row have equal entries up to rounding.
             torch.testing.assert_close(kernel[:6, 6:12].diagonal(), kernel[:6].diagonal(), rtol=1e-12, atol=0)
 
 
@@ -205,14 +205,14 @@ def test_blocks_and_cross_kernels_change_nothing(n1, n2, step, place, activation
 
 
 def test_eps_acts_as_in_torch():
-    # Variance ≪ eps: the norm multiplies by 1/√eps, which the weights could do as well.
+    # Variance ≪ eps: the norm multiplies by 1/√eps, which is equivalent to a scale of the weights.
     x = double([[1e-4, 2e-4], [3e-4, -1e-4]])
     tiny = infinite(FullyConnected(depth=1, norm="layer", norm_at="first", eps=1e4, bias_variance=0.0), x, kind="nngp")
     scaled = infinite(FullyConnected(depth=1, weight_variance=2e-4, bias_variance=0.0), x, kind="nngp")
     torch.testing.assert_close(tiny, scaled, rtol=1e-9, atol=0)
 
 
-def test_last_weight_variance_none_takes_the_others():
+def test_last_weight_variance_defaults_to_weight_variance():
     x = double([[1.0], [2.0]])
     torch.testing.assert_close(
         infinite(FullyConnected(last_weight_variance=None), x),
@@ -239,7 +239,7 @@ def test_float32_inputs_are_accumulated_in_float64():
         ({"weight_variance": float("nan")}, "zero or more"),
     ],
 )
-def test_impossible_networks_are_refused(arguments, message):
+def test_invalid_networks_are_rejected(arguments, message):
     with pytest.raises(UsageError, match=message):
         FullyConnected(**arguments)
 
@@ -258,6 +258,6 @@ def test_impossible_networks_are_refused(arguments, message):
         (torch.full((1, 1), 1e200, dtype=torch.float64), None, {}, "rescale"),
     ],
 )
-def test_bad_inputs_are_refused(x1, x2, options, message):
+def test_invalid_inputs_are_rejected(x1, x2, options, message):
     with pytest.raises(UsageError, match=message):
         infinite(FullyConnected(), x1, x2, **options)

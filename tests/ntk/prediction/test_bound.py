@@ -1,4 +1,4 @@
-"""The bounds hold where they are provable, and say so."""
+"""The provable bounds hold, and the text reports it."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def sinusoid(spec, reach=1000.0):
     return kernel, y, predict(kernel, y, infinite(spec, far, x)).mean, infinite(spec, far).diagonal().max()
 
 
-def test_the_sinusoid_of_the_notes():
+def test_prediction_and_bound_of_a_sinusoid():
     kernel, y, mean, top = sinusoid(NORMED)
     result = bound(kernel, y, float(top), predictions=mean)
     assert result.lambda_min == pytest.approx(9.3e-4, rel=0.01)
@@ -30,16 +30,16 @@ def test_the_sinusoid_of_the_notes():
     assert result.from_eigenvalue == pytest.approx(179, rel=0.01)
     assert result.crude == pytest.approx(3.2e4, rel=0.01)
     assert result.as_summarised == pytest.approx(result.crude / 400)
-    assert all(result.held.values())
+    assert all(result.satisfied.values())
     text = str(result)
-    assert "unconfirmed (s = 1)" in text and text.count("provable") == 3 and text.count("held") == 4
+    assert "unconfirmed (s = 1)" in text and text.count("provable") == 3 and text.count("satisfied") == 4
 
 
 def test_without_a_norm_the_prediction_leaves_every_fixed_bound():
     near, far = (sinusoid(FullyConnected(), reach) for reach in (1e3, 1e7))
     assert float(far[2].abs().max()) > 5000 * float(near[2].abs().max())
     broken = bound(near[0], near[1], float(near[3]), predictions=1e3 * far[2])
-    assert not broken.held["from_norm"] and "BROKEN" in str(broken)
+    assert not broken.satisfied["from_norm"] and "VIOLATED" in str(broken)
 
 
 @settings(max_examples=25, deadline=None)
@@ -55,21 +55,21 @@ def test_the_provable_bounds_always_hold(n, outputs, seed, jitter):
     kernel = infinite(NORMED, x)
     mean = predict(kernel, y, infinite(NORMED, torch.cat([far, x]), x), jitter=jitter).mean
     result = bound(kernel, y, float(kernel.diagonal().max()), predictions=mean, jitter=jitter)
-    assert result.held["from_norm"] and result.held["from_eigenvalue"] and result.held["crude"]
+    assert result.satisfied["from_norm"] and result.satisfied["from_eigenvalue"] and result.satisfied["crude"]
     assert result.from_norm <= result.from_eigenvalue * (1 + 1e-9)
 
 
 def test_the_summarised_bound_can_fail():
-    # Many well-separated points: 1/|D| shrinks it below what the data themselves demand.
+    # With many well-separated points, the factor 1/|D| makes the bound smaller than the targets.
     kernel = torch.eye(50, dtype=torch.float64)
     result = bound(kernel, torch.ones(50, dtype=torch.float64), 1.0, predictions=torch.ones(50))
-    assert not result.held["as_summarised"] and result.held["from_norm"]
+    assert not result.satisfied["as_summarised"] and result.satisfied["from_norm"]
     assert bound(kernel, torch.ones(50), 1.0, scale=50.0).as_summarised == pytest.approx(1.0)
 
 
 def test_a_record_without_predictions():
     record = bound(torch.eye(3), torch.ones(3), 1.0).to_dict()
-    assert record["held"] == {} and record["largest_prediction"] is None and record["rows"] == 3
+    assert record["satisfied"] == {} and record["largest_prediction"] is None and record["rows"] == 3
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,6 @@ def test_a_record_without_predictions():
         ((torch.eye(3), torch.full((3,), torch.inf), 1.0), "non-finite"),
     ],
 )
-def test_bad_input_is_one_clear_sentence(arguments, message):
+def test_invalid_input_raises_a_usage_error(arguments, message):
     with pytest.raises(UsageError, match=message):
         bound(*arguments)

@@ -109,14 +109,14 @@ def test_duplicate_rows_are_named(differ, method):
     assert predict(k, y, k, method=method, jitter=1e-3).jitter == 1e-3
 
 
-def test_a_singular_kernel_without_twins_says_so():
+def test_a_singular_kernel_without_duplicate_rows():
     x = torch.linspace(-1, 1, 60, dtype=torch.float64)[:, None]
     k = torch.exp(-(x - x.T).square())
     with pytest.raises(UsageError, match="numerically singular"):
         predict(k, x[:, 0], k)
 
 
-def test_auto_jitter_is_zero_where_none_is_needed():
+def test_auto_jitter_is_zero_for_a_regular_kernel():
     k, y, kt, _ = problem()
     assert predict(k, y, kt, jitter="auto").jitter == 0
 
@@ -136,7 +136,7 @@ def test_conjugate_gradients_never_stop_silently():
     assert "NOT converged" in str(result)
 
 
-def test_zero_targets_are_no_special_case():
+def test_zero_targets():
     k, y, kt, _ = problem()
     for method in ("cholesky", "eigh", "cg"):
         assert predict(k, 0 * y, kt, method=method).mean.abs().max() == 0
@@ -171,7 +171,7 @@ def test_zero_targets_are_no_special_case():
         ({"nngp": (torch.eye(12),) * 3, "method": "cg"}, "needs a factor"),
     ],
 )
-def test_bad_input_is_one_clear_sentence(change, message):
+def test_invalid_input_raises_a_usage_error(change, message):
     k, y, kt, _ = problem()
     arguments = {"kernel_train": k, "targets": y, "kernel_test": kt} | change
     with pytest.raises(UsageError, match=message):

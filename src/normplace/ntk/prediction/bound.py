@@ -60,7 +60,7 @@ class Bound:
     largest_prediction: float | None
 
     @property
-    def held(self) -> dict[str, bool]:
+    def satisfied(self) -> dict[str, bool]:
         """Whether the predictions satisfy each bound; empty without predictions."""
         if self.largest_prediction is None:
             return {}
@@ -70,7 +70,7 @@ class Bound:
 
     def to_dict(self) -> dict[str, object]:
         """Plain numbers, for a results file."""
-        return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, "held": self.held}
+        return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, "satisfied": self.satisfied}
 
     def __str__(self) -> str:
         lines = [
@@ -80,7 +80,7 @@ class Bound:
         if self.largest_prediction is not None:
             lines[0] += f", largest |prediction| = {self.largest_prediction:.4g}"
         for name, (formula, status) in _LABELS.items():
-            verdict = "" if not self.held else "  held" if self.held[name] else "  BROKEN"
+            verdict = "" if not self.satisfied else "  satisfied" if self.satisfied[name] else "  VIOLATED"
             note = f" (s = {self.scale:g})" if name == "as_summarised" else ""
             lines.append(f"  {formula:<22} {getattr(self, name):>12.4g}  {status}{note}{verdict}")
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The generated grid has what its description says."""
+"""The generated grid of mines agrees with its description."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from normplace import UsageError
 from normplace.lab.tasks.graphs.grid_mines import grid_edges, grid_mines
 
 
-def made(seed=0, **options):
+def grid(seed=0, **options):
     return grid_mines(torch.Generator().manual_seed(seed), **options)
 
 
@@ -28,7 +28,7 @@ def test_edges_join_cells_one_step_apart():
 
 
 def test_features_count_the_mines_around_a_cell():
-    graph = made(side=20)
+    graph = grid(side=20)
     assert int(graph.y.sum()) == 80
     assert int(graph.x[:, 0].sum()) == 200
     assert bool((graph.x.sum(1) == 1).all())
@@ -40,17 +40,17 @@ def test_features_count_the_mines_around_a_cell():
 
 
 def test_splits_share_the_cells():
-    graph = made(side=20, splits=3)
+    graph = grid(side=20, splits=3)
     assert graph.num_splits == 3
     assert [int(part[1].sum()) for part in (graph.train, graph.val, graph.test)] == [200, 100, 100]
     assert bool((graph.train.int() + graph.val.int() + graph.test.int() == 1).all())
     assert not torch.equal(graph.train[0], graph.train[1])
-    assert torch.equal(made(3, side=8).x, made(3, side=8).x)
-    assert not torch.equal(made(3, side=8).y, made(4, side=8).y)
+    assert torch.equal(grid(3, side=8).x, grid(3, side=8).x)
+    assert not torch.equal(grid(3, side=8).y, grid(4, side=8).y)
 
 
-def test_mistakes_are_named():
+def test_invalid_arguments_raise_a_usage_error():
     with pytest.raises(UsageError, match="side must be at least 4"):
-        made(side=3)
+        grid(side=3)
     with pytest.raises(UsageError, match="must be between 0 and 1"):
-        made(mines=1.0)
+        grid(mines=1.0)

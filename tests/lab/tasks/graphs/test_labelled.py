@@ -1,4 +1,4 @@
-"""Labelled graphs: what a file may hold, which copies count as the known sets, and the metrics."""
+"""Labelled graphs: file contents, checksums of the known graphs, and metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fields():
 
 @pytest.fixture
 def known(fields, monkeypatch):
-    """The made-up graph under the name of a known set, and its bytes."""
+    """A random graph under the name of a known one, and its file content."""
     seen = []
     digest = labelled._digest
     monkeypatch.setattr(labelled, "SHA256", {"known": ""})
@@ -48,8 +48,8 @@ def test_a_file_becomes_a_graph(fields, tmp_path):
         assert torch.equal(getattr(graph, name), torch.from_numpy(fields[f"{name}_masks"]))
     wanted = {(a, b) for a, b in fields["edges"].tolist() if a != b}
     wanted |= {(b, a) for a, b in wanted}
-    found = list(map(tuple, graph.edge_index.T.tolist()))
-    assert set(found) == wanted and len(found) == len(wanted)
+    pairs = list(map(tuple, graph.edge_index.T.tolist()))
+    assert set(pairs) == wanted and len(pairs) == len(wanted)
     assert (graph.num_nodes, graph.num_classes, graph.num_splits) == (60, 2, 2)
 
 
@@ -64,7 +64,7 @@ def test_every_faithful_copy_is_taken_and_a_changed_one_is_not(known, fields, tm
         load_labelled("known", str(tmp_path / "copy.npz"))
 
 
-def test_a_known_set_is_fetched_once(known, tmp_path, monkeypatch):
+def test_a_known_graph_is_downloaded_once(known, tmp_path, monkeypatch):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     asked = []
     monkeypatch.setattr(labelled, "download", lambda url, _: asked.append(url) or known)
@@ -74,7 +74,7 @@ def test_a_known_set_is_fetched_once(known, tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / labelled.TOPIC).iterdir()] == ["known.npz"]
 
 
-def test_a_bad_answer_is_not_kept(known, tmp_path, monkeypatch):
+def test_an_invalid_download_is_not_stored(known, tmp_path, monkeypatch):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     monkeypatch.setattr(labelled, "download", lambda *_: b"<html>busy</html>")
     with pytest.raises(UsageError, match=r"is not an \.npz file with the fields"):
@@ -82,7 +82,7 @@ def test_a_bad_answer_is_not_kept(known, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_network_the_way_to_the_file_is_named():
+def test_an_offline_error_explains_where_to_put_the_file():
     assert "put tolokers.npz into the folder NORMPLACE_DATA" in str(unavailable_reason(load_labelled, "tolokers"))
     with pytest.raises(UsageError, match="did you mean 'tolokers'"):
         load_labelled("toloker")
@@ -105,7 +105,7 @@ def test_without_a_network_the_way_to_the_file_is_named():
         ({"node_labels": np.array([None] * 60)}, r"is not an \.npz file with the fields"),
     ],
 )
-def test_other_files_are_refused(change, sentence, fields, tmp_path):
+def test_other_files_are_rejected(change, sentence, fields, tmp_path):
     changed = {name: value for name, value in {**fields, **change}.items() if value is not None}
     (tmp_path / "mine.npz").write_bytes(packed(**changed))
     with pytest.raises(UsageError, match=sentence):

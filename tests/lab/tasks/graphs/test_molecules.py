@@ -1,4 +1,4 @@
-"""Molecules: batches against one at a time, the files, OGB's form, and what is refused."""
+"""Molecules: batches compared with single molecules, files, OGB's format, and errors."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_a_batch_is_its_molecules():
 def test_files_come_back(tmp_path, monkeypatch):
     write_molecules(some(), tmp_path / "graphs" / "molhiv")
     monkeypatch.setenv("NORMPLACE_DATA", str(tmp_path))
-    found = load_molhiv()
+    loaded = load_molhiv()
     for name in ("x", "edge_index", "bond", "nodes", "edges", "y", "train", "valid", "test"):
-        assert torch.equal(getattr(found, name).long(), getattr(some(), name).long()), name
+        assert torch.equal(getattr(loaded, name).long(), getattr(some(), name).long()), name
     assert unavailable_reason(molecules.load_molhiv) is None
     (tmp_path / "graphs" / "molhiv" / molecules.SPLIT).unlink()
     with pytest.raises(UsageError, match="put the scaffold split into the folder of"):
@@ -56,7 +56,7 @@ def test_files_come_back(tmp_path, monkeypatch):
         load_molhiv()
 
 
-def test_without_files_the_reason_says_how_to_make_them():
+def test_missing_files_error_explains_how_to_create_them():
     assert "write_molecules" in str(unavailable_reason(molecules.load_molhiv))
 
 
@@ -98,12 +98,12 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("data", "reason"), MISTAKES)
-def test_bad_data_are_named(data, reason):
+def test_invalid_data_raise_a_usage_error(data, reason):
     with pytest.raises(UsageError, match=reason):
         assemble(data, OGB().get_idx_split(), "x")
 
 
-def test_bad_splits_and_numbers_are_named():
+def test_invalid_splits_and_indices_raise_a_usage_error():
     for train in ([0, 0], [8], [4]):
         with pytest.raises(UsageError, match="each molecule at most once"):
             assemble(arrays(), {**OGB().get_idx_split(), "train": np.array(train)}, "x")

@@ -1,4 +1,4 @@
-"""PyG's graphs become labelled ones."""
+"""Labelled graphs from PyG's data."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def test_edges_go_both_ways_once_and_masks_become_splits():
         ({"edge_index": torch.tensor([[0], [4]])}, "nodes 0 to 3, got 0 to 4"),
     ],
 )
-def test_mistakes_are_named(changes, reason):
+def test_invalid_arguments_raise_a_usage_error(changes, reason):
     with pytest.raises(UsageError, match=reason):
         from_pyg(data(**changes))

@@ -1,4 +1,4 @@
-"""Triples are what they say and uniform, and the loss is its formula."""
+"""Triples are valid and uniform, and the loss equals its formula."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_choice_is_equally_likely():
         counts = torch.bincount(users * 7 + items, minlength=42).view(6, 7)
         for user in eligible:
             expected = draws / len(eligible) / int(mask[user].sum())
-            # Six standard deviations of a count: about one run in 10^7 would miss it by chance.
+            # Six standard deviations of a count: a false alarm has probability of about 10^-7.
             assert float((counts[user][mask[user]] - expected).abs().max()) < 6 * math.sqrt(expected)
     assert torch.equal(
         TripleSampler(data).draw(5, torch.Generator().manual_seed(1)),
@@ -43,7 +43,7 @@ def test_every_choice_is_equally_likely():
     )
 
 
-def test_nothing_to_rank_is_named():
+def test_interactions_without_pairs_to_rank_raise_a_usage_error():
     everything = torch.tensor([[0, 0], [0, 1]])
     with pytest.raises(UsageError, match="none or all of the items"):
         TripleSampler(Interactions(1, 2, everything, everything[:, :0]))

@@ -1,4 +1,4 @@
-"""Gowalla: the split from texts and from arrays, and nothing else in its place."""
+"""Gowalla: the split from text files and from arrays, and errors for other files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from normplace.lab.tasks.recommend import gowalla, load_gowalla, read_array_spli
 
 @pytest.fixture
 def split(monkeypatch):
-    made = clustered()
-    monkeypatch.setattr(gowalla, "SHA256", row_digest(made.train.T.numpy(), made.test.T.numpy(), dtype="<i8"))
-    return made
+    interactions = clustered()
+    monkeypatch.setattr(
+        gowalla, "SHA256", row_digest(interactions.train.T.numpy(), interactions.test.T.numpy(), dtype="<i8")
+    )
+    return interactions
 
 
 def lists(pairs, users):
@@ -43,22 +45,22 @@ def test_texts_and_arrays_give_the_same_split(split, tmp_path, monkeypatch):
     from_text = load_gowalla(str(tmp_path / "gowalla" / "train.txt"))
     monkeypatch.setenv("NORMPLACE_DATA", str(tmp_path))
     from_folder = load_gowalla()
-    for found in (from_text, from_folder, read_array_split(tmp_path / "gowalla.npz")):
-        assert (found.num_users, found.num_items) == (split.num_users, split.num_items)
-        assert torch.equal(found.train, split.train)
-        assert torch.equal(found.test, split.test)
+    for interactions in (from_text, from_folder, read_array_split(tmp_path / "gowalla.npz")):
+        assert (interactions.num_users, interactions.num_items) == (split.num_users, split.num_items)
+        assert torch.equal(interactions.train, split.train)
+        assert torch.equal(interactions.test, split.test)
 
 
 def test_a_user_without_items_is_still_a_user(tmp_path):
     (tmp_path / "train.txt").write_text("0 1 2\n1 0\n2\n")
     (tmp_path / "test.txt").write_text("0 0\n3 4 \n")
-    found = read_text_split(tmp_path / "train.txt", tmp_path / "test.txt")
-    assert (found.num_users, found.num_items) == (4, 5)
-    assert found.train.tolist() == [[0, 0, 1], [1, 2, 0]]
-    assert found.test.tolist() == [[0, 3], [0, 4]]
+    interactions = read_text_split(tmp_path / "train.txt", tmp_path / "test.txt")
+    assert (interactions.num_users, interactions.num_items) == (4, 5)
+    assert interactions.train.tolist() == [[0, 0, 1], [1, 2, 0]]
+    assert interactions.test.tolist() == [[0, 3], [0, 4]]
 
 
-def test_the_texts_are_fetched_once(split, tmp_path, monkeypatch):
+def test_the_text_files_are_downloaded_once(split, tmp_path, monkeypatch):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     parts = {"train.txt": split.train, "test.txt": split.test}
     asked = []
@@ -74,7 +76,7 @@ def test_the_texts_are_fetched_once(split, tmp_path, monkeypatch):
     assert asked == [gowalla.URL + "train.txt", gowalla.URL + "test.txt"]
 
 
-def test_a_bad_answer_is_not_kept(split, tmp_path, monkeypatch):
+def test_an_invalid_download_is_not_stored(split, tmp_path, monkeypatch):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     monkeypatch.setattr(gowalla, "download", lambda url, _: b"0 1\n" if "train" in url else b"0 0\n")
     with pytest.raises(UsageError, match="is not LightGCN's split of Gowalla"):
@@ -82,7 +84,7 @@ def test_a_bad_answer_is_not_kept(split, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_files_are_refused(split, tmp_path):
+def test_other_files_are_rejected(split, tmp_path):
     write_arrays(tmp_path / "fewer.npz", split, test=split.test[:, 1:])
     assert "is not LightGCN's split" in str(unavailable_reason(load_gowalla, str(tmp_path / "fewer.npz")))
     write_arrays(tmp_path / "lacking.npz", split, num_items=None)

@@ -14,19 +14,21 @@ TEST = torch.tensor([[1], [0]])
 
 
 def test_pairs_are_sorted_and_the_graph_has_both_directions():
-    made = Interactions(2, 3, TRAIN, TEST)
-    assert made.train.tolist() == [[0, 0, 1], [0, 1, 2]]
-    assert made.num_nodes == 5
-    edges = set(map(tuple, made.edges.T.tolist()))
+    interactions = Interactions(2, 3, TRAIN, TEST)
+    assert interactions.train.tolist() == [[0, 0, 1], [0, 1, 2]]
+    assert interactions.num_nodes == 5
+    edges = set(map(tuple, interactions.edges.T.tolist()))
     assert edges == {(0, 2), (0, 3), (1, 4), (2, 0), (3, 0), (4, 1)}
-    assert torch.equal(made.to("cpu").train, made.train)
+    assert torch.equal(interactions.to("cpu").train, interactions.train)
 
 
 def test_the_order_given_does_not_matter():
-    made = some_interactions()
-    order = torch.randperm(made.train.shape[1], generator=torch.Generator().manual_seed(0))
-    again = Interactions(made.num_users, made.num_items, made.train[:, order].int(), made.test)
-    assert torch.equal(again.train, made.train)
+    interactions = some_interactions()
+    order = torch.randperm(interactions.train.shape[1], generator=torch.Generator().manual_seed(0))
+    again = Interactions(
+        interactions.num_users, interactions.num_items, interactions.train[:, order].int(), interactions.test
+    )
+    assert torch.equal(again.train, interactions.train)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,6 @@ def test_the_order_given_does_not_matter():
         ({"train": TRAIN[:, :0]}, "train has no pairs"),
     ],
 )
-def test_mistakes_are_named(change, sentence):
+def test_invalid_arguments_raise_a_usage_error(change, sentence):
     with pytest.raises(UsageError, match=sentence):
         Interactions(**{"num_users": 2, "num_items": 3, "train": TRAIN, "test": TEST, **change})

@@ -1,4 +1,4 @@
-"""MovieLens: any faithful copy is taken, anything else is refused in a sentence, and the split is by user."""
+"""MovieLens: every faithful copy is accepted, other files raise a UsageError; the split is by user."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from normplace.lab.tasks.recommend import load_movielens, load_ratings, movielen
 def table(monkeypatch):
     random = np.random.default_rng(0)
     chosen = random.permutation(30 * 20)[:240]
-    made = np.column_stack(
+    ratings = np.column_stack(
         [7 + chosen // 20, 100 + chosen % 20, random.integers(1, 6, 240), random.integers(1, 10**9, 240)]
     )
-    sha256 = row_digest(made, dtype="<i8")
-    monkeypatch.setattr(movielens, "TABLE", replace(movielens.TABLE, rows=len(made), sha256=sha256))
-    return made
+    sha256 = row_digest(ratings, dtype="<i8")
+    monkeypatch.setattr(movielens, "TABLE", replace(movielens.TABLE, rows=len(ratings), sha256=sha256))
+    return ratings
 
 
 def text(table, separator="\t", header=""):
@@ -49,12 +49,12 @@ def test_every_faithful_copy_gives_the_same_split(table, tmp_path):
     assert not torch.equal(load_movielens(4, str(tmp_path / "u.data")).test, first.test)
 
 
-def test_a_fifth_of_every_user_is_to_be_foreseen(table):
-    made = split_by_user(table[:, :2], np.random.default_rng(0))
+def test_a_fifth_of_every_users_interactions_is_for_testing(table):
+    ratings = split_by_user(table[:, :2], np.random.default_rng(0))
     users, counts = np.unique(table[:, 0], return_counts=True)
-    assert made.num_users == len(users)
-    assert torch.bincount(made.test[0], minlength=len(users)).tolist() == (counts // 5).tolist()
-    together = torch.cat([made.train, made.test], 1).T.numpy()
+    assert ratings.num_users == len(users)
+    assert torch.bincount(ratings.test[0], minlength=len(users)).tolist() == (counts // 5).tolist()
+    together = torch.cat([ratings.train, ratings.test], 1).T.numpy()
     names = np.column_stack([users[together[:, 0]], np.unique(table[:, 1])[together[:, 1]]])
     assert np.array_equal(sorted_rows(names), sorted_rows(table[:, :2]))
 
@@ -68,14 +68,14 @@ def test_a_fifth_of_every_user_is_to_be_foreseen(table):
         (b"\xff", "is not a table of numbers"),
     ],
 )
-def test_another_file_is_refused(content, sentence, table, tmp_path):
+def test_another_file_is_rejected(content, sentence, table, tmp_path):
     (tmp_path / "u.data").write_bytes(content)
     with pytest.raises(UsageError, match=sentence):
         load_movielens(0, str(tmp_path / "u.data"))
     assert sentence.split()[-1] in str(unavailable_reason(load_ratings, str(tmp_path / "u.data")))
 
 
-def test_a_changed_value_is_noticed(table, tmp_path):
+def test_a_changed_value_is_rejected(table, tmp_path):
     table[7, 2] += 1
     (tmp_path / "u.data").write_bytes(text(table))
     with pytest.raises(UsageError, match=r"other values than MovieLens 100K's u.data \(checksum differs\)"):
@@ -89,7 +89,7 @@ def zipped(name: str, content: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def test_the_archive_is_fetched_once(table, tmp_path, monkeypatch):
+def test_the_archive_is_downloaded_once(table, tmp_path, monkeypatch):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     asked = []
     archive = zipped("ml-100k/u.data", text(table))
@@ -101,7 +101,7 @@ def test_the_archive_is_fetched_once(table, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("answer", [b"<html>busy</html>", zipped("other", b"")])
-def test_a_bad_answer_is_not_kept(answer, table, tmp_path, monkeypatch):
+def test_an_invalid_download_is_not_stored(answer, table, tmp_path, monkeypatch):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     monkeypatch.setattr(movielens, "download", lambda *_: answer)
     with pytest.raises(UsageError, match=r"did not return an archive with ml-100k/u\.data"):

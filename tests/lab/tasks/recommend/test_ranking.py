@@ -1,4 +1,4 @@
-"""The ranking against a loop over users in plain Python, by the definitions."""
+"""The ranking compared with a loop over users in plain Python."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_perfect_ranking_scores_one_and_a_masked_item_is_never_a_hit():
     assert rank_all(-torch.ones(1, 1), liked, data, k=1) == ranking.RankingScore(0.0, 0.0, 1)
 
 
-def test_mistakes_are_named():
+def test_invalid_arguments_raise_a_usage_error():
     data = some_interactions()
     users, items = torch.ones(data.num_users, 2), torch.ones(data.num_items, 2)
     with pytest.raises(UsageError, match="13 users and 17 items, but the embeddings have 17 and 13 rows"):

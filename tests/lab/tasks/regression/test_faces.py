@@ -1,4 +1,4 @@
-"""Face descriptors: files, file names, and a folder of images with a backbone of the user's."""
+"""Face descriptors: files, file names, and and a folder of images with a backbone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_half_precision_and_small_integers_are_read(tmp_path):
     assert faces.ethnicity.tolist() == [0, 1, 4]
 
 
-def test_other_files_are_refused(tmp_path):
+def test_other_files_are_rejected(tmp_path):
     path = tmp_path / "faces.npz"
 
     def complaint(**fields) -> str:
@@ -55,7 +55,7 @@ def test_other_files_are_refused(tmp_path):
         load_faces(str(path))
 
 
-def test_without_a_file_the_way_to_one_is_named():
+def test_a_missing_file_error_explains_how_to_create_it():
     assert "make one from the images with normplace.lab.tasks.regression.faces.describe_folder" in str(
         unavailable_reason(load_faces)
     )

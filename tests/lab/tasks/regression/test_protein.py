@@ -1,4 +1,4 @@
-"""The protein table: any faithful copy is taken, anything else is refused in a sentence."""
+"""The protein table: every faithful copy is accepted, other files raise a UsageError."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from normplace.lab.tasks.regression import protein
 
 @pytest.fixture
 def table(monkeypatch):
-    made = protein_table()
-    accept(monkeypatch, made)
-    return made
+    table = protein_table()
+    accept(monkeypatch, table)
+    return table
 
 
 def test_every_faithful_copy_gives_the_same_rows(table, tmp_path):
@@ -47,20 +47,20 @@ def test_every_faithful_copy_gives_the_same_rows(table, tmp_path):
         (b"\xff\xfe", "is not a table of numbers"),
     ],
 )
-def test_another_file_is_refused(content, sentence, table, tmp_path):
+def test_another_file_is_rejected(content, sentence, table, tmp_path):
     (tmp_path / "file.csv").write_bytes(content)
     with pytest.raises(UsageError, match=sentence):
         protein.load_protein(str(tmp_path / "file.csv"))
 
 
-def test_a_changed_value_is_noticed(table, tmp_path):
+def test_a_changed_value_is_rejected(table, tmp_path):
     table[7, 3] += 0.0001
     (tmp_path / "file.csv").write_bytes(csv(table))
     with pytest.raises(UsageError, match=r"has other values than UCI's CASP.csv \(checksum differs\)"):
         protein.load_protein(str(tmp_path / "file.csv"))
 
 
-def test_a_torn_gzip_is_refused(table, tmp_path):
+def test_a_truncated_gzip_is_rejected(table, tmp_path):
     (tmp_path / "file.csv.gz").write_bytes(gzip.compress(csv(table))[:-100])
     with pytest.raises(UsageError, match="cannot read"):
         protein.load_protein(str(tmp_path / "file.csv.gz"))
@@ -73,7 +73,7 @@ def zipped(name: str, content: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def test_the_archive_is_fetched_once(table, tmp_path, monkeypatch):
+def test_the_archive_is_downloaded_once(table, tmp_path, monkeypatch):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     asked = []
     monkeypatch.setattr(protein, "download", lambda url, _: asked.append(url) or zipped("CASP.csv", csv(table)))
@@ -84,7 +84,7 @@ def test_the_archive_is_fetched_once(table, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("answer", [b"<html>busy</html>", zipped("other.csv", b"")])
-def test_a_bad_answer_is_not_kept(answer, table, tmp_path, monkeypatch):
+def test_an_invalid_download_is_not_stored(answer, table, tmp_path, monkeypatch):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     monkeypatch.setattr(protein, "download", lambda *_: answer)
     with pytest.raises(UsageError, match=r"did not return an archive with CASP\.csv"):
@@ -95,7 +95,7 @@ def test_a_bad_answer_is_not_kept(answer, table, tmp_path, monkeypatch):
     assert not (tmp_path / "protein").exists()
 
 
-def test_an_obstacle_is_found_once(monkeypatch, tmp_path):
+def test_an_unavailable_download_is_tried_once(monkeypatch, tmp_path):
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path))
     asked = []
 
@@ -125,7 +125,7 @@ def test_the_split_is_by_area(table):
 
 
 def test_the_published_sizes():
-    """44,591 of UCI's rows lie under 20,000: the split sizes follow from the rule alone."""
+    """44,591 of UCI's rows are under 20,000, which determines the sizes of the split."""
     assert round(0.9 * 44_591) == 40_132
     assert 44_591 - 40_132 == 4_459
     assert protein.TABLE.rows - 44_591 == 1_139

@@ -1,4 +1,4 @@
-"""Scaling by the training rows, and R² against its definition."""
+"""Standardization by the training set, hold-out, and R²."""
 
 from __future__ import annotations
 

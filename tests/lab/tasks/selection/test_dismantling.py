@@ -1,4 +1,4 @@
-"""Robustness curves against components found anew, what is read off them, reinsertion and adaptive orders."""
+"""Robustness curves compared with recomputed components, their metrics, reinsertion and adaptive orders."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ def test_curves_equal_those_recomputed_by_igraph(block):
         assert dismantle(graph, part).curve.tolist() == recomputed(igraph, graph, part), number
 
 
-def test_measures_of_a_path():
-    found = dismantle(path(4), [1, 2, 0, 3])
-    assert found.curve.tolist() == [4, 2, 1, 1, 0]
-    assert found.R == (2 + 1 + 1 + 0) / 16
-    assert found.auc == (4 / 2 + 2 + 1 + 1) / 16
-    assert found.removals_to(0.5) == 1
-    assert found.removals_to(0.25) == 2
-    assert found.removals_to(0.0) == 4
+def test_metrics_of_a_path():
+    result = dismantle(path(4), [1, 2, 0, 3])
+    assert result.curve.tolist() == [4, 2, 1, 1, 0]
+    assert result.R == (2 + 1 + 1 + 0) / 16
+    assert result.auc == (4 / 2 + 2 + 1 + 1) / 16
+    assert result.removals_to(0.5) == 1
+    assert result.removals_to(0.25) == 2
+    assert result.removals_to(0.0) == 4
 
 
 def test_a_share_is_of_the_largest_component_or_of_all_nodes():
-    graph = Graph.from_edges([[0, 1], [1, 2], [2, 3]], 40)  # 4 of 40 nodes hang together
-    found = dismantle(graph, [1, 2])
-    assert found.removals_to(0.1, of="nodes") == 0
-    assert found.removals_to(0.25) == 2
-    assert found.removals_to(0.01) is None
+    graph = Graph.from_edges([[0, 1], [1, 2], [2, 3]], 40)  # a component of 4 out of 40 nodes
+    result = dismantle(graph, [1, 2])
+    assert result.removals_to(0.1, of="nodes") == 0
+    assert result.removals_to(0.25) == 2
+    assert result.removals_to(0.01) is None
     with pytest.raises(UsageError, match="the order has 2 of 40 nodes"):
-        _ = found.R
+        _ = result.R
     with pytest.raises(UsageError, match="share must be a number from 0 to 1"):
-        found.removals_to(float("nan"))
+        result.removals_to(float("nan"))
     with pytest.raises(UsageError, match="did you mean 'nodes'"):
-        found.removals_to(0.1, of="node")
+        result.removals_to(0.1, of="node")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_share_is_of_the_largest_component_or_of_all_nodes():
         ([[0, 1]], "the order must be a flat list of integer ids"),
     ],
 )
-def test_bad_orders_have_a_sentence(order, sentence):
+def test_invalid_orders_raise_a_usage_error(order, sentence):
     with pytest.raises(UsageError, match=sentence):
         dismantle(path(4), order)
 
@@ -130,7 +130,7 @@ def test_adaptive_orders_in_steps():
 
 
 def test_the_usual_ranking_of_methods():
-    """Adaptive degree beats static, and CoreHD with reinsertion needs the fewest, as all comparisons report."""
+    """Adaptive degree beats static, and CoreHD with reinsertion needs the fewest removals, as published."""
     graph = barabasi_albert(1000, 3, np.random.default_rng(0))
     static, adaptive, core = (
         dismantle(graph, order).removals_to(0.01)

@@ -1,4 +1,4 @@
-"""Graphs: what is dropped, merged and refused, and files."""
+"""Graphs: dropped and merged edges, errors, and files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_isolated_nodes_stay():
         ([], 2**40, "32-bit ids allow at most"),
     ],
 )
-def test_bad_edges_have_a_sentence(edges, num_nodes, sentence):
+def test_invalid_edges_raise_a_usage_error(edges, num_nodes, sentence):
     with pytest.raises(UsageError, match=sentence):
         Graph.from_edges(edges, num_nodes)
 
@@ -100,7 +100,7 @@ def test_files(tmp_path):
         load_graph(tmp_path / "range.npz")
 
 
-def test_what_is_left_after_removals():
+def test_the_subgraph_after_removals():
     graph = Graph.from_edges([[0, 1], [1, 2], [2, 3], [3, 0]])
     left, names = graph.without(np.array([False, True, False, False]))
     assert names.tolist() == [0, 2, 3]
@@ -116,7 +116,7 @@ def test_what_is_left_after_removals():
         graph.without(np.ones(graph.num_nodes, bool))
 
 
-def test_bad_scores_have_a_sentence():
+def test_invalid_scores_raise_a_usage_error():
     graph = Graph.from_edges([[0, 1]])
     with pytest.raises(UsageError, match="one number for each of 2 nodes"):
         ranking(graph, [1.0, 2.0, 3.0])
@@ -124,7 +124,7 @@ def test_bad_scores_have_a_sentence():
         ranking(graph, [1.0, np.nan])
 
 
-def test_without_numba_the_import_names_the_extra():
+def test_the_import_error_without_numba_names_the_extra():
     code = (
         "import sys; sys.modules['numba'] = None\n"
         "from normplace import UsageError\n"

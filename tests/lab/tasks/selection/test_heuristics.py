@@ -49,8 +49,8 @@ def test_pagerank_equals_networkxs():
     for number in range(20):
         graph = small_graph(number)
         networkx, other = in_networkx(graph)
-        theirs = networkx.pagerank(other, tol=1e-12, max_iter=1000)
-        assert np.allclose(pagerank(graph), [theirs[node] for node in range(graph.num_nodes)], atol=1e-9)
+        expected = networkx.pagerank(other, tol=1e-12, max_iter=1000)
+        assert np.allclose(pagerank(graph), [expected[node] for node in range(graph.num_nodes)], atol=1e-9)
         assert pagerank(graph).sum() == pytest.approx(1)
 
 
@@ -76,11 +76,11 @@ def test_the_collective_influence_order_recomputes_after_each_removal():
             plain = adaptive_order(graph, lambda left, radius=radius: collective_influence(left, radius))
             scores = collective_influence(graph, radius)
             removed = np.zeros(graph.num_nodes, bool)
-            for ours, theirs in zip(order, plain, strict=True):
+            for node, expected in zip(order, plain, strict=True):
                 if removed.all() or not scores.any():
                     break  # from here on by degree
-                assert ours == theirs, (number, radius)
-                removed[ours] = True
+                assert node == expected, (number, radius)
+                removed[node] = True
                 if not removed.all():
                     left, names = graph.without(removed)
                     scores = np.zeros(graph.num_nodes, int)
@@ -102,7 +102,7 @@ def test_corehd_takes_the_highest_degree_of_the_two_core_until_no_cycle_is_left(
             other.remove_node(node)
 
 
-def test_trees_are_broken_at_their_centres():
+def test_trees_are_broken_at_their_centers():
     assert corehd_order(path(7))[:3].tolist()[0] == 3
     assert dismantle(path(7), corehd_order(path(7))).curve.tolist() == [7, 3, 3, 1, 1, 1, 1, 0]
     star = Graph.from_edges([[0, i] for i in range(1, 9)])
@@ -169,7 +169,7 @@ def test_adaptive_betweenness_beats_static():
         (lambda g: betweenness(g, 2), "generator must be a numpy.random.Generator"),
     ],
 )
-def test_bad_arguments_have_a_sentence(call, sentence):
+def test_invalid_arguments_raise_a_usage_error(call, sentence):
     with pytest.raises(UsageError, match=sentence):
         call(path(4))
 

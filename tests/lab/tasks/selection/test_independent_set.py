@@ -59,15 +59,15 @@ def test_sets_are_valid_maximal_and_never_above_the_optimum():
         best = len(exact_set(graph))
         start = greedy_set(graph, np.random.default_rng(number).random(graph.num_nodes))
         least = min_degree_set(graph)
-        found = [start, least, improve(graph, start), improve(graph, least), improve(graph, [])]
-        for nodes in found:
+        sets = [start, least, improve(graph, start), improve(graph, least), improve(graph, [])]
+        for nodes in sets:
             assert is_independent(graph, nodes)
             assert len(nodes) <= best
             covered = set(nodes.tolist()).union(*(graph.neighbors(node).tolist() for node in nodes))
             assert len(covered) == graph.num_nodes
-        assert len(found[2]) >= len(start)
-        assert len(found[3]) >= len(least)
-        gained += len(found[2]) - len(start)
+        assert len(sets[2]) >= len(start)
+        assert len(sets[3]) >= len(least)
+        gained += len(sets[2]) - len(start)
     assert gained > 50
 
 
@@ -87,7 +87,7 @@ def test_the_greedy_set_follows_the_scores():
     assert min_degree_set(path(5)).tolist() == [0, 2, 4]
 
 
-def test_bad_sets_have_a_sentence():
+def test_dependent_sets_raise_a_usage_error():
     graph = Graph.from_edges([[0, 1], [1, 2]])
     with pytest.raises(UsageError, match="the set is not independent: nodes 1 and 2 are neighbors"):
         check_independent(graph, [1, 2])

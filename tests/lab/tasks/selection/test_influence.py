@@ -51,33 +51,33 @@ def cynetdiff_counts(graph, seeds, probability, simulations, threshold=False):
 @pytest.mark.parametrize("which", [0, 1])
 def test_means_agree_with_cynetdiff(probability, which):
     graph = graphs()[which]
-    theirs = cynetdiff_counts(graph, [0, 7, 100], probability, 4000)
-    ours = spread(graph, [0, 7, 100], IndependentCascade(probability), simulations=4000, seed=3)
-    joint = math.hypot(ours.error, theirs.std(ddof=1) / math.sqrt(len(theirs)))
-    assert abs(ours.mean - theirs.mean()) < BOTH_99 * joint
+    reference = cynetdiff_counts(graph, [0, 7, 100], probability, 4000)
+    measured = spread(graph, [0, 7, 100], IndependentCascade(probability), simulations=4000, seed=3)
+    joint = math.hypot(measured.error, reference.std(ddof=1) / math.sqrt(len(reference)))
+    assert abs(measured.mean - reference.mean()) < BOTH_99 * joint
 
 
 def test_threshold_means_agree_with_cynetdiff():
     graph = graphs()[0]
-    theirs = cynetdiff_counts(graph, [0, 7, 100], None, 4000, threshold=True)
-    ours = spread(graph, [0, 7, 100], LinearThreshold(), simulations=4000, seed=3)
-    joint = math.hypot(ours.error, theirs.std(ddof=1) / math.sqrt(len(theirs)))
-    assert abs(ours.mean - theirs.mean()) < BOTH_99 * joint
+    reference = cynetdiff_counts(graph, [0, 7, 100], None, 4000, threshold=True)
+    measured = spread(graph, [0, 7, 100], LinearThreshold(), simulations=4000, seed=3)
+    joint = math.hypot(measured.error, reference.std(ddof=1) / math.sqrt(len(reference)))
+    assert abs(measured.mean - reference.mean()) < BOTH_99 * joint
 
 
 def test_a_path_has_the_closed_form():
     # From an end of a path of 6, each next node is reached with p: 1 + p + p² + ... + p⁵.
     for p in (0.1, 0.6):
-        found = spread(path(6), [0], IndependentCascade(p), simulations=100_000, seed=1)
-        assert abs(found.mean - (1 - p**6) / (1 - p)) < BOTH_99 * found.error
+        result = spread(path(6), [0], IndependentCascade(p), simulations=100_000, seed=1)
+        assert abs(result.mean - (1 - p**6) / (1 - p)) < BOTH_99 * result.error
 
 
 @pytest.mark.parametrize("model", [IndependentCascade(), LinearThreshold()], ids=["weighted", "threshold"])
 def test_weights_of_one_over_degree_on_a_star(model):
-    """A leaf reaches the centre with 1/4; from there every other leaf, which has no other neighbour, follows."""
+    """A leaf activates the center with probability 1/4, which then activates every other leaf."""
     star = Graph.from_edges([[0, i] for i in range(1, 5)])
-    found = spread(star, [1], model, simulations=100_000, seed=2)
-    assert abs(found.mean - (1 + 4 / 4)) < BOTH_99 * found.error
+    result = spread(star, [1], model, simulations=100_000, seed=2)
+    assert abs(result.mean - (1 + 4 / 4)) < BOTH_99 * result.error
 
 
 def test_certain_and_impossible_influence():
@@ -88,7 +88,7 @@ def test_certain_and_impossible_influence():
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
-def test_threads_and_batches_do_not_change_a_number(model):
+def test_results_do_not_depend_on_threads_and_batches(model):
     graph = graphs()[0]
     sets = [[0, 1], [50, 60], [299, 7]]
     one = spreads(graph, sets, model, simulations=301, seed=9, threads=1)
@@ -102,11 +102,11 @@ def test_threads_and_batches_do_not_change_a_number(model):
     assert chosen[0].influence.tolist() == chosen[1].influence.tolist()
 
 
-def test_the_interval_covers_as_often_as_it_says():
+def test_the_interval_has_its_nominal_coverage():
     graph = path(6)
     truth = (1 - 0.5**6) / 0.5
-    found = [spread(graph, [0], IndependentCascade(0.5), simulations=400, seed=i, confidence=0.9) for i in range(400)]
-    covered = sum(low <= truth <= high for low, high in (one.interval for one in found))
+    result = [spread(graph, [0], IndependentCascade(0.5), simulations=400, seed=i, confidence=0.9) for i in range(400)]
+    covered = sum(low <= truth <= high for low, high in (one.interval for one in result))
     assert abs(covered - 360) < 4 * math.sqrt(400 * 0.9 * 0.1)
 
 
@@ -114,11 +114,11 @@ def test_the_interval_covers_as_often_as_it_says():
 def test_reverse_sets_estimate_the_spread(model):
     graph = graphs()[1]
     choice = ris_greedy(graph, 1, model, sets=40_000)
-    found = spread(graph, choice.seeds, model, simulations=10_000)
+    result = spread(graph, choice.seeds, model, simulations=10_000)
     share = choice.influence[0] / 300
-    theirs = 300 * math.sqrt(share * (1 - share) / choice.sets)
-    # The best of 300 estimates is flattered, by at most about three of its own errors.
-    assert -BOTH_99 * theirs < choice.influence[0] - found.mean < 6 * theirs + BOTH_99 * found.error
+    reference = 300 * math.sqrt(share * (1 - share) / choice.sets)
+    # The largest of 300 estimates is biased upwards, by about three standard errors at most.
+    assert -BOTH_99 * reference < choice.influence[0] - result.mean < 6 * reference + BOTH_99 * result.error
 
 
 def celf(graph, k, model, simulations):
@@ -146,8 +146,8 @@ def test_reverse_greedy_is_within_two_percent_of_celf(model, which):
     graph = (
         barabasi_albert(60, 2, np.random.default_rng(3)) if which else erdos_renyi(60, 0.07, np.random.default_rng(4))
     )
-    ours, theirs = ris_greedy(graph, 4, model, epsilon=0.1).seeds, celf(graph, 4, model, 5000)
-    reached = [spread(graph, seeds, model, simulations=100_000, seed=1).mean for seeds in (ours, theirs)]
+    measured, reference = ris_greedy(graph, 4, model, epsilon=0.1).seeds, celf(graph, 4, model, 5000)
+    reached = [spread(graph, seeds, model, simulations=100_000, seed=1).mean for seeds in (measured, reference)]
     assert reached[0] >= 0.98 * reached[1]
 
 
@@ -165,7 +165,7 @@ def test_all_nodes_can_be_chosen():
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.1, float("nan"), float("inf"), "0.1", True])
-def test_bad_probabilities_have_a_sentence(p):
+def test_invalid_probabilities_raise_a_usage_error(p):
     with pytest.raises(UsageError, match="probability must be a number from 0 to 1"):
         IndependentCascade(p)
 
@@ -190,6 +190,6 @@ def test_bad_probabilities_have_a_sentence(p):
         (lambda g: ris_greedy(g, 1, sets=0), "sets must be a whole number of at least 1"),
     ],
 )
-def test_bad_arguments_have_a_sentence(call, sentence):
+def test_invalid_arguments_raise_a_usage_error(call, sentence):
     with pytest.raises(UsageError, match=sentence):
         call(path(4))

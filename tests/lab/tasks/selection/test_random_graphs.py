@@ -1,4 +1,4 @@
-"""Random graphs: their sizes, what their kinds promise, and what cannot be drawn."""
+"""Random graphs: sizes, properties of each kind, and errors."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def test_preferential_attachment_makes_hubs():
         (lambda g: mixed_graphs(0, 10, 19, g), "at least 1 graph"),
     ],
 )
-def test_impossible_random_graphs(make, sentence):
+def test_invalid_random_graphs_raise_a_usage_error(make, sentence):
     with pytest.raises(UsageError, match=sentence):
         make(np.random.default_rng(0))
 
 
 def test_triangles_are_as_common_as_in_networkx():
-    found = [clustering(powerlaw_cluster(600, 3, 0.8, np.random.default_rng(seed))) for seed in range(5)]
+    clusterings = [clustering(powerlaw_cluster(600, 3, 0.8, np.random.default_rng(seed))) for seed in range(5)]
     expected = [nx.average_clustering(nx.powerlaw_cluster_graph(600, 3, 0.8, seed=seed)) for seed in range(5)]
-    assert np.mean(found) == pytest.approx(np.mean(expected), abs=0.05)
-    assert np.mean(found) > 5 * clustering(barabasi_albert(600, 3, np.random.default_rng(0)))
+    assert np.mean(clusterings) == pytest.approx(np.mean(expected), abs=0.05)
+    assert np.mean(clusterings) > 5 * clustering(barabasi_albert(600, 3, np.random.default_rng(0)))
 
 
 def test_groups_have_their_own_densities():
@@ -101,6 +101,6 @@ def test_a_mixture_keeps_its_sizes_and_hides_ages():
     assert len(graphs) == 40
     assert all(20 <= graph.num_nodes <= 60 for graph in graphs)
     assert min(graph.num_nodes for graph in graphs) < 30 < 50 < max(graph.num_nodes for graph in graphs)
-    # In order of age the first half of a scale-free graph holds most edge ends; shuffled it holds half of them.
+    # In order of age the first half of a scale-free graph has most edge ends; after shuffling it has half of them.
     ages = [graph.degrees[: graph.num_nodes // 2].sum() / graph.degrees.sum() for graph in graphs[::4]]
     assert np.mean(ages) == pytest.approx(0.5, abs=0.08)

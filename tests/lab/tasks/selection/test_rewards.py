@@ -1,4 +1,4 @@
-"""Rewards of orders: equal to what the three tasks measure one by one."""
+"""Rewards of orders equal the metrics of the three tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_rewards_are_the_tasks_own_measures(number):
+def test_rewards_equal_the_metrics_of_the_tasks(number):
     graph = small_graph(number)
     generator = np.random.default_rng(number)
     orders = np.stack([generator.permutation(graph.num_nodes) for _ in range(5)])
@@ -23,7 +23,9 @@ def test_rewards_are_the_tasks_own_measures(number):
     expected = [1 - dismantle(graph, order).R for order in orders]
     assert REWARDS["dismantling"].rewards(graph, orders) == pytest.approx(expected)
     sets = [greedy_set(graph, -np.argsort(order)) for order in orders]
-    assert REWARDS["independent-set"].rewards(graph, orders) == pytest.approx([len(found) / n for found in sets])
+    assert REWARDS["independent-set"].rewards(graph, orders) == pytest.approx(
+        [len(independent_set) / n for independent_set in sets]
+    )
     reward = InfluenceReward(share=0.2, simulations=7)
     k = reward.length(graph)
     assert k == int(np.ceil(0.2 * n))

@@ -1,4 +1,4 @@
-"""Accuracy of answers, against a count row by row."""
+"""Accuracy of answers, compared with a plain count."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def by_hand(predicted, targets, strict):
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_accuracy_is_that_of_a_count_by_hand(strict):
+def test_accuracy_equals_a_plain_count(strict):
     generator = torch.Generator().manual_seed(0)
     targets = torch.cat([torch.full((300, 2), IGNORE), torch.randint(3, 5, (300, 4), generator=generator)], 1)
     targets = torch.cat([targets, torch.full((300, 1), END)], 1)
     noise = torch.randint(2, 5, targets.shape, generator=generator)
     predicted = torch.where(torch.rand(targets.shape, generator=generator) < 0.2, noise, targets)
-    found = answer_accuracy(predicted, targets, END, strict=strict)
+    accuracy = answer_accuracy(predicted, targets, END, strict=strict)
     wanted = [by_hand(p, t, strict) for p, t in zip(predicted.tolist(), targets.tolist(), strict=True)]
     assert len({string for string, _ in wanted}) == 2
-    torch.testing.assert_close(torch.stack(found, 1), torch.tensor(wanted))
+    torch.testing.assert_close(torch.stack(accuracy, 1), torch.tensor(wanted))

@@ -1,4 +1,4 @@
-"""Fixed copying: the published layout and rule."""
+"""Fixed-length copying: the published layout and accuracy."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_rows_have_the_published_layout():
     assert len({tuple(row) for row in inputs.tolist()}) == 64
 
 
-def test_rows_depend_on_the_generator_alone():
+def test_sequences_depend_on_the_generator_only():
     first, again, other = (FixedCopy(5).draw(4, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
     assert torch.equal(first.inputs, again.inputs)
     assert not torch.equal(first.inputs, other.inputs)
 
 
-def test_soft_and_hard_answers_are_judged_alike():
+def test_soft_and_hard_answers_are_scored_alike():
     task = FixedCopy(5)
     batch = task.draw(3, torch.Generator().manual_seed(0))
     decoded = batch.targets[:, -6:].clone()
@@ -42,6 +42,6 @@ def test_soft_and_hard_answers_are_judged_alike():
 
 
 @pytest.mark.parametrize("options", [{"length": 0}, {"length": 3, "letters": 0}])
-def test_mistakes_are_named(options):
+def test_invalid_arguments_raise_a_usage_error(options):
     with pytest.raises(UsageError, match="must be a whole number of at least 1"):
         FixedCopy(**options)

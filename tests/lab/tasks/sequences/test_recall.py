@@ -1,4 +1,4 @@
-"""Multi-query recall: rows checked against their definition, places against their chances."""
+"""Multi-query recall: sequences against their definition, and the distribution of the queries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from normplace import UsageError
 from normplace.lab.tasks.sequences import IGNORE, Recall
 
 
-def test_queries_ask_for_the_values_of_their_keys():
+def test_query_targets_are_the_values_of_their_keys():
     task = Recall(3, 20, 24, random_filler=False)
     inputs, targets = task.draw(200, torch.Generator().manual_seed(0))
     for row, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
@@ -22,7 +22,7 @@ def test_queries_ask_for_the_values_of_their_keys():
         assert wanted == [asked.get(n, IGNORE) for n in range(20)]
 
 
-def test_filler_is_random_and_leaves_pairs_and_queries_alone():
+def test_filler_does_not_change_pairs_and_queries():
     inputs, targets = Recall(3, 20, 24).draw(300, torch.Generator().manual_seed(0))
     filler = inputs[:, 6:][targets[:, 6:] == IGNORE]
     assert set(filler.tolist()) == set(range(24))
@@ -32,11 +32,11 @@ def test_filler_is_random_and_leaves_pairs_and_queries_alone():
 
 
 @pytest.mark.parametrize("power", [0.01, 1.0])
-def test_one_query_stands_at_each_distance_as_often_as_the_power_law_says(power):
+def test_query_distances_follow_the_power_law(power):
     _, targets = Recall(1, 14, 24, power=power).draw(20_000, torch.Generator().manual_seed(0))
     shares = (targets[:, 2::2] != IGNORE).double().mean(0)
     chances = torch.arange(1, 7, dtype=torch.float64) ** (power - 1)
-    # Four deviations of a share over 20,000 rows.
+    # Four standard deviations of a share over 20,000 sequences.
     torch.testing.assert_close(shares, chances / chances.sum(), atol=4 * (0.25 / 20_000) ** 0.5, rtol=0)
 
 
@@ -49,6 +49,6 @@ def test_one_query_stands_at_each_distance_as_often_as_the_power_law_says(power)
         ({"power": 0.0}, "power must be above 0"),
     ],
 )
-def test_mistakes_are_named(options, reason):
+def test_invalid_arguments_raise_a_usage_error(options, reason):
     with pytest.raises(UsageError, match=reason):
         Recall(**options)

@@ -1,4 +1,4 @@
-"""Strings of varying length: every packed row is read back as text and checked by hand."""
+"""Strings of varying length: every packed sequence is decoded and checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def generator(seed=0):
 
 
 def answer(task, example):
-    """What should follow in an example without its marks, from the text alone."""
+    """The expected answer of an example, from its text."""
     if task.task == "copy":
         return example[0]
     gram, string = (example[0], example[1]) if task.task == "prefix" else (example[1][: task.ngram], example[0])
@@ -36,7 +36,7 @@ def check_example(task, text, asked):
 
 
 @pytest.mark.parametrize("name", ["copy", "prefix", "suffix"])
-def test_packed_rows_hold_whole_examples_and_one_that_is_cut(name):
+def test_packed_sequences_have_whole_examples_and_a_truncated_one(name):
     task = StringTask(name, shortest=5, longest=9, context=70, alphabet=8, ngram=2, answer=3)
     batch = task.draw(50, generator())
     assert batch.inputs.shape == batch.targets.shape == (50, 70)
@@ -56,7 +56,7 @@ def test_packed_rows_hold_whole_examples_and_one_that_is_cut(name):
 
 
 @pytest.mark.parametrize("name", ["copy", "prefix", "suffix"])
-def test_an_exam_is_one_example_of_the_length_asked_for(name):
+def test_an_evaluation_batch_has_one_example_of_the_requested_length(name):
     task = StringTask(name, shortest=5, longest=9, context=70, alphabet=8, ngram=2, answer=3)
     batch = task.evaluation_batch(20, 31, generator())
     for row, targets in zip(batch.inputs, batch.targets, strict=True):
@@ -65,12 +65,12 @@ def test_an_exam_is_one_example_of_the_length_asked_for(name):
         assert check_example(task, text, asked) == 31
     right = torch.where(batch.targets == IGNORE, 0, batch.targets)
     assert task.score(right, batch).string.tolist() == [1] * 20
-    right[0, -1] = 0  # the end is no part of the answer
+    right[0, -1] = 0  # the end token does not count
     right[1, -2] = (right[1, -2] + 1) % 26
     assert task.score(right, batch).string.tolist() == [1, 0] + [1] * 18
 
 
-def test_texts_and_tokens_are_inverse():
+def test_decode_inverts_encode():
     assert decode(encode("$cab|cab.*")) == "$cab|cab.*"
 
 
@@ -86,6 +86,6 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("call", "reason"), MISTAKES)
-def test_mistakes_are_named(call, reason):
+def test_invalid_arguments_raise_a_usage_error(call, reason):
     with pytest.raises(UsageError, match=reason):
         call()

@@ -1,4 +1,4 @@
-"""Text as bytes: what is read, how it is split, and windows against slices."""
+"""Text as bytes: files, the split, and windows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_standard_library_is_always_there():
     assert unavailable_reason(find_text, "python") is None
 
 
-def test_mistakes_are_named(folder, tmp_path):
+def test_invalid_arguments_raise_a_usage_error(folder, tmp_path):
     assert "there is no text 'missing'" in str(unavailable_reason(find_text, "missing"))
     with pytest.raises(UsageError, match="there is no file"):
         load_text(str(tmp_path / "nothing.txt"), 8)
