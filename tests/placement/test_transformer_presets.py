@@ -98,9 +98,9 @@ def test_kinds_must_be_known():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("hybrid", "leave what stands inside"),
-        ("gpas", "leave what stands inside"),
-        ("lns-init", "leave what stands inside"),
+        ("hybrid", "leave inner norms"),
+        ("gpas", "leave inner norms"),
+        ("lns-init", "leave inner norms"),
         ("b2t", "spans several branches"),
         ("keel", "scales the skip"),
     ],
