@@ -1,7 +1,7 @@
 """Move the norms of the Hugging Face architectures of the audit's tests to five placements each.
 
-A move counts as done when its own audit has verified it; where the way back keeps every weight, the model must then
-compute what it did. Refusals are printed with their reasons. ``python scripts/check_move.py``
+Every move verifies itself. If a move there and back keeps every weight, the output must not change. Refusals are
+printed with their reasons. ``python scripts/check_move.py``
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import normplace as npl
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 PLACEMENTS = ("none", "pre", "post", "peri", "output")
-# From the first to the second and back, nothing is lost but a final norm.
+# Moves from the first placement to the second and back lose at most a final norm.
 KEEPS = {("pre", "pre"), ("pre", "peri"), ("pre", "post"), ("post", "pre"), ("post", "peri"), ("post", "post")}
 
 
 def first(result: object) -> Tensor:
-    """The first tensor of what a model returned."""
+    """The first tensor of a model's output."""
     return result if isinstance(result, Tensor) else result[0]  # pyright: ignore[reportIndexIssue]
 
 
 def main() -> int:
-    """Move them all, and say how many arrived."""
+    """Move all models and print the counts; 1 if an output changed."""
     from tests.analysis.architectures.decoders import DECODERS, EXPERTS
     from tests.analysis.architectures.others import OTHERS
 
@@ -46,7 +46,7 @@ def main() -> int:
                 print(f"{case.name} to {to}: {error}")
                 continue
             done += 1
-            kept = all(change.slot == "final" for change in npl.edit.changes(moved).where("removed"))
+            kept = all(change.slot == "final" for change in npl.changes(moved).where("removed"))
             if origin is not None and (origin, to) in KEEPS and kept:
                 with torch.no_grad():
                     again = first(npl.move(moved, **case.inputs, to=origin)(**case.inputs))

@@ -1,4 +1,4 @@
-"""Move random networks of known placement to random targets, and compare with the target written out by hand.
+"""Move random networks of known placement to random targets, and compare with the target written by hand.
 
 The comparison is in double precision and does not use the audit or any other code of a move.
 ``python scripts/check_random_moves.py --moves 500``
@@ -20,19 +20,21 @@ def main() -> int:
     from tests.edit.random_models import check
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--moves", type=int, default=500, help="how many moves must be done (default: %(default)s)")
-    parser.add_argument("--first", type=int, default=0, help="the first seed (default: %(default)s)")
+    parser.add_argument("--moves", type=int, default=500, help="number of moves to compare (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="first seed (default: %(default)s)")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
     seed = arguments.first
     while counts["done"] + counts["wrong"] < arguments.moves:
-        verdict, what = check(seed)
+        verdict, description = check(seed)
         counts[verdict] += 1
         seed += 1
         if verdict != "done":
-            print(f"{verdict}: {what}", flush=True)
-    print(f"{counts['done']} moves as written by hand, {counts['refused']} refused, {counts['wrong']} wrong")
+            print(f"{verdict}: {description}", flush=True)
+    print(
+        f"{counts['done']} moves match the target by hand, {counts['refused']} refused, {counts['wrong']} wrong"
+    )
     return 1 if counts["wrong"] else 0
 
 
