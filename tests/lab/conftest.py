@@ -1,4 +1,4 @@
-"""A small lab with made-up results: two studies, one of them with hostile names."""
+"""Two studies with made-up results, one of them with hostile names."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _figures(records: Sequence[TrialRecord]) -> list[Figure]:
             growth.append({"architecture": architecture, "distance": x, "magnitude": value})
     return [
         Figure(
-            title="Without a norm the prediction leaves the data behind; one LayerNorm keeps it",
+            title="Without a norm the prediction leaves the range of the data; one LayerNorm bounds it",
             caption="Mean of five seeds with its 95% interval. Dashed rules: the range of the training data.",
             rows=rows,
             spec=curves(
@@ -131,8 +131,8 @@ EXTRAPOLATION = Study(
     name="extrapolation",
     title="Extrapolation far outside the data",
     paper="Just One Layer Norm Guarantees Stable Extrapolation, arXiv:2505.14512",
-    summary="Networks are trained on one-dimensional data and asked far outside it. The width, the learning rate and "
-    "the distance at which growth is measured are choices of ours; the architectures are the paper's.",
+    summary="Networks are trained on one-dimensional data and evaluated far outside it. The width, the learning rate "
+    "and the distance at which growth is measured are ours; the architectures are those of the paper.",
     reference="tests:EXTRAPOLATION",
     parts=(Part("curves", Curve, lambda scale: [], lambda config: Outcome({})),),
     claims=(
@@ -154,7 +154,7 @@ EXTRAPOLATION = Study(
         Claim(
             "position",
             "arXiv:2505.14512, Section 5",
-            "Where the LayerNorm stands matters little.",
+            "The position of the LayerNorm matters little.",
             (Check("spread between positions, relative", _spread, at_most=0.1),),
             seeds=5,
             note=OF_TWO_CLAIMS,
@@ -162,7 +162,7 @@ EXTRAPOLATION = Study(
         Claim(
             "widths",
             "arXiv:2505.14512, Section 5",
-            "The network without a norm leaves the data sooner than one with a norm that does the same.",
+            "The network without a norm leaves the range of the data sooner than one with a norm.",
             (
                 Check("|prediction| at the far end, standard network", _far("standard"), at_least=20),
                 Check("spread between positions", _spread, at_most=1, added_after="seen in the results"),
@@ -174,7 +174,7 @@ EXTRAPOLATION = Study(
             "faces",
             "arXiv:2505.14512, Section 6",
             "The same holds for age estimation from faces.",
-            (Check("error ratio", lambda lines: {}, at_most=1),),
+            (Check("error ratio", lambda records: {}, at_most=1),),
             seeds=5,
             note=f"{OF_TWO_CLAIMS} The faces are those the user supplies.",
         ),

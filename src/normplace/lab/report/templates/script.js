@@ -1,8 +1,8 @@
-// Shows what a mark stands for beside the pointer. The same numbers are in the table under each chart, so that
-// nothing is lost without a pointer or without this script.
+// Shows the values of the mark nearest to the pointer. The table under each chart has the same numbers, so the page
+// also works without a pointer and without this script.
 "use strict";
 (() => {
-  const REACH = 28; // pixels from the pointer to the nearest point that still counts
+  const REACH = 28; // largest distance in pixels from the pointer to a mark
   const tip = document.getElementById("tip");
   let lit = null;
 
