@@ -32,9 +32,7 @@ def main() -> int:
         seed += 1
         if verdict != "done":
             print(f"{verdict}: {description}", flush=True)
-    print(
-        f"{counts['done']} moves match the target by hand, {counts['refused']} refused, {counts['wrong']} wrong"
-    )
+    print(f"{counts['done']} moves match the target by hand, {counts['refused']} refused, {counts['wrong']} wrong")
     return 1 if counts["wrong"] else 0
 
 
