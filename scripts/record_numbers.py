@@ -81,17 +81,17 @@ def ops(backends: dict[str, tuple[str, ...]]) -> Entries:
             for dtype in (torch.float32, torch.float64):
                 if backend == "factorised" and edge != "none":
                     continue
-                found = Inputs(kind, 1.5, edge, dtype=dtype, **small).found(backend)
+                found = Inputs(kind, 1.5, edge, dtype=dtype, **small).results(backend)
                 yield f"aggregate {kind} {edge} {dtype} {backend}", digest(*found.values())
     for backend in backends["norm_add_norm"]:
         for case in variants():
             name = f"norm_add_norm {backend} {case}"
-            yield name, digest(*case.found(backend).values())
+            yield name, digest(*case.results(backend).values())
     for backend in backends["relation"]:
         for post_norm, causal, masked in ((False, True, False), (True, False, True), (True, True, True)):
             options = {"post_norm": post_norm, "causal": causal, "masked": masked, "heads": 2}
             for op, norm in (("scan", "separate"), ("scan", "none"), ("pairwise", "joint"), ("pairwise", "separate")):
-                found = Case((1, 7, 6), norm, **options).found(op, backend)
+                found = Case((1, 7, 6), norm, **options).results(op, backend)
                 yield f"relation {op} {norm} {options} {backend}", digest(*found.values())
 
 

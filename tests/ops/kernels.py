@@ -1,4 +1,4 @@
-"""How the tests of GPU kernels run them: interpreted on a CPU in a process of their own, or for real on a GPU."""
+"""Run the tests of GPU kernels: in Triton's interpreter in a subprocess, or on a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 
 
 def agree_when_interpreted(module: str) -> None:
-    """Run a module that compares kernels, with Triton's interpreter, and hold it to having compared them all."""
+    """Run a module that compares kernels in Triton's interpreter, and assert that it finished."""
     pytest.importorskip("triton", reason="needs Triton, whose interpreter runs on a CPU")
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-m", module]

@@ -1,4 +1,4 @@
-"""Run by test_rounding.py with TRITON_INTERPRET=1 or on a GPU: means and roots against double precision."""
+"""Means and roots against float64; test_rounding.py runs it with TRITON_INTERPRET=1 or on a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def both(x, counts, means, roots, SIZE: tl.constexpr):
 
 
 def main(device: str) -> None:
-    """Compare; a mismatch is an AssertionError."""
+    """Compare; a mismatch raises an AssertionError."""
     generator = torch.Generator().manual_seed(0)
     x = torch.exp2(torch.rand(SIZE, generator=generator) * 200 - 100)
     x[0] = float("inf")

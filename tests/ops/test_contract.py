@@ -235,14 +235,14 @@ def test_constant_weights_stay_constant_in_forward_mode():
         check(forward, (jacobian * tangent).sum((-2, -1)))
 
 
-def test_a_graph_cannot_be_mapped_over():
+def test_vmap_over_a_graph_raises():
     x, edges = torch.ones(2, 5, 3), EDGE_INDEX.repeat(2, 1, 1)
     with pytest.raises(UsageError, match="vmap"):
         torch.func.vmap(lambda x, edge_index: softmax_aggregate(x, edge_index, num_dst=5))(x, edges)
 
 
 def directional(call: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-    """The derivative of a whole model along a direction, in forward mode and by finite differences."""
+    """The directional derivative of a model, in forward mode and by finite differences."""
     direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(5), dtype=x.dtype)
     step = 1e-5
     with torch.no_grad():

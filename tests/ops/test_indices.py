@@ -1,4 +1,4 @@
-"""Indices out of range are refused wherever they are used, compiled or not."""
+"""Indices out of range raise an error in every use, compiled or not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_out_of_range_is_refused(use):
+def test_indices_out_of_range_raise(use):
     run, good, bound = USES[use]
     run(good)
     for bad in (-1, bound, 100_000_000):
@@ -47,7 +47,7 @@ def test_out_of_range_is_refused(use):
 
 
 @pytest.mark.parametrize("use", USES)
-def test_out_of_range_is_refused_when_compiled(use):
+def test_indices_out_of_range_raise_when_compiled(use):
     run, good, bound = USES[use]
     compiled = torch.compile(run, backend="aot_eager")
     compiled(good)
@@ -57,7 +57,7 @@ def test_out_of_range_is_refused_when_compiled(use):
 
 
 @pytest.mark.parametrize("backend", ["numba", "reference"])
-def test_edge_types_changed_between_forward_and_backward_are_refused(backend):
+def test_edge_types_changed_between_forward_and_backward_raise(backend):
     if backend == "numba":
         pytest.importorskip("numba")
     types, x = EDGES[0] % 5, X.clone().requires_grad_()
@@ -67,7 +67,7 @@ def test_edge_types_changed_between_forward_and_backward_are_refused(backend):
         y.sum().backward()
 
 
-def test_a_compiled_convolution_refuses_unknown_edge_types():
+def test_a_compiled_convolution_raises_for_unknown_edge_types():
     conv = GENConv(8, 8, edge_types=5, norm="layer")
     compiled = torch.compile(conv, backend="aot_eager")
     x, types = torch.ones(13, 8, requires_grad=True), EDGES[0] % 5
@@ -78,7 +78,7 @@ def test_a_compiled_convolution_refuses_unknown_edge_types():
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_topology_refuses_nodes_that_are_not_there(name):
+def test_topology_raises_for_nodes_out_of_range(name):
     for edges in (EDGES - 1, EDGES + 1, EDGES * 100_000_000, EDGES.bool(), EDGES.to(torch.complex64), EDGES[0]):
         with pytest.raises(UsageError):
             topology(name, edges, 13)
@@ -86,7 +86,7 @@ def test_topology_refuses_nodes_that_are_not_there(name):
         topology(name, EDGES, -3)
 
 
-def test_centrality_refuses_nodes_that_are_not_there():
+def test_centrality_raises_for_nodes_out_of_range():
     for edges in (EDGES - 1, EDGES + 1, EDGES * 100_000_000):
         with pytest.raises(UsageError, match="must be from 0 to 12"):
             centrality.simple_edges(edges, 13, undirected=True)

@@ -1,4 +1,4 @@
-"""A tensor changed behind PyTorch's back is noticed, whatever way it was changed."""
+"""Every change of a tensor that PyTorch does not see is detected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def by_swapping_two_edges(edges):
 
 
 @pytest.mark.parametrize("change", [through_data, through_new_data, through_numpy, by_swapping_two_edges])
-def test_a_graph_changed_silently_is_built_anew(change):
+def test_a_graph_changed_silently_is_rebuilt(change):
     edges, x = graph(), torch.randn(13, 4, generator=torch.Generator().manual_seed(0))
     terms = torch.arange(70.0)[:, None].expand(70, 4).contiguous()
     before = softmax_aggregate(x, edges, 0.0, terms)
@@ -61,12 +61,12 @@ def test_the_hash_does_not_depend_on_layout_or_width():
 
 
 @pytest.mark.parametrize("size", [1, ROW, 2 * ROW + 5])
-def test_the_hash_on_a_device_is_that_on_a_cpu(size):
+def test_the_hash_is_the_same_on_every_device(size):
     values = torch.randint(-99, 99, (size,), generator=torch.Generator().manual_seed(0))
     assert fingerprint(values) == int(_hash_tensor(values))
 
 
-def test_a_snapshot_knows_its_tensor():
+def test_a_snapshot_matches_only_its_unchanged_tensor():
     edges = graph()
     taken = Snapshot.of(edges)
     assert taken.matches(edges)

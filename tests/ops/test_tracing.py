@@ -1,4 +1,4 @@
-"""Each watcher is noticed, and nobody is where there is none; kernels are launched where their tensors are."""
+"""Detection of tracing and transforms, and the device of kernel launches."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from normplace.ops.tracing import all_plain, in_transform, is_traced
 
 
 class Mode(TorchDispatchMode):
-    """Watches and changes nothing."""
+    """A dispatch mode that changes nothing."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
 
 
 class Wrapped(Tensor):
-    """Holds its numbers in another tensor, and notes the operators of this package that reach it."""
+    """A tensor subclass that wraps another tensor and records this package's operators."""
 
     @staticmethod
     def __new__(cls, held):
@@ -38,7 +38,7 @@ class Wrapped(Tensor):
         return func(*(given.held if isinstance(given, cls) else given for given in args), **(kwargs or {}))
 
 
-def test_a_tensor_of_another_class_is_left_to_the_dispatcher():
+def test_a_tensor_subclass_goes_through_the_dispatcher():
     x, f = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
     assert all_plain(x, None, torch.nn.Parameter(f))
     for name, call in (
@@ -53,19 +53,19 @@ def test_a_tensor_of_another_class_is_left_to_the_dispatcher():
         assert wrapped.seen == [f"normplace::{name}"]
 
 
-def test_nobody_watches():
+def test_nothing_is_active_by_default():
     assert not is_traced()
     assert not in_transform()
 
 
-def test_a_dispatch_mode_and_a_compiler_are_noticed():
+def test_a_dispatch_mode_and_a_compiler_are_detected():
     with Mode():
         assert is_traced()
     compiled = torch.compile(lambda x: x + is_traced(), backend="eager", fullgraph=True)
     assert compiled(torch.zeros(1)) == 1
 
 
-def test_transforms_are_noticed():
+def test_transforms_are_detected():
     seen = []
     torch.func.grad(lambda x: seen.append(in_transform()) or x)(torch.tensor(1.0))
     with forward_ad.dual_level():
@@ -73,12 +73,12 @@ def test_transforms_are_noticed():
     assert seen == [True, True]
 
 
-def test_a_call_is_given_its_arguments():
+def test_on_device_of_passes_arguments():
     x = torch.zeros(1)
     assert on_device_of(x, lambda *given: given, x, 3) == (x, 3)
 
 
 @needs_gpu
-def test_the_device_of_a_tensor_is_the_current_one():
+def test_the_device_of_a_tensor_becomes_current():
     x = torch.zeros(1, device=f"cuda:{torch.cuda.device_count() - 1}")
     assert on_device_of(x, torch.cuda.current_device) == x.get_device()

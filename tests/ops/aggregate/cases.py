@@ -1,4 +1,4 @@
-"""Graphs, inputs and a brute-force aggregation in double precision, for the tests of every backend."""
+"""Graphs, inputs and a brute-force aggregation in float64, for the tests of every backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXPONENTS = [("softmax", t) for t in TEMPERATURES] + [("power", p) for p in POWE
 
 
 def graph(num_src=13, num_dst=13, num_edges=70, seed=0, hub=True) -> Tensor:
-    """Random edges; nothing arrives at node 3, and a third of all edges at node 1 if there is a hub."""
+    """Random edges. Node 3 has no arriving edge; with a hub, a third of all edges arrive at node 1."""
     generator = torch.Generator().manual_seed(seed)
     src = torch.randint(0, num_src, (num_edges,), generator=generator)
     dst = torch.randint(0, num_dst, (num_edges,), generator=generator)
@@ -29,7 +29,7 @@ def graph(num_src=13, num_dst=13, num_edges=70, seed=0, hub=True) -> Tensor:
 
 
 def brute(kind: str, message: Tensor, edge_index: Tensor, exponent: Tensor, num_dst: int) -> Tensor:
-    """Row by row, as the definitions are written."""
+    """The aggregation row by row, by its definition."""
     rows = []
     for i in range(num_dst):
         m = message[edge_index[1] == i]
@@ -50,7 +50,7 @@ def brute(kind: str, message: Tensor, edge_index: Tensor, exponent: Tensor, num_
 
 @dataclass
 class Inputs:
-    """What one aggregation reads, in single or double precision, and the gradient that comes back to it."""
+    """The inputs of an aggregation and the gradient of its result."""
 
     kind: str
     exponent: float
@@ -89,57 +89,59 @@ class Inputs:
         return {name: value.to(device, dtype).requires_grad_() for name, value in named.items()}
 
     def expected(self) -> dict[str, Tensor]:
-        """The value and every gradient, in double precision."""
+        """The value and every gradient, in float64."""
         assert self.edge_index is not None
-        given = self.leaves(torch.float64, "cpu")
-        before = given["x"][self.edge_index[0]]
+        leaves = self.leaves(torch.float64, "cpu")
+        before = leaves["x"][self.edge_index[0]]
         if self.edge == "dense":
-            before = before + given["dense"]
+            before = before + leaves["dense"]
         elif self.edge == "linear":
-            before = before + self.features.double() @ given["weight"].T + given["bias"]
+            before = before + self.features.double() @ leaves["weight"].T + leaves["bias"]
         elif self.edge == "table":
-            before = before + given["table"][self.types]
+            before = before + leaves["table"][self.types]
         message = (before.relu() if self.relu else before) + self.eps
-        y = brute(self.kind, message, self.edge_index, given["exponent"], self.num_dst)
-        return self._with_gradients(y, given)
+        y = brute(self.kind, message, self.edge_index, leaves["exponent"], self.num_dst)
+        return self._with_gradients(y, leaves)
 
-    def found(self, backend: str = "auto", piece: int = 4) -> dict[str, Tensor]:
-        """The same by a backend; rows longer than 4 edges are cut."""
+    def results(self, backend: str = "auto", piece: int = 4) -> dict[str, Tensor]:
+        """The value and every gradient by a backend; rows longer than 4 edges are split."""
         assert self.edge_index is not None
-        given = self.leaves(self.dtype, self.device)
+        leaves = self.leaves(self.dtype, self.device)
         edge = {
             "none": lambda: None,
-            "dense": lambda: given["dense"],
-            "linear": lambda: LinearEdge(self.features.to(self.device), given["weight"], given["bias"]),
-            "table": lambda: TableEdge(self.types.to(self.device), given["table"]),
+            "dense": lambda: leaves["dense"],
+            "linear": lambda: LinearEdge(self.features.to(self.device), leaves["weight"], leaves["bias"]),
+            "table": lambda: TableEdge(self.types.to(self.device), leaves["table"]),
         }[self.edge]()
         aggregate = softmax_aggregate if self.kind == "softmax" else powermean_aggregate
         neighbours = Neighbours(self.edge_index.to(self.device), self.num_src, self.num_dst, piece=piece)
         y = aggregate(
-            given["x"], neighbours, given["exponent"], edge, relu=self.relu, eps=self.eps, backend=backend
+            leaves["x"], neighbours, leaves["exponent"], edge, relu=self.relu, eps=self.eps, backend=backend
         )  # fmt: skip
-        return self._with_gradients(y, given)
+        return self._with_gradients(y, leaves)
 
-    def _with_gradients(self, y: Tensor, given: dict[str, Tensor]) -> dict[str, Tensor]:
-        wanted = {name: tensor for name, tensor in given.items() if name != "exponent" or math.isfinite(self.exponent)}
+    def _with_gradients(self, y: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+        differentiated = {
+            name: tensor for name, tensor in leaves.items() if name != "exponent" or math.isfinite(self.exponent)
+        }
         if self.kind == "power" and self.exponent == 0:
-            wanted.pop("exponent")  # the brute force takes the limit, which has no gradient
-        grads = torch.autograd.grad((y * self.seed.to(y)).sum(), list(wanted.values()), allow_unused=True)
-        return {"y": y.detach(), **dict(zip(wanted, grads, strict=True))}
+            differentiated.pop("exponent")  # the brute force computes the limit, which has no gradient
+        grads = torch.autograd.grad((y * self.seed.to(y)).sum(), list(differentiated.values()), allow_unused=True)
+        return {"y": y.detach(), **dict(zip(differentiated, grads, strict=True))}
 
     def compare(self, backend: str = "auto", tolerance: float | None = None) -> None:
-        """Value and gradients agree with the brute force, relative to the largest entry of each."""
+        """Assert that value and gradients agree with the brute force, relative to the largest entry of each."""
         tolerance = tolerance or (1e-10 if self.dtype == torch.float64 else 3e-5)
-        found, expected = self.found(backend), self.expected()
-        assert found.keys() == expected.keys()
+        results, expected = self.results(backend), self.expected()
+        assert results.keys() == expected.keys()
         for name, truth in expected.items():
-            assert found[name].shape == truth.shape
-            error = (found[name].double().cpu() - truth).abs().max()
+            assert results[name].shape == truth.shape
+            error = (results[name].double().cpu() - truth).abs().max()
             largest = truth.abs().max().clamp(min=1e-30)
             allowed = tolerance
             if name == "exponent":
-                # A variance, which may be nothing beside the spread of the messages it is computed from.
+                # A variance, which may be tiny compared with the spread of the messages.
                 largest += 1e-2 * self.scale ** (2 if self.kind == "softmax" else 1)
                 allowed = max(tolerance, 3e-4) if backend == "factorised" and self.dtype == torch.float32 else tolerance
-            told = f"{self.kind} {self.exponent}, edges {self.edge}, {self.dtype}, scale {self.scale} by {backend}"
-            assert error <= allowed * largest, f"{told}: {name} is wrong by {error / largest:.1e}"
+            label = f"{self.kind} {self.exponent}, edges {self.edge}, {self.dtype}, scale {self.scale} by {backend}"
+            assert error <= allowed * largest, f"{label}: {name} is wrong by {error / largest:.1e}"

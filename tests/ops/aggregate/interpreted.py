@@ -1,4 +1,4 @@
-"""Run by test_triton.py in a process with TRITON_INTERPRET=1: every branch of the kernels, on a CPU."""
+"""Every branch of the kernels on a CPU; test_triton.py runs it in a process with TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import warnings
 import torch
 from tests.ops.aggregate.cases import EDGES, Inputs, graph
 
-# The interpreter computes in NumPy, which warns of what a GPU does silently in lanes that are masked out.
+# The interpreter computes in NumPy, which warns about masked lanes where a GPU does not.
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 
 
 def main() -> None:
-    """Compare with the brute force; a mismatch is an AssertionError."""
+    """Compare with the brute force; a mismatch raises an AssertionError."""
     small = {"edge_index": graph(7, 7, 34), "num_src": 7, "num_dst": 7, "channels": 3}
     for edge in EDGES:
         Inputs("softmax", 1.5, edge, **small).compare("triton")
@@ -31,7 +31,7 @@ def main() -> None:
     case.x = case.x.bfloat16().float()
     half = Inputs("softmax", 1.5, **small)
     half.x, half.dtype = case.x.bfloat16(), torch.bfloat16
-    error = (half.found("triton")["x"].double() - case.expected()["x"]).abs().max()
+    error = (half.results("triton")["x"].double() - case.expected()["x"]).abs().max()
     assert error < 2e-2, error
     print("every kernel agrees")
 

@@ -1,4 +1,4 @@
-"""The rows of a graph in both directions, their pieces, and when they are built."""
+"""The CSR form of a graph in both directions, its pieces, and its cache."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_rows_and_pieces(piece):
         assert len(slots) <= 2 * 70 // piece
 
 
-def test_an_edge_index_is_built_once_while_it_does_not_change(monkeypatch):
+def test_an_unchanged_edge_index_is_built_once(monkeypatch):
     edges, x = graph(), torch.randn(13, 4)
     first = as_neighbours(edges, 13, None)
     assert as_neighbours(edges, 13, None) is first
@@ -62,7 +62,7 @@ def test_an_edge_index_is_built_once_while_it_does_not_change(monkeypatch):
     assert len(neighbours._cache) < kept
 
 
-def test_nothing_at_all():
+def test_an_empty_graph():
     empty = Neighbours(torch.empty(2, 0, dtype=torch.long), 0)
     assert softmax_aggregate(torch.empty(0, 3), empty).shape == (0, 3)
     assert repr(empty) == "Neighbours(0 edges, 0 sources, 0 targets, cpu)"

@@ -1,4 +1,4 @@
-"""What is particular to the compiled loops: vectors of channels, runs of edges, and blocks of rows."""
+"""The numba loops: vectors of channels, runs of edges, and blocks of rows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def crowded(kind: str, exponent: float, edge: str = "none", channels: int = 5) -
 
 
 @pytest.mark.parametrize("channels", [80, 128])
-def test_several_vectors_for_a_row(channels):
-    """The last one of 80 channels is cut, those of 128 are whole."""
+def test_rows_of_several_vectors(channels):
+    """The last vector of 80 channels is partial; those of 128 are full."""
     Inputs("softmax", 1.5, "linear", channels=channels).compare("numba")
 
 
-def test_lanes_suit_the_channels():
+def test_lanes_fit_the_channels():
     chosen = {channels: numba_kernels.lanes_for(channels, FLOAT) for channels in (1, 8, 16, 40, 64, 80, 256)}
     assert chosen == {1: 8, 8: 8, 16: 16, 40: 64, 64: 64, 80: 32, 256: 64}
 
@@ -35,26 +35,26 @@ def test_lanes_suit_the_channels():
     [("softmax", 2.0), ("softmax", -2.0), ("softmax", float("inf")), ("power", 2.4), ("power", -0.3), ("power", 0.0)],
 )
 def test_long_rows(kind, exponent):
-    """A run whose pivot is above that of the runs before rescales their sums."""
+    """A run whose pivot is above that of earlier runs rescales their sums."""
     crowded(kind, exponent).compare("numba")
 
 
 @pytest.mark.parametrize("edge", ["linear", "table"])
-def test_the_number_of_threads_changes_no_bit(edge, monkeypatch):
+def test_results_do_not_depend_on_the_number_of_threads(edge, monkeypatch):
     monkeypatch.setattr(numba, "GRAIN", 256)
     case, threads = crowded("softmax", 1.5, edge), torch.get_num_threads()
     try:
         found = []
         for number in (1, 3):
             torch.set_num_threads(number)
-            found.append(case.found("numba"))
+            found.append(case.results("numba"))
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
     case.compare("numba")
 
 
-def test_blocks_cover_the_rows_and_small_work_is_one():
+def test_blocks_cover_the_rows_and_a_small_graph_is_one_block():
     indptr = np.concatenate([[0], np.cumsum(np.random.default_rng(0).integers(0, 300, 5000))])
     assert numba._blocks(indptr[:20], 8) == [(0, 0, 19)]
     blocks = numba._blocks(indptr, 64)

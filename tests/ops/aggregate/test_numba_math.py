@@ -1,4 +1,4 @@
-"""Exponentials and logarithms written out in arithmetic, against double precision."""
+"""Vectorized exponentials and logarithms against float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax and power-mean aggregation against a brute force in double precision, for every path a CPU has."""
+"""Softmax and power-mean aggregation against a brute force in float64, for every CPU backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from normplace.ops.backends import INSTALLED
 
 
 def backends(edge, exponent=1.0):
-    """What can compute it, where numba is installed."""
+    """The backends that support it; numba only if installed."""
     found = ["reference", "factorised"] if edge == "none" and 0.5 <= abs(exponent) < math.inf else ["reference"]
     return [*found, "numba"] if INSTALLED["numba"] else found
 
@@ -43,7 +43,7 @@ def test_every_magnitude(kind, exponent, scale):
 
 
 @pytest.mark.parametrize("kind", ["softmax", "power"])
-def test_raw_messages_and_two_sets_of_nodes(kind):
+def test_messages_without_relu_and_bipartite_graphs(kind):
     for edge in EDGES:
         case = Inputs(kind, 1.5, edge, num_src=9, num_dst=17, relu=kind == "power", eps=0.5)
         for backend in backends(edge):
@@ -67,7 +67,7 @@ def test_one_hub(kind):
             y = torch.cat([torch.zeros(1, 3), m[:1].expand(19_999, 3)])
         expected = case._with_gradients(y.double(), truth)
         for backend in backends("none"):
-            for name, found in case.found(backend).items():
+            for name, found in case.results(backend).items():
                 want = torch.zeros(()) if expected[name] is None else expected[name]
                 # With one message a row the exponent's gradient is zero: count a thousandth of what it could be.
                 floor = 1e-3 * float(case.seed.sum()) if name == "exponent" else 1e-2
@@ -90,7 +90,7 @@ def test_a_row_far_below_the_rest_keeps_its_value(backend):
 
 
 @pytest.mark.parametrize(("kind", "exponent"), [("softmax", 3.0), ("softmax", -3.0), ("power", 8.0), ("power", -3.0)])
-def test_lost_rows_among_others(kind, exponent, monkeypatch):
+def test_rows_that_underflow_are_recomputed(kind, exponent, monkeypatch):
     """Half the sources are far below the rest, so some rows of the factorised form underflow and others do not."""
     case = Inputs(kind, exponent, edge_index=graph(hub=False, num_edges=30), eps=1e-7)
     case.x[::2] = (case.x[::2].abs() + 0.5) * (1e-6 if exponent > 0 else 1e2)
@@ -189,7 +189,7 @@ def test_compiled_equals_eager(raw):
         torch.testing.assert_close(compiled, eager)
 
 
-def test_long_rows_are_taken_in_channels(monkeypatch):
+def test_long_rows_are_processed_in_spans_of_channels(monkeypatch):
     monkeypatch.setattr(reference, "BUDGET", 40)  # the hub has 23 edges: one channel at a time
     Inputs("softmax", 1.5, "linear").compare("reference")
     Inputs("power", 1.5, "dense").compare("reference")
@@ -211,7 +211,7 @@ def test_half_precision_strides_and_no_edges():
     assert not lonely.grad.any()
 
 
-def test_one_bad_row_stays_its_neighbours_alone():
+def test_an_infinite_row_affects_its_neighbours_alone():
     x = torch.randn(13, 4)
     x[2] = math.inf
     edges = graph(hub=False)
@@ -252,7 +252,7 @@ X, E = torch.randn(13, 4), graph()
         (lambda: softmax_aggregate(X, E, torch.tensor(1.0, requires_grad=True), semi_gradient=True), "semi_gradient"),
     ],
 )
-def test_mistakes_are_one_sentence(call, words):
+def test_an_invalid_argument_raises_with_one_sentence(call, words):
     with pytest.raises(UsageError) as error:
         call()
     assert words in str(error.value)
@@ -276,6 +276,6 @@ def test_auto_chooses_the_fastest_backend_that_runs(monkeypatch):
 
 
 @pytest.mark.parametrize("value", [1e200, -(10**400)], ids=["float", "int"])
-def test_a_temperature_beyond_the_precision_is_refused(value):
+def test_a_temperature_outside_the_dtype_raises(value):
     with pytest.raises(UsageError, match="temperature must fit into"):
         softmax_aggregate(torch.ones(2, 1), torch.tensor([[0], [1]]), value)

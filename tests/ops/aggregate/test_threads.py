@@ -1,4 +1,4 @@
-"""Blocks shared among threads."""
+"""Blocks of work on a pool of threads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from normplace.ops.aggregate import threads
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
-def test_every_block_is_done_once(number):
+def test_every_block_runs_once(number):
     done = []
     threads.run_blocks(lambda first, last: done.append((first, last)), [(n, n + 1) for n in range(40)], number)
     assert sorted(done) == [(n, n + 1) for n in range(40)]
 
 
-def test_as_many_threads_as_asked_for_work_at_once_and_live_on():
+def test_the_requested_threads_run_concurrently_and_persist():
     def names() -> set[str]:
         found, both = set(), threading.Barrier(2, timeout=30)
 
@@ -34,7 +34,7 @@ def test_as_many_threads_as_asked_for_work_at_once_and_live_on():
     assert names() == first
 
 
-def test_what_a_block_raises_is_raised():
+def test_an_error_in_a_block_is_raised():
     def task(n: int) -> None:
         if n == 3:
             raise ValueError("three")
@@ -52,7 +52,7 @@ def _in_child(results) -> None:
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_process_has_threads_of_its_own():
+def test_a_forked_process_creates_new_threads():
     threads.run_blocks(lambda n: None, [(n,) for n in range(8)], 3)
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()

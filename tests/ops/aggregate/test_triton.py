@@ -1,4 +1,4 @@
-"""The GPU kernels: interpreted on a CPU in a process of their own, and for real where there is a GPU."""
+"""The GPU kernels: in Triton's interpreter in a subprocess, and on a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.ops.aggregate.cases import EDGES, EXPONENTS, Inputs, graph
 from tests.ops.kernels import agree_when_interpreted, needs_gpu
 
 
-def test_every_kernel_in_the_interpreter():
+def test_every_kernel_agrees_in_the_interpreter():
     agree_when_interpreted("tests.ops.aggregate.interpreted")
 
 
@@ -22,8 +22,8 @@ def test_equals_brute_force_on_a_gpu(kind, exponent, edge):
 
 
 @needs_gpu
-def test_a_gpu_gives_the_same_bits_twice():
+def test_results_on_a_gpu_are_bit_identical():
     edges = graph(300, 300, 20_000)
     case = Inputs("softmax", 1.5, "linear", edge_index=edges, num_src=300, num_dst=300, channels=64, device="cuda")
-    first, second = case.found(), case.found()
+    first, second = case.results(), case.results()
     assert all(torch.equal(first[name], second[name]) for name in first)

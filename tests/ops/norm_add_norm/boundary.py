@@ -1,4 +1,4 @@
-"""Boundaries to compare: their inputs, what the operator makes of them, and a brute force in float64."""
+"""Inputs of boundaries, their results, and a brute force in float64."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = (None, "rms", "layer")
 
 @dataclasses.dataclass
 class Boundary:
-    """One call and its gradients.
+    """A call of the op and its gradients.
 
     Args:
         out_norm: As the operator takes it.
@@ -91,11 +91,11 @@ class Boundary:
         outputs = [stream] if self.in_norm is None else [stream, y]
         seeds = [seed.to(out.dtype) for seed, out in zip(self.seeds, outputs, strict=False)]
         grads = torch.autograd.grad(outputs, list(leaves.values()), seeds)
-        found = {"stream": stream.detach(), "y": y.detach()}
-        return found | {f"gradient of {name}": grad for name, grad in zip(leaves, grads, strict=True)}
+        values = {"stream": stream.detach(), "y": y.detach()}
+        return values | {f"gradient of {name}": grad for name, grad in zip(leaves, grads, strict=True)}
 
-    def found(self, backend: str | None = None, wrap: Callable = lambda call: call) -> dict[str, Tensor]:
-        """Results and gradients of the operator, called as ``wrap`` makes it; on a CPU by the reference unless told."""
+    def results(self, backend: str | None = None, wrap: Callable = lambda call: call) -> dict[str, Tensor]:
+        """Results and gradients of the op, wrapped by ``wrap``; by the reference on a CPU unless a backend is given."""
         options, backend = self.options(), backend or ("reference" if self.device == "cpu" else "auto")
 
         def call(x, f, **tensors):
@@ -104,7 +104,7 @@ class Boundary:
         return self._results(wrap(call), self.leaves())
 
     def expected(self) -> dict[str, Tensor]:
-        """The same from the definition, in float64 without any rounding."""
+        """Results and gradients of the definition, in float64 without rounding."""
         return self._results(self._define, self.leaves(torch.float64))
 
     def _define(self, x: Tensor, f: Tensor, **tensors: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +132,7 @@ class Boundary:
         return stream, normed(stream, "in", 1e-5)
 
     def tolerance(self) -> float:
-        """What rounding explains, relative to the largest entry of each result.
+        """Error that rounding explains, relative to the largest entry of each result.
 
         A result is rounded once, and depends on the stream, rounded once, by a derivative of order one: 2 units in the
         last place, and as much again for the sums of gradients. Sums of 16384 terms lose some digits more.
@@ -142,19 +142,19 @@ class Boundary:
         return 1e-11 if eps < 1e-12 else 4 * eps if eps > 1e-4 else 2e-5
 
     def compare(self, backend: str | None = None, wrap: Callable = lambda call: call) -> None:
-        """Hold the operator against the brute force."""
-        found, expected = self.found(backend, wrap), self.expected()
-        assert found["stream"].dtype == (self.stream_dtype or self.dtype) and found["y"].shape == self.shape
+        """Assert that the op agrees with the brute force."""
+        results, expected = self.results(backend, wrap), self.expected()
+        assert results["stream"].dtype == (self.stream_dtype or self.dtype) and results["y"].shape == self.shape
         for name, value in expected.items():
             # A norm over one feature, or LayerNorm over two, returns a sign, whose gradient vanishes, and the gradient
             # of one number for all is a sum whose terms cancel: rounding leaves what it leaves of one.
             least = 1 if self.shape[-1] <= 2 or not value.dim() else 1e-2
-            error = (found[name].double() - value).abs().max() / value.abs().max().clamp(min=least)
+            error = (results[name].double() - value).abs().max() / value.abs().max().clamp(min=least)
             assert error <= self.tolerance(), f"{name} of {self} is off by {error:.1e}, allowed {self.tolerance():.1e}"
 
 
 def keep(seed: int, rows: int, width: int, dropout: float) -> np.ndarray:
-    """The elements that stay, by NumPy's 32-bit integers."""
+    """The elements that dropout keeps, computed with NumPy's 32-bit integers."""
 
     def mix(h: np.ndarray) -> np.ndarray:
         h = (h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D)
@@ -168,7 +168,7 @@ def keep(seed: int, rows: int, width: int, dropout: float) -> np.ndarray:
 
 
 def variants(**common) -> Iterator[Boundary]:
-    """Every pair of norms, each with every other option in turn."""
+    """Every pair of norms with every other option."""
     options = (
         {},
         {"gains": False},

@@ -1,4 +1,4 @@
-"""Run by test_triton.py in a process with TRITON_INTERPRET=1: every branch of the kernels, on a CPU."""
+"""Every branch of the kernels on a CPU; test_triton.py runs it in a process with TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from normplace.ops import norm_add_norm
 from normplace.ops.launch import clear_plans
 from normplace.ops.norm_add_norm import layouts
 
-# The interpreter computes in NumPy, which warns of what a GPU does silently in lanes that are masked out.
+# The interpreter computes in NumPy, which warns about masked lanes where a GPU does not.
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 
 
 def poison() -> None:
-    """Fill what ``torch.empty`` returns with nan, so that an element no kernel writes is seen."""
+    """Fill the results of ``torch.empty`` with nan, so that an element that no kernel writes is detected."""
     for name in ("empty", "empty_like"):
         plain = getattr(torch, name)
 
@@ -28,15 +28,15 @@ def poison() -> None:
 
 
 def needs_no_gradients(case: Boundary) -> None:
-    """The results are the same where nothing is kept for a backward pass."""
+    """Results are the same without statistics for a backward pass."""
     with torch.no_grad():
         stream, y = norm_add_norm(**case.tensors, **case.options(), backend="triton")
-    kept = case.found("triton")
+    kept = case.results("triton")
     assert torch.equal(stream, kept["stream"]) and torch.equal(y, kept["y"])
 
 
 def main() -> None:
-    """Compare with the brute force; a mismatch is an AssertionError."""
+    """Compare with the brute force; a mismatch raises an AssertionError."""
     poison()
     for case in variants(shape=(5, 12)):
         case.compare("triton")
@@ -47,7 +47,7 @@ def main() -> None:
     Boundary("layer", "rms", shape=(2, 16384)).compare("triton")
     Boundary("rms", "layer", shape=(2, 16381), shifts=True, scales=True, dropout=0.2).compare("triton")
     Boundary("layer", "layer", shape=(2, 6144), shifts=True).compare("triton")
-    # More rows than the programs take at once: they walk.
+    # More rows than programs: each processes several.
     for rows in (1, 2, 33, 300):
         Boundary("layer", "layer", shape=(rows, 1), shifts=True, scales=True).compare("triton")
         Boundary("rms", "layer", shape=(rows, 130)).compare("triton")
@@ -59,7 +59,7 @@ def main() -> None:
     for options in ({}, {"shifts": True, "scales": True, "branch": "scalar", "dropout": 0.2}):
         whole = Boundary("layer", "rms", **options)
         whole.compare("triton", wrap=lambda call: torch.compile(call, backend="aot_eager", fullgraph=True))
-    # Rows read in pieces, of which the last may be padded, and sums taken apart from the rows.
+    # Rows processed in blocks, the last of them padded, and sums computed by the separate kernel.
     layouts.MAX_REGISTER_WIDTH = layouts.FEW_ROWS = layouts.MAX_SUMMED_WIDTH = 0
     layouts.BACKWARD_WIDE = {12: layouts.BoundaryTile(rows=2, warps=1)}
     layouts.COLUMN_SUMS = layouts.BoundaryTile(rows=2, warps=1, per_sm=4, columns=4)

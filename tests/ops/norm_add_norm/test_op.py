@@ -35,19 +35,19 @@ def test_the_operator_is_registered_for_all_optional_tensors(out_norm, in_norm):
 
 
 @pytest.mark.parametrize(("out_norm", "in_norm"), [("rms", "rms"), ("layer", "layer"), (None, "rms"), ("rms", None)])
-def test_traced_in_one_graph_it_has_the_same_gradients(out_norm, in_norm):
+def test_gradients_are_the_same_when_traced_in_one_graph(out_norm, in_norm):
     for options in ({}, {"shifts": True, "scales": True, "branch": "scalar", "dropout": 0.2}):
         case = Boundary(out_norm, in_norm, **options)
         case.compare(wrap=lambda call: torch.compile(call, backend="aot_eager", fullgraph=True))
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
-def test_compiled_it_has_the_same_gradients():
+def test_gradients_are_the_same_when_compiled():
     case = Boundary("layer", "rms", shifts=True, branch="channel")
     case.compare(wrap=lambda call: torch.compile(call, fullgraph=True))
 
 
-def test_checkpointed_it_drops_the_same_elements():
+def test_checkpointing_drops_the_same_elements():
     case = Boundary("rms", "rms", dropout=0.4)
     case.compare(wrap=lambda call: lambda *a, **k: checkpoint(call, *a, use_reentrant=False, **k))
 
@@ -113,10 +113,10 @@ def test_a_bad_argument_raises(options, words):
         norm_add_norm(**({"x": torch.ones(2, 3), "f": torch.ones(2, 3)} | options))
 
 
-def test_every_variant_has_fake_results():
+def test_fake_results_match_for_every_variant():
     """The fake results have the shapes and dtypes of the real ones."""
     for case in variants(dtype=torch.bfloat16, stream_dtype=torch.float32):
         with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
-            fake = case.found()
-        real = case.found()
+            fake = case.results()
+        real = case.results()
         assert {k: (v.shape, v.dtype) for k, v in fake.items()} == {k: (v.shape, v.dtype) for k, v in real.items()}

@@ -18,7 +18,7 @@ def test_equals_its_definition(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_composed_of_norms_it_is_the_same(dtype):
+def test_the_composed_backend_equals_the_definition(dtype):
     for case in variants(dtype=dtype):
         case.compare("composed")
 
@@ -31,7 +31,7 @@ def test_a_float32_stream_of_a_half_precision_network():
 
 @pytest.mark.parametrize("out_norm", KINDS)
 @pytest.mark.parametrize("in_norm", KINDS)
-def test_gradients_and_their_gradients_by_finite_differences(out_norm, in_norm):
+def test_first_and_second_derivatives_by_finite_differences(out_norm, in_norm):
     case = Boundary(out_norm, in_norm, (3, 4), torch.float64, shifts=True, scales=True, branch="channel", dropout=0.3)
     names, leaves = list(case.tensors), list(case.leaves().values())
 
@@ -43,7 +43,7 @@ def test_gradients_and_their_gradients_by_finite_differences(out_norm, in_norm):
 
 
 @pytest.mark.parametrize(("kind", "module"), [("layer", LayerNorm), ("rms", RMSNorm)])
-def test_is_what_the_modules_compute(kind, module):
+def test_equals_the_norm_modules(kind, module):
     case = Boundary(kind, kind, (4, 33))
     out, inner = module(33, eps=1e-6), module(33, eps=1e-5)
     x, f = case.tensors["x"], case.tensors["f"]
@@ -53,7 +53,7 @@ def test_is_what_the_modules_compute(kind, module):
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
-def test_rows_far_from_zero_keep_their_deviation(kind):
+def test_rows_far_from_zero_keep_their_digits(kind):
     """At mean 1e4 and deviation 1 the spacing of float32 is 1e-3: E[x²] - E[x]² would have no digit left."""
     case = Boundary(kind, kind, (4, 500), mean=1e4, gains=False)
     stream, y = norm_add_norm(case.tensors["x"], case.tensors["f"], **case.options())
@@ -76,7 +76,7 @@ def test_rows_in_any_layout_and_any_number():
         assert torch.equal(x.grad, torch.full(shape, 2.0)) or (x.grad - 2).abs().max() < 1e-5
 
 
-def test_without_an_inner_norm_there_is_one_result():
+def test_without_a_next_norm_y_is_the_stream():
     x, f = torch.randn(2, 3), torch.randn(2, 3)
     stream, y = norm_add_norm(x, f, in_norm=None)
     assert y is stream

@@ -1,4 +1,4 @@
-"""The GPU kernels: interpreted on a CPU in a process of their own, and for real where there is a GPU."""
+"""The GPU kernels: in Triton's interpreter in a subprocess, and on a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.ops.norm_add_norm.boundary import Boundary, variants
 from normplace.ops import boundary_backend, norm_add_norm
 
 
-def test_every_kernel_in_the_interpreter():
+def test_every_kernel_agrees_in_the_interpreter():
     agree_when_interpreted("tests.ops.norm_add_norm.interpreted")
 
 
@@ -69,7 +69,7 @@ def test_the_layout_of_rows_does_not_matter_on_a_gpu():
 
 
 @needs_gpu
-def test_launches_of_one_form_are_told_from_others_on_a_gpu():
+def test_launches_with_other_arguments_are_distinguished_on_a_gpu():
     memory = torch.randn(2, 20 * 64 + 8, device="cuda")
     for start, rows, skip in ((0, 16, 2), (0, 17, 2.0), (0, 1, 2.0), (1, 16, 2.0), (0, 16, 0.5), (4, 3, 2)):
         x, f = (part[start : start + rows * 64].view(rows, 64).requires_grad_() for part in memory.clone())
@@ -83,9 +83,9 @@ def test_launches_of_one_form_are_told_from_others_on_a_gpu():
 
 
 @needs_gpu
-def test_a_gpu_gives_the_same_bits_twice():
+def test_results_on_a_gpu_are_bit_identical():
     case = Boundary("layer", "layer", shape=(5000, 1024), shifts=True, branch="scalar", device="cuda")
-    first, second = case.found("triton"), case.found("triton")
+    first, second = case.results("triton"), case.results("triton")
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -97,7 +97,7 @@ def test_compiled_on_a_gpu(options):
 
 
 @needs_gpu
-def test_gradients_of_gradients_on_a_gpu():
+def test_second_derivatives_on_a_gpu():
     x, f = (torch.randn(3, 8, device="cuda", requires_grad=True) for _ in range(2))
     stream, y = norm_add_norm(x, f, backend="triton")
     (grad,) = torch.autograd.grad((y**2 * stream).sum(), x, create_graph=True)

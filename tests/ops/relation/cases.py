@@ -1,4 +1,4 @@
-"""Inputs and brute-force relations in double precision, for the tests of every backend."""
+"""Inputs and brute-force relations in float64, for the tests of every backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACTIVATIONS = {"exp": torch.exp, "relu": F.relu, "gelu": F.gelu, "elu": F.elu}
 
 
 def norm(x: Tensor, eps: float) -> Tensor:
-    """As it is defined; zero where everything is equal and eps is zero."""
+    """The norm by its definition; zero if all entries are equal and eps is zero."""
     x = x - x[..., :1]
     x = x - x.mean(-1, keepdim=True)
     variance = x.square().mean(-1, keepdim=True) + eps
@@ -24,7 +24,7 @@ def norm(x: Tensor, eps: float) -> Tensor:
 
 @dataclasses.dataclass
 class Case:
-    """One relation and what it reads."""
+    """A relation and its inputs."""
 
     shape: tuple[int, int, int] = (2, 37, 12)
     norm: str = "joint"
@@ -53,7 +53,7 @@ class Case:
         return {name: getattr(self, name) for name in names} | {"mask": mask}
 
     def brute(self, a: Tensor, b: Tensor) -> Tensor:
-        """Every pair at once, as the definition is written."""
+        """The relation by its definition, with all pairs at once."""
         (batch, length, _), split = a.shape, (self.heads, -1)
         a, b = a.unflatten(-1, split), b.unflatten(-1, split)
         if self.norm == "separate":
@@ -68,11 +68,11 @@ class Case:
         return norm(y, self.eps) if self.post_norm else y
 
     def expected(self) -> dict[str, Tensor]:
-        """The value and both gradients, in double precision."""
+        """The value and both gradients, in float64."""
         return self._with_gradients(self.brute, self.a.double(), self.b.double())
 
-    def found(self, op: str, backend: str = "auto") -> dict[str, Tensor]:
-        """The same by a backend, as ``scan`` or ``pairwise``."""
+    def results(self, op: str, backend: str = "auto") -> dict[str, Tensor]:
+        """The value and both gradients by a backend; ``op`` is ``scan`` or ``pairwise``."""
 
         def run(a: Tensor, b: Tensor) -> Tensor:
             if op == "scan":
@@ -88,18 +88,18 @@ class Case:
         return {"y": y.detach(), "a": da, "b": db}
 
     def compare(self, op: str, backend: str = "auto", tolerance: float = 1e-5, of_gradients: float = 3e-5) -> None:
-        """Value and gradients agree with the brute force, relative to the largest entry of each."""
-        found, expected = self.found(op, backend), self.expected()
+        """Assert that value and gradients agree with the brute force, relative to the largest entry of each."""
+        results, expected = self.results(op, backend), self.expected()
         for name, truth in expected.items():
-            assert found[name].shape == truth.shape
-            assert found[name].dtype == self.dtype
-            error = (found[name].double().cpu() - truth).abs().max() / truth.abs().max().clamp(min=1e-30)
+            assert results[name].shape == truth.shape
+            assert results[name].dtype == self.dtype
+            error = (results[name].double().cpu() - truth).abs().max() / truth.abs().max().clamp(min=1e-30)
             allowed = tolerance if name == "y" else of_gradients
             assert error <= allowed, f"{op} by {backend}, {self}: {name} is wrong by {error:.1e}"
 
 
 def cancelling(**options: Any) -> Case:
-    """Half the keys nearly cancel a later query, and one cancels it but for a constant."""
+    """Half the keys nearly cancel a later query, and one cancels it up to a constant."""
     case = Case(**options)
     half = case.shape[1] // 2
     left = 0.02 * case.b[:, :half]
@@ -109,11 +109,11 @@ def cancelling(**options: Any) -> Case:
 
 
 def kinked(**options: Any) -> Case:
-    """A rectifier whose kink some pairs hit in every channel: those with one sum throughout, and two constant rows."""
+    """ReLU with pairs exactly at zero in every channel: pairs with equal sums, and two constant rows."""
     case = Case(activation="relu", **options)
     half, step = case.shape[1] // 2, 1 / 1024
     rows = case.a[:, half : 2 * half]
-    # Their means lie on both sides of 1, where they are rounded differently.
+    # Their means are on both sides of 1, where rounding differs.
     rows = ((rows - rows.mean(-1, keepdim=True) + 1 + step / 2) / step).round() * step
     case.a[:, half : 2 * half], case.b[:, :half] = rows, step - rows
     case.a[:, 0], case.b[:, 0] = 2.0, 0.3
@@ -121,7 +121,7 @@ def kinked(**options: Any) -> Case:
 
 
 def distant(**options: Any) -> Case:
-    """Rows whose mean is ten thousand times their deviation, and among them constant ones."""
+    """Rows whose mean is ten thousand times their deviation, some of them constant."""
     case = Case(norm="separate", **options)
     case.a, case.b = case.a + 1e4, case.b - 1e4
     case.a[:, ::3], case.b[:, ::2] = -3.3, 2.7

@@ -1,4 +1,4 @@
-"""Run by test_triton.py in a process with TRITON_INTERPRET=1: every branch of the kernels, on a CPU."""
+"""Every branch of the kernels on a CPU; test_triton.py runs it in a process with TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.ops.relation.cases import Case, cancelling, distant, kinked
 from normplace.ops.launch import clear_plans
 from normplace.ops.relation import layouts, op
 
-# The interpreter computes in NumPy, which warns of what a GPU does silently in lanes that are masked out.
+# The interpreter computes in NumPy, which warns about masked lanes where a GPU does not.
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 
 
 def shrink() -> None:
-    """Tiles so small that a few rows take several of them."""
+    """Use tiles so small that a few rows need several of them."""
     layouts.SCAN_FORWARD = layouts.ScanTile(elements=16, warps=4, chunk=4)
     layouts.SCAN_SUMS = layouts.ScanTile(elements=8, warps=4)
     layouts.SCAN_BACKWARD = layouts.ScanTile(elements=16, warps=4, chunk=4)
@@ -34,7 +34,7 @@ def shrink() -> None:
 
 
 def half_precision_before_it_is_rounded() -> None:
-    """Products of rows as they are and, where means are large or pairs cancel, of centred rows: both are exact."""
+    """Products of rows, or of centred rows if means are large or pairs cancel, are exact."""
     options = ("joint", "exp", True, 1e-5, True, 1, True)  # a post-norm, which would follow, is given single precision
     for dtype, offset in itertools.product((torch.bfloat16, torch.float16), (0.0, 9.0)):
         case = (Case if offset else cancelling)(shape=(1, 20, 16), dtype=dtype)
@@ -45,7 +45,7 @@ def half_precision_before_it_is_rounded() -> None:
 
 
 def main() -> None:
-    """Compare with the brute force; a mismatch is an AssertionError."""
+    """Compare with the brute force; a mismatch raises an AssertionError."""
     shrink()
     small = (1, 7, 6)
     for post_norm, causal in ((False, True), (True, False), (True, True)):
@@ -66,14 +66,14 @@ def main() -> None:
     Case(small, "none", "elu", mean=False).compare("pairwise", "triton")
     Case(small, "separate", "relu", causal=False, post_norm=True).compare("pairwise", "triton")
     half_precision_before_it_is_rounded()
-    # As long sequences are laid out.
+    # The layout of long sequences.
     layouts.PAIR_CONCURRENT_WARPS = 0
     clear_plans()
     Case(small, masked=True).compare("pairwise", "triton")
     Case(small, heads=2, causal=False).compare("pairwise", "triton")
     for name, kind in (("scan", "separate"), ("pairwise", "joint")):
         half = Case(small, kind, dtype=torch.bfloat16)
-        found, expected = half.found(name, "triton"), half.expected()
+        found, expected = half.results(name, "triton"), half.expected()
         # The interpreter cuts digits off where a GPU rounds.
         assert ((found["y"].double() - expected["y"]).abs() <= 2.0**-7 * 1.01 * expected["y"].abs()).all(), name
         for of in ("a", "b"):

@@ -1,4 +1,4 @@
-"""One row at a time gives what the whole sequence gives."""
+"""Incremental decoding equals the whole sequence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAIRS = (relation_pairwise, relation_pairwise_prefill, relation_pairwise_step)
 
 
 def continued(ops, case, prompt, **options):
-    """The rows after a prompt, one at a time, and the last state."""
+    """The rows after a prompt, computed one at a time, and the last state."""
     _, prefill, step = ops
     masks = {"mask": case.mask[:, :prompt]} if case.mask is not None else {}
     state = prefill(case.a[:, :prompt], case.b[:, :prompt], **masks, **options)[1] if prompt else None
@@ -69,7 +69,7 @@ def test_double_precision(ops):
 
 
 def test_the_size_of_a_state():
-    """Of a scan it stays what it was, in float32; of pairs it grows by a row."""
+    """The state of a scan keeps its size; that of pairs grows by one row."""
     case = Case((1, 12, 8), dtype=torch.bfloat16)
     _, few = continued(SCAN, Case((1, 3, 8), dtype=torch.bfloat16), 1)
     _, many = continued(SCAN, case, 1)
@@ -80,8 +80,8 @@ def test_the_size_of_a_state():
     assert torch.equal(memory.keys, case.b)
 
 
-def test_a_state_is_not_changed():
-    """Two continuations of one state do not disturb each other."""
+def test_a_state_is_not_modified():
+    """Two continuations of one state are independent."""
     case = Case((1, 6, 4))
     for _, prefill, step in (SCAN, PAIRS):
         _, state = prefill(case.a[:, :3], case.b[:, :3])
@@ -91,21 +91,21 @@ def test_a_state_is_not_changed():
         assert torch.equal(first, again)
 
 
-def test_refuses_a_sequence():
+def test_a_step_with_a_sequence_raises():
     x = torch.randn(2, 4, 6)
     with pytest.raises(UsageError, match="one row at a time"):
         relation_scan_step(None, x, x)
 
 
 @pytest.mark.parametrize(
-    ("step", "options", "said"),
+    ("step", "options", "words"),
     [
         (relation_scan_step, {"norm": "joint"}, "unknown norm of a scan 'joint'"),
         (relation_pairwise_step, {"norm": "both"}, "unknown norm of pairs 'both'"),
         (relation_pairwise_step, {"activation": "tanh"}, "unknown activation 'tanh'"),
     ],
 )
-def test_a_step_refuses_the_names_that_the_whole_sequence_refuses(step, options, said):
+def test_a_step_raises_for_unknown_names(step, options, words):
     x = torch.randn(2, 6)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=words):
         step(None, x, x, **options)

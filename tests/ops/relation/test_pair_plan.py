@@ -1,4 +1,4 @@
-"""How pairs are workd out: enough programs where there is little to do, in bounded memory."""
+"""How pairwise work is divided: enough programs for small problems, in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ def plan_of(*shape, causal=True, norm="joint", dtype=torch.float32):
     return pair_plan.PairPlan(RelationKey(RelationSpec(norm, causal=causal), shape, dtype, False, torch.device("cpu")))
 
 
-def works_of(plan):
+def work_of(plan):
     return plan.relate, plan.query_gradients, plan.key_gradients
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_parts_take_at_most_16_mebibytes(causal):
+def test_splits_take_at_most_16_mebibytes(causal):
     for shape in SHAPES:
         plan = plan_of(*shape, causal=causal)
-        for work in works_of(plan):
+        for work in work_of(plan):
             assert work.splits == 1 or 4 * work.splits * plan.elements <= 16 * 2**20, (shape, work)
 
 
-def test_only_few_causal_tiles_are_paired_and_cut():
-    assert all(work.paired and work.splits == 8 for work in works_of(plan_of(4, 512, 256)))
-    assert not any(work.paired or work.splits > 1 for work in works_of(plan_of(64, 602, 192)))
-    assert all(not work.paired and work.splits > 1 for work in works_of(plan_of(4, 512, 256, causal=False)))
-    assert all(work.splits == 1 for work in works_of(plan_of(4, 512, 256, norm="none")))
+def test_only_small_problems_are_paired_and_split():
+    assert all(work.paired and work.splits == 8 for work in work_of(plan_of(4, 512, 256)))
+    assert not any(work.paired or work.splits > 1 for work in work_of(plan_of(64, 602, 192)))
+    assert all(not work.paired and work.splits > 1 for work in work_of(plan_of(4, 512, 256, causal=False)))
+    assert all(work.splits == 1 for work in work_of(plan_of(4, 512, 256, norm="none")))
 
 
-def test_the_slices_of_all_sequences_work_one_layout():
+def test_all_slices_share_one_layout():
     plan = plan_of(9, 8192, 64)
     assert len(plan.slices) > 1
     assert {plan.on_pairs(plan.relate, count).launch.constants["PARTS"] for _, count in plan.slices} == {1}

@@ -1,4 +1,4 @@
-"""Both relations against a brute force in double precision, and what they refuse."""
+"""Both relations against a brute force in float64, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from normplace.ops.relation import pair_reference, scan_reference
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    """Time in pieces of few rows, so that sums are carried from one to the next."""
+    """Use chunks of few rows, so that sums carry over from one to the next."""
     monkeypatch.setattr(scan_reference, "BUDGET", 200)
     monkeypatch.setattr(pair_reference, "BUDGET", 700)
 
@@ -55,7 +55,7 @@ def test_lengths(length):
 
 
 def test_a_long_sequence():
-    """The running sum against one in double precision; every pair at once would not fit."""
+    """The cumulative sum against float64; all pairs at once would not fit into memory."""
     case = Case((1, 4096, 33), "separate")
     count = torch.arange(1, 4097)[:, None]
     a, b = norm(case.a.double(), 1e-5), norm(case.b.double(), 1e-5)
@@ -69,7 +69,7 @@ def test_a_long_sequence():
 
 
 def test_pairs_that_nearly_cancel():
-    """Normalizing magnifies what is left of them fifty times, and the last digits of the gradient with it."""
+    """Normalization amplifies their remainder, and the rounding of its gradient, fifty times."""
     for eps in (1e-5, 0.0):
         cancelling(shape=(2, 40, 48), eps=eps).compare("pairwise", of_gradients=2e-4)
 
@@ -85,7 +85,7 @@ def test_the_slope_of_a_rectifier_at_zero_is_zero():
         kinked(shape=(1, 10, 11), eps=eps).compare("pairwise", of_gradients=2e-4)
 
 
-def test_equal_numbers_are_normalized_to_zero():
+def test_equal_values_are_normalized_to_zero():
     a = torch.full((1, 5, 6), 0.3, requires_grad=True)
     b = torch.full((1, 5, 6), 0.1, requires_grad=True)
     for run, post_norm in itertools.product((relation_scan, relation_pairwise), (False, True)):
@@ -98,7 +98,7 @@ def test_equal_numbers_are_normalized_to_zero():
 
 
 def test_the_hand_built_retrieval_head():
-    """On a match the keys cancel, and the norm of the pair lifts the small value to sqrt(D - 1); no other norm does."""
+    """On a match the keys cancel, and only the joint norm scales the small value to sqrt(D - 1)."""
     generator = torch.Generator().manual_seed(0)
     width, length, values = 64, 512, 26
     keys = torch.randn(1, length, width, generator=generator)
@@ -135,14 +135,14 @@ def test_masked_rows_may_hold_anything():
         assert da.isfinite().all()
 
 
-def test_no_keys_at_all():
+def test_all_rows_masked():
     x, mask = torch.randn(1, 3, 4), torch.zeros(1, 3, dtype=torch.bool)
     for run, post_norm in itertools.product((relation_scan, relation_pairwise), (False, True)):
         for options in ({}, {"norm": "none"}):
             assert torch.equal(run(x, x, mask=mask, post_norm=post_norm, **options), torch.zeros(1, 3, 4))
 
 
-def test_exponents_of_hundreds_do_not_overflow_where_a_norm_follows():
+def test_large_exponents_do_not_overflow_before_a_post_norm():
     for causal in (False, True):
         case = Case((2, 40, 6), "none", post_norm=True, scale=40.0, causal=causal, dtype=torch.float64)
         case.compare("scan", tolerance=1e-9, of_gradients=1e-9)
@@ -153,8 +153,8 @@ def test_exponents_of_hundreds_do_not_overflow_where_a_norm_follows():
     assert y.isinf().all()
 
 
-def test_wide_heads_normalized_after_the_sum():
-    """One channel stands out of 4096: exp(norm a + norm b) is e^128 there, beyond single precision."""
+def test_a_post_norm_of_wide_heads_does_not_overflow():
+    """One channel of 4096 dominates: exp(norm a + norm b) is e^128 there, beyond float32."""
     width = 4096
     a, b = (1e-3 * torch.randn(1, 3, width, generator=torch.Generator().manual_seed(n)) for n in (1, 2))
     a[..., 5], b[..., 5] = 1e3, 1e3
@@ -164,19 +164,19 @@ def test_wide_heads_normalized_after_the_sum():
 
 
 @pytest.mark.parametrize("post_norm", [False, True])
-def test_halves_use_the_same_rounded_values_throughout(post_norm):
-    """A bfloat16 input gives what the same numbers give in double precision, rounded once."""
+def test_half_precision_inputs_are_rounded_once(post_norm):
+    """A bfloat16 input gives the float64 result of the same numbers, rounded once."""
     for dtype, digits in ((torch.bfloat16, 8), (torch.float16, 11)):
         for op, kind in (("pairwise", "joint"), ("scan", "separate")):
             case = cancelling(shape=(2, 30, 48), norm=kind, post_norm=post_norm, dtype=dtype)
-            found, truth = case.found(op)["y"], case.expected()["y"]
+            found, truth = case.results(op)["y"], case.expected()["y"]
             fits = truth.abs() < torch.finfo(dtype).max
             error = ((found.double() - truth).abs() / (truth.abs() + 1e-3 * truth[fits].abs().max()))[fits].max()
             assert error <= 2.0**-digits * 1.05
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "words"),
     [
         (lambda x: relation_scan(x[0], x[0]), "batch × time × channels"),
         (lambda x: relation_scan(x.long(), x.long()), "floating point"),
@@ -194,6 +194,6 @@ def test_halves_use_the_same_rounded_values_throughout(post_norm):
         (lambda x: relation_pairwise(x, x, mask=torch.ones(2, 4, dtype=torch.bool)), "mask must be"),
     ],
 )
-def test_refuses(wrong, said):
-    with pytest.raises(UsageError, match=said):
+def test_an_invalid_argument_raises(wrong, words):
+    with pytest.raises(UsageError, match=words):
         wrong(torch.randn(2, 5, 6))

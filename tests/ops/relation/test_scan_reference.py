@@ -1,4 +1,4 @@
-"""Sums of whole rows against PyTorch's own, and of what they must not lose."""
+"""Cumulative sums of rows against PyTorch's ``cumsum``, and their accuracy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from normplace.ops.relation.scan_reference import BLOCK, cumulative_sum_
 
 
 @pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 5 * BLOCK + 7])
-def test_sums_of_rows_so_far_and_from_the_end(length):
+def test_cumulative_sums_forward_and_backward(length):
     generator = torch.Generator().manual_seed(length)
     x, before = (torch.randn(2, rows, 3, generator=generator, dtype=torch.float64) for rows in (length, 1))
     torch.testing.assert_close(cumulative_sum_(x.clone(), before), before + x.cumsum(1), rtol=0, atol=1e-13)
@@ -18,8 +18,8 @@ def test_sums_of_rows_so_far_and_from_the_end(length):
     )
 
 
-def test_a_small_sum_is_not_lost_beside_a_large_one_of_later_rows():
-    """Sums are of the rows they stand for: nothing is taken off a larger sum."""
+def test_a_small_sum_is_not_lost_next_to_a_large_later_one():
+    """No sum is computed as a difference of larger sums."""
     x = torch.full((1, 3 * BLOCK, 1), 1e-6)
     x[:, 2 * BLOCK :] = 1e6
     found = cumulative_sum_(x.clone(), torch.zeros(1, 1, 1))

@@ -1,4 +1,4 @@
-"""The GPU kernels: interpreted on a CPU in a process of their own, and for real where there is a GPU."""
+"""The GPU kernels: in Triton's interpreter in a subprocess, and on a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.ops.kernels import agree_when_interpreted, needs_gpu
 from tests.ops.relation.cases import Case, cancelling, distant, kinked
 
 
-def test_every_kernel_in_the_interpreter():
+def test_every_kernel_agrees_in_the_interpreter():
     agree_when_interpreted("tests.ops.relation.interpreted")
 
 
@@ -43,7 +43,7 @@ def test_constant_rows_and_large_means_on_a_gpu(causal):
 
 
 @needs_gpu
-def test_a_gpu_gives_the_same_bits_twice():
+def test_results_on_a_gpu_are_bit_identical():
     case = Case((2, 300, 64), device="cuda")
-    first, second = case.found("pairwise"), case.found("pairwise")
+    first, second = case.results("pairwise"), case.results("pairwise")
     assert all(torch.equal(first[name], second[name]) for name in first)
