@@ -87,10 +87,10 @@ def test_either_form_of_every_layer_is_exact(case, price, monkeypatch):
 
 def test_which_parameters_need_the_jacobian(case):
     if case.fallback is None:
-        pytest.skip("not this case's point")
+        pytest.skip("the case does not test this")
     model = case.model()
     plan = make_plan(model, case.samples(9), None, dict(model.named_parameters()))
-    assert set(plan.rest) == set(case.fallback)
+    assert set(plan.jacobian_parameters) == set(case.fallback)
 
 
 @pytest.mark.parametrize("output", ["auto", "full", "trace", "sum"])

@@ -71,12 +71,16 @@ class FeatureExtractor:
         self.output = output
         self.outputs = 1 if output == "sum" else plan.outputs
         self.rows = self.outputs if output == "full" else 1
-        self.jacobian = Jacobian(plan.model, plan.rest, plan.outputs, summed=output == "sum") if plan.rest else None
+        self.jacobian = (
+            Jacobian(plan.model, plan.jacobian_parameters, plan.outputs, summed=output == "sum")
+            if plan.jacobian_parameters
+            else None
+        )
         self._pairs: list[_FactoredWeight] = []
         self._flat: list[tuple[str, tuple[int, ...]]] = []
         kept = self._assign(diagonal)
         sample = torch.empty(0, dtype=plan.dtype).element_size()
-        rest = sum(p.numel() for p in plan.rest.values())
+        rest = sum(p.numel() for p in plan.jacobian_parameters.values())
         longest = max((sum(sizes(plan.sites[i])[0] for i in term.sites) for term in self._pairs), default=0)
         self.diagonal_bytes = 3 * sample * (self.rows * longest) ** 2
         self.bytes_per_sample = sample * (kept + self.outputs * rest)

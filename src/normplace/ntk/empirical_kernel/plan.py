@@ -74,7 +74,7 @@ class KernelPlan:
     model: nn.Module
     names: Mapping[int, str]
     sites: tuple[LayerSite, ...]
-    rest: Mapping[str, nn.Parameter]
+    jacobian_parameters: Mapping[str, nn.Parameter]
     outputs: int
     dtype: torch.dtype
     saved_bytes: int
@@ -116,19 +116,19 @@ def make_plan(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[s
     Raises:
         UsageError: If the output is random, mixes samples, or does not depend on the chosen parameters.
     """
-    x = _pick(x1, x2)
+    x = _probe_samples(x1, x2)
     n = x.shape[0]
     names = {id(p): name for name, p in chosen.items()}
     weights = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     saved: dict[int, int] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
+    def count_saved_bytes(tensor: Tensor) -> Tensor:
         if tensor.layout == torch.strided and tensor.untyped_storage().data_ptr() not in weights:
             saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.enable_grad():
-        with saved_tensors_hooks(keep, lambda t: t), ParameterTracker(names) as together:
+        with saved_tensors_hooks(count_saved_bytes, lambda t: t), ParameterTracker(names) as together:
             y = forward(model, x)
         with ParameterTracker(names) as alone:
             last = forward(model, x[-1:], y.shape[1])
@@ -146,31 +146,31 @@ def make_plan(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[s
         )
     if not y.requires_grad:
         raise UsageError("the model's output does not depend on any chosen parameter: choose other parameters.")
-    unplanned = unrecorded_parameters(y, names, together.uses)
+    needs_jacobian = unrecorded_parameters(y, names, together.uses)
     sites: list[LayerSite] = []
     if len(alone.uses) == len(together.uses):
         layouts = [_layout(u1, un, n) for u1, un in zip(alone.uses, together.uses, strict=True)]
-        unplanned |= _misassigned_parameters(y, together.uses, layouts)
+        needs_jacobian |= _misassigned_parameters(y, together.uses, layouts)
         for use, layout in zip(alone.uses, layouts, strict=True):
-            weight = None if use.weight in unplanned else use.weight
-            bias = None if use.bias in unplanned else use.bias
+            weight = None if use.weight in needs_jacobian else use.weight
+            bias = None if use.bias in needs_jacobian else use.bias
             if weight is not None or bias is not None:
                 assert layout is not None
                 sites.append(LayerSite(use.kind, weight, bias, layout, use.input.shape, use.shape, use.settings))
         if alone.data_dependent or together.data_dependent:
             # Other samples may run layers that these samples do not run.
-            unplanned |= set(chosen) - {name for site in sites for name in (site.weight, site.bias)}
+            needs_jacobian |= set(chosen) - {name for site in sites for name in (site.weight, site.bias)}
     else:  # for example a loop over the samples, where no use covers all of them
-        unplanned = set(chosen)
-    covered = {id(p): name for name, p in chosen.items() if name not in unplanned}
+        needs_jacobian = set(chosen)
+    covered = {id(p): name for name, p in chosen.items() if name not in needs_jacobian}
     dtype = torch.promote_types(torch.float32, y.dtype)
     for parameter in chosen.values():
         dtype = torch.promote_types(dtype, parameter.dtype)
-    rest = {name: p for name, p in chosen.items() if name in unplanned}
-    return KernelPlan(model, covered, tuple(sites), rest, y.shape[1], dtype, sum(saved.values()) // n)
+    jacobian_parameters = {name: p for name, p in chosen.items() if name in needs_jacobian}
+    return KernelPlan(model, covered, tuple(sites), jacobian_parameters, y.shape[1], dtype, sum(saved.values()) // n)
 
 
-def _pick(x1: Tensor, x2: Tensor | None) -> Tensor:
+def _probe_samples(x1: Tensor, x2: Tensor | None) -> Tensor:
     """A few samples spread over the data, in shuffled order."""
     pools = [x1] if x2 is None else [x1, x2]
     picks = []

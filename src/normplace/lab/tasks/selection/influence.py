@@ -214,6 +214,15 @@ def skip_scale(probability):
 
 
 @compiled
+def _activate(seeds, active, queue, mark):
+    """Mark the seeds as active and put them into the queue; return its length."""
+    for position in range(len(seeds)):
+        active[seeds[position]] = mark
+        queue[position] = seeds[position]
+    return len(seeds)
+
+
+@compiled
 def _cascades(indptr, indices, probabilities, same, seed_sets, simulations, seed, first, last, counts):
     num_nodes = len(indptr) - 1
     active = np.zeros(num_nodes, np.int32)
@@ -222,11 +231,7 @@ def _cascades(indptr, indices, probabilities, same, seed_sets, simulations, seed
     for number in range(first, last):
         mark = np.int32(number - first + 1)
         state = stream(seed, number % simulations)
-        tail = 0
-        for node in seed_sets[number // simulations]:
-            active[node] = mark
-            queue[tail] = node
-            tail += 1
+        tail = _activate(seed_sets[number // simulations], active, queue, mark)
         head = 0
         while head < tail:
             node = queue[head]
@@ -268,11 +273,7 @@ def _thresholds(indptr, indices, seed_sets, simulations, seed, first, last, coun
     for number in range(first, last):
         mark = np.int32(number - first + 1)
         state = stream(seed, number % simulations)
-        tail = 0
-        for node in seed_sets[number // simulations]:
-            active[node] = mark
-            queue[tail] = node
-            tail += 1
+        tail = _activate(seed_sets[number // simulations], active, queue, mark)
         head = 0
         while head < tail:
             node = queue[head]
