@@ -15,13 +15,13 @@ from normplace.analysis.blocks.naming import placement_name
 from normplace.analysis.blocks.slots import NormSlot, SlotFinder
 from normplace.analysis.dataflow.graph import Graph
 from normplace.analysis.norms.find import find_norms
-from normplace.analysis.recording.ids import AddIndex, BlockIndex, CallId, NodeId, NormIndex, ValueId
+from normplace.analysis.recording.ids import BlockIndex, CallId, NodeId, NormIndex, ValueId
 from normplace.analysis.recording.passes import dtype_name
 from normplace.analysis.recording.tape import Tape
 from normplace.analysis.residuals.adds import find_adds, nested
 from normplace.analysis.residuals.attention_scores import score_nodes
 from normplace.analysis.residuals.reachability import ResidualAdd
-from normplace.analysis.residuals.regions import BranchRegions
+from normplace.analysis.residuals.structure import ResidualStructure
 from normplace.analysis.results import ResidualBlock, Site, Unknown
 
 
@@ -40,9 +40,12 @@ class Analysis:
         graph: The operators as a graph.
         norms: The norms.
         slots: The slot of each norm.
+        structure: The residual adds and norms, for the steps of the analysis.
         adds: The residual adds.
         reachability: Which landmarks each value was computed from.
         regions: The nodes of each branch.
+        add_of_sum: The residual add that returned each sum.
+        norm_of_output: The norm that returned each value.
         attention: The attention cores.
         branches: The branches of each add.
     """
@@ -54,32 +57,32 @@ class Analysis:
         self.graph = Graph(tape)
         self.norms = find_norms(self.graph)
         self.attention = AttentionCores(self.graph)
-        self.adds, self.slots = self._find_adds_and_slots()
-        self.branches = Branches(self.graph, self.norms, self.adds, self.reachability, self.regions)
+        self.structure, self.slots = self._find_structure()
+        self.adds, self.reachability = self.structure.adds, self.structure.reachability
+        self.regions = self.structure.regions
+        self.add_of_sum, self.norm_of_output = self.structure.add_of_sum, self.structure.norm_of_output
+        self.branches = Branches(self.structure)
 
-    def _find_adds_and_slots(self) -> tuple[list[ResidualAdd], list[NormSlot]]:
+    def _find_structure(self) -> tuple[ResidualStructure, list[NormSlot]]:
         """The residual adds and the slots of the norms around them.
 
         A sum within a branch is not residual if it has no norm and its branch contains no block that has one.
         """
         excluded = score_nodes(self.graph)
         while True:
-            adds, self.reachability = find_adds(self.graph, self.norms, excluded)
-            self.regions = BranchRegions(self.graph, self.reachability)
-            finder = SlotFinder(self.graph, self.norms, adds, self.reachability, self.attention, self.regions)
-            slots = finder.slots()
+            adds, reachability = find_adds(self.graph, self.norms, excluded)
+            structure = ResidualStructure(self.graph, self.norms, adds, reachability)
+            slots = SlotFinder(structure, self.attention).slots()
             normed = {adds[slot.add] for slot in slots if slot.add is not None}
-            inner = {add for add, _ in nested(adds, self.reachability)} - normed
-            bare = {add.node for add in inner if not self.reachability.spans(normed, add)}
+            inner = {add for add, _ in nested(adds, reachability)} - normed
+            bare = {add.node for add in inner if not reachability.spans(normed, add)}
             if not bare:
-                return adds, slots
+                return structure, slots
             excluded |= bare
 
     @cached_property
     def _assembler(self) -> BlockAssembler:
-        return BlockAssembler(
-            self.graph, self.norms, self.slots, self.adds, self.reachability, self.attention, self.branches
-        )
+        return BlockAssembler(self.structure, self.slots, self.attention, self.branches)
 
     @cached_property
     def blocks(self) -> list[ResidualBlock]:
@@ -145,16 +148,6 @@ class Analysis:
             uses[norm.call, name] += 1
             number = uses[norm.call, name]
             yield name if number == 1 else f"{name}#{number}", False
-
-    @cached_property
-    def add_of_sum(self) -> dict[ValueId, AddIndex]:
-        """The residual add that returned each sum."""
-        return {add.output: AddIndex(index) for index, add in enumerate(self.adds)}
-
-    @cached_property
-    def norm_of_output(self) -> dict[ValueId, NormIndex]:
-        """The norm that returned each value."""
-        return {norm.output: NormIndex(index) for index, norm in enumerate(self.norms)}
 
     @cached_property
     def norms_of_input(self) -> dict[ValueId, list[NormIndex]]:

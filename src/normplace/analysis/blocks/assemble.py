@@ -9,12 +9,13 @@ from functools import cached_property
 from normplace.analysis.blocks.attention import AttentionCores
 from normplace.analysis.blocks.branches import Branches
 from normplace.analysis.blocks.slots import NormSlot
-from normplace.analysis.dataflow.graph import Graph, constant
+from normplace.analysis.dataflow.graph import constant
 from normplace.analysis.dataflow.operators import MOVES
 from normplace.analysis.norms.find import Norm
 from normplace.analysis.recording.ids import AddIndex, BlockIndex, NodeId, ValueId
 from normplace.analysis.recording.passes import dtype_name
-from normplace.analysis.residuals.reachability import Reachability, ResidualAdd
+from normplace.analysis.residuals.reachability import ResidualAdd
+from normplace.analysis.residuals.structure import ResidualStructure
 from normplace.analysis.results import BranchReport, ResidualBlock, Unknown, in_order
 from normplace.placement import BlockSpec, LearnedScale
 from normplace.placement.equations import Sum, block_term, branch_term, normalized, skip_term
@@ -26,11 +27,8 @@ class BlockAssembler:
     """Assembles the blocks of one graph.
 
     Args:
-        graph: The graph.
-        norms: Its norms.
-        slots: Their slots.
-        adds: Its residual adds.
-        reachability: Which landmarks each value was computed from.
+        structure: The residual adds and norms.
+        slots: The slots of the norms.
         attention: The attention cores.
         branches: The branches of the adds.
 
@@ -40,18 +38,14 @@ class BlockAssembler:
 
     def __init__(
         self,
-        graph: Graph,
-        norms: Sequence[Norm],
+        structure: ResidualStructure,
         slots: Sequence[NormSlot],
-        adds: Sequence[ResidualAdd],
-        reachability: Reachability,
         attention: AttentionCores,
         branches: Branches,
     ) -> None:
-        self.graph, self.adds, self.reachability = graph, adds, reachability
-        self.attention, self.branches = attention, branches
-        self._placed = list(zip(norms, slots, strict=True))
-        self._norm_outputs = {norm.output for norm in norms}
+        self.graph, self.adds, self.reachability = structure.graph, structure.adds, structure.reachability
+        self.structure, self.attention, self.branches = structure, attention, branches
+        self._placed = list(zip(structure.norms, slots, strict=True))
         self._placed_at: dict[AddIndex, list[PlacedNorm]] = {}
         for norm, slot in self._placed:
             if slot.add is not None:
@@ -63,7 +57,7 @@ class BlockAssembler:
         groups: list[list[AddIndex]] = []
         block_of: list[BlockIndex] = []
         for index, add in enumerate(self.adds):
-            previous = self.branches.previous_add(add)
+            previous = self.structure.previous_add(add)
             if previous is not None and self.reachability.joins(add, self.adds[previous]):
                 block = block_of[previous]
                 groups[block].append(AddIndex(index))
@@ -83,7 +77,7 @@ class BlockAssembler:
         streams: list[int] = []
         count = 0
         for add in self.adds:
-            previous = self.branches.previous_add(add)
+            previous = self.structure.previous_add(add)
             streams.append(count if previous is None else streams[previous])
             count += previous is None
         return streams
@@ -121,7 +115,7 @@ class BlockAssembler:
     def _unknown_in(self, group: Sequence[AddIndex]) -> tuple[Unknown, ...]:
         if not self.unknown:
             return ()
-        regions = [self.branches.regions.of(self.adds[add]) for add in group]
+        regions = [self.structure.regions.of(self.adds[add]) for add in group]
         return tuple(unknown for node, unknown in self.unknown.items() if any(node in region for region in regions))
 
     def _custom_backward(self, group: Sequence[AddIndex]) -> str | None:
@@ -131,7 +125,7 @@ class BlockAssembler:
             op = self.graph.nodes[add.node].op
             if op is not None and op.function is not None:
                 return op.function
-            nodes = [add.node, *sorted(self.branches.regions.of(add))]
+            nodes = [add.node, *sorted(self.structure.regions.of(add))]
             for call in dict.fromkeys(self.graph.nodes[node].call for node in nodes):
                 if call >= 0 and calls[call].function is not None:
                     return calls[call].function
@@ -150,7 +144,7 @@ class BlockAssembler:
         ]
         total = self.graph.values[add.output]
         return BranchReport(
-            kind=self.attention.kind_of(self.branches.regions.of(add, value)),
+            kind=self.attention.kind_of(self.structure.regions.of(add, value)),
             module=self.branches.module(value, add.call),
             add=self.graph.tape.path(add.call),
             spec=self._spec(add, value, placed, group),
@@ -209,7 +203,7 @@ class BlockAssembler:
     def _scale(self, value: ValueId, stop: ValueId | None) -> float | LearnedScale:
         """The factor of a value since the last norm, barrier or ``stop``."""
         total, learned = 1.0, None
-        while value != stop and value not in self._norm_outputs:
+        while value != stop and value not in self.structure.norm_of_output:
             node = self.graph.maker(value)
             if node is None or not node.inputs:
                 break

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from normplace.analysis.dataflow.graph import Graph
 from normplace.analysis.dataflow.operators import MOVES
-from normplace.analysis.norms.find import Norm
-from normplace.analysis.recording.ids import AddIndex, CallId, ValueId
-from normplace.analysis.residuals.reachability import Reachability, ResidualAdd
-from normplace.analysis.residuals.regions import BranchRegions
+from normplace.analysis.recording.ids import CallId, ValueId
+from normplace.analysis.residuals.reachability import ResidualAdd
+from normplace.analysis.residuals.structure import ResidualStructure
 
 SCALING = MOVES | {"mul", "div"}
 
@@ -19,34 +17,15 @@ class Branches:
     """The branches of the residual adds of one graph.
 
     Args:
-        graph: The graph.
-        norms: Its norms.
-        adds: Its residual adds.
-        reachability: Which landmarks each value was computed from.
-        regions: The nodes of each branch.
+        structure: The residual adds and norms.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        norms: Sequence[Norm],
-        adds: Sequence[ResidualAdd],
-        reachability: Reachability,
-        regions: BranchRegions,
-    ) -> None:
-        self.graph, self.norms, self.adds = graph, norms, adds
-        self.reachability, self.regions = reachability, regions
-        self._add_of_sum = {add.output: AddIndex(index) for index, add in enumerate(adds)}
-        self._norm_of_output = {norm.output: index for index, norm in enumerate(norms)}
+    def __init__(self, structure: ResidualStructure) -> None:
+        self.structure, self.graph, self.reachability = structure, structure.graph, structure.reachability
         self._returned_by: dict[ValueId, list[CallId]] = {}
-        for index, call in enumerate(graph.tape.calls):
+        for index, call in enumerate(self.graph.tape.calls):
             for value in call.outputs:
                 self._returned_by.setdefault(value, []).append(CallId(index))
-
-    def previous_add(self, add: ResidualAdd) -> AddIndex | None:
-        """The add before this one on the same stream."""
-        earlier = self.reachability.stream.get(add.skip, 0) & self.reachability.sums
-        return self._add_of_sum[self.reachability.latest(earlier)] if earlier else None
 
     def summands(self, add: ResidualAdd) -> list[ValueId]:
         """The branches that are summed before the sum is added to the skip; often just one."""
@@ -70,16 +49,16 @@ class Branches:
         modules = [self.module(value, add.call) for value in values]
         if None in modules or len(set(modules)) < len(modules):
             return False
-        common = set.intersection(*(self.regions.of(add, value) for value in values))
+        common = set.intersection(*(self.structure.regions.of(add, value) for value in values))
         return not any(self.graph.is_barrier(self.graph.nodes[node]) for node in common)
 
     def module(self, value: ValueId, call: CallId) -> str | None:
         """The outermost module inside ``call`` that returned a value, before its output norm if it has one."""
         calls = self.graph.tape.calls
         values = list(self._unscaled(value))
-        norms = [self._norm_of_output[number] for number in values if number in self._norm_of_output]
+        norms = [self.structure.norm_of_output[number] for number in values if number in self.structure.norm_of_output]
         if norms:
-            before_norm = self.module(self.norms[min(norms)].input, call)
+            before_norm = self.module(self.structure.norms[min(norms)].input, call)
             if before_norm is not None:
                 return before_norm
         for returning in sorted({index for number in values for index in self._returned_by.get(number, ())}):

@@ -23,12 +23,11 @@ from dataclasses import dataclass
 
 from normplace.analysis.blocks.attention import AttentionCores
 from normplace.analysis.blocks.module_tree import is_inside, shared_depth
-from normplace.analysis.dataflow.graph import Graph
 from normplace.analysis.dataflow.operators import MOVES
 from normplace.analysis.norms.find import Norm
 from normplace.analysis.recording.ids import AddIndex, CallId, NodeId, ValueId
-from normplace.analysis.residuals.reachability import Landmarks, Reachability, ResidualAdd
-from normplace.analysis.residuals.regions import BranchRegions
+from normplace.analysis.residuals.reachability import Landmarks, ResidualAdd
+from normplace.analysis.residuals.structure import ResidualStructure
 from normplace.analysis.results import pattern
 
 
@@ -51,28 +50,17 @@ class SlotFinder:
     """Finds the slots of the norms of one graph.
 
     Args:
-        graph: The graph.
-        norms: Its norms.
-        adds: Its residual adds.
-        reachability: Which landmarks each value was computed from.
+        structure: The residual adds and norms.
         attention: The attention cores.
-        regions: The nodes of each branch.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        norms: Sequence[Norm],
-        adds: Sequence[ResidualAdd],
-        reachability: Reachability,
-        attention: AttentionCores,
-        regions: BranchRegions,
-    ) -> None:
-        self.graph, self.norms, self.adds, self.reachability = graph, norms, adds, reachability
-        self.attention, self.regions = attention, regions
-        self._add_of_sum = {add.output: AddIndex(index) for index, add in enumerate(adds)}
+    def __init__(self, structure: ResidualStructure, attention: AttentionCores) -> None:
+        self.graph, self.norms, self.adds = structure.graph, structure.norms, structure.adds
+        self.structure, self.reachability, self.attention = structure, structure.reachability, attention
         self._skips_after, self._branches_after = self._adds_after_norms()
-        self._combining = [(NodeId(index), node) for index, node in enumerate(graph.nodes) if node.copies is not None]
+        self._combining = [
+            (NodeId(index), node) for index, node in enumerate(self.graph.nodes) if node.copies is not None
+        ]
         self._trunk = self._trunk_values()
 
     def slots(self) -> list[NormSlot]:
@@ -132,7 +120,7 @@ class SlotFinder:
                 return self._slot_in_branch(norm, add)
         # A branch may read queries, keys or values that do not come from the stream.
         for add in in_branch:
-            operand = self.attention.operand(norm, self.regions.of(adds[add]))
+            operand = self.attention.operand(norm, self.structure.regions.of(adds[add]))
             if operand:
                 return NormSlot(f"inner.{operand}", add)
         combined = self._combined_copies(norm)
@@ -153,7 +141,7 @@ class SlotFinder:
             value for value in reachability.members(plain_sums) if reachability.bit[value] > reachability.bit[add.fork]
         ]
         if reachability.comes_plainly(add.branch, norm.output):
-            return NormSlot("stream", self._add_of_sum[sums[0]]) if sums else NormSlot("output", index)
+            return NormSlot("stream", self.structure.add_of_sum[sums[0]]) if sums else NormSlot("output", index)
         if sums and self._is_another_stream(sums[0], add):
             return NormSlot("input", index)
         direct = reachability.comes_plainly(norm.input, add.fork)
@@ -162,7 +150,7 @@ class SlotFinder:
             return NormSlot("final")
         if direct:
             return NormSlot("input", index)
-        inner = self.attention.inner_slot(norm, self.regions.of(add), add, reachability)
+        inner = self.attention.inner_slot(norm, self.structure.regions.of(add), add, reachability)
         return NormSlot(f"inner.{inner}", index)
 
     def _nearest_adds(self, norm: Norm) -> set[AddIndex]:
@@ -186,7 +174,7 @@ class SlotFinder:
         """Whether a sum within a branch is read outside the branch and is not the stream of the skip."""
         if self.reachability.stream.get(add.skip, 0) & self.reachability.bit[value]:
             return False
-        region, seen, queue = self.regions.of(add), set(), [value]
+        region, seen, queue = self.structure.regions.of(add), set(), [value]
         while queue:
             value = queue.pop()
             if value in seen:
@@ -243,11 +231,11 @@ class SlotFinder:
         if self._is_nearer(norm, add.call) and not self._is_normalized_again(norm, add):
             return NormSlot("input", index, skip_normed=True)
         if on_sum:
-            return NormSlot("stream", self._add_of_sum[reachability.latest(on_sum)])
+            return NormSlot("stream", self.structure.add_of_sum[reachability.latest(on_sum)])
         if not earlier:
             return NormSlot("embedding")
         if self._follows_norm(norm):
-            return NormSlot("stream", self._add_of_sum[reachability.latest(earlier)])
+            return NormSlot("stream", self.structure.add_of_sum[reachability.latest(earlier)])
         return NormSlot("transition")
 
     def _with_embedding_norms(self, slots: list[NormSlot]) -> list[NormSlot]:
@@ -285,7 +273,7 @@ class SlotFinder:
             return NormSlot("head")
         end = reachability.latest(on_stream)
         # A level of a backbone may be read by the next level and by a later stack.
-        return NormSlot("transition" if read_later and end in self._trunk else "final", self._add_of_sum[end])
+        return NormSlot("transition" if read_later and end in self._trunk else "final", self.structure.add_of_sum[end])
 
     def _with_stack_end(self, norm: Norm, slot: NormSlot, slots: Sequence[NormSlot]) -> NormSlot:
         """Tell the stream norm of the last block from a norm after the stack."""
@@ -295,7 +283,7 @@ class SlotFinder:
         end: Landmarks = on_sum or self.reachability.stream.get(norm.input, 0) & self.reachability.sums
         if not end:
             return NormSlot(slot.name)
-        index = self._add_of_sum[self.reachability.latest(end)]
+        index = self.structure.add_of_sum[self.reachability.latest(end)]
         in_block = is_inside(self._path(norm.call), self._path(self.adds[index].call))
         if on_sum:
             is_stream = self._ends_block(index, in_block, slots)
@@ -332,13 +320,10 @@ class SlotFinder:
     def _add_before_block(self, add: ResidualAdd) -> AddIndex | None:
         """The last add before the block of this one; the branches of a block separate at the same value."""
         while True:
-            earlier = self.reachability.stream.get(add.skip, 0) & self.reachability.sums
-            if not earlier:
-                return None
-            index = self._add_of_sum[self.reachability.latest(earlier)]
-            if not self.reachability.joins(add, self.adds[index]):
-                return index
-            add = self.adds[index]
+            previous = self.structure.previous_add(add)
+            if previous is None or not self.reachability.joins(add, self.adds[previous]):
+                return previous
+            add = self.adds[previous]
 
     def _adds_one_block(self, add: ResidualAdd) -> bool:
         """Whether the module that adds is one block of several, rather than a whole stack."""

@@ -1,4 +1,4 @@
-"""Typed indices of a recorded pass, so that a type checker tells a value from an operator or a module call."""
+"""Typed indices of a recorded pass, so that a type checker distinguishes values, operators and module calls."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def unfused_encoder_layers() -> Iterator[None]:
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """The module behind a compiled one, whose operators can be recorded."""
+    """The original module of a compiled one, whose operators can be recorded."""
     return getattr(model, "_orig_mod", model)
 
 

@@ -38,7 +38,7 @@ class _Signature:
         name: Its name on the tape.
         written: Position and name of the arguments that it writes to.
         views: Whether it returns a view of an argument.
-        python_body: The function behind an operator that is written in Python.
+        python_body: The function of an operator that is written in Python.
     """
 
     name: str

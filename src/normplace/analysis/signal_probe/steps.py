@@ -53,7 +53,7 @@ def find_steps(analysis: Analysis) -> list[Step]:
     """The steps of all streams of real numbers, in the order of the pass."""
     graph, adds = analysis.graph, analysis.adds
     reports = [list(block.branches) for block in analysis.blocks]
-    previous = [analysis.branches.previous_add(add) for add in adds]
+    previous = [analysis.structure.previous_add(add) for add in adds]
     steps: list[Step] = []
     for index, add in enumerate(adds):
         block = analysis.block_of[index]
