@@ -7,11 +7,11 @@ from normplace.lab.studies.causalrn.claims.conventions import (
     COMPLETE_COPIES,
     GATE,
     LOST,
-    PAPER,
     RULE,
     SEEDS,
     ablated,
 )
+from normplace.lab.studies.causalrn.published import PAPER
 from normplace.lab.trials.claims import Check, Claim
 
 CLAIMS = (

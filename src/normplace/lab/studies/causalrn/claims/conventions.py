@@ -6,7 +6,6 @@ from normplace.lab.trials.claims import Check
 from normplace.lab.trials.intervals import Student, TrialShare
 from normplace.lab.trials.per_seed import Measure, metric
 
-PAPER = "arXiv 2406.16168"
 SEEDS = 3
 COPIES = 0.95
 """String accuracy from which a network counts as copying."""

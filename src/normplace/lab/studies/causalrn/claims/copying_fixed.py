@@ -10,11 +10,11 @@ from normplace.lab.studies.causalrn.claims.conventions import (
     GATE,
     LEARNED,
     LEVEL,
-    PAPER,
     RULE,
     SEEDS,
 )
 from normplace.lab.studies.causalrn.measures import at_shortest_length, at_worst_length, copying_accuracy, copying_lead
+from normplace.lab.studies.causalrn.published import PAPER
 from normplace.lab.studies.notes import OURS
 from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.intervals import Bootstrap

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from normplace.lab.studies.causalrn.claims.conventions import GATE, PAPER, SEEDS
+from normplace.lab.studies.causalrn.claims.conventions import GATE, SEEDS
 from normplace.lab.studies.causalrn.measures import head_accuracy, head_queries
+from normplace.lab.studies.causalrn.published import PAPER
 from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.intervals import TrialShare
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from normplace.lab.studies.causalrn.claims.conventions import PAPER
 from normplace.lab.studies.causalrn.measures import cost_exponent, state_rows_per_token
+from normplace.lab.studies.causalrn.published import PAPER
 from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.intervals import Counted
 

@@ -1,0 +1,3 @@
+"""The paper."""
+
+PAPER = "arXiv 2406.16168"
