@@ -1,4 +1,4 @@
-"""Numbers that make no sense are refused when they are given, not found later in a result."""
+"""Invalid numbers raise an error at construction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every norm in every placement of the MLP family must do."""
+"""Contract of every norm in every placement of the MLP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seeded(case: Case, seed: int = 0, **options):
 
 
 def perturbed(case: Case, **options):
-    """A network whose gains, shifts and zero-initialised scales do not hide what they multiply."""
+    """A network with random gains, biases and scales, so that none is zero or one."""
     model = seeded(case, **options)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -40,7 +40,7 @@ def test_builds_and_shows_its_equation(case):
 
 
 @every_case
-def test_norms_stand_in_the_slots_the_placement_names(case):
+def test_norms_are_in_the_slots_of_the_placement(case):
     model = seeded(case)
     final = not case.place.startswith("plain") and Placement.named(case.place).final
     assert (model.final_norm is not None) == final
@@ -52,7 +52,7 @@ def test_norms_stand_in_the_slots_the_placement_names(case):
 
 @every_case
 def test_equals_its_equation_in_double_precision(case):
-    """Every block against its placement's arithmetic and its norms' formulas, sharing no code with either."""
+    """Every block against independent formulas of its placement and norms."""
     model = perturbed(case).double().eval()
     x = rows(5, torch.float64)
     with torch.no_grad():
@@ -166,7 +166,7 @@ def test_autocast_keeps_the_norms_precise(case):
 
 
 @every_case
-def test_copies_behave_alike(case):
+def test_copies_have_equal_outputs(case):
     model = perturbed(case).eval()
     expected = model(rows())
     assert torch.equal(copy.deepcopy(model)(rows()), expected)
@@ -202,7 +202,7 @@ def test_compiled_gradients_equal_eager_ones(case):
 
 
 @pytest.mark.parametrize("case", MISFITS, ids=str)
-def test_a_norm_that_cannot_stand_there_is_refused(case):
+def test_an_unsupported_norm_is_an_error(case):
     with pytest.raises(UsageError, match="length of the row it is added to"):
         case.build()
 

@@ -1,4 +1,4 @@
-"""The residual block: scales, inner places, and what does not fit together."""
+"""The residual block: scales, inner norms, and invalid combinations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WithInside(Branch):
 @pytest.mark.parametrize(
     ("placement", "slot"), [("pre", None), ("peri", "input"), ("peri", "output"), ("post", None), ("deepnorm", None)]
 )
-def test_a_scale_stands_on_its_side_of_its_norm(placement, slot, where):
+def test_a_scale_is_applied_on_its_side_of_the_norm(placement, slot, where):
     scale = Scale("degree", power=-1, where=where, slot=slot)
     block = Residual(nn.Linear(DIM, DIM), DIM, placement, scale=scale)
     spec, x, degree = block.spec, draw(5, DIM), torch.tensor([1, 2, 3, 4, 100])
@@ -51,7 +51,7 @@ def test_a_scale_stands_on_its_side_of_its_norm(placement, slot, where):
     assert "s = degree^-1" in block.equation()
 
 
-def test_postdeg_survives_and_its_mirror_image_does_not():
+def test_a_scale_survives_after_a_norm_but_not_before():
     x, degree = draw(6, DIM), torch.arange(1, 7)
     reach = {}
     for where in ("before", "after"):
@@ -64,7 +64,7 @@ def test_postdeg_survives_and_its_mirror_image_does_not():
     assert reach["before"] < 1e-3
 
 
-def test_scale_and_factor_go_together():
+def test_a_factor_needs_a_scale_and_a_scale_a_factor():
     scale = Scale("degree")
     with pytest.raises(UsageError, match="pass factor"):
         Residual(nn.Identity(), DIM, "pre", scale=scale)(draw(2, DIM))
@@ -96,7 +96,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("build", "reason"), MISFITS)
-def test_what_does_not_fit_is_refused_with_a_reason(build, reason):
+def test_invalid_combinations_are_errors(build, reason):
     with pytest.raises(UsageError, match=reason):
         build()
 
@@ -121,7 +121,7 @@ def test_a_norm_inside_the_branch():
     assert torch.equal(block(x, shift=1.0), x + (branch.second(inside) + 1.0))
 
 
-def test_residual_taken_after_the_norm():
+def test_the_skip_can_start_after_the_norm():
     block = Residual(nn.Linear(DIM, DIM), DIM, Placement.uniform(BlockSpec(input=True, skip_normed=True)))
     x = draw(3, DIM)
     normed = block.input_norm(x)
@@ -145,7 +145,7 @@ def test_deepnorm_scales_initial_weights_once_and_leaves_biases():
     assert torch.equal(branch.bias, bias)
 
 
-def test_a_branch_may_choose_what_the_initial_gain_scales():
+def test_a_branch_can_choose_the_weights_of_the_initial_gain():
     class Attention(nn.Linear):
         def rescale_init(self, gain):
             self.gain = gain
@@ -157,7 +157,7 @@ def test_a_branch_may_choose_what_the_initial_gain_scales():
     assert torch.equal(branch.weight, before)
 
 
-def test_learned_scales_start_where_published():
+def test_learned_scales_have_the_published_initial_values():
     assert float(Residual(nn.Linear(DIM, DIM), DIM, "rezero").branch_scale.detach()) == 0
     scale = Residual(nn.Linear(DIM, DIM), DIM, "layerscale").branch_scale
     assert scale.shape == (DIM,)

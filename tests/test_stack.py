@@ -1,4 +1,4 @@
-"""Boundaries in one pass against blocks called one by one; plain PyTorch stands in for the kernels on a CPU."""
+"""Fused boundaries against blocks called one by one; on a CPU, plain PyTorch replaces the kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIM = 6
 
 @pytest.fixture
 def passes(monkeypatch):
-    """The boundaries computed in one pass, as (norm before the add, norm behind it)."""
+    """The fused passes, as (norm before the add, norm after the add)."""
     seen = []
     true = scheduler.norm_add_norm
 
@@ -45,12 +45,12 @@ def results(model, run):
 
 
 def compare(model, run, rtol=1e-9, atol=1e-11):
-    """The same numbers, fused and not."""
+    """Compare fused with separate results."""
     with fusion_mode("never"):
         expected = results(model, run)
     with fusion_mode("always"):
-        found = results(model, run)
-    torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
+        actual = results(model, run)
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol)
 
 
 def perturbed(model):
@@ -76,16 +76,16 @@ def stream(*shape, dtype=torch.float64):
     return torch.randn(*(shape or (4, DIM)), generator=torch.Generator().manual_seed(2), dtype=dtype)
 
 
-# Of four layers, how many of the eight boundaries are one pass: all, where a norm stands at each and the pass knows it.
+# How many of the eight boundaries of four layers are fused: all, if each has a norm that the pass supports.
 FUSED = dict.fromkeys(ALL_PRESETS.keys() - {"plain"}, 8) | {
     "none": 0,
     "rezero": 0,
     "gpas": 0,  # damped sums
-    "b2t": 4,  # the last block of a layer adds more than its skip
+    "b2t": 4,  # the last block of a layer has an extra residual
     "residual-dual": 0,
     "siamese": 0,
-    "hybrid": 5,  # an MLP's add has no norm behind it but the last, attention's has the MLP's input norm
-    "hybrid-star": 5,  # as there, and the first MLP is followed by the second layer's attention, which has none
+    "hybrid": 5,  # a norm follows each attention add, and the last MLP add only
+    "hybrid-star": 5,  # as hybrid; the second layer's attention has no input norm
     "mix": 8,
 }
 
@@ -110,7 +110,7 @@ def test_every_norm_and_placement_of_the_mlp(case):
     compare(model, run)
 
 
-def test_peri_is_one_pass_for_each_block_up_to_the_final_norm(passes):
+def test_peri_fuses_every_boundary(passes):
     model = build("peri")
     with fusion_mode("always"):
         model(tokens())
@@ -193,17 +193,17 @@ def test_a_branch_of_another_dtype_or_shape(passes):
 @pytest.mark.parametrize(
     ("placement", "count"), [("peri", 8), ("pre", 7), ("post", 0), ("lns", 1), ("bert-residual", 0)]
 )
-def test_autocast_rounds_only_what_matrices_read(placement, count, passes):
-    """A stream in float32 stays one, and so does what a skip or the head reads; lns scales what its norms return."""
+def test_autocast_rounds_only_inputs_of_matrices(placement, count, passes):
+    """The stream, skips and the head's input stay float32; lns scales the results of its norms."""
     model, ids = build(placement, dtype=torch.float32), tokens()
     with torch.autocast("cpu", torch.bfloat16):
         with fusion_mode("never"):
             expected = model.hidden(ids)
         with fusion_mode("always"):
-            found = model.hidden(ids)
-    assert found.dtype == expected.dtype == torch.float32
+            actual = model.hidden(ids)
+    assert actual.dtype == expected.dtype == torch.float32
     truth = build(placement).hidden(ids)
-    assert (found - truth).abs().max() <= 1.5 * (expected - truth).abs().max() + 1e-6
+    assert (actual - truth).abs().max() <= 1.5 * (expected - truth).abs().max() + 1e-6
     assert len(passes) == count
 
 
@@ -229,7 +229,7 @@ def replace_forward(block, seen):
 
 
 @pytest.mark.parametrize("watch", [hook_norm, hook_next, hook_block, hook_backward, replace_forward])
-def test_whoever_waits_for_a_module_is_told(watch, passes):
+def test_hooked_modules_are_called(watch, passes):
     made, seen = blocks(), []
     watch(made[1], seen)
     compare(made, lambda: run_blocks(made, stream()))
@@ -266,8 +266,8 @@ def test_an_audit_sees_the_same_network():
     with fusion_mode("never"):
         expected = npl.audit(model, ids)
     with fusion_mode("always"):
-        found = npl.audit(model, ids)
-    assert str(found) == str(expected) and "x + N(F(N(x)))" in str(found)
+        actual = npl.audit(model, ids)
+    assert str(actual) == str(expected) and "x + N(F(N(x)))" in str(actual)
 
 
 class Own(Residual):
@@ -275,7 +275,7 @@ class Own(Residual):
         return 2 * super().forward(x, *args, **kwargs)
 
 
-def test_blocks_and_norms_that_are_not_ours(passes):
+def test_subclasses_and_other_norms_are_called(passes):
     made = blocks()
     made[1] = Own(nn.Linear(DIM, DIM), DIM, "peri", "rms").double()
     compare(made, lambda: run_blocks(made, stream()))
@@ -286,7 +286,7 @@ def test_blocks_and_norms_that_are_not_ours(passes):
     assert len(passes) == 2
 
 
-def test_calls_carry_what_each_branch_asks_for(passes):
+def test_calls_pass_the_arguments_of_each_branch(passes):
     class Shifted(Branch):
         def __init__(self):
             super().__init__()
@@ -304,26 +304,26 @@ def test_calls_carry_what_each_branch_asks_for(passes):
     assert len(passes) == 2
 
 
-def test_no_blocks_at_all():
+def test_an_empty_stack():
     final = npl.LayerNorm(DIM).double()
     with fusion_mode("always"):
         assert run_blocks([], stream()).equal(stream()) and run_blocks([], stream(), final).equal(final(stream()))
 
 
-def test_a_missing_factor_is_said_as_ever():
+def test_a_missing_factor_is_an_error():
     made = blocks("post", scale=Scale("degree"))
     with fusion_mode("always"), pytest.raises(UsageError, match="the block scales by degree"):
         run_blocks(made, stream())
 
 
-def test_gradients_of_gradients():
+def test_second_derivatives():
     made, x = blocks(count=2), stream().requires_grad_()
     with fusion_mode("always"):
         assert torch.autograd.gradgradcheck(lambda x: run_blocks(made, x), x)
 
 
 @pytest.mark.parametrize("placement", ["peri", "post", "layerscale"])
-def test_compiled_without_a_break(placement, passes):
+def test_compiles_without_a_graph_break(placement, passes):
     made, x = blocks(placement), stream()
     whole = torch.compile(lambda x: run_blocks(made, x), backend="aot_eager", fullgraph=True)
     with fusion_mode("never"):
@@ -345,32 +345,32 @@ def test_modes_end_with_their_context():
     assert explain_fusion(made).startswith("not fused here: the Triton kernels need a CUDA GPU")
 
 
-def test_it_says_what_is_fused_and_why_not():
-    def said(made, final=None):
+def test_explain_fusion_reports_each_block():
+    def lines(made, final=None):
         return explain_fusion(made, final).splitlines()[1:]
 
     made = blocks(count=5)
-    assert said(made, npl.RMSNorm(DIM)) == [
+    assert lines(made, npl.RMSNorm(DIM)) == [
         "blocks 1 to 4: output norm, add, input norm",
         "block 5: output norm, add, final norm",
     ]
     hook_norm(made[1], [])
     hook_next(made[3], [])
     made[4] = Own(nn.Linear(DIM, DIM), DIM)
-    assert said(made) == [
+    assert lines(made) == [
         "block 1: output norm, add, input norm",
         "block 2: add, input norm (the output norm has hooks)",
         "block 3: output norm, add (the input norm has hooks)",
         "block 4: output norm, add (next, Own is called as a module)",
         "block 5: Own is called as a module",
     ]
-    assert said(blocks("post")) == ["blocks 1 to 3: add, stream norm"]
-    assert said(blocks("post", norm="pair")) == ["blocks 1 to 3: the stream norm is normplace's PairNorm"]
-    assert said(blocks("rezero")) == ["blocks 1 to 3: an add without norms"]
-    assert said(blocks("plain")) == ["blocks 1 to 3: the block has no skip"]
+    assert lines(blocks("post")) == ["blocks 1 to 3: add, stream norm"]
+    assert lines(blocks("post", norm="pair")) == ["blocks 1 to 3: the stream norm is normplace's PairNorm"]
+    assert lines(blocks("rezero")) == ["blocks 1 to 3: an add without norms"]
+    assert lines(blocks("plain")) == ["blocks 1 to 3: the block has no skip"]
     before = blocks("post", scale=Scale("degree", where="before"))
-    assert said(before) == ["blocks 1 to 3: a scale is placed before the stream norm"]
-    assert said(blocks("gpas")) == ["blocks 1 to 3: the sum is damped"]
+    assert lines(before) == ["blocks 1 to 3: a scale is placed before the stream norm"]
+    assert lines(blocks("gpas")) == ["blocks 1 to 3: the sum is damped"]
     model = build("peri", depth=2)
     assert model.explain_fusion().splitlines()[1:] == [
         "blocks 1 to 3: output norm, add, input norm",
@@ -451,16 +451,16 @@ def test_plans_do_not_keep_blocks_alive():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", sorted(FUSED))
 def test_every_placement_on_a_gpu(name, dtype, passes):
-    """No further from the truth than the blocks called one by one."""
+    """Fused results are as close to float64 as separate ones."""
     model, ids = build(name, dtype=dtype).cuda(), tokens().cuda()
     exact = copy.deepcopy(model).double()
     truth = results(exact, lambda: exact.hidden(ids))
     assert not passes
-    found = results(model, lambda: model.hidden(ids))
+    actual = results(model, lambda: model.hidden(ids))
     assert len(passes) == FUSED[name]
     with fusion_mode("never"):
         expected = results(model, lambda: model.hidden(ids))
-    for ours, theirs, true in zip(found, expected, truth, strict=True):
+    for ours, theirs, true in zip(actual, expected, truth, strict=True):
         scale = true.abs().max().clamp(min=1)
         allowed = 2 * (theirs - true).abs().max() + 8 * torch.finfo(dtype).eps * scale
         assert (ours - true).abs().max() <= allowed

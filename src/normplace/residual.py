@@ -319,7 +319,7 @@ class Residual(nn.Module):
         return self.scale_output(self.run_branch(self.read(x, rows), *args, **kwargs), x, rows)
 
     def normalize(self, slot: str, value: Tensor, rows: RowInputs, reference: Tensor | None = None) -> Tensor:
-        """A value through the norm of a slot and the scale beside it; unchanged if the slot is empty.
+        """A value through the norm and the scale of a slot; unchanged if the slot is empty.
 
         Args:
             slot: ``input``, ``output`` or ``stream``.
@@ -338,7 +338,7 @@ class Residual(nn.Module):
         return factor * apply_norm(norm, value, reference=reference, batch=rows.batch)
 
     def row_factor(self, slot: str, rows: RowInputs, dtype: torch.dtype) -> Tensor | None:
-        """The factor of each row beside the norm of a slot; None if the scale is not there."""
+        """The factor of each row at the norm of a slot; None if the scale is elsewhere."""
         return None if rows.factor is None or slot != self.scale_slot else rows.factor.to(dtype)
 
     def equation(self) -> str:

@@ -106,16 +106,16 @@ def test_reversible_in_single_precision():
 
 
 def test_reversible_under_autocast():
-    found = []
+    actual = []
     for memory in ("store", "reversible"):
         net = stack(memory, groups=2, norm="layer", dtype=torch.float32)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             torch.manual_seed(7)
             loss = net(features(), RING).float().square().sum()
         loss.backward()
-        found.append((loss.detach(), net.blocks[0].parts[0].branch.conv.weight.grad))
-    torch.testing.assert_close(found[0][0], found[1][0])
-    assert float((found[0][1] - found[1][1]).abs().max()) < 0.03 * float(found[0][1].abs().max())  # bfloat16's 8 bits
+        actual.append((loss.detach(), net.blocks[0].parts[0].branch.conv.weight.grad))
+    torch.testing.assert_close(actual[0][0], actual[1][0])
+    assert float((actual[0][1] - actual[1][1]).abs().max()) < 0.03 * float(actual[0][1].abs().max())
 
 
 def test_the_coupling_by_hand():
@@ -143,7 +143,7 @@ def test_evaluation_needs_no_mode():
 def streams() -> int:
     """Tensors of 5 x 8 that Python holds, as checkpointing does with what it keeps, out of autograd's sight."""
     gc.collect()
-    return sum(type(found) is torch.Tensor and found.shape == (5, 8) for found in gc.get_objects())
+    return sum(type(item) is torch.Tensor and item.shape == (5, 8) for item in gc.get_objects())
 
 
 def kept(memory: str, depth: int) -> float:
@@ -219,9 +219,9 @@ def test_two_processes_give_the_gradients_of_one(tmp_path):
     net = stack("store", groups=2, norm="layer", dropout=0.0)
     (sum(net(features(seed=rank).double(), RING).square().sum() for rank in range(2)) / 2).backward()
     for memory in ("checkpoint", "reversible"):
-        found = torch.load(tmp_path / f"{memory}.pt", weights_only=True)
+        actual = torch.load(tmp_path / f"{memory}.pt", weights_only=True)
         for name, parameter in net.named_parameters():
-            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(actual[name], parameter.grad, rtol=1e-10, atol=1e-12)
 
 
 MISTAKES = [

@@ -53,13 +53,13 @@ def test_equals_pyg(options):
     ours, peer = pair(in_channels=6, out_channels=8, **options)
     x = features()
     edge_attr = None if options.get("edge_dim") is None else features(70, options["edge_dim"], seed=1)
-    found = []
+    actual = []
     for conv in (ours, peer):
         leaf = x.clone().requires_grad_()
         y = conv(leaf, EDGES, edge_attr)
         y.square().sum().backward()
-        found.append([y, leaf.grad, *(p.grad for p in conv.parameters() if p.requires_grad)])
-    for mine, theirs in zip(*found, strict=True):
+        actual.append([y, leaf.grad, *(p.grad for p in conv.parameters() if p.requires_grad)])
+    for mine, theirs in zip(*actual, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5 * (1 + float(theirs.detach().abs().max())))
 
 

@@ -35,11 +35,11 @@ def edges():
 
 
 def factor(kept, edge_index, scale=SCALE, nodes=4, batch=None, dtype=torch.float32):
-    found = kept.factor(scale, edge_index, nodes, batch, dtype)
+    actual = kept.factor(scale, edge_index, nodes, batch, dtype)
     values = topology(scale.source, edge_index, nodes, batch)
     expected = scale.factor(values.to(torch.promote_types(dtype, torch.float32))).to(dtype)
-    assert torch.equal(found, expected) and found.dtype == dtype  # whatever was remembered, it is right
-    return found
+    assert torch.equal(actual, expected) and actual.dtype == dtype
+    return actual
 
 
 def test_a_graph_is_computed_once(computed):

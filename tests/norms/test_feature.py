@@ -1,4 +1,4 @@
-"""Feature norms against torch's own, and the invariances that define them."""
+"""Feature norms against those of PyTorch, and their invariances."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def randomized(norm):
 
 
 @pytest.mark.parametrize(("ours", "theirs", "options"), PAIRS)
-def test_state_dicts_load_strictly_both_ways_and_outputs_are_the_same_bits(ours, theirs, options):
+def test_state_dicts_load_strictly_both_ways_and_outputs_are_bit_identical(ours, theirs, options):
     mine, reference = randomized(ours(DIM, **options)), theirs(DIM, **options)
     reference.load_state_dict(mine.state_dict(), strict=True)
     x = draw(4, 7, DIM)
@@ -61,7 +61,7 @@ def test_half_precision_statistics_are_float32(norm_class, dtype):
 
 
 @pytest.mark.parametrize("norm_class", [LayerNorm, RMSNorm, DyT])
-def test_a_float32_gain_serves_a_half_precision_stream(norm_class):
+def test_a_float32_gain_works_with_a_half_precision_stream(norm_class):
     assert norm_class(DIM)(draw(3, DIM, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
@@ -92,7 +92,7 @@ def test_the_law_of_a_scaled_row(scale, log_eps, seed):
     torch.testing.assert_close(LayerNorm(DIM, eps=eps).double()(scale * x), law, rtol=1e-9, atol=1e-12)
 
 
-def test_dyt_is_its_formula_and_no_norm():
+def test_dyt_equals_its_formula_and_is_not_scale_invariant():
     norm = randomized(DyT(DIM, alpha_init=0.3))
     x = draw(4, DIM)
     torch.testing.assert_close(norm(x), norm.weight * torch.tanh(norm.alpha * x) + norm.bias)
@@ -100,7 +100,7 @@ def test_dyt_is_its_formula_and_no_norm():
     assert [name for name, _ in DyT(DIM, elementwise_affine=False).named_parameters()] == ["alpha"]
 
 
-def test_rmsnorm_wants_a_number_for_eps():
+def test_rmsnorm_needs_a_number_for_eps():
     with pytest.raises(UsageError, match="explicit eps"):
         RMSNorm(DIM, eps=None)
 

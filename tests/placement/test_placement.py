@@ -1,4 +1,4 @@
-"""Placements as values: equations, presets, depth, and what cannot be built."""
+"""Placements as values: equations, presets, depth, and invalid combinations."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_mix_starts_with_post_for_a_quarter_of_the_layers(depth, posts):
     assert [block.input for block in blocks] == [False] * posts + [True] * (depth - posts)
 
 
-def test_presets_take_their_papers_choices():
+def test_presets_have_the_options_of_their_papers():
     assert Placement.named("mix", fraction=0.5).at(2, 4).stream
     assert Placement.named("layerscale", init=0.1).at(1, 1).branch_scale == LearnedScale(per_channel=True, init=0.1)
     with pytest.raises(UsageError, match="did you mean 'fraction'"):
@@ -105,20 +105,20 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(("build", "reason"), CONTRADICTIONS)
-def test_a_contradiction_cannot_be_built(build, reason):
+def test_contradictions_are_errors(build, reason):
     with pytest.raises(UsageError, match=reason):
         build()
 
 
 @pytest.mark.parametrize("depth", [1, 2, 9])
-def test_the_first_layers_can_be_counted(depth):
+def test_segments_can_end_after_a_number_of_layers(depth):
     rule = Placement(((First(2), BlockSpec()), (0.5, BlockSpec(output=True)), (1.0, BlockSpec(input=True))))
     slots = [block.slots for block in rule.specs(depth)]
     assert slots == ([()] * 2 + [("output",)] * (depth // 2 - 2) + [("input",)] * (depth - max(2, depth // 2)))[:depth]
     assert rule.equation().startswith("x + F(x) for 0 < l <= 2; x + N(F(x)) for 2 < l <= 0.5 L")
 
 
-def test_inner_places_and_late_skip_show_in_the_equation():
+def test_inner_norms_and_a_normalized_skip_are_in_the_equation():
     assert BlockSpec(input=True, inner=("q", "k")).equation() == "x + F[N: q, k](N(x))"
     assert BlockSpec(input=True, skip_normed=True).equation() == "N(x) + F(N(x))"
     assert BlockSpec(skip_scale=0.5, branch_scale=2.0).equation() == "0.5 x + 2 F(x)"

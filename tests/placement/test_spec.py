@@ -1,4 +1,4 @@
-"""A block as a value: its numbers, its equation, and what it refuses; more in test_placement.py."""
+"""Block specs: numbers, equations and contradictions; see also test_placement.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from normplace import BlockSpec, LearnedScale, Placement, Power, Residual, Usage
 from normplace.models.depth import Coupling
 
 
-def test_a_power_may_be_of_a_logarithm():
+def test_powers_of_a_logarithm():
     gain = Power("depth", 1 / 2, times=2, log=True)
     assert str(gain) == "ln(2L)^(1/2)"
     assert gain.at(layer=3, depth=12) == pytest.approx(math.sqrt(math.log(24)))
@@ -30,30 +30,30 @@ def test_equations_show_every_field():
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "reason"),
     [
         (lambda: BlockSpec(input_gain=0.5), "set input=True"),
         (lambda: BlockSpec(input=True, input_gain=0.0), "positive"),
         (lambda: BlockSpec(skip_scale=0.0, damped=True), "there is none"),
     ],
 )
-def test_a_contradiction_cannot_be_built(build, said):
-    with pytest.raises(UsageError, match=said):
+def test_contradictions_are_errors(build, reason):
+    with pytest.raises(UsageError, match=reason):
         build()
 
 
-def test_without_norms_nothing_of_them_is_left():
+def test_without_norms_also_drops_their_scales():
     bare = BlockSpec(
         input=True, input_gain=0.5, input_scale=0.5, stream=True, branch_scale=LearnedScale()
     ).without_norms()
     assert bare == BlockSpec(branch_scale=LearnedScale())
 
 
-def test_damping_shrinks_forward_alone():
+def test_damping_shrinks_the_forward_pass_only():
     block = Residual(nn.Linear(4, 4), 4, Placement.uniform(BlockSpec(damped=True)))
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
     whole = x + block.branch(x)
-    torch.testing.assert_close(block(x), whole)  # from a gate of 0
+    torch.testing.assert_close(block(x), whole)  # the gate is initially 0
     with torch.no_grad():
         block.damping.fill_(0.7)
     share = 0.7 / (1 + math.exp(-0.7))
@@ -61,7 +61,7 @@ def test_damping_shrinks_forward_alone():
     torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x)[0] for y in (block(x), whole)))
 
 
-def test_a_learned_skip_starts_where_it_says():
+def test_a_learned_skip_scale_has_its_initial_value():
     block = Residual(
         nn.Linear(4, 4), 4, Placement.uniform(BlockSpec(skip_scale=LearnedScale(per_channel=True, init=0.3)))
     )
@@ -79,13 +79,13 @@ def test_a_learned_skip_starts_where_it_says():
         BlockSpec(skip_scale=LearnedScale()),
     ],
 )
-def test_networks_that_undo_a_block_refuse_a_changed_skip(block):
+def test_reversible_networks_need_an_unchanged_skip(block):
     assert not block.keeps_skip
     with pytest.raises(UsageError, match="plain adds"):
         Coupling([Residual(nn.Linear(4, 4), 4, Placement.uniform(block))])
 
 
-def test_a_gain_needs_a_norm_that_has_one():
+def test_an_input_gain_needs_a_norm_with_a_gain():
     placement = Placement.uniform(BlockSpec(input=True, input_gain=0.5))
     torch.testing.assert_close(Residual(nn.Linear(4, 4), 4, placement).input_norm.weight, torch.full((4,), 0.5))
     with pytest.raises(UsageError, match="Identity has none"):

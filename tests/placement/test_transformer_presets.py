@@ -1,4 +1,4 @@
-"""The presets of Transformers as values; that networks equal them is tested with the Transformer."""
+"""Transformer presets as values; tests/models/transformer compares networks with them."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_each_prints_its_published_equation(name):
     assert hash(placement) == hash(Placement.named(name))
 
 
-def test_one_layer_has_an_equation_too():
+def test_equations_of_one_layer():
     assert Placement.named("keel").equation(1, 6) == "N(12 x + F(N(x)))"
     assert Placement.named("hybrid-star").equation(1, 6) == "attention: x + F[N: q, k, v](N(x)); mlp: x + F(N(x))"
     assert Placement.named("b2t").equation(1, 6) == EQUATIONS["b2t"]
     assert Placement.named("lns-init").equation(4, 6) == "x + F(N(x)), gain of N from 0.5"
 
 
-def test_what_is_added_can_stand_on_any_base():
+def test_presets_with_a_base_combine():
     assert Placement.named("gpas", base="deepnorm").equation() == "N((2L)^(1/4) D(x) + F(x))"
     assert Placement.named("gpas", base="hybrid").equation().count("D(") == 2
     olmo2 = Placement.named("qk", base="output", over="projection")
@@ -67,7 +67,7 @@ def test_what_is_added_can_stand_on_any_base():
 
 
 @pytest.mark.parametrize("depth", [1, 6, 32])
-def test_deepnorm_of_pairs_counts_both_depths(depth):
+def test_deepnorm_of_an_encoder_and_decoder(depth):
     encoder = Placement.named("deepnorm", part="encoder", decoder=4).at(1, depth)
     assert encoder.skip_scale == pytest.approx(0.81 * (depth**4 * 4) ** (1 / 16))
     assert encoder.init_gain == pytest.approx(0.87 * (depth**4 * 4) ** (-1 / 16))
@@ -77,7 +77,7 @@ def test_deepnorm_of_pairs_counts_both_depths(depth):
     assert Placement.named("sub").at(1, depth).init_gain == pytest.approx(math.sqrt(math.log(2 * depth)))
 
 
-def test_deepnorm_refuses_half_a_pair():
+def test_deepnorm_of_an_encoder_needs_the_decoder_depth():
     for options in ({"part": "encoder"}, {"decoder": 3}):
         with pytest.raises(UsageError, match="the number of decoder layers"):
             Placement.named("deepnorm", **options)
@@ -85,7 +85,7 @@ def test_deepnorm_refuses_half_a_pair():
         Placement.named("deepnorm", part="decodr")
 
 
-def test_kinds_must_be_known():
+def test_unknown_kinds_are_errors():
     hybrid = Placement.named("hybrid")
     with pytest.raises(UsageError, match="hybrid differs between attention and mlp branches"):
         Residual(torch.nn.Linear(4, 4), 4, hybrid)
@@ -96,7 +96,7 @@ def test_kinds_must_be_known():
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "reason"),
     [
         ("hybrid", "leave inner norms"),
         ("gpas", "leave inner norms"),
@@ -105,7 +105,7 @@ def test_kinds_must_be_known():
         ("keel", "scales the skip"),
     ],
 )
-def test_move_leaves_them_to_the_transformer(name, said):
+def test_move_does_not_support_them(name, reason):
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=reason):
         move(layer, torch.zeros(1, 3, 8), to=name)

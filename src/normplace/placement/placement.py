@@ -6,7 +6,7 @@
         └─ [input] ─ F … [inner] … ─ [output] ─ (branch scale) ─(+)─ [stream] ── x'
     embedding ─ [embedding] ─ x0 ………………………… xL ─ [final] ─ head
 
-:class:`BlockSpec` describes one block of the drawing. :class:`Placement` gives the spec of every layer and kind of
+:class:`BlockSpec` describes one block of the drawing. :class:`Placement` has the spec of every layer and kind of
 branch. Both are frozen and compare by value. Contradictory fields raise a :class:`~normplace.UsageError`.
 :mod:`normplace.placement.presets` names the published placements.
 """

@@ -51,11 +51,11 @@ def test_the_branch_is_the_published_equation(norm, activation, post_norm):
     x = stream().requires_grad_()
     y = pairs(block.query(x), block.key(x), norm, activation, post_norm, 1e-5)
     wanted = block.output(y)
-    found = block(x)
-    torch.testing.assert_close(found, wanted)
-    weight = torch.randn(found.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    actual = block(x)
+    torch.testing.assert_close(actual, wanted)
+    weight = torch.randn(actual.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     parameters = [x, *block.parameters()]
-    gradients = [torch.autograd.grad((out * weight).sum(), parameters) for out in (found, wanted)]
+    gradients = [torch.autograd.grad((out * weight).sum(), parameters) for out in (actual, wanted)]
     torch.testing.assert_close(*gradients)
 
 
@@ -103,9 +103,9 @@ def test_the_scan_is_chosen_where_it_computes_the_same():
 def test_masked_tokens_are_not_read(norm):
     block, x = branch(norm=norm, heads=2), stream()
     mask = torch.tensor([[True] * 7, [True, True, False, True, False, True, True]])
-    found = block(x, mask=mask)
-    torch.testing.assert_close(found[:1], block(x[:1]))
-    torch.testing.assert_close(found[1:, mask[1]], block(x[1:, mask[1]]))
+    actual = block(x, mask=mask)
+    torch.testing.assert_close(actual[:1], block(x[:1]))
+    torch.testing.assert_close(actual[1:, mask[1]], block(x[1:, mask[1]]))
 
 
 def test_memories_hold_what_the_forms_say():

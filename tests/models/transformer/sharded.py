@@ -44,8 +44,8 @@ def main(rank: int, meeting: str) -> None:
         fully_shard(model, mesh=mesh)
         calls.clear()
         with fusion_mode("always"):
-            found = gradients(model, ids)
-        for name, grad in found.items():
+            actual = gradients(model, ids)
+        for name, grad in actual.items():
             torch.testing.assert_close(grad.full_tensor(), expected[name], rtol=1e-9, atol=1e-11, msg=f"{way}: {name}")
         if rank == 0:
             print(way, len(calls), flush=True)

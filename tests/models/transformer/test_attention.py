@@ -95,7 +95,7 @@ def test_norms_stand_inside():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "reason"),
     [
         ({"heads": 5}, "5 heads cannot share a width of 12"),
         ({"heads": 4, "key_value_heads": 3}, "4 heads cannot share 3 keys"),
@@ -105,8 +105,8 @@ def test_norms_stand_inside():
         ({"head_dim": 3, "positions": Rotary()}, "must be even"),
     ],
 )
-def test_shapes_that_cannot_be_are_refused(options, said):
-    with pytest.raises(UsageError, match=said):
+def test_shapes_that_cannot_be_are_refused(options, reason):
+    with pytest.raises(UsageError, match=reason):
         branch(**options)
 
 

@@ -45,7 +45,7 @@ def test_the_start_suits_the_placement():
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "reason"),
     [
         (lambda: TransformerConfig(0, 8, 2), "at least 1"),
         (lambda: TransformerConfig(10, 8, 0), "at least 1"),
@@ -63,6 +63,6 @@ def test_the_start_suits_the_placement():
         (lambda: TransformerConfig.from_dict({"attention": {"head": 1}}), "did you mean 'heads'"),
     ],
 )
-def test_what_cannot_be_is_refused(build, said):
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_is_refused(build, reason):
+    with pytest.raises(UsageError, match=reason):
         build()

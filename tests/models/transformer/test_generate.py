@@ -71,7 +71,7 @@ def test_sequences_stop():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "reason"),
     [
         ({"new": 0}, "at least 1"),
         ({"temperature": -1.0}, "zero or more"),
@@ -81,8 +81,8 @@ def test_sequences_stop():
         ({"top_p": 0.0, "temperature": 1.0}, "above 0"),
     ],
 )
-def test_bad_arguments_are_refused(options, said):
-    with pytest.raises(UsageError, match=said):
+def test_bad_arguments_are_refused(options, reason):
+    with pytest.raises(UsageError, match=reason):
         build().generate(tokens(), options.pop("new", 3), **options)
 
 

@@ -25,9 +25,9 @@ def test_hooks_see_the_stream_after_each_layer(mode):
     with fusion_mode(mode), torch.no_grad():
         model(ids)
     x = model.embed(ids)
-    for layer, found in zip(model.layers, seen, strict=True):
+    for layer, actual in zip(model.layers, seen, strict=True):
         x = layer.mlp(layer.attention(x))
-        torch.testing.assert_close(found, x)
+        torch.testing.assert_close(actual, x)
 
 
 class Doubled(nn.Module):
@@ -47,11 +47,11 @@ def test_a_wrapped_layer_is_called(mode):
     layer = model.layers[1]
     model.layers[1] = Doubled(layer)
     with fusion_mode(mode), torch.no_grad():
-        found = model.hidden(ids)
+        actual = model.hidden(ids)
         x = model.layers[0](model.embed(ids))
         for other in model.layers[1:]:
             x = other(x)
-        torch.testing.assert_close(found, model.final_norm(x))
+        torch.testing.assert_close(actual, model.final_norm(x))
 
 
 @pytest.mark.parametrize("name", ["b2t", "residual-dual", "siamese"])

@@ -18,7 +18,7 @@ def test_a_single_block_cannot_carry_two_streams(name):
 
 
 @pytest.mark.parametrize(
-    ("streams", "block", "final", "said"),
+    ("streams", "block", "final", "reason"),
     [
         ("dual", BlockSpec(), True, "set stream=True in every block"),
         ("dual", BlockSpec(stream=True), False, "and final=True"),
@@ -29,8 +29,8 @@ def test_a_single_block_cannot_carry_two_streams(name):
         ("tripple", BlockSpec(), False, "unknown kind of streams"),
     ],
 )
-def test_contradictions_cannot_be_built(streams, block, final, said):
-    with pytest.raises(UsageError, match=said):
+def test_contradictions_cannot_be_built(streams, block, final, reason):
+    with pytest.raises(UsageError, match=reason):
         Placement(((1.0, block),), final=final, streams=streams)
 
 
