@@ -71,9 +71,13 @@ class Graph:
         """Number of undirected edges."""
         return len(self.indices) // 2
 
-    @cached_property
+    @property
     def degrees(self) -> NDArray[np.int64]:
         """Number of neighbors of each node."""
+        return self._degrees
+
+    @cached_property
+    def _degrees(self) -> NDArray[np.int64]:
         degrees = np.diff(self.indptr)
         degrees.flags.writeable = False
         return degrees
