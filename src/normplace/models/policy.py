@@ -35,8 +35,8 @@ class NeighborLists(Protocol):
         ...
 
     @property
-    def degrees(self) -> NDArray[np.int64]:
-        """Number of neighbors of each node."""
+    def indptr(self) -> NDArray[np.int64]:
+        """Start of each node's neighbors in ``indices``, and the length of ``indices``."""
         ...
 
     @property
@@ -50,7 +50,7 @@ def _constant(graph: NeighborLists, generator: torch.Generator) -> Tensor:
 
 
 def _degree(graph: NeighborLists, generator: torch.Generator) -> Tensor:
-    return torch.from_numpy(np.log1p(graph.degrees)).float().unsqueeze(1)
+    return torch.from_numpy(np.log1p(np.diff(graph.indptr))).float().unsqueeze(1)
 
 
 def _random(graph: NeighborLists, generator: torch.Generator) -> Tensor:
@@ -111,7 +111,7 @@ class Policy(nn.Module):
 
     def prepare(self, graph: NeighborLists) -> PreparedGraph:
         """Edges and topology values of a graph, for :meth:`forward`."""
-        source = np.repeat(np.arange(graph.num_nodes), graph.degrees)
+        source = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
         edge_index = torch.from_numpy(np.stack([source, graph.indices.astype(np.int64)]))
         scale = self.stack.scale
         values = None if scale is None else topology(scale.source, edge_index, graph.num_nodes).to(self.device)
