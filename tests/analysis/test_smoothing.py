@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from tests.models.test_graph_stack import RING, SumConv, features
+from tests.models.small_graph import RING, SumConv, features
 
 from normplace import UsageError
 from normplace.analysis import dirichlet_energy, mean_cosine, smoothing

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 import torch.distributed as dist
-from tests.models.test_graph_stack import RING, SumConv, features
+from tests.models.small_graph import RING, SumConv, features
 from torch.nn.parallel import DistributedDataParallel
 
 from normplace import Scale, UsageError

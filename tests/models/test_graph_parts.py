@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.models.test_graph_stack import RING, SumConv, features
+from tests.models.small_graph import RING, SumConv, features
 from torch import nn
 
 from normplace import BlockSpec, Placement, Scale, UsageError

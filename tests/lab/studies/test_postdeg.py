@@ -89,7 +89,6 @@ def test_a_trial_depends_on_its_configuration_only(fields):
     trial = SelectionTrial("dismantling", 3, **fields, **QUICK)
     first = selection.run(trial).metrics
     assert first == selection.run(trial).metrics
-    assert 0 < first["value"] < 1
     assert first != selection.run(replace(trial, seed=4)).metrics
 
 
