@@ -3,78 +3,18 @@
 from __future__ import annotations
 
 import copy
-import gc
-import weakref
 
 import pytest
 import torch
 from tests.cases import CASES, rows
 from tests.models.transformer.reference import build, tokens
+from tests.stack.small_stacks import DIM, Own, blocks, compare, hook_next, hook_norm, perturbed, results, stream
 from torch import nn
 
 import normplace as npl
 from normplace import BlockCall, Branch, Residual, Scale, UsageError, explain_fusion, fusion_mode, run_blocks
 from normplace.models import GraphStack
 from normplace.placement.presets import ALL_PRESETS
-from normplace.stack import plan as planner
-from normplace.stack import run as scheduler
-
-DIM = 6
-
-
-@pytest.fixture
-def passes(monkeypatch):
-    """The fused passes, as (norm before the add, norm after the add)."""
-    seen = []
-    true = scheduler.norm_add_norm
-
-    def noted(*args, **options):
-        seen.append((options["out_norm"], options["in_norm"]))
-        return true(*args, **options)
-
-    monkeypatch.setattr(scheduler, "norm_add_norm", noted)
-    return seen
-
-
-def results(model, run):
-    """The output and the gradient of every parameter."""
-    out = run()
-    direction = torch.randn(out.shape, generator=torch.Generator().manual_seed(3)).to(out)
-    parameters = list(model.parameters())
-    return [out, *torch.autograd.grad((out * direction).sum(), parameters, allow_unused=True, materialize_grads=True)]
-
-
-def compare(model, run, rtol=1e-9, atol=1e-11):
-    """Compare fused with separate results."""
-    with fusion_mode("never"):
-        expected = results(model, run)
-    with fusion_mode("always"):
-        actual = results(model, run)
-    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol)
-
-
-def perturbed(model):
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator).to(parameter))
-    return model
-
-
-def blocks(placement="peri", count=3, norm="rms", **options):
-    generator = torch.Generator().manual_seed(0)
-    made = nn.ModuleList(
-        Residual(nn.Linear(DIM, DIM), DIM, placement, norm, layer, count, **options) for layer in range(1, count + 1)
-    ).double()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-    return made
-
-
-def stream(*shape, dtype=torch.float64):
-    return torch.randn(*(shape or (4, DIM)), generator=torch.Generator().manual_seed(2), dtype=dtype)
-
 
 # How many of the eight boundaries of four layers are fused: all, if each has a norm that the pass supports.
 FUSED = dict.fromkeys(ALL_PRESETS.keys() - {"plain"}, 8) | {
@@ -207,14 +147,6 @@ def test_autocast_rounds_only_inputs_of_matrices(placement, count, passes):
     assert len(passes) == count
 
 
-def hook_norm(block, seen):
-    block.output_norm.register_forward_hook(lambda *_: seen.append("called"))
-
-
-def hook_next(block, seen):
-    block.input_norm.register_forward_pre_hook(lambda *_: seen.append("called"))
-
-
 def hook_block(block, seen):
     block.register_forward_hook(lambda *_: seen.append("called"))
 
@@ -268,11 +200,6 @@ def test_an_audit_sees_the_same_network():
     with fusion_mode("always"):
         actual = npl.audit(model, ids)
     assert str(actual) == str(expected) and "x + N(F(N(x)))" in str(actual)
-
-
-class Own(Residual):
-    def forward(self, x, *args, **kwargs):
-        return 2 * super().forward(x, *args, **kwargs)
 
 
 def test_subclasses_and_other_norms_are_called(passes):
@@ -343,108 +270,6 @@ def test_modes_end_with_their_context():
             "fused here: by plain PyTorch as asked, since the Triton kernels need a CUDA GPU"
         )
     assert explain_fusion(made).startswith("not fused here: the Triton kernels need a CUDA GPU")
-
-
-def test_explain_fusion_reports_each_block():
-    def lines(made, final=None):
-        return explain_fusion(made, final).splitlines()[1:]
-
-    made = blocks(count=5)
-    assert lines(made, npl.RMSNorm(DIM)) == [
-        "blocks 1 to 4: output norm, add, input norm",
-        "block 5: output norm, add, final norm",
-    ]
-    hook_norm(made[1], [])
-    hook_next(made[3], [])
-    made[4] = Own(nn.Linear(DIM, DIM), DIM)
-    assert lines(made) == [
-        "block 1: output norm, add, input norm",
-        "block 2: add, input norm (the output norm has hooks)",
-        "block 3: output norm, add (the input norm has hooks)",
-        "block 4: output norm, add (next, Own is called as a module)",
-        "block 5: Own is called as a module",
-    ]
-    assert lines(blocks("post")) == ["blocks 1 to 3: add, stream norm"]
-    assert lines(blocks("post", norm="pair")) == ["blocks 1 to 3: the stream norm is normplace's PairNorm"]
-    assert lines(blocks("rezero")) == ["blocks 1 to 3: an add without norms"]
-    assert lines(blocks("plain")) == ["blocks 1 to 3: the block has no skip"]
-    before = blocks("post", scale=Scale("degree", where="before"))
-    assert lines(before) == ["blocks 1 to 3: a scale is placed before the stream norm"]
-    assert lines(blocks("gpas")) == ["blocks 1 to 3: the sum is damped"]
-    model = build("peri", depth=2)
-    assert model.explain_fusion().splitlines()[1:] == [
-        "blocks 1 to 3: output norm, add, input norm",
-        "block 4: output norm, add, final norm",
-    ]
-    assert (
-        "adds an extra residual" in build("b2t").explain_fusion() and "two streams" in build("siamese").explain_fusion()
-    )
-
-
-@pytest.fixture
-def plans(monkeypatch):
-    """The plans that were made, in order."""
-    made, true = [], planner.plan_boundaries
-
-    def noted(*args):
-        made.append(true(*args))
-        return made[-1]
-
-    monkeypatch.setattr(planner, "plan_boundaries", noted)
-    return made
-
-
-def replace_norm(made):
-    made[1].output_norm = npl.RMSNorm(DIM).double()
-
-
-def replace_block(made):
-    made[1] = blocks(count=1)[0]
-
-
-def replace_parameter(made):
-    made[1].output_norm.weight = None
-
-
-@pytest.mark.parametrize(
-    "change", [replace_norm, replace_block, replace_parameter, lambda made: hook_norm(made[1], [])]
-)
-def test_a_plan_is_made_once_and_again_after_a_change(change, plans):
-    made, x = blocks(), stream()
-    with fusion_mode("always"):
-        for _ in range(3):
-            run_blocks(made, x)
-        run_blocks(made, x.float().double()[:2])
-        assert len(plans) == 1
-        change(made)
-        for _ in range(2):
-            run_blocks(made, x)
-        assert len(plans) == 2
-    with fusion_mode("never"):
-        expected = run_blocks(made, x)
-    with fusion_mode("always"):
-        torch.testing.assert_close(run_blocks(made, x), expected, rtol=1e-9, atol=1e-11)
-
-
-def test_a_removed_hook_makes_a_new_plan(plans):
-    made, x = blocks(), stream()
-    with fusion_mode("always"):
-        run_blocks(made, x)
-        handle = made[1].output_norm.register_forward_hook(lambda *_: None)
-        run_blocks(made, x)
-        handle.remove()
-        run_blocks(made, x)
-    assert [plan[1].output_norm for plan in plans] == [True, False, True]
-
-
-def test_plans_do_not_keep_blocks_alive():
-    made = blocks()
-    with fusion_mode("always"):
-        run_blocks(made, stream())
-    first = weakref.ref(made[0])
-    del made
-    gc.collect()
-    assert first() is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
