@@ -19,6 +19,7 @@ A backward pass that is differentiated or transformed in turn also uses the diff
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, cast, get_type_hints
 
@@ -32,7 +33,7 @@ Tensors = Sequence[Tensor | None]
 SCHEMA_TYPES = {str: "str", bool: "bool", int: "int", float: "float", torch.dtype: "ScalarType"}
 
 
-class DifferentiableOp(Generic[Spec]):
+class DifferentiableOp(ABC, Generic[Spec]):
     """An op with hand-written forward and backward passes; create one instance of each subclass.
 
     The arguments of an op are tensors, some of them optional, and a spec: a named tuple of everything else.
@@ -74,13 +75,13 @@ class DifferentiableOp(Generic[Spec]):
         )
         self.backward_operator.register_fake(self._run_backward_fake)
 
+    @abstractmethod
     def forward(self, tensors: Tensors, spec: Spec, *, training: bool = True) -> tuple[Tensor, ...]:
         """Compute the outputs; those that only the backward pass reads may be left out if not ``training``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fake_forward(self, tensors: Tensors, spec: Spec) -> tuple[Tensor, ...]:
         """Empty tensors like the outputs."""
-        raise NotImplementedError
 
     def save(self, tensors: Tensors, spec: Spec, outputs: tuple[Tensor, ...], needs: Sequence[bool]) -> Tensors:
         """The tensors that the backward pass reads.
@@ -90,6 +91,7 @@ class DifferentiableOp(Generic[Spec]):
         del spec, needs
         return *tensors, *outputs[self.num_results :]
 
+    @abstractmethod
     def backward(self, grads: Tensors, saved: Tensors, spec: Spec, needs: Sequence[bool]) -> Tensors:
         """Gradients of the first :attr:`num_grads` inputs; None for one that is not needed.
 
@@ -99,16 +101,15 @@ class DifferentiableOp(Generic[Spec]):
             spec: Everything that is not a tensor.
             needs: Which gradients are needed.
         """
-        raise NotImplementedError
 
     def fake_backward(self, grads: Tensors, saved: Tensors, spec: Spec) -> Tensors:
         """Empty tensors like the gradients, needed or not."""
         del grads, spec
         return [None if tensor is None else torch.empty_like(tensor) for tensor in saved[: self.num_grads]]
 
+    @abstractmethod
     def differentiable(self, tensors: Tensors, spec: Spec) -> tuple[Tensor, ...]:
         """The results, computed by PyTorch operations that autograd and ``torch.func`` differentiate."""
-        raise NotImplementedError
 
     def differentiable_backward(self, grads: Tensors, saved: Tensors, spec: Spec, needs: Sequence[bool]) -> Tensors:
         """Gradients that can be differentiated in turn."""
