@@ -245,9 +245,10 @@ def differences(old: Any, new: Any, where: str) -> Iterator[str]:
 
 
 def trials(folder: Path) -> dict[str, Any]:
-    """The trials of a folder of result files, without what depends on the machine and the time."""
+    """The trials of a result file, or of a folder of them, without what depends on the machine and the time."""
     made = {}
-    for file in sorted(folder.rglob("*.jsonl")):
+    files = sorted(folder.rglob("*.jsonl")) if folder.is_dir() else [folder]
+    for file in files:
         for line in file.read_text().splitlines():
             record = {key: value for key, value in json.loads(line).items() if key not in NOT_COMPARED}
             record["study"] = RENAMED_STUDIES.get(record["study"], record["study"])
