@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import io
-import zipfile
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from tests.lab.tasks.archives import zipped
 
 from normplace import UsageError
 from normplace.lab.tasks.data_files import unavailable_reason
@@ -80,13 +79,6 @@ def test_a_changed_value_is_rejected(table, tmp_path):
     (tmp_path / "u.data").write_bytes(text(table))
     with pytest.raises(UsageError, match=r"other values than MovieLens 100K's u.data \(checksum differs\)"):
         load_movielens(0, str(tmp_path / "u.data"))
-
-
-def zipped(name: str, content: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(name, content)
-    return buffer.getvalue()
 
 
 def test_the_archive_is_downloaded_once(table, tmp_path, monkeypatch):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import io
-import zipfile
 
 import numpy as np
 import pytest
 import torch
+from tests.lab.tasks.archives import zipped
 from tests.lab.tasks.tables import accept, csv, protein_table
 
 from normplace import UsageError
@@ -64,13 +63,6 @@ def test_a_truncated_gzip_is_rejected(table, tmp_path):
     (tmp_path / "file.csv.gz").write_bytes(gzip.compress(csv(table))[:-100])
     with pytest.raises(UsageError, match="cannot read"):
         protein.load_protein(str(tmp_path / "file.csv.gz"))
-
-
-def zipped(name: str, content: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(name, content)
-    return buffer.getvalue()
 
 
 def test_the_archive_is_downloaded_once(table, tmp_path, monkeypatch):
