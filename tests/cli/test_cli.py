@@ -52,12 +52,14 @@ def run_sample(*more: str) -> int:
 def test_study_then_verify_then_report(capsys, tmp_path):
     assert run_sample() == 0
     out = capsys.readouterr().out
-    assert "not tested: Up goes up." in out
+    assert "Scale smoke is a functional check and has no verdicts" in out
+    assert "not tested" not in out
     assert "4 trials recorded in runs/sample-smoke.jsonl" in out
     assert main(["verify", "runs"]) == 0
     out = capsys.readouterr().out
-    assert "value, up: 1.5 [-4.85, 7.85], n=2; needs ≥ 0" in out
-    assert "0 checks of 0 tested claims" in out
+    assert "sample at scale smoke, 4 trials in runs/sample-smoke.jsonl\n  Scale smoke is a functional check" in out
+    assert "not tested" not in out
+    assert "checks of" not in out
     assert main(["verify", "runs", "--json"]) == 0
     claims = json.loads(capsys.readouterr().out)
     assert [(claim["study"], claim["claim"], claim["verdict"]) for claim in claims] == [
@@ -65,7 +67,9 @@ def test_study_then_verify_then_report(capsys, tmp_path):
         ("sample", "down", "not tested"),
     ]
     assert main(["report", "runs", "--out", "page.html"]) == 0
-    assert str(tmp_path / "page.html") in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "Scale smoke is a functional check" in out
+    assert str(tmp_path / "page.html") in out
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 
@@ -75,7 +79,7 @@ def test_results_of_a_user_study_need_its_reference(capsys, monkeypatch):
     monkeypatch.delitem(STUDIES, "sample")
     assert "unknown study 'sample'" in usage_error(capsys, "verify", "runs")
     assert main(["verify", "runs", "--study", STUDY.reference]) == 0
-    assert "Up goes up." in capsys.readouterr().out
+    assert "sample at scale smoke, 4 trials" in capsys.readouterr().out
 
 
 def test_verdicts_at_full_size(capsys):
@@ -83,6 +87,10 @@ def test_verdicts_at_full_size(capsys):
     out = capsys.readouterr().out
     assert "  reproduced: Up goes up." in out
     assert "  not reproduced: Down goes up." in out
+    assert main(["verify", "runs"]) == 0
+    out = capsys.readouterr().out
+    assert "passed: value, up: 3 [1.04, 4.96], n=5; needs ≥ 0" in out
+    assert "2 checks of 2 tested claims" in out
 
 
 def test_a_failed_trial_shows_in_the_exit_code(capsys):

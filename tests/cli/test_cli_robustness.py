@@ -118,7 +118,8 @@ def test_a_system_error_is_one_line(monkeypatch, capsys):
     assert sentence == "normplace: cannot read or write somewhere\\nelse: No space left on device.\n"
 
 
-def test_an_ascii_terminal_gets_plain_text(results, monkeypatch):
+def test_an_ascii_terminal_gets_plain_text(monkeypatch):
+    assert main(["study", "sample", "--jobs", "1"]) == 0
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)

@@ -23,6 +23,7 @@ def report(*results: Path, studies: Studies = (), out: File = Path("report.html"
     require("lab", "jinja2", "rich", "scipy")
     from normplace._shared.output import check_writable
     from normplace.lab.report import Section, write_report
+    from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK
 
     check_writable(out)
     recorded = read_results(results, studies)
@@ -30,5 +31,7 @@ def report(*results: Path, studies: Studies = (), out: File = Path("report.html"
     if json:
         print(dumps({"report": str(out.resolve()), "results": [str(one.path) for one in recorded]}, indent=1))
     else:
+        if any(one.run.scale == "smoke" for one in recorded):
+            print(FUNCTIONAL_CHECK)
         print(f"The report is at {out.resolve()}")
     return report_damage(recorded)

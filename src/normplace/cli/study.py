@@ -49,7 +49,7 @@ def study(
     from normplace.lab.trials.results import translate_study_errors
     from normplace.lab.trials.runner import Run, trial_label
     from normplace.lab.trials.study import load_study
-    from normplace.lab.trials.verdicts import as_json, terminal_lines
+    from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK, as_json, terminal_lines
 
     chosen = load_study(study, STUDIES)
     run = Run(chosen, scale, parse_overrides([part.config for part in chosen.parts], settings))
@@ -69,8 +69,11 @@ def study(
         summary = {"study": chosen.name, "scale": scale, "file": str(path), "trials": finished, "failed": failures}
         print(dumps({**summary, "claims": claims}, indent=1, ensure_ascii=False))
         return 1 if failures else 0
-    for judgement in judgements:
-        print("\n".join(terminal_lines(judgement)))
+    if scale == "smoke":
+        print(FUNCTIONAL_CHECK)
+    else:
+        for judgement in judgements:
+            print("\n".join(terminal_lines(judgement)))
     print(f"{finished} trials recorded in {path}; 'normplace report {out}' writes the page.")
     for label, reason in failures.items():
         print(f"failed: {label}: {reason}")

@@ -55,15 +55,19 @@ def _print_json(recorded: list[RecordedRun]) -> None:
 
 
 def _print_text(recorded: list[RecordedRun]) -> None:
-    from normplace.lab.trials.verdicts import multiplicity, terminal_lines
+    from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK, multiplicity, terminal_lines
 
     judgements: list[Judgement] = []
     for one in recorded:
         print(f"{one.run.study.name} at scale {one.run.scale}, {len(one.records)} trials in {one.path}")
+        if one.run.scale == "smoke":
+            print(f"  {FUNCTIONAL_CHECK}")
+            continue
         for judgement in _judgements(one):
             print("\n".join(terminal_lines(judgement, every_check=True)))
             judgements.append(judgement)
-    print(multiplicity(judgements))
+    if judgements:
+        print(multiplicity(judgements))
 
 
 def _judgements(one: RecordedRun) -> list[Judgement]:

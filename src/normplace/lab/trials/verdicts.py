@@ -14,6 +14,7 @@ from normplace.lab.trials.record import SCALES
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Study
 
+FUNCTIONAL_CHECK = "Scale smoke is a functional check and has no verdicts; scales laptop and full have them."
 COUNTED = (State.PASSED, State.OPEN, State.FAILED, State.VOID)
 _HEADINGS = ["study", "claim", "paper", "verdict", *COUNTED, "added later", "scale"]
 
