@@ -49,7 +49,7 @@ $(VENV)/.torch: $(BIN)/python constraints.txt
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable '.[lab,charts,graphs]'
+	$(PIP) --editable '.[charts,graphs]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo pyproject.toml

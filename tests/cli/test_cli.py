@@ -178,11 +178,6 @@ def test_study_report_and_doctor_print_json(capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["backends"][0]["name"] == "torch"
 
 
-def test_without_the_lab_extra_the_error_has_the_install_command(capsys, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'normplace[lab]'" in usage_error(capsys, "verify")
-
-
 def test_help_comes_from_docstrings(capsys):
     assert main(["study", "--help"]) == 0
     assert "Rerun the command to resume" in " ".join(capsys.readouterr().out.split())

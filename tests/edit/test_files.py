@@ -14,8 +14,6 @@ from torch import nn
 import normplace as npl
 from normplace.cli import main
 
-pytest.importorskip("safetensors", reason="needs safetensors: pip install 'normplace[move]'")
-
 
 def factory():
     torch.manual_seed(0)

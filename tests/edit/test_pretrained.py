@@ -12,8 +12,6 @@ from tests.edit.families import build
 import normplace as npl
 from normplace.cli import main
 
-pytest.importorskip("safetensors", reason="needs safetensors: pip install 'normplace[move]'")
-
 
 def test_a_model_that_does_not_fit_is_refused_with_the_figures(capsys, tmp_path):
     hf = pytest.importorskip("transformers", reason="needs transformers: pip install 'normplace[hf]'")

@@ -7,23 +7,15 @@ import hashlib
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from normplace.errors import UsageError
-
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 
 @cache
 def environment(package: str) -> Environment:
-    """Jinja2 environment for the ``templates`` folder of a package; everything that a template prints is escaped.
+    """Jinja2 environment for the ``templates`` folder of a package; everything that a template prints is escaped."""
+    import jinja2
 
-    Raises:
-        UsageError: If Jinja2 is not installed.
-    """
-    try:
-        import jinja2
-    except ModuleNotFoundError as error:
-        raise UsageError("HTML pages need Jinja2: pip install 'normplace[lab]'.") from error
     return jinja2.Environment(
         loader=jinja2.PackageLoader(package),
         autoescape=True,
@@ -41,9 +33,6 @@ def render(package: str, template: str, **values: Any) -> str:
         package: Dotted name of the package with the ``templates`` folder.
         template: File name in that folder.
         **values: Variables of the template.
-
-    Raises:
-        UsageError: If Jinja2 is not installed.
     """
     return environment(package).get_template(template).render(**values)
 

@@ -75,7 +75,6 @@ def find_backends() -> Iterator[Backend]:
     yield _package("graphs", "torch-geometric", "graphs", "graph convolutions", module="torch_geometric")
     yield _package("numba", "numba", "graphs", "node selection, aggregation on a CPU")
     yield _package("hf", "transformers", "hf", "audits and moves of Hugging Face models")
-    yield _package("weights", "safetensors", "move", "files of moved models")
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     detail = browser or f"none of {', '.join(BROWSERS)} is on the PATH; the report opens in any browser"
     yield Backend("browser", browser is not None, detail, "browser tests of the report")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from json import dumps
 from pathlib import Path
 
-from normplace.cli.options import File, Studies, require
+from normplace.cli.options import File, Studies
 from normplace.cli.result_files import read_results, report_damage
 
 
@@ -20,7 +20,6 @@ def report(*results: Path, studies: Studies = (), out: File = Path("report.html"
         out: The page to write.
         json: Print JSON.
     """
-    require("lab", "jinja2", "rich", "scipy")
     from normplace._shared.output import check_writable
     from normplace.lab.report import Section, write_report
     from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK

@@ -6,7 +6,7 @@ import os
 from json import dumps
 from pathlib import Path
 
-from normplace.cli.options import Assignments, Folder, Words, require
+from normplace.cli.options import Assignments, Folder, Words
 
 
 def study(
@@ -38,7 +38,6 @@ def study(
         settings: Settings of every trial, such as epochs=500.
         json: Print JSON.
     """
-    require("lab", "rich", "scipy")
     from contextlib import closing
 
     from normplace.lab.studies import STUDIES

@@ -6,7 +6,7 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normplace.cli.options import Studies, require
+from normplace.cli.options import Studies
 from normplace.cli.result_files import read_results, report_damage
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ def verify(*results: Path, studies: Studies = (), markdown: bool = False, json: 
         markdown: Print a Markdown table.
         json: Print every claim and check as JSON.
     """
-    require("lab", "rich", "scipy")
     recorded = read_results(results, studies)
     if markdown:
         _print_markdown(recorded)

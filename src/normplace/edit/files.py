@@ -24,7 +24,6 @@ from normplace.models.weights import (
     describe_file,
     first_line,
     read_sealed,
-    safetensors,
     seal,
     write_tensors,
 )
@@ -83,7 +82,7 @@ def save(model: nn.Module, folder: str | Path, arguments: Mapping[str, Any] | No
         arguments: The arguments of its last move, to be checked against the model's record; None to skip the check.
 
     Raises:
-        UsageError: If safetensors is not installed, the folder cannot be written, the model is on the meta device, or
+        UsageError: If the folder cannot be written, the model is on the meta device, or
             the arguments are not those of its move.
     """
     moves = changes(model).moves
@@ -109,10 +108,9 @@ def write_model(
         state_dict: The weights; by default the model's.
 
     Raises:
-        UsageError: If safetensors is not installed, or the model is on the meta device.
+        UsageError: If the model is on the meta device.
         OSError: If a file cannot be written.
     """
-    safetensors()  # loading needs it
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise UsageError("a model on the meta device has no weights to write: build it on the CPU.")
     record = changes(model)
@@ -181,8 +179,10 @@ def load_moved(
         to = arguments["to"]
         arguments = {**arguments, "to": Placement.from_dict(to) if isinstance(to, dict) else to}
         model = move(model, *inputs, **kwargs, **arguments)
+    from safetensors.torch import load_model
+
     try:
-        safetensors().load_model(model, str(folder / weights))
+        load_model(model, str(folder / weights))
     except (RuntimeError, OSError) as error:
         raise UsageError(
             f"the weights in {folder} do not fit this {type(model).__name__} ({first_line(error)})."

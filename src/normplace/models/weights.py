@@ -7,7 +7,6 @@ against manipulation.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import json
 from collections.abc import Iterator, Mapping
@@ -33,19 +32,6 @@ HASH = "sha256"
 
 class Damage(Exception):
     """A file differs from what was written; the message names the difference."""
-
-
-def safetensors() -> Any:
-    """The module ``safetensors.torch``.
-
-    Raises:
-        UsageError: If it is not installed.
-    """
-    if importlib.util.find_spec("safetensors") is None:
-        raise UsageError("model files need safetensors, which is not installed: pip install safetensors.")
-    import safetensors.torch
-
-    return safetensors.torch
 
 
 def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> str:

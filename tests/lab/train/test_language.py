@@ -58,13 +58,6 @@ def test_the_number_of_learned_positions(tmp_path, text):
         train_language(longer, train_config(), tmp_path / "run", text=[text])
 
 
-def test_missing_safetensors_is_an_error_before_the_run(tmp_path, text, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="safetensors"):
-        train_language(SMALL, train_config(), tmp_path / "run", text=[text])
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

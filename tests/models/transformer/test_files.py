@@ -14,8 +14,6 @@ from normplace import UsageError
 from normplace.models.transformer import AttentionConfig, HeadConfig, load, save
 from normplace.models.weights import describe_file, read_sealed, seal
 
-pytest.importorskip("safetensors", reason="needs safetensors: pip install 'normplace[move]'")
-
 
 def said(folder):
     return read_sealed(folder / "config.json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -48,7 +47,7 @@ def watch(title: str, labels: Sequence[str]) -> Iterator[Progress]:
     Yields:
         The receiver of progress.
     """
-    if importlib.util.find_spec("rich") is None or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield Lines(labels)
         return
     from normplace.lab.trials.progress import Progress as Live

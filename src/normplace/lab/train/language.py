@@ -22,7 +22,6 @@ from normplace.lab.train.log import check_trackers
 from normplace.lab.train.loop import StepStats, fit
 from normplace.models.transformer import Transformer, save
 from normplace.models.transformer.config import TransformerConfig
-from normplace.models.weights import safetensors
 
 RESULT, MODEL = "result.json", "model"
 
@@ -59,7 +58,6 @@ def train_language(
     network, config, out = network or NetworkConfig(), config or TrainConfig(), Path(out)
     trackers = [log] if isinstance(log, str) else log
     check_trackers(trackers)
-    safetensors()  # writes the weights at the end: raise now if it is missing
     with join_process_group(config.device) as group:
         corpus = load_corpus(text, tokenizer)
         model_config = network.transformer_config(corpus.vocab_size, config.context)

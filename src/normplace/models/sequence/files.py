@@ -14,7 +14,7 @@ from normplace._shared.output import write_atomic
 from normplace.errors import UsageError
 from normplace.models.sequence.mixers import build_mixer
 from normplace.models.sequence.model import SequenceModel, with_present_names
-from normplace.models.weights import Damage, check_tensors, content_hash, first_line, open_tensors, packed, safetensors
+from normplace.models.weights import Damage, check_tensors, content_hash, first_line, open_tensors, packed
 
 SETTINGS = {
     "vocab_size": int, "dim": int, "depth": int, "eps": float,
@@ -32,10 +32,8 @@ def save_sequence(model: SequenceModel, path: str | Path, dtype: torch.dtype | N
         dtype: Dtype of the weights in the file; by default the model's.
 
     Raises:
-        UsageError: If the model has a custom norm or placement, safetensors is not installed, or the file cannot be
-            written.
+        UsageError: If the model has a custom norm or placement, or the file cannot be written.
     """
-    safetensors()
     if model.settings is None:
         raise UsageError("only models of a named placement with the default norm can be saved: save the state dict.")
     mixer = {"kind": model.mixer.kind, **dataclasses.asdict(model.mixer)}  # pyright: ignore[reportArgumentType]
@@ -55,7 +53,6 @@ def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> Seque
     Raises:
         UsageError: If the file does not exist, is damaged, or does not hold a sequence model.
     """
-    safetensors()
     path = Path(path)
     if not path.is_file():
         raise UsageError(f"there is no file {str(path)!r}: check the path.")

@@ -28,7 +28,6 @@ from normplace.models.weights import (
     packed,
     read_json,
     read_sealed,
-    safetensors,
     seal,
 )
 from normplace.placement import Placement
@@ -45,9 +44,8 @@ def save(model: Transformer, folder: str | Path) -> None:
         folder: Output folder; created if it does not exist.
 
     Raises:
-        UsageError: If safetensors is not installed, the folder cannot be written, or the network is on the meta device.
+        UsageError: If the folder cannot be written, or the network is on the meta device.
     """
-    safetensors()
     folder = Path(folder)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("a network on the meta device has no weights to write: build it on the CPU.")
@@ -74,7 +72,6 @@ def load(folder: str | Path, into: Transformer | None = None) -> Transformer:
         UsageError: If there is no network in the folder, a file is damaged, or its placement or shape differs from
             ``into``.
     """
-    safetensors()
     folder = Path(folder)
     try:
         manifest = _read(folder)

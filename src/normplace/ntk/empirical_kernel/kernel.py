@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, expect_whole
+from normplace.errors import expect_whole
 from normplace.ntk.empirical_kernel import arguments, gram
 from normplace.ntk.empirical_kernel.features import FeatureExtractor, Features
 from normplace.ntk.empirical_kernel.plan import make_plan
@@ -53,7 +53,7 @@ def empirical(
             function ``(name, parameter) -> bool``. All by default. Frozen parameters are never included.
         memory_gb: Working memory in gigabytes, in addition to the model and the result; determines the sizes of batches
             and blocks. By default 4 on the CPU and half of the free memory on a GPU.
-        progress: Show a progress bar (needs ``rich``).
+        progress: Show a progress bar.
 
     Returns:
         N1 × N2; N1 × O × N2 × O for ``"full"``; with ``diagonal`` N, or N × O × O for ``"full"``. In
@@ -111,7 +111,7 @@ def empirical_blocks(
         parameters: As in :func:`empirical`.
         memory_gb: Working memory in gigabytes, including one block; by default as in :func:`empirical`.
         block: Largest number of samples along either side of a block; by default as many as fit.
-        progress: Show a progress bar (needs ``rich``).
+        progress: Show a progress bar.
 
     Yields:
         Row slice, column slice, and that block of the kernel. The blocks cover the kernel once. If it is symmetric, an
@@ -228,18 +228,12 @@ class _KernelRequest:
 
 @contextmanager
 def _progress(show: bool, total: int) -> Iterator[Callable[[int], object]]:
-    """A function that advances the progress bar, or does nothing if ``show`` is False.
-
-    Raises:
-        UsageError: If rich is not installed.
-    """
+    """A function that advances the progress bar, or does nothing if ``show`` is False."""
     if not show:
         yield lambda _: None
         return
-    try:
-        from rich.progress import Progress
-    except ImportError as error:
-        raise UsageError("progress=True needs rich: pip install rich, or leave progress out.") from error
+    from rich.progress import Progress
+
     with Progress(transient=True) as bar:
         task = bar.add_task("empirical NTK", total=total)
         yield lambda done: bar.advance(task, done)

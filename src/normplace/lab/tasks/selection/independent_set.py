@@ -98,13 +98,11 @@ def exact_set(graph: Graph, seconds: float = 60.0) -> NDArray[np.int64]:
         seconds: Time limit.
 
     Raises:
-        UsageError: If scipy is missing, or optimality is not proven within the time limit.
+        UsageError: If optimality is not proven within the time limit.
     """
-    try:
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import coo_array
-    except ImportError as error:
-        raise UsageError("the exact optimum needs scipy: pip install 'normplace[lab]'.") from error
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
+
     if not graph.num_edges:
         return np.arange(graph.num_nodes)
     edges = graph.edges()
