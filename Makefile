@@ -32,11 +32,11 @@ types: $(VENV)/.dev ## check types
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 docs: $(VENV)/.docs ## build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/zensical build --strict
 	@echo "The documentation is at $(CURDIR)/site/index.html"
 
 clean: ## remove .venv and generated files
-	rm -rf $(VENV) runs site dist
+	rm -rf $(VENV) runs site .cache dist
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,4 +1,4 @@
-"""Write docs/audits.md: what the audit says of well-known models, built from their configurations on the meta device.
+"""Write docs/howto/gallery.md: audits of well-known models, built from their configurations on the meta device.
 
 python scripts/audit_models.py
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from normplace.analysis import audit
 from normplace.analysis.loading.models import from_config
 
-PAGE = Path(__file__).parents[1] / "docs" / "audits.md"
+PAGE = Path(__file__).parents[1] / "docs" / "howto" / "gallery.md"
 # Each configuration class's defaults are the published model named beside it, by transformers' own documentation.
 MODELS = {
     "GPT-2": ("GPT2Config", "GPT2LMHeadModel"),

@@ -1,4 +1,4 @@
-"""Write docs/benchmarks.md from the committed records of `normplace bench`."""
+"""Write docs/reference/benchmarks.md from the committed records of `normplace bench`."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ def committed() -> list[Record]:
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "benchmarks.md").write_text(page(committed()))
+    (ROOT / "docs" / "reference" / "benchmarks.md").write_text(page(committed()))

@@ -16,7 +16,7 @@ from normplace.placement import presets
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -98,7 +98,7 @@ def test_the_claim_table_is_what_verify_computes(capsys):
 
 
 def test_the_transformer_table_has_every_preset():
-    table = (ROOT / "docs" / "transformer.md").read_text()
+    table = (ROOT / "docs" / "reference" / "transformer.md").read_text()
     for name in presets.TRANSFORMER_PRESETS:
         placement = presets.build_preset(name, {})
         final = {"dual": "of `r`", "siamese": "of `y`"}.get(placement.streams, "yes" if placement.final else "no")
@@ -106,7 +106,7 @@ def test_the_transformer_table_has_every_preset():
 
 
 def test_the_placement_table_has_every_preset():
-    table = (ROOT / "docs" / "placements.md").read_text()
+    table = (ROOT / "docs" / "reference" / "placements.md").read_text()
     for name in [*presets.PRESETS, *presets.ALIASES]:
         assert f"`{name}`" in table
     for name in presets.PRESETS:

@@ -97,7 +97,7 @@ class Residual(nn.Module):
     Raises:
         UsageError: If norm, slot, scale and branch do not fit together.
 
-    Example:
+    Examples:
         >>> block = Residual(nn.Linear(8, 8), 8, "peri", norm="rms")
         >>> block(torch.ones(2, 8)).shape
         torch.Size([2, 8])

@@ -43,7 +43,7 @@ def content_policy(script: str | None = None) -> str:
     Args:
         script: The only inline script that may run; None forbids all scripts.
 
-    Example:
+    Examples:
         >>> content_policy()
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
     """

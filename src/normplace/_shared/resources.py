@@ -44,7 +44,7 @@ def _read(path: Path) -> str:
 def in_words(size: float) -> str:
     """Return a number of bytes in readable units.
 
-    Example:
+    Examples:
         >>> in_words(1234567890)
         '1.2 GB'
     """

@@ -31,7 +31,7 @@ def complain(message: str, code: int) -> int:
 def one_line(text: str) -> str:
     r"""Return the text with control characters escaped, such as a line break in a file name.
 
-    Example:
+    Examples:
         >>> one_line("a" + chr(10) + "b")
         'a\\nb'
     """

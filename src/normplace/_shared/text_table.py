@@ -15,7 +15,7 @@ def text_table(headings: Row, rows: Sequence[Row], *, right_from: int | None = N
         rows: Cells; each row is as long as the headings.
         right_from: Index of the first right-aligned column, for numbers; None aligns all columns to the left.
 
-    Example:
+    Examples:
         >>> print(text_table(["norm", "uses"], [["layer", "12"], ["rms", "3"]], right_from=1))
         norm   uses
         layer    12
@@ -40,7 +40,7 @@ def markdown_table(headings: Row, rows: Sequence[Row], *, right_from: int | None
         rows: Cells.
         right_from: Index of the first right-aligned column, for numbers; None aligns all columns to the left.
 
-    Example:
+    Examples:
         >>> print(markdown_table(["norm", "uses"], [["layer", "12"]], right_from=1))
         | norm | uses |
         | --- | ---: |

@@ -50,7 +50,7 @@ def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) 
     Raises:
         UsageError: If the model is not a module, or its forward pass fails.
 
-    Example:
+    Examples:
         >>> import torch
         >>> layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
         >>> result = audit(layer, torch.randn(1, 3, 8))

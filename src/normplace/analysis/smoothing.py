@@ -41,7 +41,7 @@ def dirichlet_energy(x: Tensor, edge_index: Tensor, *, relative: bool = True) ->
     Raises:
         UsageError: If an edge has an unknown node.
 
-    Example:
+    Examples:
         >>> pair = torch.tensor([[0, 1], [1, 0]])
         >>> round(dirichlet_energy(torch.tensor([[1.0], [-1.0]]), pair), 6)
         1.0
@@ -72,7 +72,7 @@ def mean_cosine(x: Tensor) -> float:
     Raises:
         UsageError: If there are fewer than two rows.
 
-    Example:
+    Examples:
         >>> mean_cosine(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]]))
         0.3333333333333333
     """

@@ -112,7 +112,7 @@ def insert(
         UsageError: If the norm or scalar does not exist, or arguments contradict each other. If the copy cannot find
             the graph of a call, or a norm does not have one row per node; without ``inputs``, its forward raises this.
 
-    Example:
+    Examples:
         >>> class Net(nn.Module):
         ...     def __init__(self):
         ...         super().__init__()

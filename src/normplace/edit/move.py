@@ -67,7 +67,7 @@ def move(
     Raises:
         UsageError: If the target is unknown or cannot be reached, with the reason.
 
-    Example:
+    Examples:
         >>> import torch
         >>> layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
         >>> x = torch.randn(1, 3, 8)

@@ -123,7 +123,7 @@ class GENConv(nn.Module):
     Raises:
         UsageError: If an argument is unknown, or arguments contradict each other.
 
-    Example:
+    Examples:
         >>> conv = GENConv(8, 16, aggr="softmax", learn_t=True)
         >>> conv(torch.ones(3, 8), torch.tensor([[0, 1], [1, 2]])).shape
         torch.Size([3, 16])

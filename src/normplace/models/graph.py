@@ -77,7 +77,7 @@ class GraphStack(nn.Module):
     Raises:
         UsageError: If an argument is unknown or they contradict each other.
 
-    Example:
+    Examples:
         >>> class Sum(nn.Linear):
         ...     def forward(self, x, edge_index):
         ...         return super().forward(x.index_add(0, edge_index[1], x[edge_index[0]]))

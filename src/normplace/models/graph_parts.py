@@ -197,7 +197,7 @@ class SumOfEmbeddings(nn.Module):
         sizes: Number of categories of each feature.
         dim: Width of the embeddings.
 
-    Example:
+    Examples:
         >>> SumOfEmbeddings((119, 4), 16)(torch.tensor([[5, 0], [7, 3]])).shape
         torch.Size([2, 16])
     """

@@ -49,7 +49,7 @@ class FactorMemory:
     Args:
         size: Number of entries. An entry is one number per node; the graphs themselves are not kept alive.
 
-    Example:
+    Examples:
         >>> edges = torch.tensor([[0, 1, 2], [1, 0, 1]])
         >>> memory = FactorMemory()
         >>> memory.factor(Scale("degree", power=-1), edges, 3, None, torch.float32).flatten().tolist()

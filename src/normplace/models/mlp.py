@@ -136,7 +136,7 @@ class MLP(nn.Module):
     Raises:
         UsageError: If an argument is unknown or they contradict each other.
 
-    Example:
+    Examples:
         >>> net = MLP((1, 128, 128, 1), norm_at="first")
         >>> net(torch.zeros(5, 1)).shape
         torch.Size([5, 1])

@@ -161,7 +161,7 @@ def break_ties(scores: NDArray[np.float64], generator: np.random.Generator) -> N
         scores: In float64.
         generator: Draws the order of ties.
 
-    Example:
+    Examples:
         >>> broken = break_ties(np.array([1.0, 1.0 + 1e-15, 2.0]), np.random.default_rng(0))
         >>> int(np.argmax(broken)), bool(np.ptp(broken[:2]) < 1e-10)
         (2, True)

@@ -36,7 +36,7 @@ class Adjacency(nn.Module):
     Raises:
         UsageError: If an edge lacks its reverse or is repeated, or a node is out of range.
 
-    Example:
+    Examples:
         >>> path = Adjacency(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), 3)
         >>> path(torch.eye(3))[1]
         tensor([0.7071, 0.0000, 0.7071])
@@ -147,7 +147,7 @@ class LightGCN(_NodeTable):
     Raises:
         UsageError: If a number is too small.
 
-    Example:
+    Examples:
         >>> graph = Adjacency(torch.tensor([[0, 2, 1, 3], [2, 0, 3, 1]]), 4)
         >>> LightGCN(2, 2, dim=8)(graph).shape
         torch.Size([4, 8])
@@ -201,7 +201,7 @@ class NormalizedGCN(_NodeTable):
     Raises:
         UsageError: If an argument is unknown, or arguments contradict each other.
 
-    Example:
+    Examples:
         >>> graph = Adjacency(torch.tensor([[0, 2, 1, 3], [2, 0, 3, 1]]), 4)
         >>> scale = Scale("degree", power=-0.5)
         >>> net = NormalizedGCN(2, 2, dim=8, scale=scale)

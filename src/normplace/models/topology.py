@@ -165,7 +165,7 @@ def topology(
     Raises:
         UsageError: If a name or option is unknown, a node is out of range, or an edge connects two graphs.
 
-    Example:
+    Examples:
         >>> star = torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
         >>> topology("degree", star, 5).tolist()
         [3.0, 1.0, 1.0, 1.0, 1.0]

@@ -54,7 +54,7 @@ def build_norm(name: str, dim: int, **options: Any) -> nn.Module:
     Raises:
         UsageError: If there is no such norm, or the norm has no such option.
 
-    Example:
+    Examples:
         >>> build_norm("rms", 8, eps=1e-5)
         RMSNorm((8,), eps=1e-05, elementwise_affine=True)
     """

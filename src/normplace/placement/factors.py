@@ -19,7 +19,7 @@ class Power:
         times: Factor inside the power.
         log: Whether to take the logarithm before the power.
 
-    Example:
+    Examples:
         >>> alpha = Power("depth", 1 / 4, times=2)
         >>> str(alpha), round(alpha.at(layer=1, depth=8), 3)
         ('(2L)^(1/4)', 2.0)

@@ -51,7 +51,7 @@ class Placement:
     Raises:
         UsageError: If the arguments contradict each other.
 
-    Example:
+    Examples:
         >>> Placement.named("peri").equation()
         'x + N(F(N(x)))'
         >>> Placement.named("deepnorm").equation(layer=1, depth=8)

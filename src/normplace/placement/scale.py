@@ -30,7 +30,7 @@ class Scale:
         where: ``before`` or ``after`` the norm.
         slot: The slot of the norm; None for the only one.
 
-    Example:
+    Examples:
         >>> Scale("degree", power=-1).symbol
         'degree^-1'
     """
@@ -87,7 +87,7 @@ class Gate(nn.Module):
         device: Device of the parameters.
         dtype: Dtype of the parameters.
 
-    Example:
+    Examples:
         >>> Gate("learned")(torch.tensor([[0.5], [2.0]])).flatten().tolist()
         [0.5, 2.0]
     """

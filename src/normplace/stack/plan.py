@@ -44,7 +44,7 @@ def explain_fusion(
         final_norm: The norm after the last block.
         x: An example stream; by default one with the device and dtype of the parameters.
 
-    Example:
+    Examples:
         >>> print(explain_fusion([Residual(nn.Linear(8, 8), 8, "peri", norm="rms") for _ in range(3)]))
         not fused here: the Triton kernels need a CUDA GPU and the tensors are on cpu
         blocks 1 to 2: output norm, add, input norm

@@ -23,7 +23,7 @@ def run_blocks(blocks: Iterable[nn.Module | BlockCall], x: Tensor, final_norm: n
         x: The stream, features last.
         final_norm: The norm after the last block.
 
-    Example:
+    Examples:
         >>> blocks = [Residual(nn.Linear(8, 8), 8, "peri", norm="rms") for _ in range(3)]
         >>> x = torch.ones(2, 8)
         >>> torch.equal(run_blocks(blocks, x), blocks[2](blocks[1](blocks[0](x))))

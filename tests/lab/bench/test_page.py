@@ -16,7 +16,9 @@ def test_the_committed_page_is_current():
     script = runpy.run_path(str(ROOT / "scripts" / "write_benchmarks.py"))
     records = script["committed"]()
     assert records
-    assert (ROOT / "docs" / "benchmarks.md").read_text() == page(records), "run scripts/write_benchmarks.py"
+    assert (ROOT / "docs" / "reference" / "benchmarks.md").read_text() == page(records), (
+        "run scripts/write_benchmarks.py"
+    )
 
 
 def test_the_page_names_machine_versions_date_command_and_what_is_not_measured():

@@ -49,7 +49,7 @@ def smoke(request, tmp_path_factory) -> Iterator[tuple[Study, list[tuple[Trial, 
 
 def test_a_study_has_one_name(study):
     assert study.reference == f"normplace.lab.studies.{study.name}:STUDY"
-    assert (ROOT / "docs" / f"{study.name}.md").is_file()
+    assert (ROOT / "docs" / "papers" / f"{study.name}.md").is_file()
     folder = FOLDER / study.name
     names = {path.name.removesuffix(".gz") for path in (folder / "results").iterdir()}
     assert names == {f"{study.name}-{scale}.jsonl" for scale in ("laptop", "full")}

@@ -37,7 +37,7 @@ def law(scale: Positive, variance: Positive, eps: float) -> Positive:
     Raises:
         UsageError: If eps is negative or not a number.
 
-    Example:
+    Examples:
         >>> law(1.0, 1.0, eps=1e-5) < 1e-5 < law(0.1, 1.0, eps=1e-5) < 1e-3
         True
     """

@@ -142,7 +142,7 @@ def survival(
     Raises:
         UsageError: If there is no norm, a name is unknown, or the output is not a tensor or is zero everywhere.
 
-    Example:
+    Examples:
         >>> net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2))
         >>> site = survival(net, torch.randn(16, 8)).sites[0]
         >>> site.name, site.kept < 1e-3 < site.after

@@ -33,7 +33,7 @@ class SignalsCallback(TrainerHooks):
     Raises:
         UsageError: If ``every`` is not a positive whole number.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
         >>> watch = SignalsCallback(torch.randn(2, 5, 8), every=10)

@@ -40,7 +40,7 @@ def signals(model: nn.Module, batch: Any, loss: Loss | None = None, optimizer: O
     Raises:
         UsageError: If the model cannot be run, has no residual add or no values, or the loss is not a scalar.
 
-    Example:
+    Examples:
         >>> model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
         >>> measured = signals(model, torch.randn(2, 5, 8), loss=lambda out: out.square().mean())
         >>> [depth.name for depth in measured.depths], round(measured.depths[-1].variance, 3)
@@ -65,7 +65,7 @@ def compare(before: nn.Module, after: nn.Module, *inputs: Any, loss: Loss | None
     Raises:
         UsageError: If a model cannot be run or has no residual add, or the loss is not a scalar.
 
-    Example:
+    Examples:
         >>> post, pre = (nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=x) for x in (False, True))
         >>> comparison = compare(post, pre, torch.randn(2, 5, 16), loss=lambda y: y.square().mean())
         >>> comparison.before.placement, comparison.after.placement

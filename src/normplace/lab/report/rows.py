@@ -52,7 +52,7 @@ def score_rows(groups: Iterable[Group], metric: str) -> list[dict[str, Any]]:
 def mean_columns(values: Iterable[float | None]) -> dict[str, float]:
     """Compute the mean of the values that are not None, its 95% interval if there are several, and their number.
 
-    Example:
+    Examples:
         >>> mean_columns([2.0, None])
         {'value': 2.0, 'n': 1}
     """

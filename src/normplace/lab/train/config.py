@@ -177,7 +177,7 @@ class TrainConfig:
 def rename_old_keys(value: Any) -> Any:
     """Return JSON data with earlier names of keys replaced by the present ones, at every depth.
 
-    Example:
+    Examples:
         >>> rename_old_keys({"recipe": {"rate": 0.1}, "step": 3})
         {'config': {'learning_rate': 0.1}, 'step': 3}
     """

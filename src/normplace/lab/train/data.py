@@ -78,7 +78,7 @@ def shard(first: int, count: int, rank: int, size: int) -> tuple[int, int]:
         rank: Rank of the process.
         size: Number of processes.
 
-    Example:
+    Examples:
         >>> shard(100, 8, rank=1, size=2)
         (104, 4)
     """

@@ -23,7 +23,7 @@ class DivergenceDetector:
         spike: Nats above the median that make a loss a spike.
         patience: Consecutive spikes that count as divergence.
 
-    Example:
+    Examples:
         >>> detector = DivergenceDetector(spike=2.0, patience=2)
         >>> [detector.update(loss, 1.0) for loss in (3.0, 2.9, 6.0, 2.8, 6.0)]
         [None, None, None, None, None]

@@ -50,7 +50,7 @@ def order_log_probability(scores: Tensor, orders: Tensor, lengths: Tensor) -> Te
     Returns:
         Log-probabilities, (graphs, samples).
 
-    Example:
+    Examples:
         >>> scores = torch.tensor([[0.0, 0.0, 0.0]])
         >>> order = torch.tensor([[[2, 0, 1]]])
         >>> order_log_probability(scores, order, torch.tensor([3])).exp().item()  # one of 3! equally likely

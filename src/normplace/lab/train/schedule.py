@@ -30,7 +30,7 @@ class Schedule:
     Raises:
         UsageError: If the kind is unknown or a number is out of range.
 
-    Example:
+    Examples:
         >>> schedule = Schedule(1.0, 10, "wsd", warm_up=2, decay=0.4, floor=0.0)
         >>> [schedule.learning_rate(step) for step in range(10)]
         [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]

@@ -1,6 +1,6 @@
 """From the records of a study to one number per seed: selection, arithmetic, and measures that claims declare.
 
-Example:
+Examples:
     A claim declares ``metric("social", "test", slot="after") - metric("social", "test", slot="none")``; the difference
     is a :class:`Measure`, which computes a :class:`PerSeed` when it is called with records.
 """
@@ -108,7 +108,7 @@ class PerSeed(Arithmetic, Mapping[int, float]):
     Args:
         values: Numbers by seed.
 
-    Example:
+    Examples:
         >>> PerSeed({0: 3.0, 1: 5.0}) - PerSeed({0: 1.0, 1: 1.0, 2: 1.0})
         PerSeed({0: 2.0, 1: 4.0})
     """
@@ -214,7 +214,7 @@ def measure(function: Callable[Concatenate[Records, P], PerSeed]) -> Callable[P,
     The decorated function takes records and further arguments. Calling it with the further arguments alone returns a
     :class:`Measure`.
 
-    Example:
+    Examples:
         >>> @measure
         ... def at_longest(records, part):
         ...     return PerSeed.of(pick(records, part, length=config_values(records, part, "length")[-1]), "accuracy")

@@ -97,7 +97,7 @@ class Progress:
 def clock(seconds: float) -> str:
     """Format a duration.
 
-    Example:
+    Examples:
         >>> clock(75)
         '1:15'
     """

@@ -31,7 +31,7 @@ def matched_width(
     Raises:
         UsageError: If no width is within the tolerance.
 
-    Example:
+    Examples:
         >>> matched_width(lambda width: nn.Linear(width, width), 64 * 65)
         64
     """

@@ -83,7 +83,7 @@ class SequenceModel(nn.Module):
     Raises:
         UsageError: If an argument is unknown or out of range, or arguments contradict each other.
 
-    Example:
+    Examples:
         >>> model = SequenceModel(29, 32, 2, mixer="attention", positions="rotary")
         >>> model(torch.zeros(1, 5, dtype=torch.long)).shape
         torch.Size([1, 5, 29])
@@ -278,7 +278,7 @@ class CausalRN(SequenceModel):
         device: Device of the parameters.
         dtype: Dtype of the parameters.
 
-    Example:
+    Examples:
         >>> model = CausalRN(29, 32, 2, context=64)
         >>> model.generate(torch.zeros(1, 5, dtype=torch.long), 3).shape
         torch.Size([1, 8])

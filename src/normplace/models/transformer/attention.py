@@ -48,7 +48,7 @@ class Attention(Branch):
     Raises:
         UsageError: If the numbers of heads do not divide each other or the width, or a number is not positive.
 
-    Example:
+    Examples:
         >>> from normplace import Residual
         >>> block = Residual(Attention(32, 4, positions=Rotary()), 32, "peri", norm="rms")
         >>> block(torch.randn(2, 5, 32)).shape

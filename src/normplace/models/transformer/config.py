@@ -143,7 +143,7 @@ class TransformerConfig:
     Raises:
         UsageError: If a choice is unknown, or the fields contradict each other.
 
-    Example:
+    Examples:
         >>> config = TransformerConfig(100, 32, 2, placement="peri", attention=AttentionConfig(heads=4))
         >>> TransformerConfig.from_dict(config.to_dict()) == config
         True

@@ -27,7 +27,7 @@ class WeightInit:
         std: Standard deviation of matrices and embeddings; with ``xavier`` of embeddings only.
         depth: Number of layers, of two branches each.
 
-    Example:
+    Examples:
         >>> WeightInit("depth", std=0.02, depth=2).of(64, 64, last=True)
         0.01
     """
@@ -59,8 +59,8 @@ def suited_init(placement: Placement) -> str:
     """The default kind of initial weights for a placement.
 
     ``xavier`` if a norm follows the branch: the network is then invariant to the scale of the branch's last matrix, so
-    a small initial matrix only causes large relative updates (docs/initialization.md). Also ``xavier`` if the placement
-    scales initial weights, as DeepNorm does; ``fixed`` if it scales norms by depth; otherwise ``depth``.
+    a small initial matrix only causes large relative updates (docs/howto/initialization.md). Also ``xavier`` if the
+    placement scales initial weights, as DeepNorm does; ``fixed`` if it scales norms by depth; otherwise ``depth``.
     """
     specs = placement.all_specs
     if any(spec.output or spec.init_gain != 1 for spec in specs):

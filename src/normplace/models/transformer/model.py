@@ -81,7 +81,7 @@ class Transformer(nn.Module):
     Raises:
         UsageError: If the parts of the configuration do not fit together.
 
-    Example:
+    Examples:
         >>> from normplace.models.transformer import AttentionConfig
         >>> config = TransformerConfig(50, 32, 2, placement="peri", attention=AttentionConfig(heads=4))
         >>> model = Transformer(config, generator=torch.Generator().manual_seed(0))

@@ -63,7 +63,7 @@ def empirical(
         UsageError: If the kernel does not exist (batch statistics, active dropout, samples that influence one another)
             or the arguments are inconsistent.
 
-    Example:
+    Examples:
         >>> import torch, normplace.ntk
         >>> line = torch.nn.Linear(1, 1)
         >>> normplace.ntk.empirical(line, torch.tensor([[1.0], [2.0]]))  # x·x' + 1

@@ -139,7 +139,7 @@ class Neighbours:
     Raises:
         UsageError: If the edges are not a 2 × E integer tensor, or a node index is out of range.
 
-    Example:
+    Examples:
         >>> graph = Neighbours(torch.tensor([[0, 1, 2], [1, 1, 0]]), num_src=3)
         >>> graph.degree.tolist()
         [1, 2, 0]

@@ -74,7 +74,7 @@ def softmax_aggregate(
     Raises:
         UsageError: If an argument is invalid or the requested backend cannot run.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[1.0], [2.0], [3.0]])
         >>> edge_index = torch.tensor([[0, 1, 2], [0, 0, 0]])
         >>> softmax_aggregate(x, edge_index, temperature=1.0)
@@ -122,7 +122,7 @@ def powermean_aggregate(
     Raises:
         UsageError: If an argument is invalid or the requested backend cannot run.
 
-    Example:
+    Examples:
         >>> edge_index = torch.tensor([[0, 1, 2], [0, 0, 0]])
         >>> powermean_aggregate(torch.full((3, 1), 3.0), edge_index, power=5.0)[0]
         tensor([3.])

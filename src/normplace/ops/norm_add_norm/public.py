@@ -74,7 +74,7 @@ def norm_add_norm(
     Raises:
         UsageError: If an argument is invalid or the requested backend cannot run.
 
-    Example:
+    Examples:
         >>> x, f = torch.tensor([[3.0, 0.0]]), torch.tensor([[10.0, 10.0]])
         >>> norm_add_norm(x, f)
         (tensor([[4., 1.]]), tensor([[1.3720, 0.3430]]))
@@ -116,7 +116,7 @@ def boundary_backend(x: Tensor, f: Tensor | None = None, backend: str = "auto") 
         f: The branch's output; assumed to be like ``x`` when None.
         backend: The ``backend`` argument of :func:`norm_add_norm`.
 
-    Example:
+    Examples:
         >>> boundary_backend(torch.ones(2, 8, dtype=torch.float64), backend="reference")
         BackendChoice(backend='reference', reason='requested')
     """

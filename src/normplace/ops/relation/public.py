@@ -51,7 +51,7 @@ def relation_scan(
     Raises:
         UsageError: If an argument is invalid or the requested backend cannot run.
 
-    Example:
+    Examples:
         >>> a, b = torch.zeros(1, 3, 2), torch.tensor([[[0.0, 1.0], [0.0, 2.0], [3.0, 0.0]]])
         >>> relation_scan(a, b, eps=0.0)
         tensor([[[0.3679, 2.7183],
@@ -100,7 +100,7 @@ def relation_pairwise(
     Raises:
         UsageError: If an argument is invalid or the requested backend cannot run.
 
-    Example:
+    Examples:
         >>> a, b = torch.zeros(1, 3, 2), torch.tensor([[[0.0, 1.0], [0.0, 2.0], [3.0, 0.0]]])
         >>> relation_pairwise(a, b, activation="relu", eps=0.0)
         tensor([[[0.0000, 1.0000],

@@ -26,7 +26,7 @@ def linear_advantage(values: Sequence[float]) -> float:
     Args:
         values: One per layer.
 
-    Example:
+    Examples:
         >>> linear_advantage([1.0, 2.0, 3.0, 4.0, 5.0]) > 1, linear_advantage([1.0, 2.0, 4.0, 8.0, 16.0]) < -1
         (True, True)
     """

@@ -35,7 +35,7 @@ def grid_mines(
     Raises:
         UsageError: If the grid is too small to be split, or a share is out of range.
 
-    Example:
+    Examples:
         >>> graph = grid_mines(torch.Generator().manual_seed(0), side=10)
         >>> graph.x.shape, int(graph.y.sum()), graph.edge_index.shape[1] // 2
         (torch.Size([100, 7]), 20, 342)

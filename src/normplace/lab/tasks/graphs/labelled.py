@@ -118,7 +118,7 @@ def roc_auc(scores: Tensor, labels: Tensor) -> float:
     Raises:
         UsageError: If a score is NaN, or a class is missing.
 
-    Example:
+    Examples:
         >>> roc_auc(torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([0, 0, 1, 1]))
         0.875
     """

@@ -27,7 +27,7 @@ class Interactions:
     Raises:
         UsageError: If an id is out of range, or a pair occurs twice.
 
-    Example:
+    Examples:
         >>> interactions = Interactions(2, 3, torch.tensor([[0, 0, 1], [0, 1, 2]]), torch.tensor([[1], [0]]))
         >>> interactions
         Interactions(num_users=2, num_items=3, 3 training pairs, 1 test pairs)

@@ -92,7 +92,7 @@ def write_faces(faces: Faces, path: Path) -> None:
 def parse_name(name: str) -> tuple[int, int] | None:
     """Age and ethnicity code in a UTKFace file name ``[age]_[gender]_[race]_[date].jpg``; None for any other name.
 
-    Example:
+    Examples:
         >>> parse_name("26_1_4_20170116200023456.jpg.chip.jpg")
         (26, 4)
     """

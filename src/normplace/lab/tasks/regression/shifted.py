@@ -89,7 +89,7 @@ def hold_out(n: int, train: int, generator: torch.Generator) -> tuple[Tensor, Te
 def r_squared(prediction: Tensor, target: Tensor) -> float:
     """One minus the mean squared error divided by the variance of the targets.
 
-    Example:
+    Examples:
         >>> r_squared(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
         1.0
     """

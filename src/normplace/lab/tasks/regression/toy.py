@@ -44,7 +44,7 @@ def toy_data(name: str, points: int, generator: torch.Generator) -> Regression:
 def growth_exponent(near: float, far: float, ratio: float) -> float:
     """The exponent p of a value that grows by ratio^p when its argument grows by ``ratio``: 0 bounded, 1 linear.
 
-    Example:
+    Examples:
         >>> growth_exponent(3.0, 30.0, ratio=10)
         1.0
     """

@@ -76,7 +76,7 @@ def dismantle(graph: Graph, order: ArrayLike) -> Dismantling:
     Raises:
         UsageError: If ``order`` does not contain distinct nodes of the graph.
 
-    Example:
+    Examples:
         >>> star = Graph.from_edges([[0, 1], [0, 2], [0, 3]])
         >>> dismantle(star, [0, 1, 2, 3]).curve.tolist()
         [4, 1, 1, 1, 0]

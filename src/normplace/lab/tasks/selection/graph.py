@@ -30,7 +30,7 @@ class Graph:
     Raises:
         UsageError: If the arrays are not the CSR form of an undirected graph.
 
-    Example:
+    Examples:
         >>> graph = Graph.from_edges([[0, 1], [1, 2], [2, 1], [3, 3]])
         >>> graph
         Graph(num_nodes=4, num_edges=2)
@@ -218,7 +218,7 @@ def relabel(edges: ArrayLike) -> tuple[NDArray[np.int64], NDArray]:
     Raises:
         UsageError: If the shape is wrong, or an id is NaN.
 
-    Example:
+    Examples:
         >>> edges, names = relabel([["b", "a"], ["b", "z"]])
         >>> edges.tolist(), names.tolist()
         ([[1, 0], [1, 2]], ['a', 'b', 'z'])

@@ -21,7 +21,7 @@ def greedy_set(graph: Graph, scores: ArrayLike) -> NDArray[np.int64]:
     Raises:
         UsageError: If there is not one score per node.
 
-    Example:
+    Examples:
         >>> path = Graph.from_edges([[0, 1], [1, 2]])
         >>> greedy_set(path, [1.0, 3.0, 2.0]).tolist()
         [1]
@@ -50,7 +50,7 @@ def improve(graph: Graph, nodes: ArrayLike) -> NDArray[np.int64]:
     Raises:
         UsageError: If ``nodes`` is not an independent set.
 
-    Example:
+    Examples:
         >>> star = Graph.from_edges([[0, 1], [0, 2], [0, 3]])
         >>> improve(star, [0]).tolist()
         [1, 2, 3]

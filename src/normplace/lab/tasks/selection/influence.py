@@ -123,7 +123,7 @@ def spread(
     Raises:
         UsageError: If an argument is invalid.
 
-    Example:
+    Examples:
         >>> path = Graph.from_edges([[0, 1], [1, 2]])
         >>> spread(path, [0], IndependentCascade(1.0), simulations=10).mean
         3.0

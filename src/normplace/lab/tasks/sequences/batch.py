@@ -57,7 +57,7 @@ def answer_accuracy(
         end: The token that ends an answer; it does not count as a character.
         strict: If True, all characters of a sequence count as wrong when its end token is misplaced.
 
-    Example:
+    Examples:
         >>> targets = torch.tensor([[-1, 5, 6, 2], [-1, 5, 6, 2]])
         >>> answer_accuracy(torch.tensor([[0, 5, 7, 2], [0, 5, 6, 6]]), targets, end=2, strict=True).character.tolist()
         [0.5, 0.0]

@@ -29,7 +29,7 @@ class FixedCopy:
     Raises:
         UsageError: If ``length`` or ``letters`` is not positive.
 
-    Example:
+    Examples:
         >>> FixedCopy(2, letters=1).draw(1, torch.Generator())
         Batch(inputs=tensor([[0, 3, 3, 1, 3, 3]]), targets=tensor([[-1, -1, -1,  3,  3,  2]]))
     """

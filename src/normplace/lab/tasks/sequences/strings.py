@@ -42,7 +42,7 @@ def encode(text: str, device: torch.device | str = "cpu") -> Tensor:
     Raises:
         UsageError: If a character is not in the alphabet.
 
-    Example:
+    Examples:
         >>> encode("$cab|").tolist()
         [26, 2, 0, 1, 27]
     """
