@@ -3,7 +3,8 @@
 Every folder has the same layout: ``__init__.py`` defines ``STUDY``; each part (one kind of trial) has a file of its
 name with its configuration, plan and run function, and files of the same name in ``claims/`` and ``figures/``.
 ``networks.py`` builds the networks, ``measures.py`` computes numbers that several claims or figures share,
-``published.py`` holds the paper's numbers, and ``results/`` the committed result files.
+``published.py`` holds the paper's numbers, ``headline.py`` the main number with the same number measured here, and
+``results/`` the committed result files.
 """
 
 from __future__ import annotations

@@ -71,6 +71,27 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Headline:
+    """The main result of a paper, and the same number measured here.
+
+    Report cards, the paper pages of the documentation and the rows of the README show it.
+
+    Args:
+        figure: Title of the figure that leads the study.
+        sentence: What the paper shows, in one sentence.
+        published: The published number with its unit and its table or figure, or a statement that it is unknown.
+        measured: From the successful records of one run to the same number as text; None if records are missing.
+        conditions: How the setting differs from the paper's, and where the result contradicts it.
+    """
+
+    figure: str
+    sentence: str
+    published: str
+    measured: Callable[[Sequence[TrialRecord]], str | None]
+    conditions: str
+
+
+@dataclass(frozen=True)
 class Study:
     """The claims of one paper, with the trials that test them.
 
@@ -85,6 +106,7 @@ class Study:
         figures: From the successful records to figures.
         aliases: Former names, oldest first. The command line and result files may still use them. Trial hashes use the
             oldest name, so that a renamed study still recognizes its recorded trials.
+        headline: The main result, if the study has one.
     """
 
     name: str
@@ -96,6 +118,7 @@ class Study:
     claims: tuple[Claim, ...]
     figures: Callable[[Sequence[TrialRecord]], Sequence[Figure]]
     aliases: tuple[str, ...] = ()
+    headline: Headline | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

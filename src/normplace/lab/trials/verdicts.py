@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from normplace._shared.text_table import markdown_table
@@ -96,35 +97,66 @@ def multiplicity(judgements: Sequence[Judgement]) -> str:
     )
 
 
-def markdown(runs: Sequence[tuple[Study, str, Sequence[TrialRecord]]]) -> str:
-    """Format a Markdown table with one row per claim, from the run of the largest scale that has results for it.
+@dataclass(frozen=True)
+class ScaledJudgement:
+    """The judgement of a claim, and the run that it comes from.
+
+    Args:
+        study: The study.
+        scale: Scale of the run; None if no run has results for the claim.
+        judgement: The claim, its measurements and the verdict.
+    """
+
+    study: Study
+    scale: str | None
+    judgement: Judgement
+
+
+def at_largest_scale(runs: Iterable[tuple[Study, str, Sequence[TrialRecord]]]) -> list[ScaledJudgement]:
+    """Judge each claim once, from the run of the largest scale that has results for it.
 
     Args:
         runs: Study, scale and records of each result file.
     """
-    best: dict[tuple[str, str], tuple[int, str, Judgement]] = {}
+    best: dict[tuple[str, str], tuple[int, ScaledJudgement]] = {}
     for study, scale, records in runs:
         for judgement in judge_all(study.claims, records):
             measured = any(measurement.n for measurement in judgement.measurements)
             rank = SCALES.index(scale) if measured else -1
             key = (study.name, judgement.claim.id)
             if key not in best or rank > best[key][0]:
-                best[key] = (rank, scale if measured else "-", judgement)
-    rows = [_markdown_row(name, scale, judgement) for (name, _), (_, scale, judgement) in best.items()]
-    judgements = [judgement for _, _, judgement in best.values()]
+                best[key] = (rank, ScaledJudgement(study, scale if measured else None, judgement))
+    return [scaled for _, scaled in best.values()]
+
+
+def verdicts_text(judgements: Iterable[Judgement]) -> str:
+    """How many claims have each verdict."""
     total = Counter(judgement.verdict for judgement in judgements)
-    verdicts = ", ".join(f"{total[verdict]} {verdict}" for verdict in Verdict if total[verdict])
-    parts = [markdown_table(_HEADINGS, rows), f"{len(judgements)} claims: {verdicts}.", multiplicity(judgements)]
-    return "\n\n".join(parts)
+    return ", ".join(f"{total[verdict]} {verdict}" for verdict in Verdict if total[verdict])
 
 
-def _markdown_row(study: str, scale: str, judgement: Judgement) -> list[str]:
+def markdown(runs: Iterable[tuple[Study, str, Sequence[TrialRecord]]]) -> str:
+    """Format a Markdown table with one row per claim, from the run of the largest scale that has results for it.
+
+    Args:
+        runs: Study, scale and records of each result file.
+    """
+    claims = at_largest_scale(runs)
+    judgements = [claim.judgement for claim in claims]
+    table = markdown_table(_HEADINGS, [_markdown_row(claim) for claim in claims])
+    summary = f"{len(judgements)} claims: {verdicts_text(judgements)}."
+    return "\n\n".join([table, summary, multiplicity(judgements)])
+
+
+def _markdown_row(scaled: ScaledJudgement) -> list[str]:
+    judgement = scaled.judgement
     claim, counts = judgement.claim, judgement.counts
     states = [str(counts[state]) for state in COUNTED]
     if counts[State.VOID]:
         states[-1] += f" ({void_text(judgement)})"
     later = later_text(judgement) or "-"
-    return [study, claim.statement, claim.paper, f"**{judgement.verdict}**", *states, later, scale]
+    verdict = f"**{judgement.verdict}**"
+    return [scaled.study.name, claim.statement, claim.paper, verdict, *states, later, scaled.scale or "-"]
 
 
 def as_json(judgement: Judgement) -> dict[str, Any]:

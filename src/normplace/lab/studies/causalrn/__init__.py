@@ -12,6 +12,7 @@ from normplace.lab.studies.causalrn import (
 )
 from normplace.lab.studies.causalrn.claims import CLAIMS
 from normplace.lab.studies.causalrn.figures import figures
+from normplace.lab.studies.causalrn.headline import HEADLINE
 from normplace.lab.trials.study import Study
 
 STUDY = Study(
@@ -46,4 +47,5 @@ STUDY = Study(
     ),
     claims=CLAIMS,
     figures=figures,
+    headline=HEADLINE,
 )

@@ -3,6 +3,7 @@
 from normplace.lab.studies.deepergcn import aggregation, anchors, depth, dropout, memory, molhiv
 from normplace.lab.studies.deepergcn.claims import CLAIMS
 from normplace.lab.studies.deepergcn.figures import figures
+from normplace.lab.studies.deepergcn.headline import HEADLINE
 from normplace.lab.trials.study import Study
 
 STUDY = Study(
@@ -28,4 +29,5 @@ STUDY = Study(
     parts=(molhiv.PART, depth.PART, dropout.PART, aggregation.PART, anchors.PART, memory.PART),
     claims=CLAIMS,
     figures=figures,
+    headline=HEADLINE,
 )

@@ -3,6 +3,7 @@
 from normplace.lab.studies.extrapolation import faces, kernels, protein, sequence, toy, variants, wide
 from normplace.lab.studies.extrapolation.claims import CLAIMS
 from normplace.lab.studies.extrapolation.figures import figures
+from normplace.lab.studies.extrapolation.headline import HEADLINE
 from normplace.lab.trials.study import Study
 
 STUDY = Study(
@@ -30,4 +31,5 @@ STUDY = Study(
     parts=(toy.PART, kernels.PART, wide.PART, variants.PART, sequence.PART, protein.PART, faces.PART),
     claims=CLAIMS,
     figures=figures,
+    headline=HEADLINE,
 )

@@ -3,6 +3,7 @@
 from normplace.lab.studies.periln import bound, initialization, training
 from normplace.lab.studies.periln.claims import CLAIMS
 from normplace.lab.studies.periln.figures import figures
+from normplace.lab.studies.periln.headline import HEADLINE
 from normplace.lab.trials.study import Study
 
 STUDY = Study(
@@ -26,4 +27,5 @@ STUDY = Study(
     parts=(bound.PART, training.PART, initialization.PART),
     claims=CLAIMS,
     figures=figures,
+    headline=HEADLINE,
 )

@@ -3,6 +3,7 @@
 from normplace.lab.studies.postdeg import recommend, selection, social, topologies
 from normplace.lab.studies.postdeg.claims import CLAIMS
 from normplace.lab.studies.postdeg.figures import figures
+from normplace.lab.studies.postdeg.headline import HEADLINE
 from normplace.lab.trials.study import Study
 
 STUDY = Study(
@@ -30,4 +31,5 @@ STUDY = Study(
     parts=(selection.PART, topologies.PART, recommend.PART, social.PART),
     claims=CLAIMS,
     figures=figures,
+    headline=HEADLINE,
 )

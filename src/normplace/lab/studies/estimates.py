@@ -1,0 +1,29 @@
+"""Statistics with their intervals as short text, for headlines."""
+
+from __future__ import annotations
+
+from normplace.lab.trials.intervals import STUDENT, Interval
+from normplace.lab.trials.per_seed import PerSeed
+
+
+def estimate_text(values: PerSeed, number: str = ".2f", interval: Interval = STUDENT) -> str:
+    """The statistic of one number per seed with its 95% confidence interval, if it has one.
+
+    Args:
+        values: At least one number per seed.
+        number: Format of the numbers.
+        interval: Kind of interval, as the claim on these numbers declares it.
+
+    Example:
+        >>> estimate_text(PerSeed({0: 0.5, 1: 0.52, 2: 0.51}))
+        '0.51 [0.49, 0.53]'
+    """
+    estimate, low, high = interval(list(values.values()))
+    if len(values) < interval.least:
+        return f"{estimate:{number}}"
+    return f"{estimate:{number}} [{low:{number}}, {high:{number}}]"
+
+
+def seeds_text(values: PerSeed) -> str:
+    """Number of seeds."""
+    return f"{len(values)} seed{'s' if len(values) > 1 else ''}"

@@ -1,0 +1,65 @@
+"""Headlines of the studies: figures exist, numbers come from the records, conditions match the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from normplace.lab.studies import STUDIES, committed_results
+from normplace.lab.studies.estimates import estimate_text
+from normplace.lab.trials.claims import Verdict, judge_all
+from normplace.lab.trials.intervals import OrderStatistics
+from normplace.lab.trials.per_seed import PerSeed, SuccessfulRecords
+from normplace.lab.trials.runner import read_run
+from normplace.lab.trials.study import Headline, Study, named_study
+
+DESCRIBED = {
+    "causalrn": {"copies-at-equal-parameters": Verdict.VOID},
+    "deepergcn": {"molhiv": Verdict.UNDECIDED},
+    "extrapolation": {"protein-norm-extrapolates": Verdict.REPRODUCED, "faces-norm-extrapolates": Verdict.MIXED},
+    "periln": {"bound": Verdict.REPRODUCED, "even-ladder": Verdict.MIXED, "range-ladder": Verdict.VOID},
+    "postdeg": {"gain-constant-input": Verdict.VOID, "gain-degree-input": Verdict.NOT_REPRODUCED},
+}
+"""Verdicts at full scale that the conditions describe."""
+
+
+@pytest.fixture(scope="module", params=STUDIES)
+def committed(request) -> tuple[Study, Headline, Mapping[str, SuccessfulRecords]]:
+    """A study, its headline, and its committed records by scale."""
+    study = named_study(request.param, STUDIES)
+    runs = [read_run(path, STUDIES) for path in committed_results() if path.name.startswith(f"{request.param}-")]
+    assert study.headline is not None
+    return study, study.headline, {one.run.scale: SuccessfulRecords(one.records) for one in runs}
+
+
+def test_the_headline_figure_is_drawn_from_committed_results(committed):
+    study, headline, records = committed
+    titles = {figure.title for one in records.values() for figure in study.figures(one)}
+    assert headline.figure in titles
+
+
+def test_the_headline_number_comes_from_the_records(committed):
+    _, headline, records = committed
+    text = headline.measured(records["full"])
+    assert text is not None
+    changed = [
+        replace(record, metrics={name: value and value**2 + 1 for name, value in record.metrics.items()})
+        for record in records["full"]
+    ]
+    assert headline.measured(SuccessfulRecords(changed)) != text
+    assert headline.measured(SuccessfulRecords([])) is None
+
+
+def test_the_conditions_describe_the_verdicts(committed):
+    study, _, records = committed
+    verdicts = {judgement.claim.id: judgement.verdict for judgement in judge_all(study.claims, records["full"])}
+    expected = DESCRIBED[study.name]
+    assert {name: verdicts[name] for name in expected} == expected, "describe the new verdicts in the headline"
+
+
+def test_estimates_as_text():
+    assert estimate_text(PerSeed({0: 1.0, 1: 3.0}), "+.0f") == "+2 [-11, +15]"
+    assert estimate_text(PerSeed({0: 1.0})) == "1.00"
+    assert estimate_text(PerSeed(dict.fromkeys(range(5), 1.0)), interval=OrderStatistics()) == "1.00"
