@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+from tests.browser import CHROME, Browser
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -22,3 +25,11 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    if CHROME is None:
+        pytest.skip("no chromium, chromium-browser or google-chrome on this machine")
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
