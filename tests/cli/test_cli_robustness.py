@@ -44,7 +44,7 @@ def results(tmp_path) -> Path:
         (["report", "--out", LONG], "File name too long"),
         (["report", "--out", "loop/x"], "Too many levels of symbolic links"),
         (["report", "--out", "pipe"], "it is a named pipe"),
-        (["study", "..x:y"], "cannot import '..x:y': write package.module:name."),
+        (["study", "..x:y"], "cannot import '..x:y': write package.module:name or file.py:name."),
         (["study", "x y:z"], "write package.module:name"),
         (["study", ":"], "write package.module:name"),
         (["study", "os:"], "write package.module:name"),

@@ -1,33 +1,91 @@
-"""Objects named on the command line as ``package.module:attribute``."""
+"""Objects named on the command line as ``package.module:attribute`` or ``path/to/file.py:attribute``."""
 
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from normplace._shared.fields import quoted
 from normplace.errors import UsageError
 
 
 def load_reference(reference: str) -> Any:
     """Import the module and return its attribute.
 
+    The current folder is importable, as for ``python -m``, unless Python runs with ``-P``. A file is imported under the
+    name it has in its package, or under its own name if it is not in a package, with its folder importable.
+
     Raises:
         UsageError: If the reference is not of that form, the import fails, or there is no such attribute.
     """
-    name, _, attribute = reference.partition(":")
-    if not attribute or not all(part.isidentifier() for part in name.split(".")):
-        raise UsageError(f"cannot import {reference!r}: write package.module:name.")
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise UsageError(f"cannot import {name!r}: run from its folder, or set PYTHONPATH.") from error
-        raise _failed(name, error) from error
-    except (Exception, SystemExit) as error:
-        raise _failed(name, error) from error
+    name, _, attribute = reference.rpartition(":")
+    if not attribute.isidentifier() or not name:
+        raise _malformed(reference)
+    module = _import_file(Path(name)) if is_file_reference(reference) else _import_module(name, reference)
     if not hasattr(module, attribute):
         raise UsageError(f"module {name!r} has no {attribute!r}: check the name after the colon.")
     return getattr(module, attribute)
+
+
+def is_file_reference(reference: str) -> bool:
+    """Return whether a reference names a file, such as ``models/mine.py:build``."""
+    return reference.rpartition(":")[0].endswith(".py")
+
+
+def _malformed(reference: str) -> UsageError:
+    return UsageError(f"cannot import {quoted(reference)}: write package.module:name or file.py:name.")
+
+
+def _import_module(name: str, reference: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise _malformed(reference)
+    if not sys.flags.safe_path:
+        _make_importable(Path.cwd())
+    return _import(name, f"cannot import {name!r}: run from its folder, or set PYTHONPATH.")
+
+
+def _import_file(path: Path) -> ModuleType:
+    try:
+        file = path.resolve()
+        exists = file.is_file()
+    except (OSError, ValueError) as error:  # a loop of links, a null byte
+        raise UsageError(f"cannot read {quoted(str(path))}: this is not a possible file name.") from error
+    if not exists:
+        raise UsageError(f"there is no file {quoted(str(path))}: check the path before the colon.")
+    names, folder = [file.stem], file.parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    name = ".".join(names)
+    if not all(part.isidentifier() for part in names):
+        raise UsageError(f"cannot import {quoted(str(path))}: rename the file so that {quoted(name)} is a module name.")
+    _make_importable(folder)
+    module = _import(name, f"cannot import {quoted(str(path))}: check that Python can read it.")
+    imported = getattr(module, "__file__", None)
+    if imported is None or Path(imported).resolve() != file:
+        raise UsageError(f"cannot import {quoted(str(path))}: another module is called {name!r}; rename the file.")
+    return module
+
+
+def _make_importable(folder: Path) -> None:
+    """Put a folder first on the path of imports, also for processes that this one starts with ``spawn``."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+        importlib.invalidate_caches()
+
+
+def _import(name: str, not_found: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise UsageError(not_found) from error
+        raise _failed(name, error) from error
+    except (Exception, SystemExit) as error:
+        raise _failed(name, error) from error
 
 
 def _failed(name: str, error: BaseException) -> UsageError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ Loaded = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
 def from_factory(reference: str) -> Loaded:
-    """Call ``package.module:factory``, which returns a model and its inputs.
+    """Call ``package.module:factory`` or ``file.py:factory``, which returns a model and its inputs.
 
     The factory takes no arguments. It returns ``(model, input, …)``, where a final dict holds keyword arguments, or a
     single model that has ``dummy_inputs``, as Hugging Face's models do.
@@ -40,9 +39,6 @@ def from_factory(reference: str) -> Loaded:
     Raises:
         UsageError: If there is no such factory, or it returns something else.
     """
-    here = str(Path.cwd())  # a user's module is in the working directory, as for python -m
-    if here not in sys.path:
-        sys.path.insert(0, here)
     factory = load_reference(reference)
     if not callable(factory):
         raise UsageError(f"{reference} is not a function: write the factory's name after the colon.")
