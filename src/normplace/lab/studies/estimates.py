@@ -6,12 +6,13 @@ from normplace.lab.trials.intervals import STUDENT, Interval
 from normplace.lab.trials.per_seed import PerSeed
 
 
-def estimate_text(values: PerSeed, number: str = ".2f", interval: Interval = STUDENT) -> str:
+def estimate_text(values: PerSeed, number: str = ".2f", unit: str = "", interval: Interval = STUDENT) -> str:
     """The statistic of one number per seed with its 95% confidence interval, if it has one.
 
     Args:
         values: At least one number per seed.
         number: Format of the numbers.
+        unit: Unit after the statistic.
         interval: Kind of interval, as the claim on these numbers declares it.
 
     Example:
@@ -20,8 +21,8 @@ def estimate_text(values: PerSeed, number: str = ".2f", interval: Interval = STU
     """
     estimate, low, high = interval(list(values.values()))
     if len(values) < interval.least:
-        return f"{estimate:{number}}"
-    return f"{estimate:{number}} [{low:{number}}, {high:{number}}]"
+        return f"{estimate:{number}}{unit}"
+    return f"{estimate:{number}}{unit} [{low:{number}}, {high:{number}}]"
 
 
 def seeds_text(values: PerSeed) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from normplace.lab.studies.causalrn.claims.conventions import ACCURACY
 from normplace.lab.studies.causalrn.measures import FIXED, at_worst_length, copying_accuracy
 from normplace.lab.studies.estimates import estimate_text, seeds_text
@@ -12,25 +10,20 @@ from normplace.lab.trials.study import Headline
 
 
 def measured(records: Records) -> str | None:
-    """String accuracy of the pairwise form at its worst length, and of a Transformer and the scan at each length."""
-    lengths = config_values(records, FIXED, "length")
+    """String accuracy at the worst length; of a Transformer at the ends of the lengths; of the scan at its best."""
     pairwise = at_worst_length(copying_accuracy(network="pairwise"))(records)
+    if not pairwise:
+        return None
+    lengths = config_values(records, FIXED, "length")
     transformer, scan = (
         [copying_accuracy(**fields)(length)(records).mean() for length in lengths]
         for fields in ({"network": "transformer", "size": "published"}, {"network": "scan"})
     )
-    if not pairwise:
-        return None
     return (
-        f"string accuracy {estimate_text(pairwise, interval=ACCURACY)} at the worst of {_list(lengths)} characters "
-        f"({seeds_text(pairwise)}); at these lengths, a Transformer of equal width {_list(transformer, '.2f')}, "
-        f"CausalRN without pair norm {_list(scan, '.2f')}"
+        f"string accuracy {estimate_text(pairwise, interval=ACCURACY)} at the worst of {len(lengths)} lengths "
+        f"({seeds_text(pairwise)}), at most {max(scan):.2f} without the pair norm; Transformer of equal width "
+        f"{transformer[0]:.2f} at {lengths[0]} and {transformer[-1]:.2f} at {lengths[-1]} characters"
     )
-
-
-def _list(numbers: Sequence[float], number: str = "d") -> str:
-    *most, last = [f"{value:{number}}" for value in numbers]
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 HEADLINE = Headline(

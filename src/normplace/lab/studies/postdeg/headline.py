@@ -16,9 +16,9 @@ def _gains(records: Records, features: str) -> str | None:
     percents = {task: (100 * gain(task, policy, baseline))(records) for task in TASKS}
     if not all(percents.values()):
         return None
-    texts = [f"{estimate_text(values, '+.1f')}%" for values in percents.values()]
+    texts = [estimate_text(values, "+.1f", unit="%") for values in percents.values()]
     won = sum(sum(wins(task, policy, baseline)(records).values()) for task in TASKS)
-    return f"{', '.join(texts)} ({won:.0f} of {sum(map(len, percents.values()))} paired seeds won)"
+    return f"{', '.join(texts)} ({won:.0f} of {sum(map(len, percents.values()))} seeds won)"
 
 
 def measured(records: Records) -> str | None:
