@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 from pathlib import Path
 
+from normplace._shared.file_lock import try_lock
 from normplace._shared.output import cannot_write
 from normplace.errors import UsageError
+
+# Without O_NONBLOCK, opening a named pipe blocks until its other end is opened; without O_BINARY, Windows writes \r\n.
+FLAGS = os.O_APPEND | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def open_for_append(path: Path) -> int:
@@ -23,8 +26,7 @@ def open_for_append(path: Path) -> int:
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Without O_NONBLOCK, opening a named pipe blocks until its other end is opened.
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | FLAGS, 0o644)
         except OSError as error:
             raise cannot_write(path, error, "choose another --out") from error
         except ValueError as error:  # a null byte, or text that the file system cannot encode
@@ -32,13 +34,11 @@ def open_for_append(path: Path) -> int:
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise UsageError(f"cannot write {path}: it is not a regular file; choose another --out.")
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not try_lock(file):
+                raise UsageError(f"another run is writing {path}: wait for it, or choose another --out.")
             if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
                 return file
             os.close(file)  # the previous writer replaced the file after it was opened here; open the new one
-        except BlockingIOError as error:
-            os.close(file)
-            raise UsageError(f"another run is writing {path}: wait for it, or choose another --out.") from error
         except UsageError:
             os.close(file)
             raise

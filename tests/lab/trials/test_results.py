@@ -217,6 +217,19 @@ def test_one_writer_at_a_time(path):
     ResultFile(path).close()
 
 
+def test_damaged_lines_are_moved_where_open_files_cannot_be_renamed(path, monkeypatch):
+    """Windows renames a file only after every process has closed it."""
+    monkeypatch.setattr("normplace.lab.trials.results.RENAMES_OPEN_FILES", False)
+    good = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(good[0] + b"damaged\n" + good[2])
+    with ResultFile(path) as results:
+        with pytest.raises(UsageError, match="another run is writing"):
+            ResultFile(path)
+        results.append(sample_record(9))
+    assert path.read_bytes() == good[0] + good[2] + sample_record(9).to_json().encode() + b"\n"
+    assert sorted(file.name for file in path.parent.iterdir()) == ["results.damaged", "results.jsonl"]
+
+
 def test_an_unwritable_folder_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="choose another --out"):

@@ -7,7 +7,6 @@ last. Opening the file for appending moves that line, and any line that was dama
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gzip
 import io
 import os
@@ -18,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from normplace._shared.append_lock import open_for_append
+from normplace._shared.append_lock import FLAGS, open_for_append
+from normplace._shared.file_lock import RENAMES_OPEN_FILES, try_lock
 from normplace._shared.output import cannot_write
 from normplace.errors import UsageError
 from normplace.lab.trials.record import FORMAT, DamagedLine, TrialRecord, finite, parse_line, peek_hash
@@ -40,6 +40,7 @@ LONGEST = 64 * 2**20
 """Maximum number of bytes of a line."""
 UNPACKED = 8 * 2**30
 """Maximum number of bytes that a compressed file may expand to."""
+CLOSED = -1
 _REMEDY = "free space and run the same command to resume"
 
 
@@ -223,7 +224,7 @@ class ResultFile:
     def _move_damaged(self, damaged: list[Damage]) -> None:
         """Move damaged lines to a separate file, so that every line of this file can be read."""
         self.recovered = self.path.with_suffix(".damaged")
-        file = os.open(self.recovered, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
+        file = os.open(self.recovered, os.O_WRONLY | os.O_CREAT | FLAGS, 0o644)
         try:
             for damage in damaged:
                 _write(file, damage.raw.rstrip(b"\n") + b"\n")
@@ -239,29 +240,35 @@ class ResultFile:
         """Replace the file by one without these lines; the new file is locked before it is renamed."""
         target = Path(os.path.realpath(self.path))
         draft = target.with_name(f".{os.getpid()}.tmp")
-        replacement = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        replacement = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | FLAGS, 0o644)
         try:
-            fcntl.flock(replacement, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.fchmod(replacement, stat.S_IMODE(os.fstat(self._file).st_mode))
+            try_lock(replacement)
+            draft.chmod(stat.S_IMODE(os.fstat(self._file).st_mode))
             with target.open("rb") as old:
                 for number, raw in enumerate(old, start=1):
                     if number not in numbers:
                         _write(replacement, raw)
             os.fsync(replacement)
-            draft.replace(target)
+            if RENAMES_OPEN_FILES:
+                draft.replace(target)
         except BaseException:
             os.close(replacement)
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise
-        os.close(self._file)
+        self.close()
         self._file = replacement
+        if not RENAMES_OPEN_FILES:
+            self.close()
+            draft.replace(target)
+            self._file = open_for_append(target)
 
     def _end_line(self) -> None:
         """Add the newline that the last line lacks."""
-        size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":
-            _write(self._file, b"\n")
+        if os.fstat(self._file).st_size:
+            os.lseek(self._file, -1, os.SEEK_END)
+            if os.read(self._file, 1) != b"\n":
+                _write(self._file, b"\n")
         os.fsync(self._file)
 
     def append(self, record: TrialRecord) -> None:
@@ -282,7 +289,9 @@ class ResultFile:
 
     def close(self) -> None:
         """Release the file."""
-        os.close(self._file)
+        if self._file != CLOSED:
+            os.close(self._file)
+        self._file = CLOSED
 
     def __enter__(self) -> Self:
         return self
