@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normplace._shared import resources
-from normplace._shared.resources import available_memory, in_words
+from normplace._shared.resources import available_memory, in_words, usable_cores
 
 
 def test_the_smaller_of_machine_and_container_counts(tmp_path, monkeypatch):
@@ -24,3 +24,10 @@ def test_sizes_in_words():
     assert [in_words(size) for size in (0, 999, 1000, 12_345_678, 5e14)] == [
         "0 bytes", "999 bytes", "1.0 kB", "12.3 MB", "500 TB",
     ]  # fmt: skip
+
+
+def test_cores_are_counted_where_processes_cannot_be_restricted_to_some(monkeypatch):
+    assert usable_cores() >= 1
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    assert usable_cores() == 3

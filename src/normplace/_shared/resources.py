@@ -1,11 +1,18 @@
-"""Available memory, so that a request that cannot fit is an error instead of an out-of-memory kill."""
+"""Available memory and cores; a request that cannot fit is then an error instead of an out-of-memory kill."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    # macOS and Windows cannot restrict a process to some cores.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_memory() -> int | None:

@@ -7,7 +7,6 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from normplace._shared.output import write_atomic
+from normplace._shared.resources import usable_cores
 from normplace.errors import UsageError
 from normplace.lab.report import chart_svg
 from normplace.lab.tasks.data_files import cache_folder
@@ -38,7 +38,7 @@ class ChartRenderer:
         self._folder = folder or cache_folder() / "charts"
         self._processes: list[subprocess.Popen[str]] = []
         self._thread = threading.local()
-        self._pool = ThreadPoolExecutor(workers or min(8, len(os.sched_getaffinity(0))))
+        self._pool = ThreadPoolExecutor(workers or min(8, usable_cores()))
         self._charts: dict[str, Future[str]] = {}
         # A chart depends on its request, on the code that renders it, and on the version of vl-convert.
         self._code = Path(chart_svg.__file__).read_bytes() + _vl_convert_version().encode()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from normplace._shared.resources import usable_cores
 from normplace._version import __version__
 
 
@@ -34,7 +35,7 @@ def hardware() -> dict[str, Any]:
     """CPU, cores, memory and GPU of this machine."""
     hardware: dict[str, Any] = {
         "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "memory_gb": _memory_gb(),
     }
     if torch.cuda.is_available():

@@ -7,13 +7,13 @@ and let the caller choose the number of threads.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
 import numpy as np
 
+from normplace._shared.resources import usable_cores
 from normplace.errors import UsageError, expect_whole
 
 try:
@@ -113,6 +113,6 @@ def thread_count(threads: int | None) -> int:
         UsageError: If it is not a positive integer or None.
     """
     if threads is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return usable_cores()
     expect_whole(1, threads=threads)
     return int(threads)
