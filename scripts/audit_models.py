@@ -33,7 +33,7 @@ def page() -> str:
     import transformers
 
     parts = [
-        "# Audited models\n\nOutput of `normplace audit --hf` for well-known models, from the default configurations "
+        "# Audited models\n\nAudits of well-known models, from the default configurations "
         f"of transformers {transformers.__version__}, without weights; written by `scripts/audit_models.py`.\n"
     ]
     for title, (config, model) in MODELS.items():
