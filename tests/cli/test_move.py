@@ -39,5 +39,5 @@ def test_the_changes_as_json(capsys, tmp_path):
 
 
 def test_a_model_needs_one_source_and_an_output_folder(capsys):
-    assert "give either package.module:factory or --hf" in usage_error(capsys, "move", "--out", "moved")
+    assert "name one model: file.py:function" in usage_error(capsys, "move", "--out", "moved")
     assert "--out is missing" in usage_error(capsys, "move", "moved_model:model")

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from cyclopts import App, CoercionError, CycloptsError, Group, Parameter, Token, convert
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
@@ -148,6 +148,8 @@ def explain(error: CycloptsError) -> UsageError:
             return UsageError(f"unexpected argument {quoted(word)}; {see_help}.")
         case CoercionError(token=Token() as token, target_type=kind) if kind is not None:
             name = token.keyword or (error.argument.name if error.argument else "the argument")
+            if get_origin(kind) is Literal:
+                return unknown(name, token.value, get_args(kind))
             return UsageError(f"{name} takes {describe(kind)}, got {quoted(token.value)}; {see_help}.")
         case MissingArgumentError(argument=argument) if argument is not None:
             missing = "a value" if argument.tokens or error.keyword else "the argument"

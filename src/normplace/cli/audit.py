@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
-from normplace.cli.options import File, require_one_source
+from normplace.cli.options import File, HuggingFace, Target, find_model
 
 
 def audit(
-    factory: str | None = None, /, *, hf: File | None = None, json: bool = False, html: File | None = None
+    target: Target = None,
+    /,
+    *,
+    fail_on: Literal["error", "warning"] = "error",
+    html: File | None = None,
+    json: bool = False,
+    hf: HuggingFace = None,
 ) -> int:
     """Find every norm of a model, report its slot, and warn of placement problems.
 
-    The exit code is 1 if a finding is an error.
+    No weights are needed. A configuration is built without memory for its weights; of a model on the Hub, only
+    config.json is downloaded. The exit code is 1 if a finding is an error, or with --fail-on warning a warning.
 
     Args:
-        factory: package.module:function without arguments that returns (model, input, ...).
-        hf: Hugging Face config.json, or a folder with one; weights are not needed.
-        json: Print JSON.
+        target: The model: file.py:function or package.module:function without arguments that returns (model, input,
+            ...); a config.json or its folder; or a model id on the Hugging Face Hub, such as google/gemma-2-2b.
+        fail_on: The mildest finding that makes the exit code 1, for continuous integration.
         html: Also write an HTML page.
+        json: Print JSON.
+        hf: Same as TARGET, for a config.json or its folder.
     """
-    require_one_source(factory, hf)
+    source = find_model(target, hf)
+    from normplace._shared.paint import painter
     from normplace.analysis import audit as audit_model
     from normplace.analysis.loading.config_audit import audit_config
     from normplace.analysis.loading.models import from_factory
+    from normplace.analysis.loading.targets import FactoryTarget
+    from normplace.analysis.pages.text import report
+    from normplace.analysis.results import SEVERITIES
 
-    if hf is None:
-        assert factory is not None
-        model, inputs, kwargs = from_factory(factory)
+    if isinstance(source, FactoryTarget):
+        model, inputs, kwargs = from_factory(source.reference)
         result = audit_model(model, *inputs, **kwargs)
     else:
-        result, note = audit_config(hf)
-        if note is not None:
-            print(note, file=sys.stderr)
-    print(result.to_json() if json else result)
+        result, note = audit_config(source.path)
+        for sentence in filter(None, (source.note, note)):
+            print(sentence, file=sys.stderr)
+    print(result.to_json() if json else report(result, painter(sys.stdout)))
     if html is not None:
         result.save_html(html)
         if not json:
             print(f"The page is at {html.resolve()}")
-    return 1 if result.has_errors else 0
+    failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    return 1 if any(finding.severity in failing for finding in result.findings) else 0

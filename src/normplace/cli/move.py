@@ -2,47 +2,54 @@
 
 from __future__ import annotations
 
+import sys
 from json import dumps
 
-from normplace.cli.options import File, Folder, require_one_source
+from normplace.cli.options import Folder, HuggingFace, Target, find_model
 
 
 def move(
-    factory: str | None = None,
+    target: Target = None,
     /,
     *,
     out: Folder,
-    hf: File | None = None,
     to: str | None = None,
     scale: str | None = None,
     qk: str | None = None,
     norm: str | None = None,
     json: bool = False,
+    hf: HuggingFace = None,
 ) -> int:
     """Move the norms of a model to another placement, and write its weights and the changes to a folder.
 
+    Of a model on the Hugging Face Hub only config.json is downloaded, so its weights are initial ones. To move trained
+    weights, download the model and pass its folder.
+
     Args:
-        factory: package.module:function without arguments that returns (model, input, ...).
+        target: The model: file.py:function or package.module:function without arguments that returns (model, input,
+            ...); a folder with config.json and weights; a config.json; or a model id such as google/gemma-2-2b.
         out: Output folder.
-        hf: Hugging Face folder or config.json; without weights there, the initial ones are used.
         to: Target placement, such as peri.
         scale: Also add branch scales: layerscale or lns.
         qk: Also normalize queries and keys with this norm type.
         norm: Type of new norms; the model's own by default.
         json: Print JSON.
+        hf: Same as TARGET, for a config.json or its folder.
     """
-    require_one_source(factory, hf)
+    source = find_model(target, hf)
     from normplace.analysis.loading.models import from_factory
+    from normplace.analysis.loading.targets import FactoryTarget
     from normplace.edit import changes
     from normplace.edit import move as move_norms
     from normplace.edit.files import save
     from normplace.edit.pretrained import from_folder
 
-    if hf is None:
-        assert factory is not None
-        model, inputs, kwargs = from_factory(factory)
+    if isinstance(source, FactoryTarget):
+        model, inputs, kwargs = from_factory(source.reference)
     else:
-        (model, inputs, kwargs), weights = from_folder(hf)
+        (model, inputs, kwargs), weights = from_folder(source.path)
+        if source.note is not None:
+            print(source.note, file=sys.stderr)
         if not json:
             print(f"{type(model).__name__} with {weights}")
     settings = {"to": to, "scale": scale, "qk": qk, "norm": norm}

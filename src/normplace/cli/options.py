@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from normplace.errors import UsageError
 
+if TYPE_CHECKING:
+    from normplace.analysis.loading.targets import ConfigTarget, FactoryTarget
+
 Words = Annotated[tuple[str, ...], Parameter(consume_multiple=True)]
 """An option that takes one or more words, as in ``--set KEY=VALUE KEY=VALUE``."""
 Assignments = Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True, metavar="KEY=VALUE...")]
 Studies = Annotated[tuple[str, ...], Parameter(name="--study", consume_multiple=True, metavar="MODULE:NAME...")]
+Target = Annotated[str | None, Parameter(name="TARGET")]
+HuggingFace = Annotated[Path | None, Parameter(metavar="FILE", show=False)]
+"""The option that named a configuration before the argument TARGET did."""
 File = Annotated[Path, Parameter(metavar="FILE")]
 Folder = Annotated[Path, Parameter(metavar="FOLDER")]
 
@@ -29,11 +35,16 @@ def require(extra: str, *modules: str) -> None:
             raise UsageError(f"this command needs {module!r}: pip install 'normplace[{extra}]'.")
 
 
-def require_one_source(factory: str | None, hf: Path | None) -> None:
-    """Check that a model is named either by a factory or by a Hugging Face configuration.
+def find_model(target: str | None, hf: Path | None) -> FactoryTarget | ConfigTarget:
+    """Find the model that a command reads, named by its argument or by the older option ``--hf``.
 
     Raises:
-        UsageError: If both or neither are set.
+        UsageError: If both or neither are set, or there is no such model.
     """
-    if (factory is None) == (hf is None):
-        raise UsageError("give either package.module:factory or --hf with a folder or configuration.")
+    if (target is None) == (hf is None):
+        raise UsageError(
+            "name one model: file.py:function, package.module:function, a config.json or its folder, or a model id."
+        )
+    from normplace.analysis.loading.targets import ConfigTarget, find_target
+
+    return ConfigTarget(hf) if hf is not None else find_target(str(target))

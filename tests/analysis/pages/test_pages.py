@@ -134,9 +134,9 @@ def test_an_error_shows_in_the_exit_code(module, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("audit", "give either package.module:factory or --hf"),
-        ("audit my_models:good --hf config.json", "give either package.module:factory or --hf"),
-        ("audit my_models", "cannot import 'my_models': write package.module:name."),
+        ("audit", "name one model: file.py:function"),
+        ("audit my_models:good --hf config.json", "name one model: file.py:function"),
+        ("audit my_models", "my_models needs the name of a function that returns (model, inputs): my_models:function."),
         ("audit no_such:model", "cannot import 'no_such'"),
         ("audit my_models:god", "module 'my_models' has no 'god'"),
         ("audit my_models:nothing", "my_models:nothing returned int instead of a model"),

@@ -70,6 +70,16 @@ def from_config(path: Path) -> Loaded:
         return model, (), hf_inputs(model, config)
 
 
+def require_transformers() -> None:
+    """Check that transformers is installed.
+
+    Raises:
+        UsageError: If it is not.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise UsageError("a Hugging Face configuration needs transformers: pip install 'normplace[hf]'.")
+
+
 def read_config(path: Path) -> tuple[Any, Build]:
     """A Hugging Face configuration, and the function that builds its model.
 
@@ -79,8 +89,7 @@ def read_config(path: Path) -> tuple[Any, Build]:
     Raises:
         UsageError: If transformers is missing, or there is no configuration it knows.
     """
-    if importlib.util.find_spec("transformers") is None:
-        raise UsageError("auditing a Hugging Face configuration needs transformers: pip install 'normplace[hf]'.")
+    require_transformers()
     import transformers
 
     try:

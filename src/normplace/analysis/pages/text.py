@@ -6,24 +6,33 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from normplace._shared.paint import Paint, unpainted
 from normplace._shared.text_table import text_table
 from normplace.analysis.results import Audit, Finding, ResidualBlock, Site, Unknown, in_order, pattern
 
 WIDTH = 110
+ROLES = {"error": "bad", "warning": "doubt", "note": "open"}
+"""The colour of each severity."""
 
 
-def report(audit: Audit) -> str:
-    """The placement, the blocks, the sites and the findings."""
-    lines = [headline(audit), ""]
+def report(audit: Audit, paint: Paint = unpainted) -> str:
+    """The placement, the blocks, the sites and the findings.
+
+    Args:
+        audit: The audit.
+        paint: Colours headings and severities.
+    """
+    lines = [paint(headline(audit), "heading"), ""]
     lines += [f"  {equation}   {description}" for equation, description in block_lines(audit.blocks)]
     lines += [""] if audit.blocks else []
     if audit.sites:
         headings, *body = table(audit.sites)
-        lines.append(text_table(headings, body))
+        first, *rest = text_table(headings, body).splitlines()
+        lines += [paint(first, "heading"), *rest]
     lines += _unknown(audit.unknown)
-    lines += ["", findings_line(audit.findings)]
+    lines += ["", paint(findings_line(audit.findings), "heading")]
     for finding in audit.findings:
-        lines += _finding(finding)
+        lines += _finding(finding, paint)
     return "\n".join(lines)
 
 
@@ -119,6 +128,8 @@ def findings_line(findings: Sequence[Finding]) -> str:
     return "findings: " + (", ".join(_count(n, severity) for severity, n in counts.items()) or "none")
 
 
-def _finding(finding: Finding) -> list[str]:
+def _finding(finding: Finding, paint: Paint) -> list[str]:
     text = f"{finding.severity}: {finding.rule}: {finding.evidence} {finding.consequence} {finding.remedy}"
-    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+    lines = textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+    mark = f"{finding.severity}:"
+    return [lines[0].replace(mark, paint(mark, ROLES[finding.severity]), 1), *lines[1:]]

@@ -22,10 +22,11 @@ from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 
+from normplace._shared.cache import CACHE, OFFLINE, cache_folder, offline_setting
 from normplace._shared.output import write_atomic
 from normplace.errors import UsageError
 
-DATA, CACHE, OFFLINE = "NORMPLACE_DATA", "NORMPLACE_CACHE", "NORMPLACE_OFFLINE"
+DATA = "NORMPLACE_DATA"
 LIMIT = 4 * 2**30
 """Largest size in bytes of a file, before and after decompression."""
 DAMAGE_ERRORS = (OSError, ValueError, EOFError, LookupError, AttributeError, TypeError, ArithmeticError, MemoryError,
@@ -34,13 +35,6 @@ DAMAGE_ERRORS = (OSError, ValueError, EOFError, LookupError, AttributeError, Typ
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
-
-
-def cache_folder() -> Path:
-    """The folder of downloaded files."""
-    if folder := os.environ.get(CACHE):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "normplace"
 
 
 def search_settings() -> tuple[str, ...]:
@@ -118,7 +112,7 @@ def download(url: str, remedy: str, seconds: float = 30.0) -> bytes:
     Raises:
         UsageError: If the download fails or is forbidden.
     """
-    if os.environ.get(OFFLINE, "0") not in ("", "0"):
+    if offline_setting() is not None:
         raise UsageError(f"{url} is not downloaded, because {OFFLINE} is set: {remedy}.")
     try:
         with urllib.request.urlopen(url, timeout=seconds) as response:

@@ -1,0 +1,76 @@
+"""``normplace audit``: targets, exit codes and colour."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from tests.cli.terminal import colours, terminal_output
+from tests.cli.usage_errors import usage_error
+
+from normplace.cli import main
+
+MODELS = """
+import torch
+from tests.analysis.findings.test_audit_findings import Stack
+from own_width import WIDTH
+
+def fine():
+    model = Stack()
+    del model.extra
+    return model, torch.randn(2, WIDTH)
+
+def warned():
+    return Stack("missing final norm"), torch.randn(2, WIDTH)
+
+def wrong():
+    return Stack("norm without effect"), torch.randn(2, WIDTH)
+"""
+
+
+@pytest.fixture(autouse=True)
+def models(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "own_audit_models.py").write_text(MODELS)
+    (folder / "own_width.py").write_text("WIDTH = 4\n")
+    yield folder
+    for name in ("own_audit_models", "own_width"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("target", ["project/own_audit_models.py:fine", "{folder}/own_audit_models.py:fine"])
+def test_a_file_and_its_function(target, models, capsys):
+    assert main(["audit", target.format(folder=models)]) == 0
+    assert capsys.readouterr().out.startswith("Stack: placement 'pre'")
+
+
+def test_a_module_of_the_current_folder(models, monkeypatch, capsys):
+    monkeypatch.chdir(models)
+    assert main(["audit", "own_audit_models:fine", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "Stack"
+
+
+@pytest.mark.parametrize(("model", "codes"), [("fine", (0, 0)), ("warned", (0, 1)), ("wrong", (1, 1))])
+def test_the_exit_code_follows_the_mildest_finding_that_fails(model, codes, capsys):
+    target = f"project/own_audit_models.py:{model}"
+    assert main(["audit", target]) == codes[0]
+    assert main(["audit", target, "--fail-on", "error"]) == codes[0]
+    assert main(["audit", target, "--fail-on", "warning"]) == codes[1]
+
+
+def test_an_unknown_severity_is_one_sentence(capsys):
+    words = ("audit", "project/own_audit_models.py:fine", "--fail-on", "warnings")
+    assert "unknown --fail-on 'warnings': did you mean 'warning'?" in usage_error(capsys, *words)
+
+
+def test_severities_have_colour_on_a_terminal(monkeypatch, capsys):
+    words = ("audit", "project/own_audit_models.py:warned")
+    main(words)
+    plain = capsys.readouterr().out
+    assert colours(plain) == set()
+    text = terminal_output(monkeypatch, *words)
+    assert "\x1b[33mwarning:\x1b[0m missing final norm" in text
+    assert colours(terminal_output(monkeypatch, *words, no_color="1")) == set()
