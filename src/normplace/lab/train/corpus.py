@@ -1,18 +1,23 @@
 """Text as tokens, split into a training part and a held-out part.
 
-A source is ``python``, the sources of Python's standard library; a file, decompressed if its name ends in ``.gz``; a
-folder, of which all text files are read; or ``hf:NAME`` or ``hf:NAME:CONFIG``, the column ``text`` of a Hugging Face
-dataset. The last tenth of every source is held out; of the standard library, a tenth of its files.
+A source is ``python``, the sources of Python's standard library; ``packages``, the sources, headers and documentation
+of the installed packages; a file, decompressed if its name ends in ``.gz``; a folder, of which all text files are read;
+or ``hf:NAME`` or ``hf:NAME:CONFIG``, the column ``text`` of a Hugging Face dataset. The last tenth of every source is
+held out; of the standard library a tenth of its files, and of the packages one file in fifty.
+
+The tokens of a long text in files are cached and memory-mapped; see :mod:`normplace.lab.train.token_cache`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import importlib.util
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +28,8 @@ from normplace._shared.fields import quoted
 from normplace._shared.resources import available_memory, in_words
 from normplace.errors import UsageError
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, load_text
+from normplace.lab.train.packages import PACKAGES, Package, package_files, package_roots, read_packages
+from normplace.lab.train.token_cache import cache_entry, read_entry, write_entry
 
 BYTES = "bytes"
 HUB = "hf:"
@@ -31,8 +38,13 @@ PIECE = 1 << 20
 
 MAX_FILES = 100_000
 """Largest number of files in a folder; a folder with more, such as the root folder, is probably a mistake."""
+CACHED_SIZE = 16 << 20
+"""Bytes of text from which on its tokens are cached."""
 COPIES = 4
 """Copies of the text that are in memory at once while it is read and split."""
+
+TOKENS = ("train", "held_out")
+"""Fields of a corpus that are arrays."""
 
 Encode = Callable[[bytes], np.ndarray]
 Sources = str | Path | Sequence[str | Path]
@@ -49,6 +61,7 @@ class Corpus:
         vocab_size: Number of distinct tokens of the tokenizer.
         bytes_per_token: Mean over the held-out part; converts nats per token to bits per byte.
         sha256: Hash of all tokens; if they are the bytes of one file, the hash of that file.
+        packages: Origin of the text, if it comes from installed packages.
     """
 
     name: str
@@ -57,6 +70,7 @@ class Corpus:
     vocab_size: int
     bytes_per_token: float
     sha256: str
+    packages: tuple[Package, ...] = ()
 
     def bits_per_byte(self, nats_per_token: float) -> float:
         """Convert a held-out loss to bits per byte, which are comparable between tokenizers."""
@@ -75,8 +89,47 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
             sources have no text.
     """
     sources = _source_names(sources)
+    files = [file for source in sources for file in _source_files(source)]
+    is_local = not any(source.startswith(HUB) for source in sources)
+    if not is_local or sum(file.stat().st_size for file in files) < CACHED_SIZE:
+        return _read_corpus(sources, tokenizer)
+    folder = cache_entry(files, f"{' '.join(sources)} {_tokenizer_identity(tokenizer)}")
+    if (entry := read_entry(folder)) is None:
+        corpus = _read_corpus(sources, tokenizer)
+        manifest = {name: value for name, value in dataclasses.asdict(corpus).items() if name not in TOKENS}
+        write_entry(folder, {name: getattr(corpus, name) for name in TOKENS}, manifest)
+        entry = read_entry(folder)
+        assert entry is not None
+    arrays, manifest = entry
+    packages = tuple(
+        Package(**{**package, "distributions": tuple(package["distributions"])}) for package in manifest["packages"]
+    )
+    fields = {key: manifest[key] for key in ("name", "vocab_size", "bytes_per_token", "sha256")}
+    return Corpus(**arrays, **fields, packages=packages)
+
+
+def _source_files(source: str) -> list[Path]:
+    """The files of a source; none for the standard library, which is short, and for datasets."""
+    if source == STANDARD_LIBRARY or source.startswith(HUB):
+        return []
+    if source == PACKAGES:
+        return [path for path, _ in package_files(package_roots())]
+    return _text_files(Path(source))
+
+
+def _read_corpus(sources: Sequence[str], tokenizer: str) -> Corpus:
+    """Read and tokenize the sources.
+
+    Raises:
+        UsageError: As :func:`load_corpus` does.
+    """
     train, held_out = bytearray(), bytearray()
+    packages: tuple[Package, ...] = ()
     for source in sources:
+        if source == PACKAGES:
+            text = read_packages(_checked_package_files())
+            train, held_out, packages = train + text.train, held_out + text.held_out, text.packages
+            continue
         for first, last in _parts(source):
             train += first
             held_out += last
@@ -87,7 +140,13 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
     sha256 = hashlib.sha256()
     for part in parts:
         sha256.update(part.tobytes())
-    return Corpus(" ".join(sources), *parts, vocab_size, len(held_out) / len(parts[1]), sha256.hexdigest())
+    return Corpus(" ".join(sources), *parts, vocab_size, len(held_out) / len(parts[1]), sha256.hexdigest(), packages)
+
+
+def _checked_package_files() -> list[tuple[Path, str]]:
+    files = package_files(package_roots())
+    _check_size(Path(PACKAGES), sum(path.stat().st_size for path, _ in files))
+    return files
 
 
 def _source_names(sources: Sources) -> list[str]:
@@ -119,23 +178,32 @@ def _parts(source: str) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _contents(path: Path) -> Iterator[bytes]:
+    files = _text_files(path)
+    _check_size(path, sum(file.stat().st_size for file in files))
+    with ThreadPoolExecutor() as pool:
+        for content in pool.map(_content, files):
+            if b"\0" not in content:  # text has no zero bytes
+                yield content
+            elif files == [path]:
+                raise UsageError(f"{path} is binary, since it has zero bytes: give text in UTF-8.")
+
+
+def _text_files(path: Path) -> list[Path]:
+    """The file at a path, or the files in the folder.
+
+    Raises:
+        UsageError: If there is neither.
+    """
     try:
         kind = "folder" if path.is_dir() else "file" if path.is_file() else None
     except OSError as error:
         raise UsageError(f"cannot read {quoted(str(path))} ({error.strerror}): check the path.") from error
     if kind is None:
         raise UsageError(
-            f"there is no text {quoted(str(path))}: give files, folders, {HUB}NAME, or {STANDARD_LIBRARY!r} for the "
-            "sources of Python's standard library."
+            f"there is no text {quoted(str(path))}: give files, folders, {HUB}NAME, {STANDARD_LIBRARY!r} for the "
+            f"sources of Python's standard library, or {PACKAGES!r} for those of the installed packages."
         )
-    files = _files(path) if kind == "folder" else [path]
-    _check_size(path, sum(file.stat().st_size for file in files))
-    for file in files:
-        content = _content(file)
-        if b"\0" not in content:  # text has no zero bytes
-            yield content
-        elif kind == "file":
-            raise UsageError(f"{path} is binary, since it has zero bytes: give text in UTF-8.")
+    return _files(path) if kind == "folder" else [path]
 
 
 def _files(folder: Path) -> list[Path]:
@@ -191,6 +259,12 @@ def _dataset(source: str) -> bytes:
     except Exception as error:  # the library raises many types, for the network, the name and the column
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UsageError(f"cannot load the dataset {name!r} ({reason}): check its name, or name files.") from error
+
+
+def _tokenizer_identity(name: str) -> str:
+    """A text that differs between tokenizers: the name, and the hash of the file if it is one."""
+    path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
+    return f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" if path.is_file() else name
 
 
 def _tokenizer(name: str) -> tuple[Encode, int]:
