@@ -65,6 +65,19 @@ def held_out_sequences(tokens: np.ndarray, context: int, count: int) -> Tensor:
     return _gather(tokens, context * np.arange(count), context)
 
 
+def spread_sequences(tokens: np.ndarray, context: int, count: int) -> Tensor:
+    """Return ``count`` windows at equal distances over the whole text, or all of them if there are fewer.
+
+    Raises:
+        UsageError: If the text is shorter than one window.
+    """
+    windows = (len(tokens) - 1) // context
+    if windows < 1:
+        raise UsageError(f"a context of {context} tokens is longer than the held-out text of {len(tokens)} tokens.")
+    count = min(count, windows)
+    return _gather(tokens, context * (np.arange(count) * windows // count), context)
+
+
 def _gather(tokens: np.ndarray, starts: np.ndarray, context: int) -> Tensor:
     return torch.from_numpy(tokens[starts[:, None] + np.arange(context + 1)].astype(np.int64))
 

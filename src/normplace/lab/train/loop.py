@@ -28,6 +28,7 @@ from normplace.lab.train.data import TokenWindows, held_out_sequences, shard
 from normplace.lab.train.distributed import ProcessGroup, distribute, full_tensor, gradient_sync, unwrap
 from normplace.lab.train.divergence import DivergenceDetector
 from normplace.lab.train.log import Log
+from normplace.lab.train.optimizer import parameter_groups
 from normplace.lab.train.sequence import autocast
 from normplace.lab.train.throughput import ThroughputMeter, flops_per_token, measure_peak
 
@@ -169,7 +170,7 @@ class _Loop:
         self.meter = ThroughputMeter(config.batch * config.context, flops, self.peak * group.size)
         self.model = distribute(model, group, config.parallel, config.compile)
         self.optimizer = torch.optim.AdamW(
-            _parameter_groups(self.model, config.weight_decay),
+            parameter_groups(unwrap(self.model), config.weight_decay),
             lr=config.learning_rate,
             betas=(config.beta1, config.beta2),
             fused=group.device.type in ("cpu", "cuda"),
@@ -336,15 +337,6 @@ class _Loop:
     def _log(self, event: str, step: int, **values: Any) -> None:
         if self.log is not None:
             self.log.write(event, step, **values)
-
-
-def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return two groups: matrices with weight decay, gains and biases without."""
-    parameters = [parameter for parameter in unwrap(model).parameters() if parameter.requires_grad]
-    return [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
 
 
 @contextmanager

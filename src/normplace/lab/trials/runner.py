@@ -10,7 +10,7 @@ import json
 import re
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -33,7 +33,7 @@ from normplace.lab.trials.results import (
     scan,
     translate_study_errors,
 )
-from normplace.lab.trials.study import Study, named_study, resolve
+from normplace.lab.trials.study import Outcome, Study, named_study, resolve
 
 
 @dataclass(frozen=True)
@@ -174,15 +174,20 @@ def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:
     return trial_part.label(config_from_dict(trial_part.config, config))
 
 
-def run_trial(trial: Trial) -> TrialRecord:
-    """Run one trial; an exception becomes a failed record."""
+def run_trial(trial: Trial, run: Callable[[Any], Outcome] | None = None) -> TrialRecord:
+    """Run one trial; an exception becomes a failed record.
+
+    Args:
+        trial: The trial.
+        run: Replaces the ``run`` of the trial's part, for instance by one that can pause; it returns the same outcome.
+    """
     torch.set_num_threads(1)  # the same order of summation on every engine, and one core per trial
     start = time.perf_counter()
     study = resolve(trial.reference)
     part = study.part(trial.part)
     config = config_from_dict(part.config, trial.config)
     try:
-        outcome = part.run(config)
+        outcome = (run or part.run)(config)
     except Exception:
         return _record(trial, study, "failed", time.perf_counter() - start, error=traceback.format_exc(limit=-3))
     return _record(
