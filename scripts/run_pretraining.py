@@ -154,7 +154,7 @@ def write_corpus(out: Path, name: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run trials until the time is spent."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, required=True, help="time limit, counted from the start of the process")
+    parser.add_argument("--minutes", type=float, required=True, help="time limit from the start of the process")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--trials", nargs="*", default=[], choices=[*STAGES], help="stages; all by default")
     parser.add_argument("--state", type=Path, help="folder of paused trials")

@@ -19,10 +19,10 @@ from pathlib import Path
 from normplace.errors import UsageError
 
 PACKAGES = "packages"
-SOURCES = {".py", ".pyi", ".pyx", ".pxd", ".c", ".cc", ".cpp", ".cxx", ".cu", ".f", ".f90"}
-HEADERS = {".h", ".hh", ".hpp", ".hxx", ".cuh", ".inc", ".inl"}
-DOCUMENTATION = {".md", ".rst", ".txt"}
-SUFFIXES = SOURCES | HEADERS | DOCUMENTATION
+SOURCES = (".py", ".pyi", ".pyx", ".pxd", ".c", ".cc", ".cpp", ".cxx", ".cu", ".f", ".f90")
+HEADERS = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inc", ".inl")
+DOCUMENTATION = (".md", ".rst", ".txt")
+SUFFIXES = SOURCES + HEADERS + DOCUMENTATION
 LARGEST = 4 << 20
 """Larger files are left out: they are generated tables."""
 EXCLUDED = {"__pycache__", "normplace"}
@@ -91,7 +91,7 @@ def package_files(roots: Sequence[Path]) -> list[tuple[Path, str]]:
 def _files(root: Path) -> Iterator[tuple[Path, str]]:
     for top in os.scandir(root):
         if not top.name.endswith(METADATA):
-            name = os.path.splitext(top.name)[0] if top.is_file() else top.name
+            name = top.name.partition(".")[0] if top.is_file() else top.name
             for path in _text_files(top):
                 yield Path(path), name
 
@@ -103,9 +103,8 @@ def _text_files(entry: os.DirEntry[str]) -> Iterator[str]:
     if entry.is_dir(follow_symlinks=False):
         for inner in os.scandir(entry):
             yield from _text_files(inner)
-    elif os.path.splitext(entry.name)[1].lower() in SUFFIXES and entry.is_file():
-        if 0 < entry.stat().st_size <= LARGEST:
-            yield entry.path
+    elif entry.name.lower().endswith(SUFFIXES) and entry.is_file() and 0 < entry.stat().st_size <= LARGEST:
+        yield entry.path
 
 
 def read_packages(files: Sequence[tuple[Path, str]]) -> PackageText:

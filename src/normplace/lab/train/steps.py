@@ -1,14 +1,13 @@
 """The steps of one short training run in one process, with measurements at chosen steps.
 
 :mod:`normplace.lab.train.loop` trains one network for long, on many processes and with checkpoints. This loop is for
-many networks in one process: it writes no files, reads losses in blocks, and leaves network and optimizer to the caller.
-A run that has to stop at a deadline writes one file, and the next call with that file resumes it.
+many networks in one process: it writes no files, reads losses in blocks, and takes network and optimizer from the
+caller. A run that has to stop at a deadline writes one file, and the next call with that file resumes it.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -72,7 +71,7 @@ def compile_layers(model: Transformer) -> None:
     """Compile each layer in place; networks with the same placement and widths share the compiled code."""
     compile_config.recompile_limit = max(compile_config.recompile_limit, NETWORKS)
     for layer in model.layers:
-        layer.compile()
+        layer.compile(dynamic=False)
 
 
 def take_steps(
@@ -184,7 +183,7 @@ def _save(
     draft = path.with_suffix(".tmp")
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "detector": detector.state_dict()}
     torch.save({**state, "history": vars(history)}, draft)
-    os.replace(draft, path)
+    Path(draft).replace(path)
 
 
 def _resume(
