@@ -45,7 +45,8 @@ def train(
     `torchrun --nproc-per-node 2 -m normplace train`.
 
     Args:
-        text: Files, folders, hf:NAME, or python for the sources of Python's standard library.
+        text: Files, folders, hf:NAME, python for the sources of Python's standard library, or packages for those of
+            the installed packages.
         tokenizer: bytes, a tokenizer.json, or a name on the Hugging Face Hub.
         network: Shape of the network.
         config: How to train.

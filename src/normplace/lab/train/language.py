@@ -74,7 +74,16 @@ def train_language(
             "parameters": parameters,
             "processes": group.size,
             "equation": model_config.rule.equation(),
-            "text": {"sources": corpus.name, "tokenizer": tokenizer, "sha256": corpus.sha256},
+            "text": {
+                "sources": corpus.name,
+                "tokenizer": tokenizer,
+                "sha256": corpus.sha256,
+                **(
+                    {"packages": [dataclasses.asdict(package) for package in corpus.packages]}
+                    if corpus.packages
+                    else {}
+                ),
+            },
             "network": dataclasses.asdict(network),
             "config": dataclasses.asdict(config),
             "versions": {"normplace": __version__, "torch": torch.__version__, "python": platform.python_version()},

@@ -154,7 +154,7 @@ def _peak_checks() -> tuple[Check, ...]:
     )
 
 
-def _variance_checks(placement: str, end: dict[str, float]) -> tuple[Check, ...]:
+def _variance_checks(placement: str, end: dict[str, Any]) -> tuple[Check, ...]:
     fit = "log10 of fit errors, exponential over linear"
     gates = _gates((placement,), FULL.long)
     return (
