@@ -1,33 +1,69 @@
-"""Write the generated parts of the README and of docs/papers from the committed results.
+"""Write the generated parts of the README and of docs/papers from the committed results, and draw the pictures.
 
 Usage: python scripts/draw_paper_pages.py
+
+A picture is drawn again only if what it shows has changed.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from papers import committed, readme
+from papers import committed, pictures, readme
 from papers.blocks import fill
+from papers.claim_tables import claim_tables
+from papers.cost_table import cost_table
+from papers.headlines import headline_table
+from papers.number_tables import TABLES
 
+from normplace._shared.output import write_atomic
+from normplace.lab.trials.study import Figure, Study
 from normplace.lab.trials.verdicts import markdown
 
 ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "papers"
+IMAGES = ROOT / "docs" / "images" / "papers"
 
 
 def pages() -> dict[Path, str]:
     """Every page with generated blocks, filled from the committed results."""
     blocks = {
         ROOT / "README.md": {"papers": readme.rows()},
-        ROOT / "docs" / "papers" / "claims.md": {"claims": markdown(committed.runs())},
+        PAGES / "claims.md": {"claims": markdown(committed.runs())},
+        **{PAGES / f"{study.name}.md": _blocks(study) for study in committed.studies()},
     }
     return {path: fill(path.read_text(), content) for path, content in blocks.items()}
 
 
+def figures() -> dict[Path, Figure]:
+    """The figure of every picture file."""
+    return {
+        IMAGES / pictures.file_name(study, picture): pictures.figure_of(study, picture)
+        for study in committed.studies()
+        for picture in pictures.PICTURES[study.name]
+    }
+
+
+def _blocks(study: Study) -> dict[str, str]:
+    return {
+        "headline": headline_table(study),
+        "claims": claim_tables(study),
+        "cost": cost_table(study),
+        **{f"table: {name}": table() for name, table in TABLES.get(study.name, {}).items()},
+        **{f"figure: {one.name}": pictures.block(study, one) for one in pictures.PICTURES[study.name]},
+    }
+
+
 def main() -> None:
-    """Write the pages."""
+    """Write the pages, and the pictures that have changed."""
     for path, text in pages().items():
-        path.write_text(text)
+        write_atomic(path, text.encode())
+    current = figures()
+    for path, figure in current.items():
+        if pictures.recorded_digest(path) != pictures.digest(figure):
+            write_atomic(path, pictures.draw(figure).encode())
+    for path in set(IMAGES.glob("*.svg")) - set(current):
+        path.unlink()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Train a small CausalRN to copy strings of 200 characters, check it by decoding, and write it to one file.
 
-Usage: python scripts/train_copier.py [--length 200] [--dim 64] [--depth 3] [--out docs/papers/copier.safetensors]
+Usage: python scripts/train_copier.py [--length 200] [--dim 64] [--depth 3] [--out docs/howto/copier.safetensors]
 
 It takes seconds on a GPU, and hours on two cores. The file is written only if every one of 16 new strings
 is repeated exactly by greedy decoding from the weights as they are in the file.
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--every", type=int, default=50)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=Path("docs/papers/copier.safetensors"))
+    parser.add_argument("--out", type=Path, default=Path("docs/howto/copier.safetensors"))
     chosen = parser.parse_args()
     device = pick_device(chosen.device)
     task = FixedCopy(chosen.length)

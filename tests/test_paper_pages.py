@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import draw_paper_pages
+from papers import committed
 from papers.blocks import fill
+from papers.claim_tables import claim_tables
+from papers.cost_table import cost_table
+from papers.pictures import digest, draw, recorded_digest
 from papers.readme import rows
 
 from normplace.cli import main
@@ -21,6 +27,40 @@ ROOT = Path(__file__).parents[1]
 def test_the_pages_are_up_to_date():
     for path, text in draw_paper_pages.pages().items():
         assert path.read_text() == text, f"{path.name} is out of date: run scripts/draw_paper_pages.py"
+
+
+def test_the_pictures_show_the_committed_results():
+    current = draw_paper_pages.figures()
+    for path, figure in current.items():
+        assert recorded_digest(path) == digest(figure), f"{path.name} is out of date: run scripts/draw_paper_pages.py"
+        assert path.stat().st_size < 80_000
+    assert set(draw_paper_pages.IMAGES.iterdir()) == set(current)
+    assert sum(path.stat().st_size for path in current) < 1_000_000
+
+
+def test_a_picture_stands_alone():
+    pytest.importorskip("vl_convert", reason="vl-convert draws the charts")
+    path, figure = min(draw_paper_pages.figures().items(), key=lambda item: len(item[1].rows))
+    root = ElementTree.fromstring(draw(figure))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert root.get("aria-label") == figure.alt
+    assert not [element for element in root.iter() if "data-tip" in element.attrib or "class" in element.attrib]
+    changed = replace(figure, rows=figure.rows[1:])
+    assert digest(changed) != digest(figure) == recorded_digest(path)
+
+
+def test_every_claim_is_in_the_table_of_its_paper():
+    for study in committed.studies():
+        table = claim_tables(study)
+        assert table.count("\n| ") == len(study.claims) + 2 * table.count("| claim |")
+        assert all(f"--part {part.name}" in table for part in study.parts if part.name not in ("state", "dropout"))
+
+
+def test_the_cost_is_that_of_the_records():
+    study = committed.studies()[0]
+    records = committed.records(study.name, "laptop")
+    seconds = sum(record.seconds for record in records)
+    assert f"| **all** | **laptop** | **{len(records)}** | **{seconds / 60:.0f} min** |" in cost_table(study)
 
 
 def test_the_claims_page_has_what_verify_prints(capsys):

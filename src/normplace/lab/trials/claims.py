@@ -147,6 +147,7 @@ class Claim:
         seeds: Number of seeds that each check needs; with fewer the claim is not tested.
         note: How it was measured, and which choices are ours.
         gates: Preconditions of all checks.
+        published: The published numbers, if they are known.
     """
 
     id: str
@@ -156,6 +157,7 @@ class Claim:
     seeds: int
     note: str = ""
     gates: tuple[Check, ...] = ()
+    published: str = ""
 
     def __post_init__(self) -> None:
         assert any(not check.added_after for check in self.checks), "a claim has a check declared before its result"

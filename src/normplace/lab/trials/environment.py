@@ -45,7 +45,8 @@ def hardware() -> dict[str, Any]:
 
 def describe(machine: dict[str, Any]) -> str:
     """Describe a machine in one line."""
-    parts = [f"{machine.get('cores', '?')} cores of {machine.get('cpu', 'an unknown CPU')}"]
+    cores = machine.get("cores", "?")
+    parts = [f"{cores} core{'' if cores == 1 else 's'} of {machine.get('cpu', 'an unknown CPU')}"]
     if memory := machine.get("memory_gb"):
         parts.append(f"{memory:g} GB" if isinstance(memory, int | float) else f"{memory} GB")
     return ", ".join([str(machine["gpu"]), *parts] if "gpu" in machine else parts)

@@ -165,6 +165,7 @@ def as_json(judgement: Judgement) -> dict[str, Any]:
         "claim": judgement.claim.id,
         "statement": judgement.claim.statement,
         "paper": judgement.claim.paper,
+        "published": judgement.claim.published or None,
         "verdict": judgement.verdict.value,
         "counts": {state.value: judgement.counts[state] for state in (*COUNTED, State.UNTESTED)},
         "gates": [_measurement_json(gate) for gate in judgement.gates],

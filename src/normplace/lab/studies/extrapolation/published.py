@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 PAPER = "arXiv 2505.14512"
 
@@ -31,3 +31,16 @@ FACES: Table = {
     "id_r2": {"none": (0.66, 0.01), "first": (0.68, 0.01), "last": (0.66, 0.01), "every": (0.66, 0.01)},
 }
 """Table 2, over 250 seeds."""
+
+
+def scores_text(table: Table, name: str, models: Mapping[str, str], keys: Iterable[str]) -> str:
+    """Published R² of some models with their intervals.
+
+    Args:
+        table: The paper's table.
+        name: ``ood_r2`` or ``id_r2``.
+        models: Display names by key.
+        keys: Keys of the models.
+    """
+    scores = [f"{models[key]} {mean:.2f} ± {half:.2f}" for key in keys for mean, half in (table[name][key],)]
+    return f"R² {', '.join(scores)}"

@@ -42,6 +42,6 @@ HEADLINE = Headline(
     measured=measured,
     conditions="Not comparable: our networks read at most 4.2 million bytes, too few for the paper's benchmarks. Which "
     "placement has the lower loss depends on the initial weights, which the summaries do not give. We reproduced the "
-    "gradient bound and, in the smallest networks, linear growth of the variance; we did not find that Peri-LN has the "
-    "most even gradients or that Pre-LN leaves the range of fp16.",
+    "gradient bound and, before training, linear growth of the variance; we did not find that Peri-LN has the most "
+    "even gradients or that Pre-LN leaves the range of fp16.",
 )

@@ -14,6 +14,7 @@ CLAIMS = (
     Claim(
         id="molhiv",
         paper=f"{PAPER}, Table 6",
+        published=f"ROC-AUC {_MEAN} ± {_DEVIATION}",
         statement="The published 7-layer network reaches its published score on ogbg-molhiv.",
         checks=(
             Check(
@@ -23,7 +24,7 @@ CLAIMS = (
             ),
         ),
         seeds=FEWER_SEEDS,
-        note=f"Published: {_MEAN} ± {_DEVIATION}; the threshold is two standard deviations below. The graphs are "
-        "rebuilt from the molecules with OGB's features; batch size, learning rate and the 100 epochs are our choices.",
+        note="The threshold is two standard deviations below the published score. The graphs are rebuilt "
+        "from the molecules with OGB's features; batch size, learning rate and the 100 epochs are our choices.",
     ),
 )

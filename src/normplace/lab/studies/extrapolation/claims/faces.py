@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from normplace.lab.studies.extrapolation.faces import PART
 from normplace.lab.studies.extrapolation.networks import NAMES, NORMED
-from normplace.lab.studies.extrapolation.published import PAPER
+from normplace.lab.studies.extrapolation.published import FACES, PAPER, scores_text
 from normplace.lab.studies.notes import GATE, SIGN
 from normplace.lab.trials.claims import Check, Claim, sign_and_size
 from normplace.lab.trials.per_seed import Measure, metric
@@ -29,6 +29,7 @@ CLAIMS = (
     Claim(
         id="faces-norm-extrapolates",
         paper=f"{PAPER}, Table 2",
+        published=scores_text(FACES, "ood_r2", NAMES, (*NORMED, "none")),
         statement="For faces of an unseen ethnicity code, networks with LayerNorm predict age better than one without.",
         checks=tuple(
             check
@@ -45,6 +46,7 @@ CLAIMS = (
     Claim(
         id="faces-norm-costs-nothing",
         paper=f"{PAPER}, Table 2",
+        published=scores_text(FACES, "id_r2", NAMES, (*NORMED, "none")),
         statement="For faces like those in training, networks with and without LayerNorm predict age equally well.",
         checks=tuple(
             Check(

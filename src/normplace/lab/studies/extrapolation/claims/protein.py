@@ -7,7 +7,7 @@ from itertools import combinations
 
 from normplace.lab.studies.extrapolation.networks import NORMED
 from normplace.lab.studies.extrapolation.protein import PART, TITLES
-from normplace.lab.studies.extrapolation.published import PAPER
+from normplace.lab.studies.extrapolation.published import PAPER, PROTEIN, scores_text
 from normplace.lab.studies.notes import GATE, SIGN
 from normplace.lab.trials.claims import Check, Claim, sign_and_size
 from normplace.lab.trials.per_seed import Measure, metric
@@ -41,6 +41,10 @@ def _equal(
     )
 
 
+def _published(name: str, *learners: str) -> str:
+    return scores_text(PROTEIN, name, TITLES, learners)
+
+
 def _learned(learner: str) -> Check:
     """Gate: the learner predicts proteins of the training distribution."""
     return Check(f"ID R², {TITLES[learner]}", _metric("id_r2", learner), at_least=0.3)
@@ -64,6 +68,7 @@ CLAIMS = (
     Claim(
         id="protein-norm-extrapolates",
         paper=f"{PAPER}, Table 1",
+        published=_published("ood_r2", *NORMED, "none"),
         statement="On proteins larger than those in training, networks with LayerNorm predict better than one without.",
         checks=tuple(
             check
@@ -82,6 +87,7 @@ CLAIMS = (
     Claim(
         id="protein-norm-costs-nothing",
         paper=f"{PAPER}, Table 1",
+        published=_published("id_r2", *NORMED, "none"),
         statement="On proteins like those in training, networks with and without LayerNorm predict equally well.",
         checks=_equal("ID R²", "id_r2", [(norm_at, "none") for norm_at in NORMED], 0.03, _HELPS),
         gates=(_LEARNED,),
@@ -92,6 +98,7 @@ CLAIMS = (
     Claim(
         id="protein-placement-matters-little",
         paper=f"{PAPER}, Table 1",
+        published=_published("ood_r2", *NORMED),
         statement="The position of the LayerNorm has little effect on how well larger proteins are predicted.",
         checks=_equal("OOD R²", "ood_r2", combinations(NORMED, 2), 0.06, _HELPS),
         seeds=5,
@@ -121,6 +128,7 @@ CLAIMS = (
     Claim(
         id="protein-trees-below-norm",
         paper=f"{PAPER}, Table 1",
+        published=_published("ood_r2", *NORMED, "xgboost"),
         statement="XGBoost predicts larger proteins worse than networks with LayerNorm do.",
         checks=tuple(
             check

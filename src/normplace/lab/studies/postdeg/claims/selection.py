@@ -8,7 +8,7 @@ from typing import Any
 from normplace.lab.studies.notes import GATE, SIGN
 from normplace.lab.studies.postdeg.measures import BACKBONE, Cell, gain, gain_over_chance, share_of_gain, wins
 from normplace.lab.studies.postdeg.networks import AGGREGATIONS
-from normplace.lab.studies.postdeg.published import GAINS, PAPER
+from normplace.lab.studies.postdeg.published import GAINS, GAINS_TEXT, PAPER
 from normplace.lab.studies.postdeg.selection import TASKS, TINY
 from normplace.lab.trials.claims import Check, Claim, sign_and_size
 from normplace.lab.trials.intervals import SeedShare
@@ -100,6 +100,7 @@ CLAIMS = (
         paper=f"{PAPER}, abstract",
         statement="Inverse degree after LayerNorm improves the LayerNorm backbone on all three tasks and wins every "
         "paired seed, with a constant input.",
+        published=GAINS_TEXT,
         checks=_headline("constant"),
         seeds=5,
         note=f"The size thresholds are the published gains. {_NO_SOURCE} {GATE} {_WINS} {_DEFINITION}",
@@ -108,6 +109,7 @@ CLAIMS = (
         id="gain-degree-input",
         paper=f"{PAPER}, abstract",
         statement="PostDeg also helps when degree is an input feature.",
+        published=GAINS_TEXT,
         checks=_headline("degree"),
         seeds=5,
         note=f"The size thresholds are the published gains. {_NO_SOURCE} {GATE} {_WINS} {_DEFINITION}",

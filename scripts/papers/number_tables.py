@@ -1,0 +1,125 @@
+"""Tables of the numbers behind each paper page, from the committed records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import fmean, stdev
+
+from normplace._shared.text_table import markdown_table
+from normplace.lab.studies.causalrn.networks import TITLES as NETWORKS
+from normplace.lab.studies.deepergcn.depth import ORDERS
+from normplace.lab.studies.estimates import estimate_text
+from normplace.lab.studies.extrapolation.networks import NAMES
+from normplace.lab.studies.extrapolation.protein import TITLES as LEARNERS
+from normplace.lab.studies.extrapolation.published import FACES, PROTEIN, Table
+from normplace.lab.studies.periln.measures import best_rate, best_records
+from normplace.lab.studies.periln.training import MORE, NAMED, OTHERS, SIZES
+from normplace.lab.trials.per_seed import Records, config_values, metric, pick
+from normplace.lab.trials.results import TrialRecord
+from papers import committed
+
+SETTINGS = {"ood_r2": "out of distribution", "id_r2": "in distribution"}
+
+
+def scores() -> str:
+    """R² of the extrapolation study, normplace and paper."""
+    records = committed.records("extrapolation", "full")
+    tables = (("proteins", "protein", "learner", LEARNERS, PROTEIN), ("faces", "faces", "norm_at", NAMES, FACES))
+    rows = [row for table in tables for row in _scores(records, *table)]
+    return markdown_table(("R²", "source", *LEARNERS.values()), rows)
+
+
+def _scores(
+    records: Records, data: str, part: str, field: str, models: dict[str, str], published: Table
+) -> Sequence[list[str]]:
+    rows: list[list[str]] = []
+    for name, setting in SETTINGS.items():
+        measured = {key: metric(part, name, **{field: key})(records) for key in models}
+        ours = [estimate_text(values) if (values := measured.get(key)) else "" for key in LEARNERS]
+        theirs = ["{:.2f} ± {:.2f}".format(*published[name][key]) if key in models else "" for key in LEARNERS]
+        rows += [[f"{data}, {setting}", "normplace", *ours], ["", "paper", *theirs]]
+    return rows
+
+
+def lengths() -> str:
+    """Accuracy of copying strings of one length, by network."""
+    records = committed.records("causalrn", "full")
+    lengths = config_values(records, "copying-fixed", "length")
+    networks = {NETWORKS[network]: {"network": network, "size": "equal"} for network in NETWORKS}
+    networks["Transformer, published size"] = {"network": "transformer", "size": "published"}
+    rows: list[list[str]] = []
+    for name, fields in networks.items():
+        cells = [pick(records, "copying-fixed", length=length, **fields) for length in lengths]
+        if any(cells):
+            seeds = str(max(map(len, cells)))
+            rows.append([name, *(f"{_mean(cell, 'string')} ({_mean(cell, 'character')})" for cell in cells), seeds])
+    headings = ("network", *(f"{length} characters" for length in lengths), "seeds")
+    return markdown_table(headings, [[cell.replace(" ()", "") for cell in row] for row in rows])
+
+
+def depths() -> str:
+    """ROC-AUC by depth, block order and graph."""
+    records = committed.records("deepergcn", "full")
+    columns = [(data, order) for data in ("minesweeper", "tolokers") for order in ORDERS]
+    rows = [
+        [str(depth), *(_mean(pick(records, "depth", data=d, order=o, depth=depth), "test", ".3f") for d, o in columns)]
+        for depth in config_values(records, "depth", "depth", data="minesweeper")
+    ]
+    return markdown_table(("layers", *(f"{order}, {data}" for data, order in columns)), rows)
+
+
+def placements(names: Sequence[str]) -> str:
+    """Loss, growth, gradients and peak of placements at their best learning rates, by size."""
+    rows: list[list[str]] = []
+    for size in SIZES:
+        records = committed.records("periln", "laptop" if size == "tiny" else "full")
+        for placement in names:
+            best = best_records(records, "training", size=size, placement=placement)
+            if best:
+                rate = best_rate(records, "training", size=size, placement=placement)
+                rates = config_values(records, "training", "learning_rate", size=size, placement=placement)
+                edge = "\\*" if rate in (rates[0], rates[-1]) else ""
+                rows.append([size, f"`{placement}`", f"{rate:g}{edge}", *_signals(best)])
+    headings = (
+        "size",
+        "placement",
+        "learning rate",
+        "bits per byte",
+        "growth before, after",
+        "unevenness before, after",
+        "peak after",
+    )
+    return markdown_table(headings, rows)
+
+
+def _signals(records: list[TrialRecord]) -> list[str]:
+    """Loss with its standard deviation over seeds, and means of the signals."""
+    losses = [record.metrics["bits_per_byte"] or float("nan") for record in records]
+    spread = f" ± {stdev(losses):.2f}" if len(losses) > 1 else ""
+    growth, uneven = (
+        ", ".join(_number(base ** _average(records, f"{name}_{moment}")) for moment in ("start", "end"))
+        for name, base in (("grown", 2), ("uneven", 10))
+    )
+    return [f"{fmean(losses):.2f}{spread}", growth, uneven, f"{_average(records, 'peak_end'):.0f}"]
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}" if value < 1e3 else f"{value:.1e}"
+
+
+def _average(records: list[TrialRecord], name: str) -> float:
+    return fmean(record.metrics[name] or 0.0 for record in records)
+
+
+def _mean(records: list[TrialRecord], name: str, number: str = ".2f") -> str:
+    return f"{_average(records, name):{number}}" if records else ""
+
+
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "extrapolation": {"scores": scores},
+    "causalrn": {"lengths": lengths},
+    "deepergcn": {"depths": depths},
+    "periln": {"placements": partial(placements, NAMED), "others": partial(placements, OTHERS + MORE)},
+}
+"""Functions that make the tables, by study and name."""

@@ -1,0 +1,147 @@
+"""Figures of the committed results as SVG files.
+
+A file contains a digest of the figure's specification and rows, so that a test can tell whether it is up to date
+without drawing it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+from normplace.lab.report.charts import render_chart
+from normplace.lab.trials.study import Figure, Study
+from papers import committed
+
+INK, PAPER = "#1b1f24", "#ffffff"
+MARGIN = 8
+STYLE = 1
+"""Version of :func:`draw`; a new one draws every picture again."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of a study that its page shows.
+
+    Args:
+        name: Name of the file, without the study's name and the ending.
+        scale: Scale of the run that it shows.
+        title: Title of the figure.
+        panel: Width of one panel in pixels, if the figure would be wider than the column of a page.
+        columns: Panels side by side, if not all of them.
+    """
+
+    name: str
+    scale: str
+    title: str
+    panel: int | None = None
+    columns: int | None = None
+
+
+PICTURES = {
+    "postdeg": (
+        Picture(
+            "falsifiers", "full", "PostDeg, its controls and its falsifiers: gain over the LayerNorm backbone", 140, 3
+        ),
+        Picture("map", "full", "Gain of an inverse-degree scale over the same network without it", columns=2),
+        Picture("eps", "full", "Gain of a scale before and after LayerNorm, by eps", panel=185),
+        Picture("tolokers", "full", "Tolokers: ROC-AUC by aggregation and slot of the degree scale"),
+    ),
+    "extrapolation": (
+        Picture("near", "laptop", "Predictions within ten times the range of the data", panel=185),
+        Picture("far", "laptop", "Magnitude of the prediction far from the data", panel=180),
+        Picture("protein", "full", "Protein: R² on proteins larger than those in training, and on proteins like them"),
+        Picture("area", "full", "Protein: prediction against surface area"),
+        Picture("faces", "full", "Faces: R² of age for the unseen ethnicity code and for the seen ones"),
+    ),
+    "causalrn": (
+        Picture("lengths", "full", "Copying strings of one length: accuracy by length"),
+        Picture("ablation", "full", "Ablation of CausalRN: character accuracy"),
+        Picture("head", "full", "A retrieval head built by hand: accuracy by number of keys"),
+        Picture("cost", "full", "Cost of a sequence by its length", panel=130),
+    ),
+    "deepergcn": (
+        Picture("depth", "full", "Score against depth, by block order", panel=185),
+        Picture("aggregation", "full", "Score by aggregation, with and without MsgNorm", 165, 3),
+        Picture("memory", "full", "Peak memory of a training step against depth"),
+        Picture("scores", "full", "Scores compared with published ones", 150, 3),
+    ),
+    "periln": (
+        Picture("variance", "full", "Variance of the stream over depth and training, 120M", panel=185),
+        Picture("rates", "full", "Bits per byte by placement and learning rate, 10M"),
+        Picture("initialization", "full", "Bits per byte by placement, initial weights and learning rate, 24 layers"),
+        Picture("bound", "full", "Gradient of an MLP's last matrix against the scale of its hidden features"),
+    ),
+}
+"""The pictures of each page; the first one leads."""
+
+
+@cache
+def _figures(name: str, scale: str) -> dict[str, Figure]:
+    study, records = next((one, own) for one, at, own in committed.runs() if (one.name, at) == (name, scale))
+    return {figure.title: figure for figure in study.figures(records)}
+
+
+def figure_of(study: Study, picture: Picture) -> Figure:
+    """The figure, laid out for the column of a page."""
+    figure = _figures(study.name, picture.scale)[picture.title]
+    spec = dict(figure.spec)
+    if picture.columns is not None:
+        spec["columns"] = picture.columns
+    if picture.panel is not None:
+        spec["spec"] = {**spec["spec"], "width": picture.panel}
+    return replace(figure, spec=spec)
+
+
+def file_name(study: Study, picture: Picture) -> str:
+    """Name of the picture's file in docs/images/papers."""
+    return f"{study.name}-{picture.name}.svg"
+
+
+def block(study: Study, picture: Picture) -> str:
+    """The picture with its caption, for a page in docs/papers."""
+    figure = figure_of(study, picture)
+    path = f"../images/papers/{file_name(study, picture)}"
+    return f"![{figure.alt}]({path})\n\n*{figure.title}.* {figure.caption} Scale `{picture.scale}`."
+
+
+def digest(figure: Figure) -> str:
+    """Hash of what the picture shows."""
+    content = json.dumps([STYLE, figure.spec, list(figure.rows), figure.alt], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def recorded_digest(path: Path) -> str | None:
+    """The digest in the file of a picture; None without one."""
+    match = re.search(r"<desc>([0-9a-f]{16})</desc>", path.read_text()) if path.is_file() else None
+    return match[1] if match else None
+
+
+def draw(figure: Figure) -> str:
+    """Draw a figure as an SVG file with dark text on a white background, without the points that show values."""
+    root = ElementTree.fromstring(render_chart(figure.spec, figure.rows, alt=figure.alt, prefix="f"))
+    for parent in root.iter():
+        for child in [child for child in parent if child.get("class") == "unseen"]:
+            parent.remove(child)
+    for element in root.iter():
+        element.attrib.pop("data-tip", None)
+        if element is not root:
+            element.attrib.pop("class", None)
+    width, height = (int(side) + 2 * MARGIN for side in root.attrib["viewBox"].split()[2:])
+    root.attrib |= {
+        "xmlns": "http://www.w3.org/2000/svg",
+        "viewBox": f"{-MARGIN} {-MARGIN} {width} {height}",
+        "width": str(width),
+        "height": str(height),
+        "font-family": "sans-serif",
+        "style": f"color:{INK};background:{PAPER}",
+    }
+    description = ElementTree.Element("desc")
+    description.text = digest(figure)
+    root.insert(0, description)
+    return ElementTree.tostring(root, encoding="unicode") + "\n"
