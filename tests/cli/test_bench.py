@@ -81,7 +81,7 @@ def test_it_writes_a_page(capsys, tmp_path):
     ("words", "sentence"),
     [
         ("agregate", "unknown op 'agregate': did you mean 'aggregate'?"),
-        ("wave --device gpu", "unknown device 'gpu'"),
+        ("wave --device gpu", "unknown --device 'gpu'"),
         ("wave --tune --device cpu", "--tune needs a CUDA GPU"),
         ("wave --out file/inside.json", "cannot write file/inside.json"),
         ("wave --out .", "cannot write ."),

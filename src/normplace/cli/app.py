@@ -23,18 +23,39 @@ from normplace._version import __version__
 from normplace.cli.audit import audit
 from normplace.cli.bench import bench
 from normplace.cli.doctor import doctor
+from normplace.cli.list import list_names
 from normplace.cli.move import move
 from normplace.cli.report import report
 from normplace.cli.study import study
 from normplace.cli.train import train
 from normplace.cli.verify import verify
 from normplace.errors import UsageError, unknown
+from normplace.lab.studies import titles
 
 VERBS: dict[str, Callable[..., int]] = {
-    verb.__name__: verb for verb in (audit, move, train, study, report, verify, bench, doctor)
+    "audit": audit,
+    "move": move,
+    "train": train,
+    "study": study,
+    "report": report,
+    "verify": verify,
+    "bench": bench,
+    "list": list_names,
+    "doctor": doctor,
 }
+WITHOUT_TORCH = (list_names,)
+"""Verbs that import PyTorch only if they need it."""
 SECONDS_FOR_FIRST_PROCESS = 3.0
 """Under torchrun only the first process prints an error; the others wait, since torchrun ends it when one fails."""
+
+
+def study_list() -> str:
+    """The studies and their titles, for the end of the help of ``normplace study``."""
+    return "\n".join(["Studies:", "", *(f"- **{name}**: {title}" for name, title in titles().items())])
+
+
+EPILOGUES: dict[str, Callable[[], str | None]] = {"study": study_list}
+"""The text below the options in the help of a verb."""
 
 
 class HelpConsole(Console):
@@ -78,8 +99,8 @@ def build_app() -> App:
             negative=(), allow_repeating=True, converter=convert_exactly, show_default=shown_default
         ),
     )
-    for order, verb in enumerate(VERBS.values()):
-        app.command(verb, sort_key=order)
+    for order, (name, verb) in enumerate(VERBS.items()):
+        app.command(verb, name=name, sort_key=order, help_epilogue=EPILOGUES.get(name, lambda: None)())
     app.register_install_completion_command(help="Install completion for this shell.", sort_key=len(VERBS))
     return app
 
@@ -94,7 +115,7 @@ def _run(words: Sequence[str]) -> int:
     """Parse the words and run the verb; report an error of the user or the system in one line."""
     try:
         verb, arguments = parse(words)
-        if verb in VERBS.values():
+        if verb in VERBS.values() and verb not in WITHOUT_TORCH:
             import torch  # noqa: F401 (slow, so Ctrl-C still ends the process at once)
         restore_interrupt()
         return verb(*arguments.args, **arguments.kwargs) or 0

@@ -7,10 +7,12 @@ import shlex
 import sys
 from collections.abc import Sequence
 from json import dumps
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from normplace.cli.options import File, require
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError
 
 if TYPE_CHECKING:
     from normplace.lab.bench.case import Op
@@ -24,7 +26,7 @@ TOLERANCE = 0.1
 def bench(
     *op: str,
     quick: bool = False,
-    device: str = "auto",
+    device: Annotated[str, Parameter(choices=DEVICES)] = "auto",
     out: File | None = None,
     html: File | None = None,
     show: File | None = None,
@@ -41,7 +43,7 @@ def bench(
     Args:
         op: Ops to measure, such as aggregate; all by default.
         quick: Measure a few small cases: under two minutes on two cores.
-        device: auto, cpu or cuda.
+        device: Where to measure; auto is a GPU if there is one.
         out: Write the record as JSON.
         html: Write a page with charts.
         show: Show this record instead of measuring.
@@ -58,8 +60,6 @@ def bench(
     from normplace.lab.bench.table import report
 
     ops = load_ops(op)
-    if device not in DEVICES:
-        raise unknown("device", device, DEVICES)
     device = pick_device(device).type
     if tune:
         return _tune(ops, device)

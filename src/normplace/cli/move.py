@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from json import dumps
 
-from normplace.cli.options import Folder, HuggingFace, Target, find_model
+from normplace.cli.options import Folder, HuggingFace, PlacementName, Target, find_model
 
 
 def move(
@@ -13,7 +13,7 @@ def move(
     /,
     *,
     out: Folder,
-    to: str | None = None,
+    to: PlacementName | None = None,
     scale: str | None = None,
     qk: str | None = None,
     norm: str | None = None,
@@ -29,7 +29,7 @@ def move(
         target: The model: file.py:function or package.module:function without arguments that returns (model, input,
             ...); a folder with config.json and weights; a config.json; or a model id such as google/gemma-2-2b.
         out: Output folder.
-        to: Target placement, such as peri.
+        to: Target placement, such as peri; see 'normplace list placements'.
         scale: Also add branch scales: layerscale or lns.
         qk: Also normalize queries and keys with this norm type.
         norm: Type of new norms; the model's own by default.

@@ -13,10 +13,38 @@ from normplace.errors import UsageError
 if TYPE_CHECKING:
     from normplace.analysis.loading.targets import ConfigTarget, FactoryTarget
 
+VERDICTS = ("reproduced", "mixed", "partly", "not-reproduced", "undecided", "void", "not-tested")
+
+
+def complete_studies(context: object) -> dict[str, str]:
+    """Names and titles of the studies, for the shell."""
+    from normplace.lab.studies import titles
+
+    return titles()
+
+
+def complete_topics(context: object) -> dict[str, str]:
+    """What ``normplace list`` lists, for the shell."""
+    return {"studies": "all studies", "placements": "all placements", "norms": "all norms", **complete_studies(context)}
+
+
+def complete_placements(context: object) -> dict[str, str]:
+    """Names and equations of the placements, for the shell."""
+    from normplace.placement.presets import ALIASES, ALL_PRESETS, build_preset
+
+    return {name: build_preset(name, {}).equation() for name in [*ALL_PRESETS, *ALIASES]}
+
+
 Words = Annotated[tuple[str, ...], Parameter(consume_multiple=True)]
 """An option that takes one or more words, as in ``--set KEY=VALUE KEY=VALUE``."""
 Assignments = Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True, metavar="KEY=VALUE...")]
 Studies = Annotated[tuple[str, ...], Parameter(name="--study", consume_multiple=True, metavar="MODULE:NAME...")]
+ListTopic = Annotated[str | None, Parameter(name="TOPIC", completer=complete_topics)]
+Scale = Annotated[str, Parameter(choices=("smoke", "laptop", "full"), show_choices=False)]
+StudyName = Annotated[str, Parameter(completer=complete_studies)]
+StudyNames = Annotated[tuple[str, ...], Parameter(consume_multiple=True, completer=complete_studies)]
+PlacementName = Annotated[str, Parameter(completer=complete_placements)]
+VerdictWords = Annotated[tuple[str, ...], Parameter(consume_multiple=True, completer=lambda context: VERDICTS)]
 Target = Annotated[str | None, Parameter(name="TARGET")]
 HuggingFace = Annotated[Path | None, Parameter(metavar="FILE", show=False)]
 """The option that named a configuration before the argument TARGET did."""

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from json import dumps
 from pathlib import Path
+from typing import Annotated
 
-from normplace.cli.options import Assignments, Folder, Words
+from cyclopts import Parameter
+
+from normplace.cli.options import Assignments, Folder, Scale, StudyName, Words
 
 
 def study(
-    study: str,
+    study: StudyName,
     /,
     *,
-    scale: str = "laptop",
+    scale: Scale = "laptop",
     part: Words = (),
     out: Folder = Path("runs"),
-    engine: str = "local",
+    engine: Annotated[str, Parameter(choices=("local", "ray", "dask"))] = "local",
     address: str | None = None,
     jobs: int = os.cpu_count() or 1,
     settings: Assignments = (),
@@ -32,7 +35,7 @@ def study(
         scale: smoke (a functional check in seconds), laptop (minutes) or full (the paper's size).
         part: Run only these parts of the study.
         out: Folder of result files.
-        engine: local, ray or dask.
+        engine: Where trials run.
         address: Address of the Ray or Dask cluster.
         jobs: Trials at once.
         settings: Settings of every trial, such as epochs=500.

@@ -2,71 +2,92 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normplace.cli.options import Studies
+from normplace.cli.options import Studies, StudyNames, VerdictWords
 from normplace.cli.result_files import read_results, report_damage
+from normplace.errors import unknown
 
 if TYPE_CHECKING:
     from normplace.lab.trials.claims import Judgement
     from normplace.lab.trials.runner import RecordedRun
 
+    Judged = list[tuple[RecordedRun, list[Judgement]]]
 
-def verify(*results: Path, studies: Studies = (), markdown: bool = False, json: bool = False) -> int:
+
+def verify(
+    *results: Path,
+    only: StudyNames = (),
+    verdict: VerdictWords = (),
+    text: str = "",
+    markdown: bool = False,
+    json: bool = False,
+    studies: Studies = (),
+) -> int:
     """Recompute every verdict from result files; nothing is trained.
 
-    The exit code is 1 if result lines are damaged.
+    The last lines are totals. The exit code is 1 if result lines are damaged.
 
     Args:
         results: Result files, or folders of them; the package's own by default.
-        studies: Your own studies among the results.
+        only: Show only these studies.
+        verdict: Show only claims with these verdicts, such as reproduced or not-reproduced.
+        text: Show only claims with this text in the statement, the source, the id or the label of a check.
         markdown: Print a Markdown table.
         json: Print every claim and check as JSON.
+        studies: Your own studies among the results.
     """
-    recorded = read_results(results, studies)
+    keep = _claim_filter(verdict, text)
+    recorded = _of_studies(read_results(results, studies), only)
     if markdown:
-        _print_markdown(recorded)
-    elif json:
-        _print_json(recorded)
+        _print_markdown(recorded, keep)
+        return report_damage(recorded)
+    judged = [(one, [judgement for judgement in _judgements(one) if keep(judgement)]) for one in recorded]
+    if json:
+        _print_json(judged)
     else:
-        _print_text(recorded)
+        _print_text(judged, filtered=bool(verdict or text))
     return report_damage(recorded)
 
 
-def _print_markdown(recorded: list[RecordedRun]) -> None:
-    from normplace.lab.trials.results import translate_study_errors
-    from normplace.lab.trials.verdicts import markdown
+def _of_studies(recorded: Sequence[RecordedRun], names: Sequence[str]) -> list[RecordedRun]:
+    """The result files of the named studies; all without names.
 
-    with translate_study_errors("these files"):
-        print(markdown([(one.run.study, one.run.scale, one.records) for one in recorded]))
-
-
-def _print_json(recorded: list[RecordedRun]) -> None:
-    from normplace.lab.trials.verdicts import as_json
-
-    claims: list[dict[str, Any]] = []
-    for one in recorded:
-        source = {"study": one.run.study.name, "scale": one.run.scale, "file": one.path.name}
-        claims += [{**source, **as_json(judgement)} for judgement in _judgements(one)]
-    print(dumps(claims, indent=1, ensure_ascii=False))
+    Raises:
+        UsageError: If there is no file of a named study.
+    """
+    known = {name for one in recorded for name in one.run.study.names}
+    for name in names:
+        if name not in known:
+            raise unknown("study among these results:", name, known)
+    return [one for one in recorded if not names or set(names) & set(one.run.study.names)]
 
 
-def _print_text(recorded: list[RecordedRun]) -> None:
-    from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK, multiplicity, terminal_lines
+def _claim_filter(verdicts: Sequence[str], text: str) -> Callable[[Judgement], bool]:
+    """The function that decides which claims are shown.
 
-    judgements: list[Judgement] = []
-    for one in recorded:
-        print(f"{one.run.study.name} at scale {one.run.scale}, {len(one.records)} trials in {one.path}")
-        if one.run.scale == "smoke":
-            print(f"  {FUNCTIONAL_CHECK}")
-            continue
-        for judgement in _judgements(one):
-            print("\n".join(terminal_lines(judgement, every_check=True)))
-            judgements.append(judgement)
-    if judgements:
-        print(multiplicity(judgements))
+    Raises:
+        UsageError: If a verdict is unknown.
+    """
+    from normplace.lab.trials.claims import Verdict
+
+    known = {verdict.value.replace(" ", "-"): verdict for verdict in Verdict}
+    words = [word.lower().replace(" ", "-") for word in verdicts]
+    for word in words:
+        if word not in known:
+            raise unknown("verdict", word, known)
+    chosen = {known[word] for word in words} or set(Verdict)
+
+    def keep(judgement: Judgement) -> bool:
+        claim = judgement.claim
+        texts = [claim.statement, claim.paper, claim.id, *(check.label for check in claim.checks)]
+        return judgement.verdict in chosen and any(text.casefold() in each.casefold() for each in texts)
+
+    return keep
 
 
 def _judgements(one: RecordedRun) -> list[Judgement]:
@@ -75,3 +96,48 @@ def _judgements(one: RecordedRun) -> list[Judgement]:
 
     with translate_study_errors(one.path):
         return judge_all(one.run.study.claims, one.records)
+
+
+def _print_markdown(recorded: Sequence[RecordedRun], keep: Callable[[Judgement], bool]) -> None:
+    from normplace.lab.trials.results import translate_study_errors
+    from normplace.lab.trials.verdicts import markdown
+
+    with translate_study_errors("these files"):
+        print(markdown([(one.run.study, one.run.scale, one.records) for one in recorded], keep))
+
+
+def _print_json(judged: Judged) -> None:
+    from normplace.lab.trials.verdicts import as_json
+
+    claims: list[dict[str, Any]] = []
+    for one, judgements in judged:
+        source = {"study": one.run.study.name, "scale": one.run.scale, "file": one.path.name}
+        claims += [{**source, **as_json(judgement)} for judgement in judgements]
+    print(dumps(claims, indent=1, ensure_ascii=False))
+
+
+def _print_text(judged: Judged, filtered: bool) -> None:
+    from normplace._shared.paint import painter
+    from normplace.lab.trials.verdict_totals import totals_table
+    from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK, largest_scales, multiplicity, terminal_lines
+
+    paint = painter(sys.stdout)
+    with_verdicts: Judged = []
+    for one, judgements in judged:
+        if not judgements:
+            continue
+        title = f"{one.run.study.name} at scale {one.run.scale}, {len(one.records)} trials in {one.path}"
+        print(paint(title, "heading"))
+        if one.run.scale == "smoke":
+            print(f"  {FUNCTIONAL_CHECK}")
+            continue
+        with_verdicts.append((one, judgements))
+        for judgement in judgements:
+            print("\n".join(terminal_lines(judgement, every_check=True, paint=paint)))
+    if not any(judgements for _, judgements in judged):
+        print("No claim has these properties.")
+    runs = [(one.run.study, one.run.scale, judgements) for one, judgements in with_verdicts]
+    if runs:
+        print(f"\n{totals_table(runs, paint)}")
+    if runs and not filtered:  # chosen by their verdict, checks do not pass by chance at this rate
+        print(multiplicity([claim.judgement for claim in largest_scales(runs)]))

@@ -42,7 +42,9 @@ class NetworkConfig:
     """Shape of a decoder; :class:`normplace.models.transformer.TransformerConfig` has all options.
 
     Args:
-        placement: Norm placement: the name of a preset.
+        placement: Norm placement: plain, none, post, pre, peri, output, pre-post, deepnorm, lns, mix, rezero,
+            layerscale, sub, normformer, qk, qkv, hybrid, hybrid-star, b2t, residual-dual, siamese, keel, lns-init,
+            gpas, bert-residual or embedding-norm; see 'normplace list placements'.
         norm: Norm type: rms, layer, dyt or identity.
         dim: Width of the residual stream.
         depth: Number of layers.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from normplace._shared.paint import Paint, unpainted
 from normplace._shared.text_table import markdown_table
 from normplace.lab.trials.claims import MOST_SEEDS, Judgement, Measurement, State, Verdict, judge_all
 from normplace.lab.trials.intervals import TAIL
@@ -17,6 +18,23 @@ from normplace.lab.trials.study import Study
 
 FUNCTIONAL_CHECK = "Scale smoke is a functional check and has no verdicts; scales laptop and full have them."
 COUNTED = (State.PASSED, State.OPEN, State.FAILED, State.VOID)
+VERDICT_ROLES = {
+    Verdict.REPRODUCED: "good",
+    Verdict.MIXED: "doubt",
+    Verdict.PARTLY: "doubt",
+    Verdict.NOT_REPRODUCED: "bad",
+    Verdict.UNDECIDED: "open",
+    Verdict.VOID: "faint",
+    Verdict.NOT_TESTED: "faint",
+}
+STATE_ROLES = {
+    State.PASSED: "good",
+    State.OPEN: "open",
+    State.FAILED: "bad",
+    State.VOID: "faint",
+    State.UNTESTED: "faint",
+}
+"""Colours of verdicts and of outcomes, as roles of :mod:`normplace._shared.paint`."""
 _HEADINGS = ["study", "claim", "paper", "verdict", *COUNTED, "added later", "scale"]
 
 
@@ -55,19 +73,20 @@ def decision_text(measurement: Measurement) -> str:
     return likely
 
 
-def terminal_lines(judgement: Judgement, every_check: bool = False) -> Iterator[str]:
+def terminal_lines(judgement: Judgement, every_check: bool = False, paint: Paint = unpainted) -> Iterator[str]:
     """Lines for a terminal: the verdict, its counts, and the checks that did not pass, or all of them.
 
     Args:
         judgement: The claim and its measurements.
         every_check: Whether to include the checks and gates that passed.
+        paint: Colours verdicts and outcomes.
     """
     claim = judgement.claim
-    yield f"  {judgement.verdict}: {claim.statement}"
+    yield f"  {paint(judgement.verdict, VERDICT_ROLES[judgement.verdict])}: {claim.statement}"
     yield f"    {counts_text(judgement)} ({claim.paper})"
     for gate in judgement.gates:
         if gate.n and (every_check or gate.state is not State.PASSED):
-            yield f"    gate {gate.state}: {_check_text(gate)}"
+            yield f"    gate {paint(gate.state, STATE_ROLES[gate.state])}: {_check_text(gate)}"
     for measurement in judgement.measurements:
         added_after = measurement.check.added_after
         if measurement.n and (every_check or measurement.state is not State.PASSED or added_after):
@@ -75,7 +94,8 @@ def terminal_lines(judgement: Judgement, every_check: bool = False) -> Iterator[
             decision = decision_text(measurement)
             remarks = f"; {decision}" if decision else ""
             remarks += f"; added later, not counted: {added_after}" if added_after else ""
-            yield f"    {measurement.state}{ungated}: {_check_text(measurement)}{remarks}"
+            state = paint(measurement.state, STATE_ROLES[measurement.state])
+            yield f"    {state}{ungated}: {_check_text(measurement)}{remarks}"
 
 
 def _check_text(measurement: Measurement) -> str:
@@ -118,9 +138,18 @@ def at_largest_scale(runs: Iterable[tuple[Study, str, Sequence[TrialRecord]]]) -
     Args:
         runs: Study, scale and records of each result file.
     """
+    return largest_scales((study, scale, judge_all(study.claims, records)) for study, scale, records in runs)
+
+
+def largest_scales(judged: Iterable[tuple[Study, str, Iterable[Judgement]]]) -> list[ScaledJudgement]:
+    """Keep one judgement of each claim: that of the largest scale that has results for it.
+
+    Args:
+        judged: Study, scale and judgements of each result file.
+    """
     best: dict[tuple[str, str], tuple[int, ScaledJudgement]] = {}
-    for study, scale, records in runs:
-        for judgement in judge_all(study.claims, records):
+    for study, scale, judgements in judged:
+        for judgement in judgements:
             measured = any(measurement.n for measurement in judgement.measurements)
             rank = SCALES.index(scale) if measured else -1
             key = (study.name, judgement.claim.id)
@@ -135,13 +164,16 @@ def verdicts_text(judgements: Iterable[Judgement]) -> str:
     return ", ".join(f"{total[verdict]} {verdict}" for verdict in Verdict if total[verdict])
 
 
-def markdown(runs: Iterable[tuple[Study, str, Sequence[TrialRecord]]]) -> str:
+def markdown(
+    runs: Iterable[tuple[Study, str, Sequence[TrialRecord]]], keep: Callable[[Judgement], bool] = lambda judgement: True
+) -> str:
     """Format a Markdown table with one row per claim, from the run of the largest scale that has results for it.
 
     Args:
         runs: Study, scale and records of each result file.
+        keep: Which claims have a row.
     """
-    claims = at_largest_scale(runs)
+    claims = [claim for claim in at_largest_scale(runs) if keep(claim.judgement)]
     judgements = [claim.judgement for claim in claims]
     table = markdown_table(_HEADINGS, [_markdown_row(claim) for claim in claims])
     summary = f"{len(judgements)} claims: {verdicts_text(judgements)}."

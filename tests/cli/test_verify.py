@@ -1,0 +1,97 @@
+"""``normplace verify``: filters, totals and colour."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.terminal import CODE, colours, terminal_output
+from tests.cli.usage_errors import usage_error
+
+from normplace.cli import main
+
+
+@pytest.fixture
+def results(capsys) -> Path:
+    """A folder with results of the sample study, whose two claims have different verdicts."""
+    assert main(["study", "sample", "--jobs", "1"]) == 0
+    capsys.readouterr()
+    return Path("runs")
+
+
+def claims(capsys, *words: str) -> list[str]:
+    assert main(["verify", "runs", "--json", *words]) == 0
+    return [claim["claim"] for claim in json.loads(capsys.readouterr().out)]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ([], ["up", "down"]),
+        (["--verdict", "reproduced"], ["up"]),
+        (["--verdict", "not-reproduced"], ["down"]),
+        (["--verdict", "not reproduced", "reproduced"], ["up", "down"]),
+        (["--verdict", "Void"], []),
+        (["--text", "DOWN GOES"], ["down"]),
+        (["--text", "value, up"], ["up"]),
+        (["--text", "goes up", "--verdict", "reproduced"], ["up"]),
+        (["--text", "a\nb"], []),
+        (["--only", "sample"], ["up", "down"]),
+    ],
+)
+def test_filters(words, shown, results, capsys):
+    assert claims(capsys, *words) == shown
+    assert main(["verify", "runs", *words]) == 0
+    out = capsys.readouterr().out
+    assert ("Up goes up." in out, "Down goes up." in out) == ("up" in shown, "down" in shown)
+    assert ("No claim has these properties." in out) == (not shown)
+    assert main(["verify", "runs", "--markdown", *words]) == 0
+    assert f"{len(shown)} claims: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--only", "smaple"], "unknown study among these results: 'smaple': did you mean 'sample'?"),
+        (["--only", "postdeg"], "unknown study among these results: 'postdeg'"),
+        (["--verdict", "reproducd"], "unknown verdict 'reproducd': did you mean 'reproduced'?"),
+        (["--verdict", ""], "unknown verdict ''"),
+    ],
+)
+def test_an_unknown_name_is_one_sentence(words, sentence, results, capsys):
+    assert sentence in usage_error(capsys, "verify", "runs", *words)
+
+
+def test_only_one_study_of_the_package(capsys):
+    assert main(["verify", "--only", "deepergcn", "--json"]) == 0
+    assert {claim["study"] for claim in json.loads(capsys.readouterr().out)} == {"deepergcn"}
+
+
+def test_totals_count_each_claim_once(results, capsys):
+    assert main(["verify", "runs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    index = next(number for number, line in enumerate(lines) if line.startswith("study "))
+    assert lines[index].split("  ")[-1].strip() == "checks passed/open/failed/void"
+    assert lines[index + 1].split() == ["sample", "laptop", "2", "1", "1", "1/0/1/0"]
+    assert lines[index + 2].startswith("2 checks of 2 tested claims: 1 passed, 0 open, 1 failed, 0 void.")
+    assert main(["study", "sample", "--scale", "full", "--jobs", "1"]) == 0
+    capsys.readouterr()
+    assert main(["verify", "runs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].split() == ["total", "largest", "2", "1", "1", "1/0/1/0"]
+    assert lines[-1].startswith("2 checks of 2 tested claims")
+
+
+def test_chance_is_not_computed_for_claims_chosen_by_verdict(results, capsys):
+    assert main(["verify", "runs", "--verdict", "reproduced"]) == 0
+    assert "by chance" not in capsys.readouterr().out
+
+
+def test_verdicts_have_colour_on_a_terminal(results, monkeypatch, capsys):
+    text = terminal_output(monkeypatch, "verify", "runs")
+    assert "  \x1b[32mreproduced\x1b[0m: Up goes up." in text
+    assert "  \x1b[31mnot reproduced\x1b[0m: Down goes up." in text
+    main(["verify", "runs"])
+    assert CODE.sub("", text) == capsys.readouterr().out
+    assert colours(terminal_output(monkeypatch, "verify", "runs", no_color="1")) == set()
