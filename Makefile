@@ -1,6 +1,6 @@
 # normplace: `make` alone prints this help.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types docs clean
+.PHONY: help setup demo studies test lint types docs clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,12 +13,15 @@ help: ## list the targets
 
 setup: $(VENV)/.demo ## install normplace and the dependencies of the demo into .venv
 
-demo: $(VENV)/.demo ## run the laptop-scale studies and write the report
-	$(BIN)/normplace study extrapolation --scale laptop --out runs
-	$(BIN)/normplace study postdeg --scale laptop --out runs
-	$(BIN)/normplace study deepergcn --scale laptop --out runs
-	$(BIN)/normplace study causalrn --scale laptop --out runs
-	$(BIN)/normplace study periln --scale laptop --out runs
+demo: $(VENV)/.demo ## audit and move a model, run a part of each study and write the report, in minutes
+	@$(BIN)/normplace demo --out runs --jobs $(JOBS)
+
+studies: $(VENV)/.demo ## run the five studies in full at laptop scale and write the report
+	$(BIN)/normplace study extrapolation --out runs --jobs $(JOBS)
+	$(BIN)/normplace study postdeg --out runs --jobs $(JOBS)
+	$(BIN)/normplace study deepergcn --out runs --jobs $(JOBS)
+	$(BIN)/normplace study causalrn --out runs --jobs $(JOBS)
+	$(BIN)/normplace study periln --out runs --jobs $(JOBS)
 	$(BIN)/normplace report runs --out runs/report.html
 
 test: $(VENV)/.dev ## run all tests

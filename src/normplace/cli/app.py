@@ -22,6 +22,7 @@ from normplace._startup import INTERRUPTED, restore_interrupt
 from normplace._version import __version__
 from normplace.cli.audit import audit
 from normplace.cli.bench import bench
+from normplace.cli.demo import demo
 from normplace.cli.doctor import doctor
 from normplace.cli.list import list_names
 from normplace.cli.move import move
@@ -36,6 +37,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "audit": audit,
     "move": move,
     "train": train,
+    "demo": demo,
     "study": study,
     "report": report,
     "verify": verify,

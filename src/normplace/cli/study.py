@@ -49,7 +49,7 @@ def study(
     from normplace.lab.trials.engines import open_engine
     from normplace.lab.trials.progress import Progress
     from normplace.lab.trials.results import translate_study_errors
-    from normplace.lab.trials.runner import Run, trial_label
+    from normplace.lab.trials.runner import Run, failure_reasons
     from normplace.lab.trials.study import load_study
     from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK, as_json, terminal_lines
 
@@ -58,11 +58,7 @@ def study(
     path = run.result_file(out)
     with closing(open_engine(engine, jobs, address)) as workers:
         records = run.execute(out, workers, Progress(), part)
-    failures = {
-        trial_label(chosen, record.part, record.config): (record.error or "no message").strip().rpartition("\n")[2]
-        for record in records
-        if record.status == "failed"
-    }
+    failures = failure_reasons(chosen, records)
     with translate_study_errors(path):
         judgements = judge_all(chosen.claims, records)
     finished = len(records) - len(failures)

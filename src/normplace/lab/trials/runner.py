@@ -120,7 +120,9 @@ class Run:
                 planned[key] = Trial(self.study.reference, part.name, self.scale, fields, dict(self.overrides))
         return planned
 
-    def execute(self, out: Path, engine: Engine, progress: Progress, parts: Sequence[str] = ()) -> list[TrialRecord]:
+    def execute(
+        self, out: Path, engine: Engine, progress: Progress, parts: Sequence[str] = (), demo: bool = False
+    ) -> list[TrialRecord]:
         """Run the trials that are not recorded and can run here; the others are skipped with a note.
 
         Args:
@@ -128,6 +130,7 @@ class Run:
             engine: Runs the trials.
             progress: Shows the progress.
             parts: Names of the parts to run; empty runs all.
+            demo: Run only the trials that belong to the demo.
 
         Returns:
             The records of the run, in the order of the plan.
@@ -138,6 +141,8 @@ class Run:
         wanted = {self.study.part(name).name for name in parts} or {part.name for part in self.study.parts}
         plan = self.plan()
         planned = {key: trial for key, trial in plan.items() if trial.part in wanted}
+        if demo:
+            planned = {key: trial for key, trial in planned.items() if self._in_demo(trial)}
         with ResultFile(self.result_file(out), self.study.names, plan) as results:
             if results.recovered:
                 progress.note(_recovery_note(results.damaged, results.recovered))
@@ -151,6 +156,10 @@ class Run:
                     results.append(record)
                     progress.finished(index, record.status == "ok")
             return [results.latest[key] for key in plan if key in results.latest]
+
+    def _in_demo(self, trial: Trial) -> bool:
+        part = self.study.part(trial.part)
+        return part.in_demo(config_from_dict(part.config, trial.config))
 
     def _available(self, trials: Sequence[Trial], progress: Progress) -> list[Trial]:
         """The trials that can run here; one note per reason for the others."""
@@ -172,6 +181,15 @@ def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:
     """Short name of one trial."""
     trial_part = study.part(part)
     return trial_part.label(config_from_dict(trial_part.config, config))
+
+
+def failure_reasons(study: Study, records: Iterable[TrialRecord]) -> dict[str, str]:
+    """The last line of the error of each failed trial, by its short name."""
+    return {
+        trial_label(study, record.part, record.config): (record.error or "no message").strip().rpartition("\n")[2]
+        for record in records
+        if record.status == "failed"
+    }
 
 
 def run_trial(trial: Trial, run: Callable[[Any], Outcome] | None = None) -> TrialRecord:

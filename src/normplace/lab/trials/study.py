@@ -48,6 +48,11 @@ def _available(config: Any) -> None:
     """No reason: the trial needs no data or software beyond the package."""
 
 
+def _not_in_demo(config: Any) -> bool:
+    """The demo runs none of the trials."""
+    return False
+
+
 @dataclass(frozen=True)
 class Part:
     """Trials of one kind.
@@ -60,6 +65,7 @@ class Part:
         label: From a configuration to a short name, for progress.
         unavailable_reason: From a configuration to the reason why its trial cannot run here, such as missing data;
             None if it can. Called in the main process, before any trial runs.
+        in_demo: From a configuration of scale ``laptop`` to whether ``normplace demo`` runs its trial.
     """
 
     name: str
@@ -68,6 +74,7 @@ class Part:
     run: Callable[[Any], Outcome]
     label: Callable[[Any], str] = str
     unavailable_reason: Callable[[Any], str | None] = _available
+    in_demo: Callable[[Any], bool] = _not_in_demo
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,7 @@ class Study:
         aliases: Former names, oldest first. The command line and result files may still use them. Trial hashes use the
             oldest name, so that a renamed study still recognizes its recorded trials.
         headline: The main result, if the study has one.
+        demo: Which trials the demo runs, and what their numbers do not show.
     """
 
     name: str
@@ -119,6 +127,7 @@ class Study:
     figures: Callable[[Sequence[TrialRecord]], Sequence[Figure]]
     aliases: tuple[str, ...] = ()
     headline: Headline | None = None
+    demo: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:

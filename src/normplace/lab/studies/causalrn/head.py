@@ -113,4 +113,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"head, {trial.pair_norm} norm, {trial.activation}, {trial.length} keys, seed {trial.seed}",
+    in_demo=lambda trial: True,
 )

@@ -43,4 +43,12 @@ def plan(scale: str) -> Iterator[NodeTrial]:
                 yield NodeTrial("grid-mines", order, depth, seed, **GRID[size])
 
 
-PART = Part(name="depth", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=why_unavailable)
+PART = Part(
+    name="depth",
+    config=NodeTrial,
+    plan=plan,
+    run=run,
+    label=label,
+    unavailable_reason=why_unavailable,
+    in_demo=lambda trial: True,
+)

@@ -75,4 +75,11 @@ def run(trial: KernelTrial) -> Outcome:
     )
 
 
-PART = Part("kernels", KernelTrial, plan, run, lambda trial: f"kernel, {NAMES[trial.norm_at]}, seed {trial.seed}")
+PART = Part(
+    name="kernels",
+    config=KernelTrial,
+    plan=plan,
+    run=run,
+    label=lambda trial: f"kernel, {NAMES[trial.norm_at]}, seed {trial.seed}",
+    in_demo=lambda trial: True,
+)

@@ -97,4 +97,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"{trial.data}, LN {trial.norm_at}, seed {trial.seed}",
+    in_demo=lambda trial: trial.seed < 3,
 )

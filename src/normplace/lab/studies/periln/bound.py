@@ -128,4 +128,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"bound, {trial.norm}, seed {trial.seed}",
+    in_demo=lambda trial: True,
 )

@@ -263,4 +263,5 @@ PART = Part(
     run=run,
     label=lambda trial: f"{trial.size}, {trial.placement}, rate {trial.learning_rate:g}, seed {trial.seed}",
     unavailable_reason=lambda trial: unavailable_reason(find_text, trial.text),
+    in_demo=lambda trial: trial.placement in {"post", "pre", "peri"} and trial.seed < 2,
 )

@@ -189,6 +189,19 @@ def label(trial: SelectionTrial) -> str:
     return f"{trial.task}, {trial.aggregation}, {trial.features} input, {trial.slot}, seed {trial.seed}"
 
 
+def in_demo(trial: SelectionTrial) -> bool:
+    """Two seeds of the networks without a scale and with PostDeg before and after the norm."""
+    fields = {"aggregation": trial.aggregation, "features": trial.features, "slot": trial.slot}
+    plain = SelectionTrial(trial.task, trial.seed, steps=trial.steps, **fields)
+    return trial == plain and trial.aggregation == "softmax" and trial.seed < 2
+
+
 PART = Part(
-    name="selection", config=SelectionTrial, plan=plan, run=run, label=label, unavailable_reason=why_unavailable
+    name="selection",
+    config=SelectionTrial,
+    plan=plan,
+    run=run,
+    label=label,
+    unavailable_reason=why_unavailable,
+    in_demo=in_demo,
 )
