@@ -78,11 +78,7 @@ def train_language(
                 "sources": corpus.name,
                 "tokenizer": tokenizer,
                 "sha256": corpus.sha256,
-                **(
-                    {"packages": [dataclasses.asdict(package) for package in corpus.packages]}
-                    if corpus.packages
-                    else {}
-                ),
+                "packages": [dataclasses.asdict(package) for package in corpus.packages],
             },
             "network": dataclasses.asdict(network),
             "config": dataclasses.asdict(config),
