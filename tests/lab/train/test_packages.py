@@ -11,7 +11,8 @@ from normplace import UsageError
 from normplace.lab.train import corpus as reading
 from normplace.lab.train import packages
 from normplace.lab.train.corpus import load_corpus
-from normplace.lab.train.packages import is_held_out, package_files, package_roots, read_packages
+from normplace.lab.train.packages import PackageFile, is_held_out, package_files, package_roots, read_packages
+from normplace.lab.train.token_cache import TextFile
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def installed(site, monkeypatch, tmp_path) -> Path:
 
 
 def test_text_files_are_found_in_the_order_of_their_paths(site):
-    found = [(path.relative_to(site).as_posix(), name) for path, name in package_files([site])]
+    found = [(one.file.path.relative_to(site).as_posix(), one.package) for one in package_files([site])]
     assert found == [
         ("alpha/code.py", "alpha"),
         ("alpha/deep/header.H", "alpha"),
@@ -80,7 +81,8 @@ def test_about_one_file_in_fifty_is_held_out():
 def test_installed_packages_are_listed_with_their_versions():
     folder = Path(pytest.__file__).parent
     assert folder.parent in package_roots()
-    (own,) = read_packages([(path, "pytest") for path in sorted(folder.glob("*.py"))]).packages
+    files = [PackageFile(TextFile.of(path), "pytest") for path in sorted(folder.glob("*.py"))]
+    (own,) = read_packages(files).packages
     assert own.distributions == (f"pytest {pytest.__version__}",)
     assert own.files > 1
 

@@ -28,8 +28,8 @@ from normplace._shared.fields import quoted
 from normplace._shared.resources import available_memory, in_words
 from normplace.errors import UsageError
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, load_text
-from normplace.lab.train.packages import PACKAGES, Package, package_files, package_roots, read_packages
-from normplace.lab.train.token_cache import cache_entry, read_entry, write_entry
+from normplace.lab.train.packages import PACKAGES, Package, PackageFile, package_files, package_roots, read_packages
+from normplace.lab.train.token_cache import TextFile, cache_entry, read_entry, write_entry
 
 BYTES = "bytes"
 HUB = "hf:"
@@ -89,13 +89,14 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
             sources have no text.
     """
     sources = _source_names(sources)
-    files = [file for source in sources for file in _source_files(source)]
+    installed = package_files(package_roots()) if PACKAGES in sources else []
+    files = [one.file for one in installed] + [file for source in sources for file in _source_files(source)]
     is_local = not any(source.startswith(HUB) for source in sources)
-    if not is_local or sum(file.stat().st_size for file in files) < CACHED_SIZE:
-        return _read_corpus(sources, tokenizer)
+    if not is_local or sum(file.size for file in files) < CACHED_SIZE:
+        return _read_corpus(sources, tokenizer, installed)
     folder = cache_entry(files, f"{' '.join(sources)} {_tokenizer_identity(tokenizer)}")
     if (entry := read_entry(folder)) is None:
-        corpus = _read_corpus(sources, tokenizer)
+        corpus = _read_corpus(sources, tokenizer, installed)
         manifest = {name: value for name, value in dataclasses.asdict(corpus).items() if name not in TOKENS}
         write_entry(folder, {name: getattr(corpus, name) for name in TOKENS}, manifest)
         entry = read_entry(folder)
@@ -108,17 +109,20 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
     return Corpus(**arrays, **fields, packages=packages)
 
 
-def _source_files(source: str) -> list[Path]:
-    """The files of a source; none for the standard library, which is short, and for datasets."""
-    if source == STANDARD_LIBRARY or source.startswith(HUB):
+def _source_files(source: str) -> list[TextFile]:
+    """The files at a path; none for the standard library, which is short, and for packages and datasets."""
+    if source in {STANDARD_LIBRARY, PACKAGES} or source.startswith(HUB):
         return []
-    if source == PACKAGES:
-        return [path for path, _ in package_files(package_roots())]
-    return _text_files(Path(source))
+    return [TextFile.of(path) for path in _text_files(Path(source))]
 
 
-def _read_corpus(sources: Sequence[str], tokenizer: str) -> Corpus:
+def _read_corpus(sources: Sequence[str], tokenizer: str, installed: Sequence[PackageFile]) -> Corpus:
     """Read and tokenize the sources.
+
+    Args:
+        sources: The sources.
+        tokenizer: The tokenizer.
+        installed: The files of the installed packages, if they are a source.
 
     Raises:
         UsageError: As :func:`load_corpus` does.
@@ -127,7 +131,8 @@ def _read_corpus(sources: Sequence[str], tokenizer: str) -> Corpus:
     packages: tuple[Package, ...] = ()
     for source in sources:
         if source == PACKAGES:
-            text = read_packages(_checked_package_files())
+            _check_size(Path(PACKAGES), sum(one.file.size for one in installed))
+            text = read_packages(installed)
             train, held_out, packages = train + text.train, held_out + text.held_out, text.packages
             continue
         for first, last in _parts(source):
@@ -141,12 +146,6 @@ def _read_corpus(sources: Sequence[str], tokenizer: str) -> Corpus:
     for part in parts:
         sha256.update(part.tobytes())
     return Corpus(" ".join(sources), *parts, vocab_size, len(held_out) / len(parts[1]), sha256.hexdigest(), packages)
-
-
-def _checked_package_files() -> list[tuple[Path, str]]:
-    files = package_files(package_roots())
-    _check_size(Path(PACKAGES), sum(path.stat().st_size for path, _ in files))
-    return files
 
 
 def _source_names(sources: Sources) -> list[str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from normplace.errors import UsageError
+from normplace.lab.train.token_cache import TextFile
 
 PACKAGES = "packages"
 SOURCES = (".py", ".pyi", ".pyx", ".pxd", ".c", ".cc", ".cpp", ".cxx", ".cu", ".f", ".f90")
@@ -73,8 +74,21 @@ def package_roots() -> list[Path]:
     return [root for root in roots if root.is_dir()]
 
 
-def package_files(roots: Sequence[Path]) -> list[tuple[Path, str]]:
-    """The files to read, and the top-level name that each belongs to.
+@dataclass(frozen=True)
+class PackageFile:
+    """A file of a package.
+
+    Args:
+        file: The file.
+        package: The top-level folder or module that it belongs to.
+    """
+
+    file: TextFile
+    package: str
+
+
+def package_files(roots: Sequence[Path]) -> list[PackageFile]:
+    """The files to read, sorted by path within each root.
 
     Args:
         roots: Folders that packages are installed in.
@@ -82,36 +96,38 @@ def package_files(roots: Sequence[Path]) -> list[tuple[Path, str]]:
     Raises:
         UsageError: If there are none.
     """
-    files = [entry for root in roots for entry in sorted(_files(root))]
-    if not files:
+    with ThreadPoolExecutor(THREADS) as pool:
+        by_root = [[file for files in pool.map(_package, os.scandir(root)) for file in files] for root in roots]
+    if not any(by_root):
         raise UsageError("there are no installed packages with text: install some, or name files.")
-    return files
+    return [file for files in by_root for file in sorted(files, key=lambda one: one.file.path)]
 
 
-def _files(root: Path) -> Iterator[tuple[Path, str]]:
-    for top in os.scandir(root):
-        if not top.name.endswith(METADATA):
-            name = top.name.partition(".")[0] if top.is_file() else top.name
-            for path in _text_files(top):
-                yield Path(path), name
+def _package(top: os.DirEntry[str]) -> list[PackageFile]:
+    if top.name.endswith(METADATA):
+        return []
+    name = top.name.partition(".")[0] if top.is_file() else top.name
+    return [PackageFile(file, name) for file in _text_files(top)]
 
 
-def _text_files(entry: os.DirEntry[str]) -> Iterator[str]:
+def _text_files(entry: os.DirEntry[str]) -> Iterator[TextFile]:
     """The text files at or below a folder entry."""
     if entry.name.startswith(".") or entry.name in EXCLUDED:
         return
     if entry.is_dir(follow_symlinks=False):
         for inner in os.scandir(entry):
             yield from _text_files(inner)
-    elif entry.name.lower().endswith(SUFFIXES) and entry.is_file() and 0 < entry.stat().st_size <= LARGEST:
-        yield entry.path
+    elif entry.name.lower().endswith(SUFFIXES) and entry.is_file():
+        file = TextFile.of(Path(entry.path), entry.stat())
+        if 0 < file.size <= LARGEST:
+            yield file
 
 
-def read_packages(files: Sequence[tuple[Path, str]]) -> PackageText:
+def read_packages(files: Sequence[PackageFile]) -> PackageText:
     """Read and split the text; files with zero bytes are not text and are left out.
 
     Args:
-        files: Files and their top-level names, from :func:`package_files`.
+        files: From :func:`package_files`.
 
     Raises:
         UsageError: If a file cannot be read.
@@ -120,13 +136,13 @@ def read_packages(files: Sequence[tuple[Path, str]]) -> PackageText:
     sizes: dict[str, list[int]] = {}
     seen: set[bytes] = set()
     with ThreadPoolExecutor(THREADS) as pool:
-        contents = pool.map(_read, (path for path, _ in files))
-        for (_, name), (content, digest) in zip(files, contents, strict=True):
+        contents = pool.map(_read, (one.file.path for one in files))
+        for one, (content, digest) in zip(files, contents, strict=True):
             if digest in seen or b"\0" in content:
                 continue
             seen.add(digest)
             parts[is_held_out(digest)].append(content)
-            sizes.setdefault(name, []).append(len(content))
+            sizes.setdefault(one.package, []).append(len(content))
     owners = _owners()
     packages = (Package(name, owners.get(name, ()), len(own), sum(own)) for name, own in sorted(sizes.items()))
     return PackageText(b"".join(parts[False]), b"".join(parts[True]), tuple(packages))

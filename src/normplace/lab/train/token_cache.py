@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,27 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 
 
-def cache_entry(files: Iterable[Path], tokenizer: str) -> Path:
+class TextFile(NamedTuple):
+    """A file, and what identifies its content: looking it up again is slow for tens of thousands of files.
+
+    Args:
+        path: The file.
+        size: Number of bytes.
+        modified: Time of the last change, in nanoseconds.
+    """
+
+    path: Path
+    size: int
+    modified: int
+
+    @classmethod
+    def of(cls, path: Path, status: os.stat_result | None = None) -> TextFile:
+        """The file at a path; ``status`` saves a look-up."""
+        status = path.stat() if status is None else status
+        return cls(path, status.st_size, status.st_mtime_ns)
+
+
+def cache_entry(files: Iterable[TextFile], tokenizer: str) -> Path:
     """The folder of a tokenized text, which may not exist yet.
 
     Args:
@@ -32,9 +52,8 @@ def cache_entry(files: Iterable[Path], tokenizer: str) -> Path:
         tokenizer: Identity of the tokenizer.
     """
     digest = hashlib.sha256(f"{FORMAT}\n{tokenizer}\n".encode())
-    for file in files:
-        status = file.stat()
-        digest.update(f"{file}\n{status.st_size}\n{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    for path, size, modified in files:
+        digest.update(f"{path}\n{size}\n{modified}\n".encode("utf-8", "surrogateescape"))
     return cache_folder() / "tokens" / digest.hexdigest()[:24]
 
 

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import torch
 
@@ -21,7 +21,6 @@ from normplace.errors import UsageError, unknown
 from normplace.lab.trials.config import config_dict, config_from_dict, config_hash
 from normplace.lab.trials.engines import Engine, WorkerLost
 from normplace.lab.trials.environment import hardware, versions
-from normplace.lab.trials.progress import Progress
 from normplace.lab.trials.record import SCALES, trial_hash
 from normplace.lab.trials.results import (
     Damage,
@@ -34,6 +33,9 @@ from normplace.lab.trials.results import (
     translate_study_errors,
 )
 from normplace.lab.trials.study import Outcome, Study, named_study, resolve
+
+if TYPE_CHECKING:
+    from normplace.lab.trials.progress import Progress
 
 
 @dataclass(frozen=True)
