@@ -127,11 +127,13 @@ def test_a_wrong_field(field, value):
 
 
 def test_variants_change_one_thing():
-    gains = {name: pretraining.build(replace(TRIAL, variant=name)) for name in ("zero-gains", "frozen-gains")}
-    assert not gains["zero-gains"].layers[0].mlp.output_norm.weight.any()
-    assert not gains["frozen-gains"].layers[0].mlp.output_norm.weight.requires_grad
-    assert gains["frozen-gains"].layers[0].mlp.input_norm.weight.requires_grad
-    assert pretraining.build(replace(TRIAL, variant="embedding-norm")).embedding_norm is not None
+    def parameters(variant: str) -> dict[str, torch.nn.Parameter]:
+        return dict(pretraining.build(replace(TRIAL, variant=variant)).named_parameters())
+
+    assert not parameters("zero-gains")["layers.0.mlp.output_norm.weight"].any()
+    frozen = {name for name, parameter in parameters("frozen-gains").items() if not parameter.requires_grad}
+    assert frozen == {f"layers.{n}.{branch}.output_norm.weight" for n in (0, 1) for branch in ("attention", "mlp")}
+    assert "embedding_norm.weight" in parameters("embedding-norm")
     config = pretraining.config_of(replace(TRIAL, variant="layer-norm"))
     assert (config.norm, config.init, config.rule.name) == ("layer", "xavier", "peri")
     assert pretraining.config_of(replace(TRIAL, variant="depth-start")).init == "depth"
