@@ -61,12 +61,14 @@ def lengths() -> str:
 def depths() -> str:
     """ROC-AUC by depth, block order and graph."""
     records = committed.records("deepergcn", "full")
-    columns = [(data, order) for data in ("minesweeper", "tolokers") for order in ORDERS]
+    depths = config_values(records, "depth", "depth", data="minesweeper")
     rows = [
-        [str(depth), *(_mean(pick(records, "depth", data=d, order=o, depth=depth), "test", ".3f") for d, o in columns)]
-        for depth in config_values(records, "depth", "depth", data="minesweeper")
+        [data, f"`{order}`"]
+        + [_mean(pick(records, "depth", data=data, order=order, depth=depth), "test", ".3f") for depth in depths]
+        for data in ("minesweeper", "tolokers")
+        for order in ORDERS
     ]
-    return markdown_table(("layers", *(f"{order}, {data}" for data, order in columns)), rows)
+    return markdown_table(("graph", "order", *(f"{depth} layers" for depth in depths)), rows)
 
 
 def placements(names: Sequence[str]) -> str:

@@ -60,7 +60,7 @@ PICTURES = {
         Picture("faces", "full", "Faces: R² of age for the unseen ethnicity code and for the seen ones"),
     ),
     "causalrn": (
-        Picture("lengths", "full", "Copying strings of one length: accuracy by length"),
+        Picture("training", "full", "Copying 300 characters: accuracy during training"),
         Picture("ablation", "full", "Ablation of CausalRN: character accuracy"),
         Picture("head", "full", "A retrieval head built by hand: accuracy by number of keys"),
         Picture("cost", "full", "Cost of a sequence by its length", panel=130),
@@ -107,7 +107,7 @@ def block(study: Study, picture: Picture) -> str:
     """The picture with its caption, for a page in docs/papers."""
     figure = figure_of(study, picture)
     path = f"../images/papers/{file_name(study, picture)}"
-    return f"![{figure.alt}]({path})\n\n*{figure.title}.* {figure.caption} Scale `{picture.scale}`."
+    return f"[![{figure.alt}]({path})]({path})\n\n*{figure.title}.* {figure.caption} Scale `{picture.scale}`."
 
 
 def digest(figure: Figure) -> str:
