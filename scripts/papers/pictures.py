@@ -34,6 +34,7 @@ class Picture:
         title: Title of the figure.
         panel: Width of one panel in pixels, if the figure would be wider than the column of a page.
         columns: Panels side by side, if not all of them.
+        legend: Entries of the legend side by side, if not all of them.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Picture:
     title: str
     panel: int | None = None
     columns: int | None = None
+    legend: int | None = None
 
 
 PICTURES = {
@@ -56,19 +58,19 @@ PICTURES = {
         Picture("near", "laptop", "Predictions within ten times the range of the data", panel=185),
         Picture("far", "laptop", "Magnitude of the prediction far from the data", panel=180),
         Picture("protein", "full", "Protein: R² on proteins larger than those in training, and on proteins like them"),
-        Picture("area", "full", "Protein: prediction against surface area"),
+        Picture("area", "full", "Protein: prediction against surface area", 600),
         Picture("faces", "full", "Faces: R² of age for the unseen ethnicity code and for the seen ones"),
     ),
     "causalrn": (
-        Picture("training", "full", "Copying 300 characters: accuracy during training"),
+        Picture("training", "full", "Copying 300 characters: accuracy during training", 600, legend=4),
         Picture("ablation", "full", "Ablation of CausalRN: character accuracy"),
-        Picture("head", "full", "A retrieval head built by hand: accuracy by number of keys"),
+        Picture("head", "full", "A retrieval head built by hand: accuracy by number of keys", 600, legend=4),
         Picture("cost", "full", "Cost of a sequence by its length", panel=130),
     ),
     "deepergcn": (
         Picture("depth", "full", "Score against depth, by block order", panel=185),
         Picture("aggregation", "full", "Score by aggregation, with and without MsgNorm", 165, 3),
-        Picture("memory", "full", "Peak memory of a training step against depth"),
+        Picture("memory", "full", "Peak memory of a training step against depth", 600),
         Picture("scores", "full", "Scores compared with published ones", 150, 3),
     ),
     "periln": (
@@ -94,7 +96,12 @@ def figure_of(study: Study, picture: Picture) -> Figure:
     if picture.columns is not None:
         spec["columns"] = picture.columns
     if picture.panel is not None:
-        spec["spec"] = {**spec["spec"], "width": picture.panel}
+        if "spec" in spec:
+            spec["spec"] = {**spec["spec"], "width": picture.panel}
+        else:
+            spec["width"] = picture.panel
+    if picture.legend is not None:
+        spec["config"] = {"legend": {"columns": picture.legend}}
     return replace(figure, spec=spec)
 
 
