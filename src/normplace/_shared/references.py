@@ -21,13 +21,23 @@ def load_reference(reference: str) -> Any:
     Raises:
         UsageError: If the reference is not of that form, the import fails, or there is no such attribute.
     """
+    module, attribute = load_module(reference)
+    if not hasattr(module, attribute):
+        name = reference.rpartition(":")[0]
+        raise UsageError(f"module {name!r} has no {attribute!r}: check the name after the colon.")
+    return getattr(module, attribute)
+
+
+def load_module(reference: str) -> tuple[ModuleType, str]:
+    """Import the module of a reference; return it and the name of the attribute.
+
+    Raises:
+        UsageError: If the reference is malformed, or the import fails.
+    """
     name, _, attribute = reference.rpartition(":")
     if not attribute.isidentifier() or not name:
         raise _malformed(reference)
-    module = _import_file(Path(name)) if is_file_reference(reference) else _import_module(name, reference)
-    if not hasattr(module, attribute):
-        raise UsageError(f"module {name!r} has no {attribute!r}: check the name after the colon.")
-    return getattr(module, attribute)
+    return _import_file(Path(name)) if is_file_reference(reference) else _import_module(name, reference), attribute
 
 
 def is_file_reference(reference: str) -> bool:
@@ -42,7 +52,7 @@ def _malformed(reference: str) -> UsageError:
 def _import_module(name: str, reference: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         raise _malformed(reference)
-    if not sys.flags.safe_path:
+    if not sys.flags.safe_path and name not in sys.modules and name.partition(".")[0] != "normplace":
         _make_importable(Path.cwd())
     return _import(name, f"cannot import {name!r}: run from its folder, or set PYTHONPATH.")
 
@@ -62,11 +72,28 @@ def _import_file(path: Path) -> ModuleType:
     name = ".".join(names)
     if not all(part.isidentifier() for part in names):
         raise UsageError(f"cannot import {quoted(str(path))}: rename the file so that {quoted(name)} is a module name.")
-    _make_importable(folder)
-    module = _import(name, f"cannot import {quoted(str(path))}: check that Python can read it.")
+    return import_from(folder, name)
+
+
+def import_from(folder: Path, name: str) -> ModuleType:
+    """Import a module that is in a folder; the folder becomes the first on the path of imports.
+
+    Args:
+        folder: The folder of the module, or of its top-level package, without symbolic links.
+        name: Dotted name of the module.
+
+    Raises:
+        UsageError: If the import fails, or a module of this name was imported from another folder.
+    """
+    if sys.path[:1] != [str(folder)]:
+        sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(folder))]
+        importlib.invalidate_caches()
+    path = folder.joinpath(*name.split("."))
+    module = _import(name, f"cannot import {quoted(f'{path}.py')}: check that Python can read it.")
     imported = getattr(module, "__file__", None)
-    if imported is None or Path(imported).resolve() != file:
-        raise UsageError(f"cannot import {quoted(str(path))}: another module is called {name!r}; rename the file.")
+    expected = {file.resolve() for file in (path.with_name(f"{path.name}.py"), path / "__init__.py")}
+    if imported is None or Path(imported).resolve() not in expected:
+        raise UsageError(f"cannot import {quoted(f'{path}.py')}: another module is called {name!r}; rename the file.")
     return module
 
 

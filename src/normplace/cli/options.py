@@ -38,7 +38,7 @@ def complete_placements(context: object) -> dict[str, str]:
 Words = Annotated[tuple[str, ...], Parameter(consume_multiple=True)]
 """An option that takes one or more words, as in ``--set KEY=VALUE KEY=VALUE``."""
 Assignments = Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True, metavar="KEY=VALUE...")]
-Studies = Annotated[tuple[str, ...], Parameter(name="--study", consume_multiple=True, metavar="MODULE:NAME...")]
+Studies = Annotated[tuple[str, ...], Parameter(name="--study", consume_multiple=True, metavar="FILE.py...")]
 ListTopic = Annotated[str | None, Parameter(name="TOPIC", completer=complete_topics)]
 Scale = Annotated[str, Parameter(choices=("smoke", "laptop", "full"), show_choices=False)]
 StudyName = Annotated[str, Parameter(completer=complete_studies)]

@@ -16,7 +16,7 @@ def report(*results: Path, studies: Studies = (), out: File = Path("report.html"
 
     Args:
         results: Result files, or folders of them; the package's own by default.
-        studies: Your own studies among the results.
+        studies: Your own studies among the results, if they moved or ran on another machine.
         out: The page to write.
         json: Print JSON.
     """

@@ -20,11 +20,11 @@ MOST_REPORTED = 10
 def read_results(paths: Sequence[Path], references: Sequence[str]) -> list[RecordedRun]:
     """Read result files, or those of the package if ``paths`` is empty.
 
-    A result file does not name the code of its study: reading a file must never import what it names.
+    Code that a result file names is imported only if the user has run that study on this machine.
 
     Args:
         paths: Result files and folders of them.
-        references: module:attribute of the user's own studies among the results.
+        references: Files or module:attribute of the user's own studies among the results.
 
     Raises:
         UsageError: If a path cannot be read, has no results, or a study is unknown.
@@ -33,8 +33,13 @@ def read_results(paths: Sequence[Path], references: Sequence[str]) -> list[Recor
     from normplace.lab.trials.runner import read_run
     from normplace.lab.trials.study import load_study
 
-    known = {**STUDIES, **{load_study(reference, STUDIES).name: reference for reference in references}}
-    return [read_run(path, known) for path in _find_files(paths)]
+    own = [load_study(reference, STUDIES) for reference in references]
+    known = {**STUDIES, **{study.name: study.reference for study in own}}
+    results = [read_run(path, known) for path in _find_files(paths)]
+    for result in results:
+        if result.note is not None:
+            print(f"normplace: {one_line(str(result.path))}: {one_line(result.note)}.", file=sys.stderr)
+    return results
 
 
 def _find_files(paths: Sequence[Path]) -> list[Path]:

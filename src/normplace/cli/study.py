@@ -31,7 +31,7 @@ def study(
     an interruption: finished trials are kept, failed ones are retried. The exit code is 1 if trials failed.
 
     Args:
-        study: Name of a study, or module:attribute of your own.
+        study: Name of a study, or the file of your own, such as my_study.py, my_study.py:NAME or package.module:NAME.
         scale: smoke (a functional check in seconds), laptop (minutes) or full (the paper's size).
         part: Run only these parts of the study.
         out: Folder of result files.

@@ -39,7 +39,7 @@ def verify(
         text: Show only claims with this text in the statement, the source, the id or the label of a check.
         markdown: Print a Markdown table.
         json: Print every claim and check as JSON.
-        studies: Your own studies among the results.
+        studies: Your own studies among the results, if they moved or ran on another machine.
     """
     keep = _claim_filter(verdict, text)
     recorded = _of_studies(read_results(results, studies), only)

@@ -1,23 +1,27 @@
-"""The same study on every engine, and workers that are killed."""
+"""The same studies on every engine, and workers that are killed or cannot import a study."""
 
 from __future__ import annotations
 
 import io
-import os
+import pickle
+import subprocess
+import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from tests.lab.sample import STUDY as SAMPLE
 from tests.lab.sample import reproducible
+from tests.lab.trials.clusters import dask_cluster, ray_cluster
+from tests.lab.trials.in_process import Counting
 
 from normplace import UsageError
+from normplace.lab.studies import STUDIES
 from normplace.lab.studies.extrapolation import STUDY as EXTRAPOLATION
-from normplace.lab.trials.engines import LocalEngine, open_engine
+from normplace.lab.trials.engines import LocalEngine, WorkerUnusable, make_call, open_engine, read_answer
 from normplace.lab.trials.progress import Progress
 from normplace.lab.trials.runner import Run
+from normplace.lab.trials.study import load_study
 
-ROOT = Path(__file__).parents[3]
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -37,40 +41,89 @@ def reference(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def two_ray_nodes():
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    cluster.add_node(num_cpus=1)
-    yield cluster.address
-    ray.shutdown()
-    cluster.shutdown()
+def ray_address(tmp_path_factory):
+    pytest.importorskip("ray")
+    with ray_cluster(tmp_path_factory.mktemp("ray")) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
-def dask_workers():
-    distributed = pytest.importorskip("distributed")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
-        yield cluster.scheduler_address
+def dask_address(tmp_path_factory):
+    pytest.importorskip("distributed")
+    with dask_cluster(tmp_path_factory.mktemp("dask")) as address:
+        yield address
 
 
-@pytest.mark.parametrize("engine", ["ray", "dask"])
-def test_a_cluster_gives_the_records_of_local_processes(engine, reference, tmp_path, request):
-    address = request.getfixturevalue("two_ray_nodes" if engine == "ray" else "dask_workers")
-    with closing(open_engine(engine, 2, address)) as opened:
-        assert reproducible(execute(EXTRAPOLATION, tmp_path, opened)) == reference
+@pytest.fixture(params=["ray", "dask"])
+def cluster(request):
+    """An engine whose workers were started by separate commands in another folder."""
+    with closing(open_engine(request.param, 2, request.getfixturevalue(f"{request.param}_address"))) as engine:
+        yield engine
 
 
-@pytest.mark.parametrize("engine", ["ray", "dask"])
-def test_the_trial_of_a_killed_worker_is_retried(engine, tmp_path, request):
-    address = request.getfixturevalue("two_ray_nodes" if engine == "ray" else "dask_workers")
-    with closing(open_engine(engine, 2, address)) as opened:
-        lines = execute(SAMPLE, tmp_path, opened, mark=f"die:up0:{tmp_path / 'died'}")
+def test_a_cluster_gives_the_records_of_local_processes(cluster, reference, tmp_path):
+    assert reproducible(execute(EXTRAPOLATION, tmp_path, cluster)) == reference
+
+
+def test_the_trial_of_a_killed_worker_is_retried(cluster, tmp_path):
+    lines = execute(SAMPLE, tmp_path, cluster, mark=f"die:up0:{tmp_path / 'died'}")
     assert (tmp_path / "died").exists()
     assert [line.status for line in lines] == ["ok"] * 4
+
+
+def test_code_and_data_of_a_users_study_are_sent_to_the_workers(cluster, own_study, tmp_path):
+    study = load_study(str(own_study), STUDIES)
+    records = execute(study, tmp_path / "cluster", cluster)
+    assert [record.metrics.pop("original") for record in records] == [0.0] * 4, "not read from the user's folder"
+    here = execute(study, tmp_path / "here", Counting())
+    assert [record.metrics.pop("original") for record in here] == [1.0] * 4
+    assert reproducible(records) == reproducible(here)
+    assert [record.source for record in records] == [record.source for record in here]
+
+
+def test_changed_code_reaches_workers_that_ran_the_old_one(cluster, own_study, tmp_path):
+    execute(load_study(str(own_study), STUDIES), tmp_path / "old", cluster)
+    (own_study.parent / "late_import.py").write_text("FACTOR = 5.0\n")
+    records = execute(load_study(str(own_study), STUDIES), tmp_path / "new", cluster)
+    assert records[0].metrics["lifted"] == 70.0
+
+
+def test_a_worker_that_lacks_a_package_is_one_sentence(cluster, own_study, tmp_path, monkeypatch):
+    own_study.write_text(
+        "import os\nif 'PACKAGE_IS_HERE' not in os.environ:\n    import a_missing_package\n" + own_study.read_text()
+    )
+    monkeypatch.setenv("PACKAGE_IS_HERE", "1")
+    study = load_study(str(own_study), STUDIES)
+    with pytest.raises(UsageError) as error:
+        execute(study, tmp_path / "runs", cluster)
+    message = str(error.value)
+    assert message.startswith("a worker on ")
+    assert "No module named 'a_missing_package'" in message
+    assert message.endswith("install normplace and what the study imports on every worker.")
+    assert "\n" not in message
+
+
+WORKER = """
+import pickle, sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "normplace":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+call, payload = pickle.load(sys.stdin.buffer)
+print(call(payload, pickle.dumps([])))
+"""
+
+
+def test_a_worker_without_normplace_reports_it():
+    cloudpickle = pytest.importorskip("cloudpickle")
+    sent = cloudpickle.dumps((make_call(), pickle.dumps((Run.plan, None))))
+    done = subprocess.run([sys.executable, "-c", WORKER], input=sent, capture_output=True, check=True)
+    answer = eval(done.stdout)
+    unusable = read_answer(answer)
+    assert isinstance(unusable, WorkerUnusable)
+    assert unusable.host
+    assert unusable.reason == "ModuleNotFoundError: No module named 'normplace'"
 
 
 @pytest.mark.parametrize("engine", ["ray", "dask"])

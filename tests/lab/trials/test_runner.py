@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.lab import sample
 from tests.lab.sample import STUDY, reproducible
+from tests.lab.trials.in_process import Counting
 
 from normplace import UsageError
 from normplace.lab.trials.engines import RETRIES, LocalEngine, open_engine
@@ -22,22 +23,6 @@ from normplace.lab.trials.runner import Run, read_run, run_trial
 from normplace.lab.trials.study import load_study
 
 REGISTRY = {"sample": STUDY.reference}
-
-
-class Counting:
-    """An engine in this process that counts what it runs."""
-
-    def __init__(self):
-        self.ran = []
-
-    def run(self, function, items, started):
-        for index, item in enumerate(items):
-            started(index)
-            self.ran.append(item)
-            yield index, function(item)
-
-    def close(self):
-        pass
 
 
 def execute(out, engine=None, scale="smoke", **overrides):
@@ -104,9 +89,14 @@ def test_a_result_file_is_read_as_its_run(tmp_path):
     recorded = read_run(path, REGISTRY)
     assert recorded.records == records
     assert recorded.damaged == []
-    assert recorded.run.command == "normplace study sample --scale smoke --set slope=2.0"
+    assert recorded.run.command == "normplace study tests.lab.sample:STUDY --scale smoke --set slope=2.0"
+
+
+def test_results_without_a_source_need_a_registered_study(tmp_path):
+    with ResultFile(tmp_path / "old.jsonl") as results:
+        results.append(TrialRecord("sample", "lines", "smoke", "h", {"seed": 0}, 0, "ok"))
     with pytest.raises(UsageError, match="unknown study 'sample'"):
-        read_run(path, {"causalrn": "normplace.lab.studies.causalrn:STUDY"})
+        read_run(tmp_path / "old.jsonl", {"causalrn": "normplace.lab.studies.causalrn:STUDY"})
 
 
 def test_a_study_name_cannot_leave_its_folder():

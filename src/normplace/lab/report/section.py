@@ -67,7 +67,7 @@ class Section:
     @property
     def commands(self) -> list[str]:
         """The commands that make these records; several if they differ in scale or overrides."""
-        command = ["normplace", "study", self.study.name]
+        command = ["normplace", "study", self.study.argument]
         if not self.records:
             return [shlex.join(command)]
         return _distinct(

@@ -1,7 +1,8 @@
 """Engines that run trials: processes on this machine, a Ray cluster, or a Dask cluster.
 
 An engine calls a function with each of several arguments and yields the results as they finish. If a worker dies, its
-trial is retried up to twice; after that its result is a :class:`WorkerLost`.
+trial is retried up to twice; after that its result is a :class:`WorkerLost`. If a worker of a cluster cannot import
+normplace, the result is a :class:`WorkerUnusable`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib.util
 import logging
 import multiprocessing
 import os
+import pickle
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -26,18 +28,40 @@ class WorkerLost(Exception):
     """The worker of a trial died in every attempt."""
 
 
+class WorkerUnusable(Exception):
+    """A worker cannot import what a trial needs.
+
+    Args:
+        host: The machine of the worker.
+        reason: What cannot be imported, as the end of a sentence.
+    """
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(host, reason)
+        self.host = host
+        self.reason = reason
+
+
 class Engine(Protocol):
     """Runs trials in parallel."""
 
+    remote: bool
+    """Whether workers may be on other machines, so that code and data must be sent to them."""
+
     def run(
-        self, function: Callable[[Any], Any], items: Sequence[Any], started: Callable[[int], None]
+        self,
+        function: Callable[..., Any],
+        items: Sequence[Any],
+        started: Callable[[int], None],
+        shared: Sequence[Any] = (),
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as items finish, in any order.
 
         Args:
-            function: A function that the workers can import.
-            items: Its arguments, one per call.
+            function: A function of normplace.
+            items: Its first arguments, one per call.
             started: Called with the index of an item when a worker receives it.
+            shared: Further arguments, the same in every call.
         """
         ...
 
@@ -53,6 +77,8 @@ class LocalEngine:
         jobs: Number of processes.
     """
 
+    remote = False
+
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
 
@@ -60,7 +86,11 @@ class LocalEngine:
         """Do nothing: the processes exit at the end of each run."""
 
     def run(
-        self, function: Callable[[Any], Any], items: Sequence[Any], started: Callable[[int], None]
+        self,
+        function: Callable[..., Any],
+        items: Sequence[Any],
+        started: Callable[[int], None],
+        shared: Sequence[Any] = (),
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as items finish."""
         queue = list(enumerate(items))[::-1]
@@ -72,7 +102,7 @@ class LocalEngine:
                 while queue and idle:
                     index, item = queue.pop()
                     pool = idle.pop()
-                    running[pool.submit(function, item)] = (index, pool)
+                    running[pool.submit(function, item, *shared)] = (index, pool)
                     started(index)
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     index, pool = running.pop(future)
@@ -118,7 +148,12 @@ class RayEngine:
     Args:
         address: Address of the cluster; None uses ``RAY_ADDRESS`` or starts a cluster on this machine.
         jobs: Number of CPUs of a cluster that is started here.
+
+    Raises:
+        UsageError: If the cluster is not reachable, or has another version of Ray or Python.
     """
+
+    remote = True
 
     def __init__(self, address: str | None, jobs: int) -> None:
         import ray
@@ -131,7 +166,11 @@ class RayEngine:
             options: dict[str, Any] = {"num_cpus": jobs, "include_dashboard": False}
             if address:
                 options = {"address": address}
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+            try:
+                ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+            except (ConnectionError, RuntimeError) as error:
+                reason = str(error).partition("\n")[0].rstrip(".: ")
+                raise UsageError(f"cannot join the Ray cluster ({reason}): check --address.") from error
 
     def close(self) -> None:
         """Disconnect from the cluster, and stop it if it was started here."""
@@ -139,22 +178,27 @@ class RayEngine:
             self._ray.shutdown()
 
     def run(
-        self, function: Callable[[Any], Any], items: Sequence[Any], started: Callable[[int], None]
+        self,
+        function: Callable[..., Any],
+        items: Sequence[Any],
+        started: Callable[[int], None],
+        shared: Sequence[Any] = (),
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as items finish."""
         from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
 
         ray = self._ray
-        task = ray.remote(function).options(num_cpus=1, max_retries=RETRIES)
+        task = ray.remote(make_call()).options(num_cpus=1, max_retries=RETRIES)
+        shared_bytes = ray.put(pickle.dumps(shared))
         running = {}
         for index, item in enumerate(items):
-            running[task.remote(item)] = index
+            running[task.remote(pickle.dumps((function, item)), shared_bytes)] = index
             started(index)
         while running:
             (finished, *_), _ = ray.wait(list(running), num_returns=1)
             index = running.pop(finished)
             try:
-                yield index, ray.get(finished)
+                yield index, read_answer(ray.get(finished))
             except (WorkerCrashedError, NodeDiedError, OutOfMemoryError):
                 yield index, WorkerLost(f"its Ray worker died {RETRIES + 1} times")
 
@@ -166,6 +210,8 @@ class DaskEngine:
         address: Address of the scheduler; None starts a cluster on this machine.
         jobs: Number of workers of a cluster that is started here.
     """
+
+    remote = True
 
     def __init__(self, address: str | None, jobs: int) -> None:
         from dask import config
@@ -185,22 +231,57 @@ class DaskEngine:
             self._cluster.close()
 
     def run(
-        self, function: Callable[[Any], Any], items: Sequence[Any], started: Callable[[int], None]
+        self,
+        function: Callable[..., Any],
+        items: Sequence[Any],
+        started: Callable[[int], None],
+        shared: Sequence[Any] = (),
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as items finish."""
         from distributed import as_completed
         from distributed.scheduler import KilledWorker
 
+        call = make_call()
+        # A task, not scattered data: Dask repeats a task if the worker that has its result dies.
+        shared_bytes = self._client.submit(bytes, pickle.dumps(shared), pure=False)
         running = {}
         for index, item in enumerate(items):
-            running[self._client.submit(function, item, pure=False)] = index
+            payload = pickle.dumps((function, item))
+            running[self._client.submit(call, payload, shared_bytes, pure=False)] = index
             started(index)
         for future in as_completed(list(running)):
             index = running.pop(future)
             try:
-                yield index, future.result()
+                yield index, read_answer(future.result())
             except KilledWorker:
                 yield index, WorkerLost(f"its Dask worker died {RETRIES + 1} times")
+
+
+def make_call() -> Callable[[bytes, bytes], tuple[bool, Any]]:
+    """Return the function that a worker of a cluster calls.
+
+    It is a nested function without globals, so that it is sent as code: a worker without normplace can run it and
+    report what is missing.
+    """
+
+    def call(payload: bytes, shared: bytes) -> tuple[bool, Any]:
+        import pickle
+        import socket
+
+        try:
+            function, item = pickle.loads(payload)
+            arguments = pickle.loads(shared)
+        except (ImportError, AttributeError) as error:
+            return False, (socket.gethostname(), f"{type(error).__name__}: {error}")
+        return True, function(item, *arguments)
+
+    return call
+
+
+def read_answer(answer: tuple[bool, Any]) -> Any:
+    """Return the result that a call returned, or a :class:`WorkerUnusable`."""
+    succeeded, result = answer
+    return result if succeeded else WorkerUnusable(*result)
 
 
 def _check_reachable(kind: str, address: str | None) -> None:

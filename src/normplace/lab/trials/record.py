@@ -49,6 +49,7 @@ class TrialRecord:
         finished: Time of completion, UTC.
         versions: Software versions.
         hardware: Hardware.
+        source: Where the code of a user's study is, and the SHA-256 of its files; empty for the studies of normplace.
         format: Version of this format.
     """
 
@@ -67,6 +68,7 @@ class TrialRecord:
     finished: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
     def to_json(self) -> str:
@@ -204,4 +206,5 @@ _TYPES: dict[str, Any] = {
     "finished": str,
     "versions": dict,
     "hardware": dict,
+    "source": dict,
 }

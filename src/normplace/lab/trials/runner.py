@@ -8,6 +8,9 @@ import hashlib
 import itertools
 import json
 import re
+import shlex
+import socket
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +22,9 @@ import torch
 
 from normplace.errors import UsageError, unknown
 from normplace.lab.trials.config import config_dict, config_from_dict, config_hash
-from normplace.lab.trials.engines import Engine, WorkerLost
+from normplace.lab.trials.engines import Engine, WorkerLost, WorkerUnusable
 from normplace.lab.trials.environment import hardware, versions
+from normplace.lab.trials.known_sources import remember
 from normplace.lab.trials.record import SCALES, trial_hash
 from normplace.lab.trials.results import (
     Damage,
@@ -32,10 +36,14 @@ from normplace.lab.trials.results import (
     scan,
     translate_study_errors,
 )
-from normplace.lab.trials.study import Outcome, Study, named_study, resolve
+from normplace.lab.trials.study import Outcome, Study, named_study
+from normplace.lab.trials.study_code import StudyCode, recorded_study
 
 if TYPE_CHECKING:
     from normplace.lab.trials.progress import Progress
+
+_ONE_TRIAL = threading.Lock()
+"""Trials use the global generator of torch, so the threads of a Dask worker run them one after another."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +105,10 @@ class Run:
     @property
     def command(self) -> str:
         """The command that runs it."""
-        words = ["normplace", "study", self.study.name, "--scale", self.scale]
+        words = ["normplace", "study", self.study.argument, "--scale", self.scale]
         if self.overrides:
             words += ["--set", *(f"{key}={value}" for key, value in self.overrides.items())]
-        return " ".join(words)
+        return shlex.join(words)
 
     def plan(self) -> dict[str, Trial]:
         """All trials by their hash.
@@ -138,8 +146,12 @@ class Run:
             The records of the run, in the order of the plan.
 
         Raises:
-            UsageError: If a part is unknown, or the file cannot be written or contains results of another study.
+            UsageError: If a part is unknown, the file cannot be written or contains results of another study, or a
+                worker cannot import the study.
         """
+        code = StudyCode.for_workers(self.study, engine.remote)
+        if self.study.source is not None and (problem := remember(self.study.source)):
+            progress.note(problem)
         wanted = {self.study.part(name).name for name in parts} or {part.name for part in self.study.parts}
         plan = self.plan()
         planned = {key: trial for key, trial in plan.items() if trial.part in wanted}
@@ -148,13 +160,18 @@ class Run:
         with ResultFile(self.result_file(out), self.study.names, plan) as results:
             if results.recovered:
                 progress.note(_recovery_note(results.damaged, results.recovered))
+            if change := code.change_note(results.records):
+                progress.note(f"{change}; their results are kept, choose another --out to run them again.")
             successful = {key for key, record in results.latest.items() if record.status == "ok"}
             pending = [trial for key, trial in planned.items() if key not in successful]
             trials = self._available(pending, progress)
             labels = [trial_label(self.study, trial.part, trial.config) for trial in trials]
             with progress.watch(self.study.name, labels, skipped=len(planned) - len(pending)):
-                for index, result in engine.run(run_trial, trials, progress.started):
-                    record = _lost_record(trials[index], result) if isinstance(result, WorkerLost) else result
+                for index, result in engine.run(run_in_worker, trials, progress.started, [code]):
+                    if isinstance(result, WorkerUnusable):
+                        raise _cannot_import(self.study, result)
+                    lost = isinstance(result, WorkerLost)
+                    record = _lost_record(trials[index], self.study, code, result) if lost else result
                     results.append(record)
                     progress.finished(index, record.status == "ok")
             return [results.latest[key] for key in plan if key in results.latest]
@@ -194,37 +211,61 @@ def failure_reasons(study: Study, records: Iterable[TrialRecord]) -> dict[str, s
     }
 
 
-def run_trial(trial: Trial, run: Callable[[Any], Outcome] | None = None) -> TrialRecord:
+def run_trial(trial: Trial, run: Callable[[Any], Outcome] | None = None, code: StudyCode | None = None) -> TrialRecord:
     """Run one trial; an exception becomes a failed record.
 
     Args:
         trial: The trial.
         run: Replaces the ``run`` of the trial's part, for instance by one that can pause; it returns the same outcome.
+        code: The code of its study; by default what the trial's reference names.
+
+    Raises:
+        UsageError: If the study cannot be imported.
     """
-    torch.set_num_threads(1)  # the same order of summation on every engine, and one core per trial
-    start = time.perf_counter()
-    study = resolve(trial.reference)
-    part = study.part(trial.part)
-    config = config_from_dict(part.config, trial.config)
+    with _ONE_TRIAL:
+        torch.set_num_threads(1)  # the same order of summation on every engine, and one core per trial
+        start = time.perf_counter()
+        code = code or StudyCode(trial.reference, {})
+        study = code.load()
+        part = study.part(trial.part)
+        config = config_from_dict(part.config, trial.config)
+        try:
+            outcome = (run or part.run)(config)
+        except Exception:
+            error = traceback.format_exc(limit=-3)
+            return _record(trial, study, code, "failed", time.perf_counter() - start, error=error)
+        return _record(
+            trial,
+            study,
+            code,
+            "ok",
+            time.perf_counter() - start,
+            metrics={name: finite(value) for name, value in outcome.metrics.items()},
+            series={name: [finite(value) for value in values] for name, values in outcome.series.items()},
+        )
+
+
+def run_in_worker(trial: Trial, code: StudyCode) -> TrialRecord | WorkerUnusable:
+    """Run one trial in a worker; return its record, or the reason why the worker cannot import the study."""
     try:
-        outcome = (run or part.run)(config)
-    except Exception:
-        return _record(trial, study, "failed", time.perf_counter() - start, error=traceback.format_exc(limit=-3))
-    return _record(
-        trial,
-        study,
-        "ok",
-        time.perf_counter() - start,
-        metrics={name: finite(value) for name, value in outcome.metrics.items()},
-        series={name: [finite(value) for value in values] for name, values in outcome.series.items()},
+        return run_trial(trial, code=code)
+    except UsageError as error:
+        return WorkerUnusable(socket.gethostname(), str(error))
+
+
+def _cannot_import(study: Study, worker: WorkerUnusable) -> UsageError:
+    reason = worker.reason.rstrip(".")
+    return UsageError(
+        f"a worker on {worker.host} cannot import {study.argument} ({reason}): "
+        "install normplace and what the study imports on every worker."
     )
 
 
-def _lost_record(trial: Trial, reason: WorkerLost) -> TrialRecord:
-    return _record(trial, resolve(trial.reference), "failed", 0.0, error=str(reason))
+def _lost_record(trial: Trial, study: Study, code: StudyCode, reason: WorkerLost) -> TrialRecord:
+    return _record(trial, study, code, "failed", 0.0, error=str(reason))
 
 
-def _record(trial: Trial, study: Study, status: str, seconds: float, **measured: Any) -> TrialRecord:
+def _record(trial: Trial, study: Study, code: StudyCode, status: str, seconds: float, **measured: Any) -> TrialRecord:
     config = config_from_dict(study.part(trial.part).config, trial.config)
     return TrialRecord(
         study=study.name,
@@ -239,6 +280,7 @@ def _record(trial: Trial, study: Study, status: str, seconds: float, **measured:
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         versions=versions(),
         hardware=hardware(),
+        source=dict(code.source),
         **measured,
     )
 
@@ -252,12 +294,14 @@ class RecordedRun:
         run: The run.
         records: One record per planned trial that has one, in the order of the plan.
         damaged: A sentence for each damaged line; the incomplete last line of a killed run is not one of them.
+        note: A sentence if the code of the study changed after trials ran.
     """
 
     path: Path
     run: Run
     records: list[TrialRecord]
     damaged: list[str]
+    note: str | None = None
 
 
 def read_run(path: Path, registry: Mapping[str, str]) -> RecordedRun:
@@ -265,7 +309,8 @@ def read_run(path: Path, registry: Mapping[str, str]) -> RecordedRun:
 
     Args:
         path: The file.
-        registry: References of studies by name.
+        registry: References of studies by name. The study of another name is the one that the file names, if the user
+            has run it on this machine.
 
     Raises:
         UsageError: If the file is empty, unreadable, or of an unknown study.
@@ -277,14 +322,17 @@ def read_run(path: Path, registry: Mapping[str, str]) -> RecordedRun:
     if first is None:
         complete = [damage for damage in damaged if not damage.incomplete]
         raise not_results(complete[0]) if complete else UsageError(f"{path} has no results yet: run the study first.")
-    run = Run(named_study(first.study, registry), first.scale, first.overrides)
+    named = first.source and first.study not in registry
+    study = recorded_study(first.source) if named else named_study(first.study, registry)
+    run = Run(study, first.scale, first.overrides)
     with translate_study_errors(path):
         planned = run.plan()
     latest.wanted = planned
     for record in itertools.chain([first], _usable(entries, damaged)):
         latest.add(record)
     records = [latest[key] for key in planned if key in latest]
-    return RecordedRun(path, run, records, [f"{damage} and is left out" for damage in damaged if not damage.incomplete])
+    sentences = [f"{damage} and is left out" for damage in damaged if not damage.incomplete]
+    return RecordedRun(path, run, records, sentences, StudyCode.of(study).change_note(records))
 
 
 def _usable(entries: Iterable[TrialRecord | Damage], damaged: list[Damage]) -> Iterator[TrialRecord]:

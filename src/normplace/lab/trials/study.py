@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from normplace._shared.references import load_reference
+from normplace._shared.references import load_module, load_reference
 from normplace.errors import UsageError, unknown
 from normplace.lab.trials.claims import Claim
 from normplace.lab.trials.results import TrialRecord
+from normplace.lab.trials.source import ATTRIBUTE, StudySource, locate
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Study:
         title: One line.
         paper: Authors, title and identifier.
         summary: What is tested, and which choices are ours.
-        reference: ``module:attribute`` where workers find this object.
+        reference: ``module:attribute`` of this object; set when the study is loaded, so that no study needs to pass it.
         parts: Its kinds of trial.
         claims: Declared before the runs.
         figures: From the successful records to figures.
@@ -115,19 +117,23 @@ class Study:
             oldest name, so that a renamed study still recognizes its recorded trials.
         headline: The main result, if the study has one.
         demo: Which trials the demo runs, and what their numbers do not show.
+        files: Files and folders that the trials read, relative to the folder of the study's module. They are sent to
+            the workers of a cluster with the code, where ``Path(__file__).parent`` is their folder too. Modules that
+            the study imports from its folder need not be listed.
     """
 
     name: str
     title: str
     paper: str
     summary: str
-    reference: str
+    reference: str = field(default="", kw_only=True)
     parts: tuple[Part, ...]
     claims: tuple[Claim, ...]
     figures: Callable[[Sequence[TrialRecord]], Sequence[Figure]]
     aliases: tuple[str, ...] = ()
     headline: Headline | None = None
     demo: str = ""
+    files: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -138,6 +144,17 @@ class Study:
     def hash_name(self) -> str:
         """The name that trial hashes contain."""
         return self.aliases[0] if self.aliases else self.name
+
+    @property
+    def source(self) -> StudySource | None:
+        """Where its code is; None for the studies of normplace."""
+        return locate(self.reference)
+
+    @property
+    def argument(self) -> str:
+        """The argument of ``normplace study`` that names it."""
+        source = self.source
+        return self.name if source is None else source.argument
 
     def part(self, name: str) -> Part:
         """The part called ``name``.
@@ -152,16 +169,27 @@ class Study:
 
 
 def load_study(name: str, registry: Mapping[str, str]) -> Study:
-    """Load a study by its name, or from ``module:attribute``.
+    """Load a study by its name, or a user's own from a file or module.
 
     Args:
-        name: A key of ``registry``, or a reference.
+        name: A key of ``registry``, a file such as ``my_study.py``, whose study is called ``STUDY``, or a reference
+            such as ``my_study.py:OTHER`` or ``package.module:STUDY``.
         registry: References by name.
 
     Raises:
-        UsageError: If there is no such study.
+        UsageError: If there is no such study, or it has the name of another one in ``registry``.
     """
-    return resolve(name) if ":" in name else named_study(name, registry)
+    is_file = name.endswith(".py")
+    if not is_file and ":" not in name:
+        if name not in registry and Path(f"{name}.py").is_file():
+            raise UsageError(f"unknown study {name!r}: write {name}.py to run the study in this file.")
+        return named_study(name, registry)
+    study = _only_study(name) if is_file else resolve(name)
+    if registry.get(study.name, study.reference) != study.reference:
+        raise UsageError(f"{name} has the name of another study, {study.name!r}: choose another name for it.")
+    if study.source is not None:
+        study.source.check_imports()
+    return study
 
 
 def named_study(name: str, registry: Mapping[str, str]) -> Study:
@@ -184,12 +212,36 @@ def named_study(name: str, registry: Mapping[str, str]) -> Study:
 
 
 def resolve(reference: str) -> Study:
-    """Load the study at ``module:attribute``.
+    """Load the study at ``module:attribute`` or ``file.py:attribute``.
 
     Raises:
         UsageError: If there is no such module or attribute, or it is not a study.
     """
     study = load_reference(reference)
-    if not isinstance(study, Study):
+    module, attribute = load_module(reference)
+    return as_study(study, f"{module.__name__}:{attribute}")
+
+
+def as_study(value: object, reference: str) -> Study:
+    """Return an object that was loaded as a study, with its reference.
+
+    Args:
+        value: The object.
+        reference: ``module:attribute`` of the object, with the full name of its module.
+
+    Raises:
+        UsageError: If it is not a study.
+    """
+    if not isinstance(value, Study):
         raise UsageError(f"{reference!r} is not a study: name a normplace.lab.trials.study.Study object.")
-    return study
+    return value if value.reference == reference else replace(value, reference=reference)
+
+
+def _only_study(file: str) -> Study:
+    """The study of a file whose name is not stated."""
+    module, _ = load_module(f"{file}:{ATTRIBUTE}")
+    names = [name for name, value in vars(module).items() if isinstance(value, Study)]
+    if ATTRIBUTE in names:
+        return resolve(f"{file}:{ATTRIBUTE}")
+    hint = f"write {file}:{names[0]}" if names else f"define one as {ATTRIBUTE} = Study(...)"
+    raise UsageError(f"{file} has no study called {ATTRIBUTE}: {hint}.")
