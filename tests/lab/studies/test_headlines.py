@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from tests.lab.studies.support import record
 
 from normplace.lab.studies import STUDIES, committed_results
 from normplace.lab.studies.estimates import estimate_text
+from normplace.lab.studies.periln.pretraining import FULL
 from normplace.lab.trials.claims import Verdict, judge_all
 from normplace.lab.trials.intervals import OrderStatistics
 from normplace.lab.trials.per_seed import PerSeed, SuccessfulRecords
@@ -19,7 +21,12 @@ DESCRIBED = {
     "causalrn": {"copies-at-equal-parameters": Verdict.VOID},
     "deepergcn": {"molhiv": Verdict.UNDECIDED},
     "extrapolation": {"protein-norm-extrapolates": Verdict.REPRODUCED, "faces-norm-extrapolates": Verdict.MIXED},
-    "periln": {"bound": Verdict.REPRODUCED, "even-ladder": Verdict.MIXED, "range-ladder": Verdict.VOID},
+    "periln": {
+        "bound": Verdict.REPRODUCED,
+        "even-ladder": Verdict.MIXED,
+        "range-ladder": Verdict.VOID,
+        "pretraining-loss": Verdict.NOT_TESTED,
+    },
     "postdeg": {"gain-constant-input": Verdict.VOID, "gain-degree-input": Verdict.NOT_REPRODUCED},
 }
 """Verdicts at full scale that the conditions describe."""
@@ -63,3 +70,26 @@ def test_estimates_as_text():
     assert estimate_text(PerSeed({0: 1.0, 1: 3.0}), "+.0f") == "+2 [-11, +15]"
     assert estimate_text(PerSeed({0: 1.0})) == "1.00"
     assert estimate_text(PerSeed(dict.fromkeys(range(5), 1.0)), interval=OrderStatistics()) == "1.00"
+
+
+def test_the_peri_ln_headline_prefers_the_setting_closest_to_the_papers():
+    headline = named_study("periln", STUDIES).headline
+    assert headline is not None
+    lines = [
+        record(
+            "pretraining",
+            seed,
+            {"bits_per_byte": bits + 0.01 * seed, "choosing_bits": bits},
+            placement=placement,
+            learning_rate=1e-3,
+            tokens=tokens,
+            variant="main",
+        )
+        for placement, bits in (("pre", 1.2), ("peri", 1.1))
+        for tokens in (FULL.grid, FULL.long)
+        for seed in range(3)
+    ]
+    start = "no benchmark score; bits per byte, Pre-LN minus Peri-LN,"
+    assert headline.measured(lines) == f"{start} 24 layers, 300 million tokens: +0.100 [+0.100, +0.100] (3 seeds)"
+    tiny = [replace(line, part="training", config={**line.config, "size": "tiny"}) for line in lines[::6]]
+    assert headline.measured(tiny) == f"{start} 6 layers of width 32: +0.100 (1 seed)"

@@ -1,10 +1,14 @@
-"""The paper's benchmark scores, and the losses measured here, which are no substitute for them."""
+"""The paper's benchmark scores, and the losses measured here, which do not replace them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from normplace.lab.studies.estimates import estimate_text, seeds_text
 from normplace.lab.studies.periln import initialization, training
+from normplace.lab.studies.periln.claims.pretraining import at_best
 from normplace.lab.studies.periln.measures import at_best_rate
+from normplace.lab.studies.periln.pretraining import FULL
 from normplace.lab.studies.periln.published import BENCHMARKS
 from normplace.lab.trials.per_seed import PerSeed, Records
 from normplace.lab.trials.study import Headline
@@ -16,21 +20,26 @@ def _lead(records: Records, part: str, **variant: object) -> PerSeed:
     return (pre - peri)(records)
 
 
+def _settings(records: Records) -> Iterator[tuple[str, dict[str, PerSeed]]]:
+    """Networks, and the lead of Peri-LN by initial weights; those closest to the paper's setting first."""
+    pre, peri = (at_best("bits_per_byte", placement, FULL.long) for placement in ("pre", "peri"))
+    yield f"24 layers, {FULL.long / 1e6:.0f} million tokens", {"": (pre - peri)(records)}
+    starts = {"Xavier weights": "xavier", "depth-scaled weights": "depth"}
+    yield (
+        "24 layers",
+        {f" from {name}": _lead(records, initialization.PART.name, start=start) for name, start in starts.items()},
+    )
+    yield "6 layers of width 32", {"": _lead(records, training.PART.name, size="tiny")}
+
+
 def measured(records: Records) -> str | None:
-    """Held-out loss of 24-layer networks by initial weights; of the smallest networks if there are no others."""
-    starts = {
-        "Xavier weights": _lead(records, initialization.PART.name, start="xavier"),
-        "depth-scaled weights": _lead(records, initialization.PART.name, start="depth"),
-    }
-    if all(starts.values()):
-        texts = [f"{estimate_text(lead, '+.2f')} from {name}" for name, lead in starts.items()]
-        network, result, seeds = "24 layers", ", ".join(texts), seeds_text(starts["Xavier weights"])
-    else:
-        lead = _lead(records, training.PART.name, size="tiny")
-        if not lead:
-            return None
-        network, result, seeds = "6 layers of width 32", estimate_text(lead, "+.3f"), seeds_text(lead)
-    return f"no benchmark score; bits per byte, Pre-LN minus Peri-LN, {network}: {result} ({seeds})"
+    """Held-out loss, Pre-LN minus Peri-LN, in the setting closest to the paper's that has records."""
+    for network, leads in _settings(records):
+        if all(leads.values()):
+            texts = [f"{estimate_text(lead, '+.3f')}{start}" for start, lead in leads.items()]
+            seeds = seeds_text(next(iter(leads.values())))
+            return f"no benchmark score; bits per byte, Pre-LN minus Peri-LN, {network}: {', '.join(texts)} ({seeds})"
+    return None
 
 
 HEADLINE = Headline(
