@@ -14,7 +14,6 @@ from tests.documents import (
     LANGUAGES,
     NOT_RUN,
     PAGES,
-    README,
     ROOT,
     PageRunner,
     blocks_of,
@@ -101,7 +100,7 @@ def test_links_and_paths_resolve(page):
 
 
 def test_the_annotated_tree_names_real_files():
-    (tree,) = (block.body for block in blocks_of(README) if block.body.startswith("src/normplace/"))
+    (tree,) = (block.body for block in blocks_of(ROOT / "CONTRIBUTING.md") if block.body.startswith("src/normplace/"))
     for line in tree.splitlines():
         name = line.split()[0]
         base = ROOT / "src" / "normplace" if line.startswith("  ") else ROOT
