@@ -38,7 +38,7 @@ def test_the_pictures_show_the_committed_results():
     assert sum(path.stat().st_size for path in current) < 1_000_000
 
 
-def test_a_picture_stands_alone():
+def test_a_picture_is_a_complete_file():
     pytest.importorskip("vl_convert", reason="vl-convert draws the charts")
     path, figure = min(draw_paper_pages.figures().items(), key=lambda item: len(item[1].rows))
     root = ElementTree.fromstring(draw(figure))

@@ -16,6 +16,11 @@ from papers import committed
 
 MOST_LINES = 3
 """Measurements of a claim that are shown at once; more of them are folded."""
+HEADINGS = ("claim", "published", "normplace", "verdict")
+INTRODUCTION = (
+    "Each number is a statistic over seeds with its 95% confidence interval, followed by what the check needs and its "
+    "outcome ([how verdicts are formed](../reference/lab.md#verdicts)). `normplace verify` recomputes all of them."
+)
 _WORST_FIRST = (State.FAILED, State.OPEN, State.VOID, State.PASSED, State.UNTESTED)
 
 
@@ -45,18 +50,19 @@ def parts_of(study: Study, scale: str) -> dict[str, tuple[str, ...]]:
 
 def claim_tables(study: Study) -> str:
     """One table for each command, with a row for each claim that it tests."""
-    groups: dict[str, list[ScaledJudgement]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[ScaledJudgement]] = {}
     for claim in committed.claims():
         if claim.study.name == study.name:
             scale = claim.scale or SCALES[-1]
-            parts = " ".join(parts_of(study, scale)[claim.judgement.claim.id])
-            groups.setdefault(f"normplace study {study.name} --scale {scale} --part {parts}", []).append(claim)
-    headings = ("claim", "published", "normplace", "verdict")
-    tables = [
-        f"`{command}`\n\n{markdown_table(headings, [_row(study, claim.judgement) for claim in claims])}"
-        for command, claims in groups.items()
-    ]
-    return "\n\n".join(tables)
+            groups.setdefault((scale, parts_of(study, scale)[claim.judgement.claim.id]), []).append(claim)
+    sections = [INTRODUCTION]
+    for (scale, parts), claims in groups.items():
+        sections += [
+            f"### {' and '.join(parts)}, {scale} scale",
+            f"`normplace study {study.name} --scale {scale} --part {' '.join(parts)}`",
+            markdown_table(HEADINGS, [_row(study, claim.judgement) for claim in claims]),
+        ]
+    return "\n\n".join(sections)
 
 
 def _row(study: Study, judgement: Judgement) -> list[str]:

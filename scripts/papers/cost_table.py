@@ -12,7 +12,7 @@ HEADINGS = ("part", "scale", "trials", "sum of their times", "slowest trial", "m
 
 
 def cost_table(study: Study) -> str:
-    """One row for each part, scale and machine, and one for each scale in all."""
+    """The commands, and a table with a row for each part, scale and machine, and one for each whole scale."""
     rows: list[list[str]] = []
     for one, scale, records in committed.runs():
         if one.name != study.name:
@@ -24,7 +24,12 @@ def cost_table(study: Study) -> str:
                     groups.setdefault((part.name, _machine(record)), []).append(record)
         rows += [[part, scale, *_numbers(selected), machine] for (part, machine), selected in groups.items()]
         rows.append([f"**{part}**" for part in ("all", scale, *_numbers(records))] + [""])
-    return markdown_table(HEADINGS, rows, right_from=2).replace("---: |\n", "--- |\n", 1)
+    introduction = (
+        f"`normplace study {study.name}` runs the laptop scale, and `--scale full` the full one. Times are sums over "
+        "trials as if they ran one after another; trials on one machine partly shared it."
+    )
+    table = markdown_table(HEADINGS, rows, right_from=2).replace("---: |\n", "--- |\n", 1)  # machines are text
+    return f"{introduction}\n\n{table}"
 
 
 def _machine(record: TrialRecord) -> str:

@@ -36,9 +36,9 @@ def _scores(
     rows: list[list[str]] = []
     for name, setting in SETTINGS.items():
         measured = {key: metric(part, name, **{field: key})(records) for key in models}
-        ours = [estimate_text(values) if (values := measured.get(key)) else "" for key in LEARNERS]
-        theirs = ["{:.2f} ± {:.2f}".format(*published[name][key]) if key in models else "" for key in LEARNERS]
-        rows += [[f"{data}, {setting}", "normplace", *ours], ["", "paper", *theirs]]
+        here = [estimate_text(values) if (values := measured.get(key)) else "" for key in LEARNERS]
+        paper = ["{:.2f} ± {:.2f}".format(*published[name][key]) if key in models else "" for key in LEARNERS]
+        rows += [[f"{data}, {setting}", "normplace", *here], ["", "paper", *paper]]
     return rows
 
 
