@@ -29,7 +29,7 @@ def pages() -> dict[Path, str]:
     """Every page with generated blocks, filled from the committed results."""
     blocks = {
         ROOT / "README.md": {"papers": readme.rows()},
-        PAGES / "claims.md": {"claims": markdown(committed.runs())},
+        PAGES / "claims.md": {"papers": readme.rows("."), "claims": markdown(committed.runs())},
         **{PAGES / f"{study.name}.md": _blocks(study) for study in committed.studies()},
     }
     return {path: fill(path.read_text(), content) for path, content in blocks.items()}
