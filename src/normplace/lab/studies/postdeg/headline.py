@@ -38,6 +38,6 @@ HEADLINE = Headline(
     measured=measured,
     conditions="The same three tasks in the same order. Only the paper's abstract was available, so graphs, backbone, "
     "training and the exact scale are our choices. We did not reproduce the gain: with degree as an input feature "
-    "PostDeg lowers all three scores; with a constant input the LayerNorm backbone ranks nodes no better than a random "
+    "PostDeg lowers all three scores; with a constant input the LayerNorm backbone is hardly better than a random "
     "order, so that comparison is void.",
 )
