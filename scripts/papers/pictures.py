@@ -118,8 +118,12 @@ def block(study: Study, picture: Picture) -> str:
 
 
 def digest(figure: Figure) -> str:
-    """Hash of what the picture shows."""
-    content = json.dumps([STYLE, figure.spec, list(figure.rows), figure.alt], sort_keys=True, default=str)
+    """Hash of what the picture shows; numbers to five digits, because the last ones depend on the machine."""
+    rows = [
+        {key: f"{value:.5g}" if isinstance(value, float) else value for key, value in row.items()}
+        for row in figure.rows
+    ]
+    content = json.dumps([STYLE, figure.spec, rows, figure.alt], sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
