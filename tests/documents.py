@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from normplace.cli import main
 
@@ -132,8 +134,11 @@ class PageRunner:
     """Runs the blocks of one page in order, in one folder and one namespace, as a reader does.
 
     A block with ``title="name.py"`` is written to that file instead. A file that the page links to is copied there
-    first, as if the reader had downloaded it.
+    first, as if the reader had downloaded it. Of a study that an earlier page ran, the results are copied.
     """
+
+    studies: ClassVar[dict[str, Path]] = {}
+    """Folders with the results of studies, by their command."""
 
     def __init__(self, page: Path, folder: Path, read_output: Callable[[], str]) -> None:
         self.page, self.folder, self.read_output = page, folder, read_output
@@ -173,7 +178,13 @@ class PageRunner:
         program, *arguments = shlex.split(command.replace(".venv/bin/", ""))
         if program == "normplace":
             self.read_output()
-            return main(arguments), self.read_output()
+            if command in self.studies:
+                shutil.copytree(self.studies[command] / "runs", self.folder / "runs", dirs_exist_ok=True)
+                return 0, ""
+            code = main(arguments)
+            if arguments[0] == "study" and code == 0 and (self.folder / "runs").exists():
+                self.studies[command] = self.folder
+            return code, self.read_output()
         folder = self.folder
         if program == "make":  # a target may run this test again, so only its recipe is checked; CI runs the targets
             arguments, folder = ["--dry-run", *arguments], ROOT

@@ -139,7 +139,7 @@ def test_a_graph_wise_constant_survives_no_norm_with_a_statistic():
 
 
 def test_the_tables_in_the_docs_are_what_is_measured():
-    page = (Path(__file__).parents[3] / "docs" / "howto" / "survival.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "survival.md").read_text()
     printed = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     for text, direction in zip(printed, ("node", "graph"), strict=True):
         _, *lines = text.splitlines()
