@@ -26,6 +26,7 @@ from normplace.cli.demo import demo
 from normplace.cli.doctor import doctor
 from normplace.cli.list import list_names
 from normplace.cli.move import move
+from normplace.cli.new import new
 from normplace.cli.report import report
 from normplace.cli.study import study
 from normplace.cli.train import train
@@ -42,10 +43,11 @@ VERBS: dict[str, Callable[..., int]] = {
     "report": report,
     "verify": verify,
     "bench": bench,
+    "new": new,
     "list": list_names,
     "doctor": doctor,
 }
-WITHOUT_TORCH = (list_names,)
+WITHOUT_TORCH = (list_names, new)
 """Verbs that import PyTorch only if they need it."""
 SECONDS_FOR_FIRST_PROCESS = 3.0
 """Under torchrun only the first process prints an error; the others wait, since torchrun ends it when one fails."""

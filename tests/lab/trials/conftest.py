@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from tests.lab.trials.own_study import write_study
+from tests.own_modules import forget_modules_in
 
 
 @pytest.fixture
-def forget_imports(monkeypatch):
-    """Undo the imports of a test, and what it changes on the path of imports."""
+def forget_imports(monkeypatch, tmp_path):
+    """Undo the imports from the folder of a test, and what it changes on the path of imports."""
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    before = set(sys.modules)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    forget_modules_in(tmp_path)
 
 
 @pytest.fixture

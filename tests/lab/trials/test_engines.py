@@ -15,6 +15,7 @@ from tests.lab.trials.clusters import dask_cluster, ray_cluster
 from tests.lab.trials.in_process import Counting
 
 from normplace import UsageError
+from normplace.cli import main
 from normplace.lab.studies import STUDIES
 from normplace.lab.studies.extrapolation import STUDY as EXTRAPOLATION
 from normplace.lab.trials.engines import LocalEngine, WorkerUnusable, make_call, open_engine, read_answer
@@ -86,6 +87,21 @@ def test_changed_code_reaches_workers_that_ran_the_old_one(cluster, own_study, t
     (own_study.parent / "late_import.py").write_text("FACTOR = 5.0\n")
     records = execute(load_study(str(own_study), STUDIES), tmp_path / "new", cluster)
     assert records[0].metrics["lifted"] == 70.0
+
+
+def test_a_new_study_runs_on_a_cluster(cluster, forget_imports, tmp_path, monkeypatch, reference_of_template):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "study", "cluster_study"]) == 0
+    records = execute(load_study("cluster_study.py", STUDIES), tmp_path / "runs", cluster, steps=2)
+    assert [record.metrics for record in records] == reference_of_template
+    assert main(["verify", "runs"]) == 0
+
+
+@pytest.fixture(scope="module")
+def reference_of_template(tmp_path_factory):
+    """Metrics of the template of ``normplace new study``, run in this process."""
+    study = load_study("normplace.cli.study_template:STUDY", {})
+    return [record.metrics for record in execute(study, tmp_path_factory.mktemp("here"), Counting(), steps=2)]
 
 
 def test_a_worker_that_lacks_a_package_is_one_sentence(cluster, own_study, tmp_path, monkeypatch):

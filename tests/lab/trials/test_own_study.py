@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import sys
@@ -105,6 +106,12 @@ def test_a_cache_that_cannot_be_written_is_a_note(own_study, tmp_path, monkeypat
     assert f"Later 'report' and 'verify' need --study {own_study}." in " ".join(notes.split())
 
 
+def test_a_study_that_was_not_loaded_from_a_module_is_one_sentence(own_study, tmp_path):
+    study = dataclasses.replace(load_study(str(own_study), STUDIES), reference="")
+    with pytest.raises(UsageError, match=r"workers cannot import 'levers', .* load it with .*load_study"):
+        execute(study, tmp_path / "runs")
+
+
 def test_missing_data_is_one_sentence_before_any_trial_runs(own_study, tmp_path):
     (own_study.parent / "weights").rename(own_study.parent / "masses")
     with pytest.raises(UsageError, match="the study's file 'weights' does not exist"):
@@ -132,3 +139,28 @@ def test_names_that_are_not_studies(own_study, monkeypatch):
         load_study("renamed_study.py", STUDIES)
     with pytest.raises(UsageError, match="has the name of another study, 'levers'"):
         load_study("own_levers.py", {"levers": "elsewhere:STUDY"})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        ("    seed: int\n", "", "the config of part 'lift' is not a dataclass with a field 'seed'"),
+        ("for lever in LENGTHS]", "for lever in UNKNOWN]", "the plan of part 'lift' failed .NameError: name 'UNKNOWN'"),
+        ("files=(", "file=(", "unexpected keyword argument 'file'"),
+    ],
+)
+def test_mistakes_in_a_study_are_one_sentence(own_study, tmp_path, before, after, sentence):
+    text = own_study.read_text()
+    assert before in text
+    own_study.write_text(text.replace(before, after))
+    with pytest.raises(UsageError, match=sentence) as error:
+        execute(load_study(str(own_study), STUDIES), tmp_path / "runs")
+    assert "\n" not in str(error.value)
+
+
+def test_a_trial_that_returns_no_outcome_is_a_failed_trial(own_study, tmp_path):
+    text = own_study.read_text()
+    own_study.write_text(text.replace('return Outcome({"lifted": lifted,', 'return ({"lifted": lifted,'))
+    records, _ = execute(load_study(str(own_study), STUDIES), tmp_path / "runs")
+    assert {record.status for record in records} == {"failed"}
+    assert "has no attribute 'metrics'" in records[0].error

@@ -166,7 +166,8 @@ def translate_study_errors(path: str | Path) -> Iterator[None]:
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(
-            f"the study cannot read its results in {path} ({reason[:200]}): use the version that wrote them."
+            f"the study cannot read its results in {path} ({reason[:200]}): correct its claims and figures, or use the "
+            "version that wrote them."
         ) from error
 
 

@@ -36,7 +36,7 @@ from normplace.lab.trials.results import (
     scan,
     translate_study_errors,
 )
-from normplace.lab.trials.study import Outcome, Study, named_study
+from normplace.lab.trials.study import Outcome, Part, Study, named_study
 from normplace.lab.trials.study_code import StudyCode, recorded_study
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Run:
         for part in self.study.parts:
             known = get_type_hints(part.config)
             overrides = {key: value for key, value in self.overrides.items() if key in known}
-            for config in part.plan(self.scale):
+            for config in _planned(part, self.scale):
                 fields = config_dict(config)
                 if overrides:
                     fields = config_dict(config_from_dict(part.config, {**fields, **overrides}))
@@ -196,6 +196,21 @@ class Run:
         return available
 
 
+def _planned(part: Part, scale: str) -> list[Any]:
+    """The configurations of a part.
+
+    Raises:
+        UsageError: If the study's plan fails.
+    """
+    try:
+        return list(part.plan(scale))
+    except UsageError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"the plan of part {part.name!r} failed ({reason[:200]}): correct it.") from error
+
+
 def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:
     """Short name of one trial."""
     trial_part = study.part(part)
@@ -231,18 +246,14 @@ def run_trial(trial: Trial, run: Callable[[Any], Outcome] | None = None, code: S
         config = config_from_dict(part.config, trial.config)
         try:
             outcome = (run or part.run)(config)
+            measured: dict[str, Any] = {
+                "metrics": {name: finite(value) for name, value in outcome.metrics.items()},
+                "series": {name: [finite(value) for value in values] for name, values in outcome.series.items()},
+            }
         except Exception:
             error = traceback.format_exc(limit=-3)
             return _record(trial, study, code, "failed", time.perf_counter() - start, error=error)
-        return _record(
-            trial,
-            study,
-            code,
-            "ok",
-            time.perf_counter() - start,
-            metrics={name: finite(value) for name, value in outcome.metrics.items()},
-            series={name: [finite(value) for value in values] for name, values in outcome.series.items()},
-        )
+        return _record(trial, study, code, "ok", time.perf_counter() - start, **measured)
 
 
 def run_in_worker(trial: Trial, code: StudyCode) -> TrialRecord | WorkerUnusable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,9 @@ class Part:
         unavailable_reason: From a configuration to the reason why its trial cannot run here, such as missing data;
             None if it can. Called in the main process, before any trial runs.
         in_demo: From a configuration of scale ``laptop`` to whether ``normplace demo`` runs its trial.
+
+    Raises:
+        UsageError: If ``config`` is not a dataclass with a seed.
     """
 
     name: str
@@ -77,6 +80,10 @@ class Part:
     label: Callable[[Any], str] = str
     unavailable_reason: Callable[[Any], str | None] = _available
     in_demo: Callable[[Any], bool] = _not_in_demo
+
+    def __post_init__(self) -> None:
+        if not is_dataclass(self.config) or "seed" not in {entry.name for entry in fields(self.config)}:
+            raise UsageError(f"the config of part {self.name!r} is not a dataclass with a field 'seed': add the field.")
 
 
 @dataclass(frozen=True)

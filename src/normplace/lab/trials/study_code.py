@@ -42,8 +42,13 @@ class StudyCode:
             remote: Whether workers may be on other machines.
 
         Raises:
-            UsageError: If a file that the study declares is missing.
+            UsageError: If workers cannot import the study, or a file that it declares is missing.
         """
+        if not study.reference:
+            raise UsageError(
+                f"workers cannot import {study.name!r}, which was not loaded from a module: load it with "
+                "normplace.lab.trials.study.load_study('FILE.py', {})."
+            )
         code, source = cls.of(study), study.source
         if source is None:
             return code
