@@ -10,19 +10,20 @@ from normplace.lab.trials.study import Headline
 
 
 def measured(records: Records) -> str | None:
-    """String accuracy at the worst length; of a Transformer at the ends of the lengths; of the scan at its best."""
-    pairwise = at_worst_length(copying_accuracy(network="pairwise"))(records)
-    if not pairwise:
-        return None
+    """String accuracy at the worst length; of the scan at its best length; of a Transformer at both ends."""
     lengths = config_values(records, FIXED, "length")
-    transformer, scan = (
-        [copying_accuracy(**fields)(length)(records).mean() for length in lengths]
-        for fields in ({"network": "transformer", "size": "published"}, {"network": "scan"})
+    pairwise = at_worst_length(copying_accuracy(network="pairwise"))(records)
+    scan, transformer = (
+        [copying_accuracy(**fields)(length)(records) for length in lengths]
+        for fields in ({"network": "scan"}, {"network": "transformer", "size": "published"})
     )
+    if not pairwise or not all(scan) or not all(transformer):
+        return None
     return (
         f"string accuracy {estimate_text(pairwise, interval=ACCURACY)} at the worst of {len(lengths)} lengths "
-        f"({seeds_text(pairwise)}), at most {max(scan):.2f} without the pair norm; Transformer of equal width "
-        f"{transformer[0]:.2f} at {lengths[0]} and {transformer[-1]:.2f} at {lengths[-1]} characters"
+        f"({seeds_text(pairwise)}), at most {max(scores.mean() for scores in scan):.2f} without the pair norm; "
+        f"Transformer of equal width {transformer[0].mean():.2f} at {lengths[0]} and {transformer[-1].mean():.2f} at "
+        f"{lengths[-1]} characters"
     )
 
 
