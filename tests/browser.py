@@ -24,6 +24,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-dev-shm-usage",
+    "--disable-ipc-flooding-protection",  # a test may follow hundreds of links
     "--remote-debugging-pipe",
 )
 
@@ -74,11 +75,15 @@ class Browser:
         self("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self("Emulation.setEmulatedMedia", media="", features=[scheme])
+        self._load("about:blank")  # a page that differs from the last one only after "#" would not load again
+        self._load(url)
+        self.run("new Promise(done => setTimeout(done, 200))")
+
+    def _load(self, url: str) -> None:
         self.events.clear()
         self("Page.navigate", url=url)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._receive())
-        self.run("new Promise(done => setTimeout(done, 200))")
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 from tests.lab.bench.sample import record, row
+from tests.lab.report.pages import Page
 
 from normplace.errors import UsageError
 from normplace.lab.bench.chart import figure, render
@@ -109,6 +110,6 @@ def test_the_chart_has_normplace_at_one():
 def test_the_page_of_a_run_draws_every_op():
     pytest.importorskip("vl_convert", reason="needs vl-convert: pip install 'normplace[charts]'")
     page = render(record(refused=["wave <b>: wrong"]))
-    assert page.count("<svg") >= 2
+    assert len(Page(page).charts) >= 2
     assert "time relative to normplace" in page
     assert "wave &lt;b&gt;: wrong" in page

@@ -7,48 +7,17 @@ import dataclasses
 import hashlib
 import itertools
 import re
-import sys
-from html.parser import HTMLParser
+import shlex
 
 import pytest
+from tests.lab.report.pages import Page
 
 from normplace.errors import UsageError
-from normplace.lab.report import Section, curves, render_chart, write_report
-from normplace.lab.report.charts import INK, PALETTE
-from normplace.lab.report.figure import MOST_ROWS
-from normplace.lab.report.text import cite, duration, number
+from normplace.lab.report import Section, curves, write_report
+from normplace.lab.report.charts import plain
+from normplace.lab.report.page import render_report
 from normplace.lab.trials.claims import Verdict, judge
-from normplace.lab.trials.study import Figure
-
-
-class Page(HTMLParser):
-    """Elements with their attributes, and the text outside scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self._inside = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        self._inside = tag
-
-    def handle_endtag(self, tag):
-        self._inside = ""
-
-    def handle_data(self, data):
-        if self._inside not in {"script", "style"}:
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
-
-    def all(self, name: str) -> list[dict[str, str | None]]:
-        return [attributes for element, attributes in self.elements if element == name]
+from normplace.lab.trials.study import Figure, Headline
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +34,20 @@ def page(source) -> Page:
 
 def test_hostile_strings_are_shown_as_text(page, hostile):
     assert len(page.all("script")) == 1
-    kinds = ("Study", "Paper", "Summary", "Claimed in", "Statement", "Label", "Note", "Error")
-    for kind in (*kinds, "Figure", "Caption", "Column", "Row", "Chart", "Axis"):
+    for kind in ("Study", "Paper", "Summary", "Claimed in", "Statement", "Label", "Note", "Error", "Figure", "Caption"):
         assert f"{kind} {hostile}" in page.text, kind
-    assert f"Alt {hostile}" in [svg.get("aria-label") for svg in page.all("svg")]
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+
+
+def test_hostile_strings_in_packed_figures_are_text(page, hostile):
+    charts = Page("".join(page.charts))
+    assert not charts.all("script")
+    for kind in ("Chart", "Axis"):
+        assert f"{kind} {hostile}" in charts.text, kind
+    assert f"Alt {hostile}" in [svg.get("aria-label") for svg in charts.all("svg")]
+    assert not any(name.startswith("on") for _, attributes in charts.elements for name in attributes)
+    hostile_run = page.figures[next(name for name in page.figures if "script" in name)][0]
+    assert hostile_run["columns"][0] == f"Column {hostile}" and hostile_run["rows"][0][0] == f"Row {hostile}"
 
 
 def test_every_claim_check_and_verdict_is_shown(page, sections):
@@ -123,7 +101,8 @@ def test_a_number_that_is_not_finite_is_shown(sections, tmp_path):
 def test_the_command_time_and_hardware_are_shown(page, hostile):
     assert "normplace study extrapolation --scale laptop" in page.text
     assert f"normplace study '{hostile}' --scale smoke --set 'dataset={hostile}' --set 'shape=(1, 2)'" in page.text
-    assert "12 min · 2 cores of Intel(R) Xeon(R) Processor @ 2.70GHz, 7.8 GB" in page.text
+    assert "12 min, all trials added up" in page.text
+    assert "2 cores of Intel(R) Xeon(R) Processor @ 2.70GHz, 7.8 GB" in page.text
     assert f"{hostile}, 2 cores" in page.text
 
 
@@ -135,12 +114,25 @@ def test_counts_failures_and_versions_are_shown(page):
     assert "15 November 2026, 07:14 UTC" in page.text
 
 
-def test_the_numbers_behind_a_figure_are_shown(page, sections):
+def test_the_numbers_behind_a_figure_are_packed_with_seven_digits(page, sections):
     figure = sections[0].study.figures(sections[0].successful)[0]
     assert f"Numbers: {len(figure.rows)} rows" in page.text
-    cells = set(page.texts)
-    assert all(number(row["mean"]) in cells for row in figure.rows)
+    packed = next(runs[0] for name, runs in page.figures.items() if name.startswith("extrapolation-figure-without"))
+    assert packed["columns"] == list(figure.rows[0])
+    assert packed["rows"] == [[plain(value, 7) for value in row.values()] for row in figure.rows]
+    mean = packed["columns"].index("mean")
+    assert [row[mean] for row in packed["rows"]] == pytest.approx([row["mean"] for row in figure.rows], rel=1e-6)
     assert all(th.get("scope") for th in page.all("th"))
+
+
+def test_each_study_has_a_card_that_opens_it_and_its_first_figure(page, sections):
+    assert len(page.all("article")) == len(sections)
+    figures = list(page.figures)
+    opened = [a["href"] for a in page.all("a", **{"class": "card-figure"})]
+    assert opened == [f"#{figures[0]}", f"#{figures[-1]}"]
+    assert {"#extrapolation", opened[0]} <= {a["href"] for a in page.all("a")}
+    assert len(page.all("div", **{"class": "picture for-card"})) == len(sections)
+    assert len(page.all("div", **{"class": "picture for-small-card"})) == len(sections)
 
 
 def test_the_page_loads_nothing(source, page):
@@ -175,20 +167,68 @@ def test_headings_start_at_one_and_skip_none(page):
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
 
 
-def test_a_long_table_is_thinned_and_the_page_stays_small(sections, tmp_path):
+def test_a_page_with_many_numbers_stays_small(sections, tmp_path):
     rows = [
         {"x": i / 7, "series": f"s{i % 4}", "value": i * 1.2345678, "low": i * 1.1, "high": i * 1.3}
-        for i in range(2 * MOST_ROWS)
+        for i in range(6000)
     ]
     spec = curves(x={"field": "x"}, y={"field": "value"}, series="series", order=["s0", "s1", "s2", "s3"])
     figures = [Figure("Long", "Caption", rows, spec, "A long one"), Figure("Whole", "Caption", rows[::2], spec, "Alt")]
     study = dataclasses.replace(sections[0].study, figures=lambda records: figures)
     path = tmp_path / "report.html"
     write_report([Section(study, sections[0].records, "long.jsonl")], path)
-    page = Page(path.read_text())
-    assert f"One row in 2 of {2 * MOST_ROWS}; the lines in long.jsonl have them all." in page.text
-    assert len(page.all("tr")) < 2 * MOST_ROWS + 50
-    assert path.stat().st_size < 1_500_000
+    assert len(Page(path.read_text()).figures["extrapolation-figure-long"][0]["rows"]) == 6000
+    assert path.stat().st_size < 1_000_000
+
+
+def test_the_headline_is_on_the_card_and_in_the_section(sections):
+    headline = Headline(
+        figure="Growth along the input",
+        sentence="One norm bounds <it>.",
+        published="slope 1.0 (Table 1)",
+        measured=lambda records: f"slope {len(records)}" if records else None,
+        conditions="The networks are smaller.",
+    )
+    study = dataclasses.replace(sections[0].study, headline=headline)
+    page = Page(render_report([dataclasses.replace(sections[0], study=study)]))
+    assert page.text.count("One norm bounds <it>.") == 2
+    assert page.text.count("slope 1.0 (Table 1)") == 2
+    assert page.text.count("normplace, laptop slope 60") == 2
+    assert page.text.count("The networks are smaller.") == 1
+    assert next(iter(page.figures)) == "extrapolation-figure-growth-along-the-input"
+    empty = Page(render_report([dataclasses.replace(sections[0], study=study, records=[])]))
+    assert "not measured in these results" in empty.text
+
+
+def in_this_file(section: Section) -> Section:
+    """The section as that of a user's study, whose code is here."""
+    return dataclasses.replace(section, study=dataclasses.replace(section.study, reference=f"{__name__}:STUDY"))
+
+
+def test_the_title_is_the_question_of_the_project_only_for_its_studies(sections):
+    own = in_this_file(sections[0])
+    titles = [
+        Page(render_report(group)).text.partition(" ·")[0] for group in ([sections[0]], [own], [own, sections[1]], [])
+    ]
+    question = "Where should the normalization sit?"
+    assert titles == [question, own.study.title, "Results of 2 studies", question]
+
+
+def test_the_command_of_a_user_s_study_names_its_code(sections):
+    own = in_this_file(sections[0])
+    page = Page(render_report([own]))
+    assert f"normplace study {shlex.quote(own.study.argument)} --scale laptop" in page.text
+    assert "normplace study extrapolation" not in page.text
+
+
+def test_without_vl_convert_the_page_has_tables_and_names_the_extra(sections, monkeypatch):
+    monkeypatch.setattr("normplace.lab.report.chart_renderer.charts_installed", lambda: False)
+    page = Page(render_report(sections))
+    assert "pip install 'normplace[charts]'" in page.text
+    assert not page.all("svg") and not page.charts
+    assert page.all("button", **{"data-save": "csv"}) and not page.all("button", **{"data-save": "svg"})
+    assert all(run["rows"] for runs in page.figures.values() for run in runs)
+    assert page.all("table")
 
 
 def test_two_machines_and_two_versions_are_both_listed(sections, tmp_path):
@@ -228,75 +268,3 @@ def test_an_unwritable_path_is_a_usage_error(tmp_path, place):
     with pytest.raises(UsageError, match=r"^cannot write .*: .*; choose another file\.$"):
         write_report([], tmp_path / place)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "folder"]
-
-
-def test_a_missing_renderer_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(UsageError, match=re.escape("charts need vl-convert: pip install 'normplace[charts]'")):
-        render_chart({"mark": "bar"}, [], alt="", prefix="a")
-
-
-ELSEWHERE = {"lookup": "x", "from": {"data": {"url": "http://127.0.0.1:9/a.csv"}, "key": "k", "fields": ["f"]}}
-
-
-@pytest.mark.parametrize("spec", [{"mark": "blob"}, {"mark": "bar", "transform": [ELSEWHERE]}])
-def test_a_broken_chart_is_named_in_the_error(spec):
-    with pytest.raises(UsageError, match=r"^cannot draw the chart 'Some chart': [^\n]+$"):
-        render_chart(spec, [{"x": 1}], alt="Some chart", prefix="a")
-
-
-def test_a_chart_uses_the_colours_of_the_page():
-    spec = {"mark": {"type": "point", "color": INK}, "encoding": {"x": {"field": "x", "type": "quantitative"}}}
-    svg = render_chart(spec, [{"x": 1.0}, {"x": float("nan")}], alt="Alt", prefix="a")
-    assert INK not in svg and "currentColor" in svg
-    assert not re.search(r'(fill|stroke)="(white|black|#0102)', svg)
-    assert not re.search(r"<svg[^>]*\s(width|height)=", svg) and "font-family" not in svg
-    assert 'role="img"' in svg and 'aria-label="Alt"' in svg
-
-
-@pytest.mark.parametrize("count", [2, 8, 12, 32])
-def test_no_two_lines_look_alike(count):
-    spec = curves(x={"field": "x"}, y={"field": "y"}, series="g", order=[f"line {i}" for i in range(count)])
-    line = spec["layer"][-1]["encoding"]
-    looks = zip(line["stroke"]["scale"]["range"], map(tuple, line["strokeDash"]["scale"]["range"]), strict=True)
-    assert len(set(looks)) == count
-
-
-def test_curves_have_one_legend_bands_and_a_value_at_each_vertex():
-    rows = [{"x": x, "y": x + i, "lo": x, "hi": x + 2, "g": g} for x in range(3) for i, g in enumerate("ab")]
-    y = {"field": "y", "title": "height"}
-    spec = curves(x={"field": "x"}, y=y, series="g", order=["a", "b"], low="lo", high="hi", rules=[1])
-    svg = render_chart(spec, rows, alt="Alt", prefix="p")
-    assert svg.count(">a<") == svg.count(">b<") == 1
-    assert svg.count('class="unseen"') == len(rows)
-    assert 'data-tip="x: 2; height: 3; g: b"' in svg
-    assert PALETTE[0] in svg and PALETTE[1] in svg and "stroke-dasharray" in svg
-
-
-def test_the_narrow_layout_stacks_the_panels():
-    rows = [{"x": x, "y": x, "g": "a", "panel": panel} for x in range(3) for panel in "pqr"]
-    spec = curves(x={"field": "x"}, y={"field": "y"}, series="g", order=["a"], facet="panel", panels="rqp")
-    sizes = []
-    for narrow in (False, True):
-        svg = render_chart(spec, rows, alt="Alt", prefix="p", narrow=narrow)
-        assert svg.index(">r<") < svg.index(">q<") < svg.index(">p<")
-        sizes.append([float(part) for part in svg.split('viewBox="')[1].split('"')[0].split()[2:]])
-    (wide, low), (narrow_width, high) = sizes
-    assert narrow_width < 358 < wide and low < high
-
-
-def test_citations_link_to_arxiv():
-    assert cite("see arXiv 2505.14512, <b>").count('href="https://arxiv.org/abs/2505.14512"') == 1
-    assert "&lt;b&gt;" in cite("see arXiv 2505.14512, <b>")
-
-
-def test_formatted_numbers():
-    assert [number(v) for v in (0.123456, 1234567, -1e-9, None, float("inf"), "a")] == [
-        "0.1235",
-        "1234567",
-        "-1e-09",
-        "–",
-        "not finite",
-        "a",
-    ]
-    assert [duration(s) for s in (0, 90, 6000)] == ["0 min", "1.5 min", "100 min"]

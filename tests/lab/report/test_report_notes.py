@@ -68,10 +68,10 @@ def test_the_page_prints_a_shared_note_once_per_study_and_links_to_it(sections, 
     passage = f"{hostile} {LONG} See arXiv 2505.14512."
     study = sections[0].study
     claims = tuple(dataclasses.replace(claim, note=f"{passage} Of {claim.id}.") for claim in study.claims)
-    section = Section(dataclasses.replace(study, claims=claims, figures=lambda records: []), [], "r.jsonl")
-    page = render_report([section, section])
+    first = dataclasses.replace(study, claims=claims, figures=lambda records: [])
+    page = render_report([Section(one, [], "r.jsonl") for one in (first, dataclasses.replace(first, name="second"))])
     assert page.count("<script") == 1 and page.count("&lt;script&gt;alert(1)&lt;/script&gt; &amp; “co”") == 2
-    for anchor in ("study-1", "study-2"):
+    for anchor in ("extrapolation", "second"):
         (note,) = re.findall(rf'<li id="{anchor}-note-1">(.*?)</li>', page)
         assert LONG in note and 'href="https://arxiv.org/abs/2505.14512"' in note
         assert note.endswith(f"(of {len(claims)} claims)")

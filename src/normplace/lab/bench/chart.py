@@ -6,7 +6,7 @@ from normplace.lab.bench import load_ops
 from normplace.lab.bench.record import Record
 from normplace.lab.bench.timing import Spread
 from normplace.lab.report.chart_renderer import ChartRenderer
-from normplace.lab.report.figure import FigureView
+from normplace.lab.report.figure import ChartView, FigureView
 from normplace.lab.report.page import render_page
 from normplace.lab.report.specs import dots
 from normplace.lab.trials.environment import describe
@@ -66,12 +66,13 @@ def render(record: Record) -> str:
     ops = load_ops(dict.fromkeys(row.op for row in record.rows))
     with ChartRenderer() as renderer:
         figures = [
-            FigureView(figure(record, op.name), f"op-{n}-figure", "the record", renderer)
+            FigureView(f"op-{n}-figure", [ChartView(figure(record, op.name), f"op-{n}", renderer)])
             for n, op in enumerate(ops, start=1)
         ]
         return render_page(
             "bench.html",
             command="normplace bench",
+            title="Speed compared with named peers",
             record=record,
             hardware=describe(dict(record.hardware)),
             ops=list(zip(ops, figures, strict=True)),

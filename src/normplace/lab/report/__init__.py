@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from normplace.lab.report.chart_renderer import CHARTS_MISSING, charts_installed
 from normplace.lab.report.charts import render_chart
 from normplace.lab.report.page import write_report
 from normplace.lab.report.section import Section
@@ -12,6 +13,8 @@ __all__ = [
     "Section",
     "write_report",
     # its charts
+    "CHARTS_MISSING",
+    "charts_installed",
     "curves",
     "render_chart",
 ]

@@ -25,6 +25,13 @@ from normplace.lab.tasks.data_files import cache_folder
 CACHED_CHARTS = 2000
 """Charts in the cache folder; the oldest are removed first."""
 
+CHARTS_MISSING = "The report has tables only: run pip install 'normplace[charts]' for its figures."
+
+
+def charts_installed() -> bool:
+    """Whether vl-convert, which renders charts, is installed."""
+    return importlib.util.find_spec("vl_convert") is not None
+
 
 class ChartRenderer:
     """Renders charts in the background, unless they are in the cache.
@@ -40,12 +47,13 @@ class ChartRenderer:
         self._thread = threading.local()
         self._pool = ThreadPoolExecutor(workers or min(8, usable_cores()))
         self._charts: dict[str, Future[str]] = {}
+        self.installed = charts_installed()
         # A chart depends on its request, on the code that renders it, and on the version of vl-convert.
         self._code = Path(chart_svg.__file__).read_bytes() + _vl_convert_version().encode()
 
     def start(self, requests: Iterable[str]) -> None:
-        """Render these charts in the background."""
-        for request in requests:
+        """Render these charts in the background, if charts can be rendered."""
+        for request in requests if self.installed else ():
             if request not in self._charts:
                 self._charts[request] = self._pool.submit(self._render, request)
 
@@ -56,6 +64,8 @@ class ChartRenderer:
             ValueError: If it cannot be rendered.
             ModuleNotFoundError: If vl-convert is not installed.
         """
+        if not self.installed:
+            raise ModuleNotFoundError("No module named 'vl_convert'")
         self.start([request])
         return self._charts[request].result()
 
@@ -80,8 +90,6 @@ class ChartRenderer:
 
     def render_uncached(self, request: str) -> str:
         """Render a chart in the process of this thread, without the cache."""
-        if importlib.util.find_spec("vl_convert") is None:
-            raise ModuleNotFoundError("No module named 'vl_convert'")
         if not hasattr(self._thread, "process"):
             command = [sys.executable, "-P", chart_svg.__file__]
             self._thread.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -86,9 +86,10 @@ def _adopt(svg: str) -> str:
 
 
 def _prune(parent: ElementTree.Element) -> None:
-    """Remove invisible elements; Vega adds a background and a foreground to every group."""
+    """Remove invisible elements: backgrounds and foregrounds of groups, and labels that would overlap others."""
     for child in list(parent):
-        empty = child.get("display") == "none" or child.get("d") == ""
+        overlapping = child.tag == "text" and child.get("opacity") == "0"
+        empty = child.get("display") == "none" or child.get("d") == "" or overlapping
         unpainted = child.get("class") == "background" and "stroke" not in child.attrib and "fill" not in child.attrib
         if empty or unpainted:
             parent.remove(child)

@@ -1,4 +1,4 @@
-"""Charts of the report: Vega-Lite specifications in the page's theme, laid out for a wide and for a narrow page."""
+"""Charts of the report: Vega-Lite specifications in the theme of the page."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from normplace.errors import UsageError
+from normplace.lab.report.chart_layout import (
+    NARROW,
+    SPACING,
+    WIDE,
+    Layout,
+    arrange,
+    has_several_views,
+    legend_columns,
+    within,
+)
 from normplace.lab.report.chart_svg import ALT, GRID, INK, MUTED, PREFIX, render_svg
 
 PALETTE = ("#2f7fc1", "#cf7a00", "#0f9b77", "#c4629a", "#868e96", "#c8501c", "#8579d6", "#b08a00")
 """After Okabe and Ito, toned so that each has a contrast above 3 on the light and on the dark page."""
-
-NARROW = 288
-"""Pixels of one view on a phone."""
 
 _GRADED = ("ordinal", "ramp", "heatmap")
 
@@ -36,7 +43,7 @@ def render_chart(
     Raises:
         UsageError: If vl-convert is not installed, or the specification cannot be rendered.
     """
-    return place_chart(chart_request(spec, rows, narrow), alt, prefix, render_svg)
+    return place_chart(chart_request(spec, rows, NARROW if narrow else WIDE), alt, prefix, render_svg)
 
 
 def place_chart(request: str, alt: str, prefix: str, render: Callable[[str], str]) -> str:
@@ -61,15 +68,16 @@ def place_chart(request: str, alt: str, prefix: str, render: Callable[[str], str
     return svg.replace(PREFIX, prefix).replace(ALT, html.escape(alt))
 
 
-def chart_request(spec: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], narrow: bool) -> str:
+def chart_request(spec: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], layout: Layout) -> str:
     """The request from which :func:`normplace.lab.report.chart_svg.render_svg` renders a chart, as one line of JSON."""
-    planned = _hoverable(_one_column(spec) if narrow else spec)
-    planned["data"] = {"values": [{key: _plain(value) for key, value in row.items()} for row in rows]}
-    several = any(key in spec for key in ("facet", "concat", "hconcat", "vconcat", "repeat"))
-    return json.dumps({"spec": planned, "config": _theme(narrow, several)})
+    arranged = arrange(spec, rows, layout)
+    planned = arranged if layout.still else _hoverable(arranged)
+    planned["data"] = {"values": [{key: plain(value) for key, value in row.items()} for row in rows]}
+    theme = _theme(layout, has_several_views(spec), legend_columns(spec, rows, layout))
+    return json.dumps({"spec": planned, "config": theme})
 
 
-def _theme(narrow: bool, several: bool) -> dict[str, Any]:
+def _theme(layout: Layout, several: bool, columns: int) -> dict[str, Any]:
     text = {
         "labelColor": MUTED,
         "titleColor": INK,
@@ -79,13 +87,15 @@ def _theme(narrow: bool, several: bool) -> dict[str, Any]:
         "labelLimit": 0,  # a limit makes Vega measure each text twice, which is a fifth of the time of a chart
         "titleLimit": 0,
     }
-    width = NARROW if narrow else 296 if several else 720
+    width, height = layout.panel if several else layout.view
     return {
         "background": None,
+        "aria": not layout.still,  # the text of a mark becomes its tooltip
+        "padding": {"left": 2, "top": 2, "right": 12, "bottom": 2},  # the page's font may be wider
         "font": "sans-serif",
-        "view": {"stroke": None, "continuousWidth": width, "continuousHeight": 210 if several else 300},
-        "facet": {"spacing": 26},
-        "concat": {"spacing": 26},
+        "view": {"stroke": None, "continuousWidth": width, "continuousHeight": height},
+        "facet": {"spacing": SPACING},
+        "concat": {"spacing": SPACING},
         "axis": {
             **text,
             "domainColor": MUTED,
@@ -94,9 +104,16 @@ def _theme(narrow: bool, several: bool) -> dict[str, Any]:
             "tickSize": 4,
             "tickCount": 5,
             "labelPadding": 4,
+            "labelSeparation": 4,
             "titlePadding": 8,
         },
-        "header": {**text, "labelColor": INK, "labelFontSize": 12, "labelFontWeight": 600, "labelPadding": 6},
+        "header": {
+            **text,
+            "labelColor": INK,
+            "labelFontSize": 11 if layout.still else 12,
+            "labelFontWeight": 600,
+            "labelPadding": 6,
+        },
         "title": {
             "color": INK,
             "subtitleColor": MUTED,
@@ -109,7 +126,7 @@ def _theme(narrow: bool, several: bool) -> dict[str, Any]:
             **text,
             "labelColor": INK,
             "orient": "top",
-            "columns": 2 if narrow else None,
+            "columns": columns,
             "columnPadding": 18,
             "symbolOpacity": 1,
             "symbolSize": 100,
@@ -131,39 +148,20 @@ def _hoverable(spec: Mapping[str, Any]) -> dict[str, Any]:
     if mark == "line" or (isinstance(mark, Mapping) and mark.get("type") == "line"):
         options = {} if isinstance(mark, str) else dict(mark)
         copy["mark"] = {"point": {"opacity": 0}, **options, "type": "line"}
-    return _within(copy, _hoverable)
+    return within(copy, _hoverable)
 
 
-def _one_column(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Stack the views in one column, no wider than a phone."""
-    copy = dict(spec)
-    if isinstance(copy.get("width"), numbers.Real):
-        copy["width"] = min(copy["width"], NARROW)
-    if "hconcat" in copy:
-        copy["vconcat"] = copy.pop("hconcat")
-    if "concat" in copy or "field" in copy.get("facet", {}):
-        copy["columns"] = 1
-    if "column" in copy.get("facet", {}) and "row" not in copy["facet"]:
-        copy["facet"] = {"row": copy["facet"]["column"]}
-    return _within(copy, _one_column)
+def plain(value: Any, digits: int = 6) -> Any:
+    """Convert a value to JSON, real numbers to a few significant digits; None if a number is not finite.
 
-
-def _within(spec: dict[str, Any], change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Apply a change to every view inside a specification."""
-    for key in ("layer", "concat", "hconcat", "vconcat"):
-        if key in spec:
-            spec[key] = [change(part) for part in spec[key]]
-    if "spec" in spec:
-        spec["spec"] = change(spec["spec"])
-    return spec
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value to JSON; a tooltip shows six digits, and a pixel fewer."""
+    Args:
+        value: Any value of a row.
+        digits: Significant digits; a tooltip shows six, and a pixel fewer.
+    """
     if type(value) is not float:  # the usual type, and a check that is faster than those of abstract classes
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             return value
         if isinstance(value, numbers.Integral):
             return int(value)
         value = float(value)
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None

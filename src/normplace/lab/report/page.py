@@ -13,47 +13,25 @@ from markupsafe import Markup
 
 from normplace._shared import html_page
 from normplace._shared.output import write_atomic
-from normplace.lab.report import claim_table, text
+from normplace.lab.report import claim_look, text
 from normplace.lab.report.chart_renderer import ChartRenderer
-from normplace.lab.report.figure import FigureView
-from normplace.lab.report.notes import fold
 from normplace.lab.report.section import Section
-from normplace.lab.trials.claims import Judgement, Verdict, judge_all
-from normplace.lab.trials.results import translate_study_errors
-from normplace.lab.trials.study import Figure
-from normplace.lab.trials.verdicts import counts_text, multiplicity
+from normplace.lab.report.study_view import Anchors, StudyView
+from normplace.lab.trials.claims import Verdict
+from normplace.lab.trials.verdicts import counts_text, multiplicity, states_text
 
 _PACKAGE = "normplace.lab.report"
-
-
-class StudyView:
-    """What the templates show of one study.
-
-    Args:
-        section: Its results.
-        anchor: Its id in the page.
-        renderer: Renders the charts.
-    """
-
-    def __init__(self, section: Section, anchor: str, renderer: ChartRenderer) -> None:
-        self.section, self.anchor = section, anchor
-        records = section.successful
-        with translate_study_errors(section.source):
-            self.judgements = judge_all(section.study.claims, records)
-            figures: Sequence[Figure] = section.study.figures(records) if records else ()
-        self.shared_notes, notes = fold([claim.note for claim in section.study.claims])
-        self.claims = list(zip(self.judgements, notes, strict=True))
-        self.figures = [
-            FigureView(figure, f"{anchor}-figure-{n}", section.source, renderer)
-            for n, figure in enumerate(figures, start=1)
-        ]
+_SCRIPTS = ("figures.js", "tips.js", "filter.js", "views.js")
+_STYLES = ("page.css", "figures.css", "report.css")
+_RESERVED = ("overview", "claims", "contents", "tip")
+"""Ids of the page itself."""
 
 
 def write_report(sections: Sequence[Section], path: Path) -> None:
     """Write the report atomically: a reader of ``path`` sees the old page or the new one.
 
     Args:
-        sections: The studies, in the order of the page.
+        sections: The results; those of one study form one section of the page.
         path: The HTML file; its folder is created if missing.
 
     Raises:
@@ -63,35 +41,50 @@ def write_report(sections: Sequence[Section], path: Path) -> None:
 
 
 def render_report(sections: Sequence[Section]) -> str:
-    """Render the report.
+    """Render the report; without vl-convert its figures are tables.
 
     Args:
-        sections: The studies, in the order of the page.
+        sections: The results; those of one study form one section of the page.
 
     Raises:
         UsageError: If a chart cannot be rendered.
     """
+    by_study: dict[str, list[Section]] = {}
+    for section in sections:
+        by_study.setdefault(section.study.name, []).append(section)
+    anchors = Anchors()
+    for name in _RESERVED:
+        anchors(name)
     with ChartRenderer() as renderer:
-        studies = [StudyView(section, f"study-{n}", renderer) for n, section in enumerate(sections, start=1)]
-        judgements: list[Judgement] = [judgement for study in studies for judgement in study.judgements]
-        verdicts = Counter(judgement.verdict for judgement in judgements)
+        studies = [StudyView(group, anchors, renderer) for group in by_study.values()]
+        judgements = [view.judgement for study in studies for view in study.claims]
         return render_page(
             "report.html",
             command="normplace report",
+            title=_title(studies),
             studies=studies,
             judgements=judgements,
-            totals={verdict: verdicts[verdict] for verdict in Verdict if verdicts[verdict]},
+            totals=Counter(judgement.verdict for judgement in judgements),
             trials=sum(len(section.records) for section in sections),
             newest=max((section.newest for section in sections), default=""),
+            charts_installed=renderer.installed,
         )
 
 
-def render_page(template: str, *, command: str, **values: Any) -> str:
+def _title(studies: Sequence[StudyView]) -> str:
+    """The question of the project, unless the report has studies of the user."""
+    if not any(study.own for study in studies):
+        return "Where should the normalization sit?"
+    return studies[0].study.title if len(studies) == 1 else f"Results of {len(studies)} studies"
+
+
+def render_page(template: str, *, command: str, title: str, **values: Any) -> str:
     """Render a template that extends ``layout.html``.
 
     Args:
         template: Its file name.
-        command: The command that makes the page, which is its title.
+        command: The command that makes the page.
+        title: Title of the page.
         **values: Variables of the template.
     """
     environment = html_page.environment(_PACKAGE)
@@ -101,19 +94,21 @@ def render_page(template: str, *, command: str, **values: Any) -> str:
         number=text.number,
         when=text.when,
         counts_text=counts_text,
-        outcome=claim_table.outcome,
-        remark=claim_table.remark,
-        verdict_look=claim_table.verdict_look,
+        states_text=states_text,
+        outcome=claim_look.outcome,
+        remark=claim_look.remark,
+        verdict_look=claim_look.verdict_look,
     )
     environment.tests["finite"] = math.isfinite
-    environment.globals["multiplicity"] = multiplicity
-    script = _resource("script.js")
+    environment.globals.update(multiplicity=multiplicity, Verdict=Verdict)
+    script = "\n".join(map(_resource, _SCRIPTS))
     return html_page.render(
         _PACKAGE,
         template,
         command=command,
+        title=title,
         policy=html_page.content_policy(script),
-        style=Markup(_resource("style.css")),
+        style=Markup("\n".join(map(_resource, _STYLES))),
         script=Markup(script),
         **values,
     )

@@ -1,4 +1,4 @@
-"""One study in the report: its records, how they were made, and which trials failed."""
+"""The results of one file: its records, how they were made, and which trials failed."""
 
 from __future__ import annotations
 
@@ -33,24 +33,31 @@ class Failure:
 
 @dataclass(frozen=True)
 class Section:
-    """The results of one study.
+    """The results of one study in one file; the report merges the files of a study.
 
     Args:
         study: The study.
         records: One record per trial.
         source: The result file.
         damaged: Number of lines of the file that cannot be read and are left out.
+        committed: Whether the file comes with the package.
     """
 
     study: Study
     records: Sequence[TrialRecord]
     source: str
     damaged: int = 0
+    committed: bool = False
 
     @cached_property
     def successful(self) -> SuccessfulRecords:
         """Records of the trials that succeeded."""
         return SuccessfulRecords(self.records)
+
+    @property
+    def scale(self) -> str:
+        """The scale of the run; empty without records."""
+        return self.records[0].scale if self.records else ""
 
     @property
     def failed(self) -> list[TrialRecord]:
@@ -90,11 +97,6 @@ class Section:
     def time(self) -> str:
         """Sum of the wall times of all trials."""
         return duration(sum(record.seconds for record in self.records))
-
-    @property
-    def cost(self) -> str:
-        """Wall time and hardware."""
-        return " · ".join([self.time, *self.machines]) if self.records else "no results yet"
 
     @property
     def newest(self) -> str:

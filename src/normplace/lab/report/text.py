@@ -26,13 +26,16 @@ def number(value: object, digits: int = 4) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in minutes.
+    """Format a duration in the unit that suits it.
 
-    >>> duration(3.2), duration(200), duration(9000)
-    ('0.053 min', '3.3 min', '150 min')
+    >>> duration(0.005), duration(3.2), duration(200), duration(9000)
+    ('under 1 s', '3.2 s', '3.3 min', '2.5 h')
     """
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes >= 10 else f"{minutes:.2g} min"
+    if seconds < 1:
+        return "under 1 s"
+    size, unit = next((size, unit) for size, unit in ((3600, "h"), (60, "min"), (1, "s")) if seconds >= size)
+    amount = seconds / size
+    return f"{amount:.0f} {unit}" if amount >= 9.95 else f"{amount:.2g} {unit}"
 
 
 def count(n: int, singular: str, plural: str | None = None) -> str:
@@ -52,6 +55,24 @@ def when(finished: str) -> Markup:
     except (ValueError, OverflowError):
         return escape(finished)
     return Markup('<time datetime="{}">{} UTC</time>').format(finished, f"{moment:%-d %B %Y, %H:%M}")
+
+
+def slug(text: str) -> str:
+    """Text as part of an id: lower-case letters and digits, joined by hyphens.
+
+    >>> slug("Protein: R² on larger proteins")
+    'protein-r-on-larger-proteins'
+    """
+    return "-".join(re.findall(r"[a-z0-9]+", text.lower()))[:60].strip("-")
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a text.
+
+    >>> first_sentence("Networks of Lee et al. are trained. Then they are evaluated.")
+    'Networks of Lee et al. are trained.'
+    """
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z])", text.strip(), maxsplit=1)[0]
 
 
 _ARXIV = re.compile(r"(?i:arxiv)[:\s]\s*(\d{4}\.\d{4,5})")

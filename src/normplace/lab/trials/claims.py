@@ -253,6 +253,11 @@ class Judgement:
     verdict: Verdict
 
     @property
+    def measured(self) -> bool:
+        """Whether the records have results for at least one check."""
+        return any(measurement.n for measurement in self.measurements)
+
+    @property
     def counted(self) -> list[Measurement]:
         """The checks that determine the verdict."""
         return [measurement for measurement in self.measurements if not measurement.check.added_after]

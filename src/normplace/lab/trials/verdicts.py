@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,12 +41,17 @@ _HEADINGS = ["study", "claim", "paper", "verdict", *COUNTED, "added later", "sca
 def counts_text(judgement: Judgement) -> str:
     """Counts of a claim's checks; those added after their result was known are counted separately."""
     counts = judgement.counts
-    shown = [state for state in (*COUNTED, State.UNTESTED) if counts[state] or state in COUNTED[:3]]
-    text = ", ".join(f"{counts[state]} {state}" for state in shown)
+    text = states_text(counts)
     if counts[State.VOID]:
         text += f" ({void_text(judgement)} without gates)"
     added = later_text(judgement)
     return f"{text} (added later, not counted: {added})" if added else text
+
+
+def states_text(counts: Mapping[State, int]) -> str:
+    """How many checks have each outcome; passed, open and failed also where there is none."""
+    shown = [state for state in (*COUNTED, State.UNTESTED) if counts.get(state) or state in COUNTED[:3]]
+    return ", ".join(f"{counts.get(state, 0)} {state}" for state in shown)
 
 
 def later_text(judgement: Judgement) -> str:
@@ -150,11 +155,10 @@ def largest_scales(judged: Iterable[tuple[Study, str, Iterable[Judgement]]]) -> 
     best: dict[tuple[str, str], tuple[int, ScaledJudgement]] = {}
     for study, scale, judgements in judged:
         for judgement in judgements:
-            measured = any(measurement.n for measurement in judgement.measurements)
-            rank = SCALES.index(scale) if measured else -1
+            rank = SCALES.index(scale) if judgement.measured else -1
             key = (study.name, judgement.claim.id)
             if key not in best or rank > best[key][0]:
-                best[key] = (rank, ScaledJudgement(study, scale if measured else None, judgement))
+                best[key] = (rank, ScaledJudgement(study, scale if judgement.measured else None, judgement))
     return [scaled for _, scaled in best.values()]
 
 

@@ -1,4 +1,4 @@
-"""How the claim table shows verdicts and checks: symbols, styles and remarks."""
+"""How the report shows verdicts and checks: symbols, styles and remarks."""
 
 from __future__ import annotations
 
