@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import sys
 import time
@@ -106,6 +107,15 @@ def test_long_runs_wait_for_the_grid_and_use_its_best_rate():
     assert {(trial.placement, trial.learning_rate) for trial in long} == {("pre", 1e-3), ("peri", 2e-3)}
     assert len(long) == 2 * SEEDS
     assert order.index(long[0]) == len(order) - len(long)
+
+
+def test_the_committed_lines_were_trained_on_the_described_text():
+    folder = Path(pretraining.__file__).parent / "results"
+    described = json.loads((folder / "pretraining-text.json").read_text())
+    lines = [one for one in read_records(folder / "periln-full.jsonl") if one.part == PART.name]
+    assert {one.metrics["digest"] for one in lines} == {float(f"{int(described['sha256'][:12], 16):.7g}")}
+    assert {one.metrics["pair_bits"] for one in lines} == {float(f"{described['pair_bits']:.7g}")}
+    assert all(package["files"] and package["bytes"] for package in described["packages"])
 
 
 def test_an_unknown_stage():

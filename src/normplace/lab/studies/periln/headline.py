@@ -49,7 +49,7 @@ HEADLINE = Headline(
     published="Average score {peri} with Peri-LN, {pre} with Pre-LN on five benchmarks at 400 million parameters and "
     "30 billion tokens (from summaries of the paper)".format(**BENCHMARKS["400M"]),
     measured=measured,
-    conditions="Not comparable: our networks read at most 4.2 million bytes, too few for the paper's benchmarks. Which "
+    conditions="Not comparable: our networks read far fewer tokens than the paper's, too few for its benchmarks. Which "
     "placement has the lower loss depends on the initial weights, which the summaries do not give. We reproduced the "
     "gradient bound and, before training, linear growth of the variance; we did not find that Peri-LN has the most "
     "even gradients or that Pre-LN leaves the range of fp16.",
