@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import shutil
 import sys
@@ -12,7 +11,7 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normplace.cli.options import Folder
+from normplace.cli.options import CORES, Folder, Jobs
 from normplace.cli.program import program
 from normplace.cli.report import report
 
@@ -26,7 +25,7 @@ MODEL = "nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 256, batch_firs
 WIDTH = 100
 
 
-def demo(*, out: Folder = Path("runs"), jobs: int = os.cpu_count() or 1, json: bool = False) -> int:
+def demo(*, out: Folder = Path("runs"), jobs: Jobs = CORES, json: bool = False) -> int:
     """Audit and move a model, run a part of each study, and write one page.
 
     It takes about three minutes on two cores. The trials belong to the studies at scale laptop and use their result

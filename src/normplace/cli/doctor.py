@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
 
@@ -17,7 +19,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 @dataclass(frozen=True)
 class Backend:
-    """An optional backend.
+    """A part of the machine or of PyTorch.
 
     Args:
         name: Its name.
@@ -32,25 +34,107 @@ class Backend:
     purpose: str
 
 
+@dataclass(frozen=True)
+class Package:
+    """An optional package.
+
+    Args:
+        name: Its name for pip.
+        module: Its name for import.
+        purpose: What it is used for.
+        install: The argument of ``pip install`` that installs it.
+        version: The installed version; None if it is not installed.
+    """
+
+    name: str
+    module: str
+    purpose: str
+    install: str
+    version: str | None = None
+
+
+OPTIONAL = (
+    Package("vl-convert-python", "vl_convert", "figures of the report and of bench", "normplace[charts]"),
+    Package("transformers", "transformers", "audits and moves of Hugging Face models", "normplace[hf]"),
+    Package("torch-geometric", "torch_geometric", "graph convolutions of PyG, graph studies", "normplace[graphs]"),
+    Package("numba", "numba", "node selection and aggregation on a CPU", "normplace[graphs]"),
+    Package("ray", "ray", "study --engine ray", "normplace[engines]"),
+    Package("distributed", "distributed", "study --engine dask", "normplace[engines]"),
+    Package("tokenizers", "tokenizers", "train --tokenizer other than bytes", "normplace[train]"),
+    Package("datasets", "datasets", "train --text hf:NAME", "normplace[train]"),
+    Package("tensorboard", "tensorboard", "train --log tensorboard", "normplace[train]"),
+    Package("wandb", "wandb", "train --log wandb", "wandb"),
+    Package("xgboost-cpu", "xgboost", "the XGBoost baseline of study extrapolation", "normplace[trees]"),
+    Package("pillow", "PIL", "the pictures of study extrapolation", "normplace[images]"),
+    Package("chszlablib", "chszlablib", "KaMIS as a baseline of node selection", "normplace[kamis]"),
+)
+
+
 def doctor(*, json: bool = False) -> int:
-    """List the optional backends, and why those that are not usable are not.
+    """List the hardware and the optional packages: version, purpose, and how to install those that are missing.
 
     Args:
         json: Print JSON.
     """
-    backends = list(find_backends())
+    backends, packages = list(find_backends()), list(find_packages())
     if json:
-        print(dumps({"normplace": __version__, "backends": [asdict(backend) for backend in backends]}, indent=1))
+        lists = {"backends": [asdict(one) for one in backends], "packages": [asdict(one) for one in packages]}
+        print(dumps({"normplace": __version__, "python": platform.python_version(), **lists}, indent=1))
         return 0
-    print(f"normplace {__version__}")
-    for backend in backends:
-        mark = "yes" if backend.usable else "no "
-        print(f"  {backend.name:8} {mark}  {backend.detail}  ({backend.purpose})")
+    print(_report(backends, packages))
     return 0
 
 
+def _report(backends: Sequence[Backend], packages: Sequence[Package]) -> str:
+    from normplace._shared.paint import painter
+    from normplace._shared.text_table import text_table
+
+    paint = painter(sys.stdout)
+    lines = [paint(f"normplace {__version__}, Python {platform.python_version()}, {platform.platform()}", "heading")]
+    for backend in backends:
+        mark = paint("yes", "good") if backend.usable else paint("no ", "doubt")
+        lines.append(f"  {backend.name:8} {mark}  {backend.detail}  ({backend.purpose})")
+    rows = [
+        [package.name, package.version or "missing", package.purpose, "" if package.version else _command([package])]
+        for package in packages
+    ]
+    heading, *body = text_table(["optional package", "version", "for", "to install"], rows).splitlines()
+    lines += ["", paint(f"  {heading}", "heading")]
+    for row, package in zip(body, packages, strict=True):
+        lines.append("  " + (row if package.version else row.replace("missing", paint("missing", "doubt"), 1)))
+    missing = [package for package in packages if package.version is None]
+    summary = f"{len(packages) - len(missing)} of {len(packages)} optional packages are installed"
+    lines += ["", f"{summary}; {_command(missing)} installs the others." if missing else f"{summary}."]
+    return "\n".join(lines)
+
+
+def _command(packages: Sequence[Package]) -> str:
+    """The command that installs some packages.
+
+    Example:
+        >>> _command([OPTIONAL[0], OPTIONAL[1], OPTIONAL[9]])
+        "pip install 'normplace[charts,hf]' wandb"
+    """
+    words = list(dict.fromkeys(package.install for package in packages))
+    extras = [word.removeprefix("normplace[").removesuffix("]") for word in words if word.startswith("normplace[")]
+    others = [word for word in words if not word.startswith("normplace[")]
+    return " ".join(["pip install", *([f"'normplace[{','.join(extras)}]'"] if extras else []), *others])
+
+
+def find_packages() -> Iterator[Package]:
+    """Look for every optional package without importing any."""
+    for package in OPTIONAL:
+        version = None
+        if importlib.util.find_spec(package.module) is not None:
+            try:
+                version = importlib.metadata.version(package.name)
+            except importlib.metadata.PackageNotFoundError:  # another distribution has the module, such as a GPU build
+                version = "installed"
+        yield Package(package.name, package.module, package.purpose, package.install, version)
+
+
 def find_backends() -> Iterator[Backend]:
-    """Check every backend without starting any."""
+    """Check every part of the machine without starting any."""
     import torch
 
     from normplace.stack import fusion_choice
@@ -68,13 +152,6 @@ def find_backends() -> Iterator[Backend]:
     yield _triton(has_gpu)
     choice = fusion_choice("cuda" if has_gpu else "cpu", torch.bfloat16)
     yield Backend("boundary", choice.backend == "fused", choice.reason, "fused norm, add and norm between blocks")
-    yield _package("ray", "ray", "engines", "--engine ray")
-    yield _package("dask", "distributed", "engines", "--engine dask")
-    yield _package("charts", "vl-convert-python", "charts", "figures of the report", module="vl_convert")
-    yield _package("trees", "xgboost-cpu", "trees", "the XGBoost baseline", module="xgboost")
-    yield _package("graphs", "torch-geometric", "graphs", "graph convolutions", module="torch_geometric")
-    yield _package("numba", "numba", "graphs", "node selection, aggregation on a CPU")
-    yield _package("hf", "transformers", "hf", "audits and moves of Hugging Face models")
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     detail = browser or f"none of {', '.join(BROWSERS)} is on the PATH; the report opens in any browser"
     yield Backend("browser", browser is not None, detail, "browser tests of the report")
@@ -91,13 +168,3 @@ def _triton(has_gpu: bool) -> Backend:
         return Backend("triton", True, f"{version}, interpreted on the CPU: correct but slow", purpose)
     reason = f"{version} is installed, but there is no GPU; TRITON_INTERPRET=1 runs kernels on the CPU, slowly"
     return Backend("triton", False, reason, purpose)
-
-
-def _package(name: str, distribution: str, extra: str, purpose: str, module: str | None = None) -> Backend:
-    if importlib.util.find_spec(module or distribution) is None:
-        return Backend(name, False, f"not installed: pip install 'normplace[{extra}]'", purpose)
-    try:
-        version = importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:  # another distribution provides the module, such as a GPU build
-        version = "installed"
-    return Backend(name, True, version, purpose)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from normplace._shared.resources import usable_cores
 from normplace.errors import UsageError
 
 if TYPE_CHECKING:
     from normplace.analysis.loading.targets import ConfigTarget, FactoryTarget
 
+CORES = usable_cores()
 VERDICTS = ("reproduced", "mixed", "partly", "not-reproduced", "undecided", "void", "not-tested")
 
 
@@ -45,6 +47,7 @@ StudyName = Annotated[str, Parameter(completer=complete_studies)]
 StudyNames = Annotated[tuple[str, ...], Parameter(consume_multiple=True, completer=complete_studies)]
 PlacementName = Annotated[str, Parameter(completer=complete_placements)]
 VerdictWords = Annotated[tuple[str, ...], Parameter(consume_multiple=True, completer=lambda context: VERDICTS)]
+Jobs = Annotated[int, Parameter(show_default=lambda cores: "one per core")]
 Target = Annotated[str | None, Parameter(name="TARGET")]
 HuggingFace = Annotated[Path | None, Parameter(metavar="FILE", show=False)]
 """The option that named a configuration before the argument TARGET did."""

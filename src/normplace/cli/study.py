@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from normplace.cli.options import Assignments, Folder, Scale, StudyName, Words
+from normplace.cli.options import CORES, Assignments, Folder, Jobs, Scale, StudyName, Words
 
 
 def study(
@@ -21,8 +21,10 @@ def study(
     out: Folder = Path("runs"),
     engine: Annotated[str, Parameter(choices=("local", "ray", "dask"))] = "local",
     address: str | None = None,
-    jobs: int = os.cpu_count() or 1,
+    jobs: Jobs = CORES,
+    seeds: int | None = None,
     settings: Assignments = (),
+    dry_run: bool = False,
     json: bool = False,
 ) -> int:
     """Run a study, or resume an interrupted one.
@@ -38,11 +40,17 @@ def study(
         engine: Where trials run.
         address: Address of the Ray or Dask cluster.
         jobs: Trials at once.
+        seeds: Number of seeds of every variant; one that the study plans with a single seed or with more keeps its
+            seeds. Verdicts count every recorded seed. Choose the number before the run: adding seeds until a check
+            passes makes its interval too narrow.
         settings: Settings of every trial, such as epochs=500.
+        dry_run: Print the number of trials of each part and the estimated time; run nothing.
         json: Print JSON.
     """
     from contextlib import closing
 
+    from normplace._shared.paint import painter
+    from normplace.cli.dry_run import print_dry_run
     from normplace.lab.studies import STUDIES
     from normplace.lab.trials.claims import judge_all
     from normplace.lab.trials.config import parse_overrides
@@ -51,10 +59,13 @@ def study(
     from normplace.lab.trials.results import translate_study_errors
     from normplace.lab.trials.runner import Run, failure_reasons
     from normplace.lab.trials.study import load_study
-    from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK, as_json, terminal_lines
+    from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK, as_json, terminal_lines, verdicts_text
 
     chosen = load_study(study, STUDIES)
-    run = Run(chosen, scale, parse_overrides([part.config for part in chosen.parts], settings))
+    run = Run(chosen, scale, parse_overrides([part.config for part in chosen.parts], settings), seeds)
+    if dry_run:
+        print_dry_run(run, out, part, jobs, json)
+        return 0
     path = run.result_file(out)
     with closing(open_engine(engine, jobs, address)) as workers:
         records = run.execute(out, workers, Progress(), part)
@@ -67,12 +78,14 @@ def study(
         summary = {"study": chosen.name, "scale": scale, "file": str(path), "trials": finished, "failed": failures}
         print(dumps({**summary, "claims": claims}, indent=1, ensure_ascii=False))
         return 1 if failures else 0
+    paint = painter(sys.stdout)
     if scale == "smoke":
         print(FUNCTIONAL_CHECK)
     else:
         for judgement in judgements:
-            print("\n".join(terminal_lines(judgement)))
+            print("\n".join(terminal_lines(judgement, paint=paint)))
+        print(f"{len(judgements)} claims: {verdicts_text(judgements)}.")
     print(f"{finished} trials recorded in {path}; 'normplace report {out}' writes the page.")
     for label, reason in failures.items():
-        print(f"failed: {label}: {reason}")
+        print(f"{paint('failed', 'bad')}: {label}: {reason}")
     return 1 if failures else 0

@@ -12,7 +12,7 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -136,21 +136,26 @@ class LatestRecords(dict[str, TrialRecord]):
     """The valid record of each trial by its hash: a success if there is one, else the last failure.
 
     Args:
-        wanted: Hashes of the trials whose records are kept; None keeps all.
+        wanted: Whether a record is kept; None keeps all.
     """
 
-    def __init__(self, wanted: Container[str] | None = None) -> None:
+    def __init__(self, wanted: Callable[[TrialRecord], bool] | None = None) -> None:
         super().__init__()
         self.wanted = wanted
+        self._unwanted: set[str] = set()
 
     def needs(self, key: str) -> bool:
         """Whether another record of this trial could replace the present one."""
-        return (self.wanted is None or key in self.wanted) and (key not in self or self[key].status != "ok")
+        return key not in self._unwanted and (key not in self or self[key].status != "ok")
 
     def add(self, record: TrialRecord) -> None:
         """Keep the record if it is needed."""
-        if self.needs(record.hash):
+        if not self.needs(record.hash):
+            return
+        if self.wanted is None or self.wanted(record):
             self[record.hash] = record
+        else:
+            self._unwanted.add(record.hash)
 
 
 @contextlib.contextmanager
@@ -177,19 +182,21 @@ class ResultFile:
     Args:
         path: The file; created with its folder if missing.
         studies: Names of the study that every record must belong to; empty accepts any.
-        wanted: Hashes of the trials whose records are kept in memory; None keeps all.
+        wanted: Whether a record is kept in memory; None keeps all.
 
     Raises:
         UsageError: If it cannot be written, is in use, or does not contain results of the study.
     """
 
-    def __init__(self, path: Path, studies: Sequence[str] = (), wanted: Container[str] | None = None) -> None:
+    def __init__(
+        self, path: Path, studies: Sequence[str] = (), wanted: Callable[[TrialRecord], bool] | None = None
+    ) -> None:
         self.path = path
         self.recovered: Path | None = None
-        self.latest = LatestRecords()
+        self.latest = LatestRecords(wanted)
         self._file = open_for_append(path)
         try:
-            self.damaged = self._read(studies, wanted)
+            self.damaged = self._read(studies)
             if self.damaged:
                 self._move_damaged(self.damaged)
             self._end_line()
@@ -205,7 +212,7 @@ class ResultFile:
         """The valid records, one per trial."""
         return list(self.latest.values())
 
-    def _read(self, studies: Sequence[str], wanted: Container[str] | None) -> list[Damage]:
+    def _read(self, studies: Sequence[str]) -> list[Damage]:
         """Read the valid records, and return the damaged lines."""
         damaged: list[Damage] = []
         usable = False
@@ -215,9 +222,8 @@ class ResultFile:
                 continue
             if studies and entry.study not in studies:
                 raise UsageError(f"{self.path} contains results of {entry.study!r}: choose another --out.")
-            usable, self.latest.wanted = True, wanted  # set after the first line, which is always parsed
+            usable = True
             self.latest.add(entry)
-        self.latest.wanted = wanted
         if not usable and any(not damage.incomplete for damage in damaged):
             raise not_results(damaged[0])  # probably not a result file
         return damaged

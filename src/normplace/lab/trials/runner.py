@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import torch
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_whole, unknown
 from normplace.lab.trials.config import config_dict, config_from_dict, config_hash
 from normplace.lab.trials.engines import Engine, WorkerLost, WorkerUnusable
 from normplace.lab.trials.environment import hardware, versions
 from normplace.lab.trials.known_sources import remember
+from normplace.lab.trials.more_seeds import Variants, in_order
 from normplace.lab.trials.record import SCALES, trial_hash
 from normplace.lab.trials.results import (
     Damage,
@@ -73,16 +74,20 @@ class Run:
         study: The study.
         scale: The scale.
         overrides: Configuration fields that replace those of the plan.
+        seeds: Number of seeds of every variant that the study plans with fewer; None for the planned seeds.
 
     Raises:
-        UsageError: If the scale or a field is unknown.
+        UsageError: If the scale or a field is unknown, or the number of seeds is not positive.
     """
 
     study: Study
     scale: str
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seeds: int | None = None
 
     def __post_init__(self) -> None:
+        if self.seeds is not None:
+            expect_whole(1, **{"--seeds": self.seeds})
         if self.scale not in SCALES:
             raise unknown("scale", self.scale, SCALES)
         if "seed" in self.overrides:
@@ -108,14 +113,30 @@ class Run:
         words = ["normplace", "study", self.study.argument, "--scale", self.scale]
         if self.overrides:
             words += ["--set", *(f"{key}={value}" for key, value in self.overrides.items())]
+        if self.seeds is not None:
+            words += ["--seeds", str(self.seeds)]
         return shlex.join(words)
 
     def plan(self) -> dict[str, Trial]:
-        """All trials by their hash.
+        """All trials by their hash: those of the study, then those with added seeds.
 
         Raises:
-            UsageError: If overrides make two trials equal.
+            UsageError: If overrides make two trials equal, or the number of seeds adds no trial.
         """
+        planned = self._planned()
+        if self.seeds is not None:
+            most = {part.name: part.most_seeds for part in self.study.parts if part.most_seeds is not None}
+            for part, config in self.variants().add(self.seeds, most):
+                key = trial_hash(self.study.hash_name, part, config)
+                planned[key] = Trial(self.study.reference, part, self.scale, config, dict(self.overrides))
+        return planned
+
+    def variants(self) -> Variants:
+        """The variants that the study plans, whose records belong to this run with any seed."""
+        return Variants(self.study.hash_name, ((trial.part, trial.config) for trial in self._planned().values()))
+
+    def _planned(self) -> dict[str, Trial]:
+        """The trials of the study by their hash."""
         planned: dict[str, Trial] = {}
         for part in self.study.parts:
             known = get_type_hints(part.config)
@@ -143,7 +164,7 @@ class Run:
             demo: Run only the trials that belong to the demo.
 
         Returns:
-            The records of the run, in the order of the plan.
+            The records of the run, in the order of the plan, then those of added seeds.
 
         Raises:
             UsageError: If a part is unknown, the file cannot be written or contains results of another study, or a
@@ -157,7 +178,7 @@ class Run:
         planned = {key: trial for key, trial in plan.items() if trial.part in wanted}
         if demo:
             planned = {key: trial for key, trial in planned.items() if self._in_demo(trial)}
-        with ResultFile(self.result_file(out), self.study.names, plan) as results:
+        with ResultFile(self.result_file(out), self.study.names, self.variants().include) as results:
             if results.recovered:
                 progress.note(_recovery_note(results.damaged, results.recovered))
             if change := code.change_note(results.records):
@@ -174,7 +195,7 @@ class Run:
                     record = _lost_record(trials[index], self.study, code, result) if lost else result
                     results.append(record)
                     progress.finished(index, record.status == "ok")
-            return [results.latest[key] for key in plan if key in results.latest]
+            return in_order(results.latest, self._planned())
 
     def _in_demo(self, trial: Trial) -> bool:
         part = self.study.part(trial.part)
@@ -337,11 +358,12 @@ def read_run(path: Path, registry: Mapping[str, str]) -> RecordedRun:
     study = recorded_study(first.source) if named else named_study(first.study, registry)
     run = Run(study, first.scale, first.overrides)
     with translate_study_errors(path):
-        planned = run.plan()
-    latest.wanted = planned
+        planned, variants = run.plan(), run.variants()
+    latest.wanted = variants.include
     for record in itertools.chain([first], _usable(entries, damaged)):
         latest.add(record)
-    records = [latest[key] for key in planned if key in latest]
+    records = in_order(latest, planned)
+    run = dataclasses.replace(run, seeds=variants.seed_count(records))
     sentences = [f"{damage} and is left out" for damage in damaged if not damage.incomplete]
     return RecordedRun(path, run, records, sentences, StudyCode.of(study).change_note(records))
 

@@ -68,6 +68,7 @@ class Part:
         unavailable_reason: From a configuration to the reason why its trial cannot run here, such as missing data;
             None if it can. Called in the main process, before any trial runs.
         in_demo: From a configuration of scale ``laptop`` to whether ``normplace demo`` runs its trial.
+        most_seeds: Largest number of seeds, if each names one of a fixed number of splits; None without a limit.
 
     Raises:
         UsageError: If ``config`` is not a dataclass with a seed.
@@ -80,6 +81,7 @@ class Part:
     label: Callable[[Any], str] = str
     unavailable_reason: Callable[[Any], str | None] = _available
     in_demo: Callable[[Any], bool] = _not_in_demo
+    most_seeds: int | None = None
 
     def __post_init__(self) -> None:
         if not is_dataclass(self.config) or "seed" not in {entry.name for entry in fields(self.config)}:

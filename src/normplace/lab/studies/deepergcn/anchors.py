@@ -38,4 +38,12 @@ def plan(scale: str) -> Iterator[NodeTrial]:
                 yield NodeTrial(data, "res+", seed=seed, aggregation=aggregation, **settings)
 
 
-PART = Part(name="anchors", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=why_unavailable)
+PART = Part(
+    name="anchors",
+    config=NodeTrial,
+    plan=plan,
+    run=run,
+    label=label,
+    unavailable_reason=why_unavailable,
+    most_seeds=SPLITS,
+)

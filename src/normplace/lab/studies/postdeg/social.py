@@ -188,4 +188,5 @@ PART = Part(
     run=run,
     label=lambda trial: f"social, {AGGREGATIONS[trial.aggregation]}, {SLOTS[trial.slot]}, split {trial.seed}",
     unavailable_reason=why_unavailable,
+    most_seeds=SPLITS,
 )
