@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from normplace.lab.studies.estimates import estimate_text
+from normplace.lab.studies.postdeg.claims import CLAIMS
 from normplace.lab.studies.postdeg.measures import BACKBONE, gain, wins
 from normplace.lab.studies.postdeg.published import GAINS
 from normplace.lab.studies.postdeg.selection import TASKS
+from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.per_seed import Records
 from normplace.lab.trials.study import Headline
 
@@ -18,7 +20,14 @@ def _gains(records: Records, features: str) -> str | None:
         return None
     texts = [estimate_text(values, "+.1f", unit="%") for values in percents.values()]
     won = sum(sum(wins(task, policy, baseline)(records).values()) for task in TASKS)
-    return f"{', '.join(texts)} ({won:.0f} of {sum(map(len, percents.values()))} seeds won)"
+    gains = f"{', '.join(texts)} ({won:.0f} of {sum(map(len, percents.values()))} seeds won)"
+    return f"{gains}, void: the backbone is hardly better than a random order" if _is_void(records, features) else gains
+
+
+def _is_void(records: Records, features: str) -> bool:
+    """Whether the backbone with these input features did not learn, so that a gain over it means nothing."""
+    claim = next(claim for claim in CLAIMS if claim.id == f"gain-{features}-input")
+    return judge(claim, records).verdict is Verdict.VOID
 
 
 def measured(records: Records) -> str | None:
