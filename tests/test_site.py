@@ -14,7 +14,7 @@ import pytest
 from tests.documents import ROOT
 
 import normplace
-from normplace import analysis, edit, models, ntk, ops
+from normplace import analysis, edit, lab, models, ntk, ops
 from normplace.models import transformer
 
 CONFIG = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
@@ -96,7 +96,7 @@ def test_the_reference_has_every_public_name_once():
     assert len(documented) == len(set(documented))
     names = [name.rpartition(".")[2] for name in documented]
     modules = {"models", "ops", "ntk", "edit"}
-    for public in (normplace, models, transformer, ops, ntk, analysis, edit):
+    for public in (normplace, models, transformer, ops, ntk, analysis, edit, lab):
         assert set(public.__all__) - modules - {"UsageError", "__version__"} <= set(names)
     assert not [name for name in documented if "._" in name]
 

@@ -19,7 +19,7 @@ MOST_LINES = 3
 HEADINGS = ("claim", "published", "normplace", "verdict")
 INTRODUCTION = (
     "Each number is a statistic over seeds with its 95% confidence interval, followed by what the check needs and its "
-    "outcome ([how verdicts are formed](../reference/lab.md#verdicts)). `normplace verify` recomputes all of them."
+    "outcome ([how verdicts are formed](../reference/verdicts.md)). `normplace verify` recomputes all of them."
 )
 _WORST_FIRST = (State.FAILED, State.OPEN, State.VOID, State.PASSED, State.UNTESTED)
 
