@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.demo_study import STUDY
+from tests.lab.trials.in_process import Counting
 
 from normplace.cli import main
 from normplace.cli.program import program
@@ -15,34 +16,28 @@ from normplace.lab.studies import STUDIES
 from normplace.lab.trials.results import read_records
 
 
-class InProcess:
-    """An engine that runs trials in this process, and counts them; it can be interrupted."""
+class Interruptible(Counting):
+    """An engine in this process that can be interrupted."""
 
-    ran = 0
-    interrupt_after: int | None = None
+    interrupt_at: int | None = None
 
-    def run(self, function, items, started, *_):
-        for index, item in enumerate(items):
-            if InProcess.ran == InProcess.interrupt_after:
+    def run(self, function, items, started, shared=()):
+        for result in super().run(function, items, started, shared):
+            if len(self.ran) == self.interrupt_at:
                 raise KeyboardInterrupt
-            started(index)
-            InProcess.ran += 1
-            yield index, function(item)
-
-    def close(self):
-        pass
+            yield result
 
 
 @pytest.fixture(autouse=True)
-def one_small_study(monkeypatch):
-    """The demo has one study that takes no time, and the sample study, which has no demo."""
+def engine(monkeypatch):
+    """The engine of a demo with one study that takes no time; the sample study has no demo."""
     for name in list(STUDIES):
         if name != "sample":
             monkeypatch.delitem(STUDIES, name)
     monkeypatch.setitem(STUDIES, "shown", STUDY.reference)
-    monkeypatch.setattr(InProcess, "ran", 0)
-    monkeypatch.setattr(InProcess, "interrupt_after", None)
-    monkeypatch.setattr("normplace.lab.trials.engines.open_engine", lambda *_: InProcess())
+    engine = Interruptible()
+    monkeypatch.setattr("normplace.lab.trials.engines.open_engine", lambda *_: engine)
+    return engine
 
 
 def test_the_demo_audits_moves_measures_and_writes_a_page(capsys):
@@ -76,27 +71,27 @@ def test_the_printed_model_is_the_audited_one(capsys):
     assert repr(eval(MODEL, {"nn": nn})) == repr(encoder()[0])
 
 
-def test_the_demo_runs_its_trials_once_and_the_study_the_others(capsys):
+def test_the_demo_runs_its_trials_once_and_the_study_the_others(engine, capsys):
     assert main(["demo"]) == main(["demo"]) == 0
-    assert InProcess.ran == 4
+    assert len(engine.ran) == 4
     assert main(["study", "shown"]) == 0
-    assert InProcess.ran == 10
+    assert len(engine.ran) == 10
     assert len(read_records(Path("runs/shown-laptop.jsonl"))) == 10
     capsys.readouterr()
     assert main(["demo"]) == 0
     out = capsys.readouterr().out
     assert "slope 3.0 (5 seeds)" in out
     assert "-  reproduced: Up goes up." in out
-    assert InProcess.ran == 10
+    assert len(engine.ran) == 10
 
 
-def test_an_interrupted_demo_resumes(monkeypatch, capsys):
-    monkeypatch.setattr(InProcess, "interrupt_after", 3)
+def test_an_interrupted_demo_resumes(engine, capsys):
+    engine.interrupt_at = 3
     assert main(["demo"]) == 130
     assert "rerun the command to resume" in capsys.readouterr().err
-    monkeypatch.setattr(InProcess, "interrupt_after", None)
+    engine.interrupt_at = None
     assert main(["demo"]) == 0
-    assert InProcess.ran == 4
+    assert len(engine.ran) == 3 + 2  # two trials were recorded before the interruption
 
 
 def test_a_failed_trial_is_named_and_the_exit_code_is_1(monkeypatch, capsys):
@@ -119,11 +114,11 @@ def test_json_is_alone_on_standard_output(capsys, tmp_path):
     assert "== Audit a model" in captured.err
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_before_anything_runs(capsys, tmp_path):
+def test_a_folder_that_cannot_be_written_is_an_error_before_anything_runs(engine, capsys, tmp_path):
     (tmp_path / "file").touch()
     assert main(["demo", "--out", "file/inside"]) == 2
     assert "cannot write" in capsys.readouterr().err
-    assert InProcess.ran == 0
+    assert engine.ran == []
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from normplace.cli.options import CORES, Assignments, Folder, Jobs, Scale, StudyName, Words
+from normplace.cli.program import program
 
 
 def study(
@@ -85,7 +86,7 @@ def study(
         for judgement in judgements:
             print("\n".join(terminal_lines(judgement, paint=paint)))
         print(f"{len(judgements)} claims: {verdicts_text(judgements)}.")
-    print(f"{finished} trials recorded in {path}; 'normplace report {out}' writes the page.")
+    print(f"{finished} trials recorded in {path}; '{program()} report {out}' writes the page.")
     for label, reason in failures.items():
         print(f"{paint('failed', 'bad')}: {label}: {reason}")
     return 1 if failures else 0

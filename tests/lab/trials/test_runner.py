@@ -176,6 +176,17 @@ def test_a_trial_that_always_kills_its_worker_fails_alone(tmp_path):
     assert f"died {RETRIES + 1} times" in records[1].error
 
 
+def test_local_processes_are_kept_until_the_engine_is_closed(tmp_path):
+    engine = LocalEngine(1)
+    for run in ("first", "second"):
+        execute(tmp_path / run, engine, mark=f"pid:{tmp_path}")
+    (pid,) = (int(path.stem) for path in tmp_path.glob("*.pid"))
+    os.kill(pid, 0)
+    engine.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
 def test_run_trial_is_a_pure_function_of_its_config(tmp_path):
     engine = Counting()
     execute(tmp_path, engine)

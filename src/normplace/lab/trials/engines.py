@@ -73,6 +73,8 @@ class Engine(Protocol):
 class LocalEngine:
     """Processes on this machine. Each has its own pool, so that a process that dies does not affect other trials.
 
+    Idle processes are kept for the next run, because a new one imports PyTorch again.
+
     Args:
         jobs: Number of processes.
     """
@@ -81,9 +83,12 @@ class LocalEngine:
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
+        self._idle: list[ProcessPoolExecutor] = []
 
     def close(self) -> None:
-        """Do nothing: the processes exit at the end of each run."""
+        """Stop the processes."""
+        _stop(self._idle)
+        self._idle = []
 
     def run(
         self,
@@ -96,7 +101,8 @@ class LocalEngine:
         queue = list(enumerate(items))[::-1]
         retries_left = dict.fromkeys(range(len(items)), RETRIES)
         running: dict[Future[Any], tuple[int, ProcessPoolExecutor]] = {}
-        idle = [_one_process() for _ in range(min(self.jobs, len(items)))]
+        idle = self._idle
+        idle += [_one_process() for _ in range(len(idle), min(self.jobs, len(items)))]
         try:
             while queue or running:
                 while queue and idle:
@@ -120,10 +126,14 @@ class LocalEngine:
                         idle.append(pool)
                     yield index, result
         finally:
-            for pool in [*idle, *(pool for _, pool in running.values())]:
-                for process in (pool._processes or {}).values():  # ends a trial that still runs
-                    process.kill()
-                pool.shutdown(wait=True, cancel_futures=True)
+            _stop([pool for _, pool in running.values()])
+
+
+def _stop(pools: Sequence[ProcessPoolExecutor]) -> None:
+    for pool in pools:
+        for process in (pool._processes or {}).values():  # ends a trial that still runs
+            process.kill()
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _one_process() -> ProcessPoolExecutor:
