@@ -9,6 +9,7 @@ import sys
 from contextlib import closing
 
 import pytest
+from tests.documents import ROOT, blocks_of
 from tests.lab.sample import STUDY as SAMPLE
 from tests.lab.sample import reproducible
 from tests.lab.trials.clusters import dask_cluster, ray_cluster
@@ -95,6 +96,26 @@ def test_a_new_study_runs_on_a_cluster(cluster, forget_imports, tmp_path, monkey
     records = execute(load_study("cluster_study.py", STUDIES), tmp_path / "runs", cluster, steps=2)
     assert [record.metrics for record in records] == reference_of_template
     assert main(["verify", "runs"]) == 0
+
+
+def test_the_study_of_the_tutorial_runs_on_a_cluster(cluster, forget_imports, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "project").mkdir()
+    for block in blocks_of(ROOT / "docs" / "tutorials" / "own-study.md"):
+        if block.title:
+            (tmp_path / "project" / block.title).write_text(block.body)
+    study = load_study("project/growth_study.py", STUDIES)
+    records = Run(study, "laptop").execute(tmp_path / "cluster", cluster, Progress(io.StringIO()))
+    assert [record.status for record in records] == ["ok"] * 24
+    here = Run(study, "laptop").execute(tmp_path / "here", Counting(), Progress(io.StringIO()))
+    assert reproducible(records) == reproducible(here)
+    assert main(["verify", "cluster"]) == 0
+    assert "reproduced: Without norms the variance at least doubles in every block." in capsys.readouterr().out
+    assert main(["report", "cluster", "--out", "page.html"]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "Norms turn exponential growth into linear growth" in page
+    assert "normplace study project/growth_study.py" in page
 
 
 @pytest.fixture(scope="module")
