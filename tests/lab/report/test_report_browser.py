@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -239,6 +240,28 @@ def test_the_numbers_of_a_figure_download_as_csv(browser, page, sections, tmp_pa
         assert [float(read[name]) for name in ("x", "mean", "low", "high")] == pytest.approx(
             [row[name] for name in ("x", "mean", "low", "high")], rel=1e-6
         )
+
+
+def test_charts_and_numbers_of_several_runs_are_shown_one_by_one_or_together(browser, sections, tmp_path):
+    full = dataclasses.replace(
+        sections[0], records=[dataclasses.replace(record, scale="full") for record in sections[0].records]
+    )
+    write_report([sections[0], full], tmp_path / "two.html")
+    browser.open(f"{(tmp_path / 'two.html').as_uri()}#extrapolation")
+    figure = "#extrapolation figure"
+    pressed = f"document.querySelector('{figure} [aria-pressed=true]').innerText"
+    charts = f"document.querySelectorAll('{figure}:first-of-type .chart svg').length"
+    assert browser.run(pressed) == "full"
+    browser.run(f"document.querySelector('{figure} [data-show=\"1\"]').click()")
+    wait_for(lambda: browser.run(pressed) == "laptop")
+    assert browser.run(charts) == 1
+    browser.run(f"document.querySelector('{figure} [data-show=all]').click()")
+    wait_for(lambda: browser.run(charts) == 2)
+    assert browser.run(f"document.querySelector('{figure} [data-save=svg]').disabled")
+    with download(browser, tmp_path, figure, "csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    shown = sections[0].study.figures(sections[0].successful)[0].rows
+    assert [row["results"] for row in rows] == ["full"] * len(shown) + ["laptop"] * len(shown)
 
 
 def test_fields_with_commas_and_quotes_are_quoted_in_csv(browser, page, hostile, tmp_path):

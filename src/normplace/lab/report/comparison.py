@@ -56,8 +56,8 @@ class Comparison:
     """Two results of one study.
 
     Args:
-        yours: Label of the user's run.
-        committed: Label of the package's run.
+        yours: Scale of the user's run.
+        committed: Scale of the package's run.
         claims: The claims that both measured.
     """
 
@@ -83,7 +83,7 @@ def compare(yours: Run, committed: Run, anchors: Sequence[str]) -> Comparison:
     """Compare the claims and checks that both runs measured.
 
     Args:
-        yours: Label and judgements of the user's run, one per claim of the study.
+        yours: Scale and judgements of the user's run, one per claim of the study.
         committed: The same of the package's run.
         anchors: Ids of the claims in the page.
     """

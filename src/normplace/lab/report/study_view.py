@@ -94,8 +94,7 @@ class StudyView:
         self.own = self.study.source is not None
         self.anchor = anchors(self.study.name)
         self.compares = len({section.committed for section in sections}) > 1
-        by_scale = sorted(sections, key=lambda one: SCALES.index(one.scale) if one.scale else -1, reverse=True)
-        ordered = sorted(by_scale, key=lambda one: one.committed)
+        ordered = _ordered(sections)
         self.runs = [Run(*pair) for pair in zip(ordered, _labels(ordered, self.compares), strict=True)]
         self._leading = [run for run in self.runs if not (self.compares and run.section.committed)]
         self.shared_notes, notes = fold([claim.note for claim in self.study.claims])
@@ -130,7 +129,8 @@ class StudyView:
         numbers: dict[bool, tuple[str, str]] = {}
         for run in self.runs:
             if run.section.committed not in numbers and (text := run.measured) is not None:
-                numbers[run.section.committed] = (run.label, text)
+                label = run.label.capitalize() if self.compares else f"normplace, {run.label}"
+                numbers[run.section.committed] = (label, text)
         return dict(numbers.values())
 
     @cached_property
@@ -138,12 +138,11 @@ class StudyView:
         """The user's results against those of the package, if both are in the report."""
         if not self.compares:
             return None
-        committed = [run for run in self.runs if run.section.committed]
-        same_scale = [run for run in committed if run.section.scale == self._leading[0].section.scale]
-        other = (same_scale or committed)[0]
+        yours = self.runs[0]
+        other = next(run for run in self.runs if run.section.committed)
         return compare(
-            (self._leading[0].label, self._leading[0].judgements),
-            (other.label, other.judgements),
+            (yours.section.scale, yours.judgements),
+            (other.section.scale, other.judgements),
             [view.anchor for view in self.claims],
         )
 
@@ -174,6 +173,14 @@ class StudyView:
             ]
             views.append(FigureView(anchor, charts))
         return views
+
+
+def _ordered(sections: Sequence[Section]) -> list[Section]:
+    """The user's results first, larger scales first; of the package's results first those of the user's scale."""
+    by_scale = sorted(sections, key=lambda one: SCALES.index(one.scale) if one.scale else -1, reverse=True)
+    yours = [section for section in by_scale if not section.committed]
+    committed = [section for section in by_scale if section.committed]
+    return yours + sorted(committed, key=lambda one: bool(yours) and one.scale != yours[0].scale)
 
 
 def _labels(sections: Sequence[Section], compares: bool) -> list[str]:

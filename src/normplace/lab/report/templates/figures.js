@@ -7,7 +7,7 @@ const figures = (() => {
   const narrow = matchMedia("(max-width: 800px)");
   const all = Array.from(document.querySelectorAll("figure[data-packed]"));
   const contents = new Map(); // unpacked, by figure
-  const shown = new Map(); // index of the run that is shown, by figure
+  const shown = new Map(); // index of the run that is shown, or "all", by figure
 
   const unpack = async (figure) => {
     if (!contents.has(figure)) {
@@ -18,19 +18,37 @@ const figures = (() => {
     return contents.get(figure);
   };
 
-  const current = (figure) => contents.get(figure)[shown.get(figure) ?? 0];
+  const selected = (figure) => shown.get(figure) ?? "0";
+  const current = (figure) => contents.get(figure)[selected(figure) === "all" ? 0 : Number(selected(figure))];
+
+  const labels = (figure) => Array.from(figure.querySelectorAll("[data-show]"), (button) => button.textContent);
+
+  const drawOne = (place, charts) => {
+    place.innerHTML = charts[narrow.matches ? "narrow" : "wide"];
+    const svg = place.firstElementChild;
+    const least = LEAST_SCALE * svg.viewBox.baseVal.width; // a wider table scrolls rather than shrink further
+    svg.style.minWidth = `${least}px`;
+    if (least > place.clientWidth) place.tabIndex = 0;
+    else place.removeAttribute("tabindex");
+  };
 
   const draw = (figure) => {
     const chart = figure.querySelector(".chart");
-    if (chart) {
-      chart.innerHTML = current(figure).charts[narrow.matches ? "narrow" : "wide"];
-      const svg = chart.firstElementChild;
-      const least = LEAST_SCALE * svg.viewBox.baseVal.width; // a wider table scrolls rather than shrink further
-      svg.style.minWidth = `${least}px`;
-      if (least > chart.clientWidth) chart.tabIndex = 0;
-      else chart.removeAttribute("tabindex");
-    }
     figure.classList.add("drawn");
+    if (!chart) return;
+    if (selected(figure) !== "all") return drawOne(chart, current(figure).charts);
+    const names = labels(figure);
+    const parts = contents.get(figure).map(({ charts }, index) => {
+      const label = document.createElement("p");
+      label.textContent = names[index];
+      const place = document.createElement("div");
+      drawOne(place, charts);
+      const part = document.createElement("div");
+      part.className = "part";
+      part.append(label, place);
+      return part;
+    });
+    chart.replaceChildren(...parts);
   };
 
   const cell = (value) => {
@@ -39,7 +57,7 @@ const figures = (() => {
   };
 
   const fillTable = (figure) => {
-    const { columns, rows } = current(figure);
+    const { columns, rows } = numbers(figure);
     const table = document.createElement("table");
     const head = table.createTHead().insertRow();
     for (const column of columns) {
@@ -65,6 +83,17 @@ const figures = (() => {
       note.textContent = `The first ${MOST_ROWS} of ${rows.length} rows; the CSV file has them all.`;
       place.append(note);
     }
+  };
+
+  // The numbers that are shown; those of several runs with one more column.
+  const numbers = (figure) => {
+    if (selected(figure) !== "all") return current(figure);
+    const names = labels(figure);
+    const columns = Array.from(new Set(contents.get(figure).flatMap((run) => run.columns)));
+    const rows = contents.get(figure).flatMap((run, index) =>
+      run.rows.map((row) => [names[index], ...columns.map((name) => row[run.columns.indexOf(name)] ?? null)]),
+    );
+    return { columns: ["results", ...columns], rows };
   };
 
   const csv = ({ columns, rows }) => {
@@ -106,7 +135,7 @@ const figures = (() => {
   const save = async (figure, kind) => {
     await unpack(figure);
     let blob;
-    if (kind === "csv") blob = new Blob([csv(current(figure))], { type: "text/csv" });
+    if (kind === "csv") blob = new Blob([csv(numbers(figure))], { type: "text/csv" });
     else if (kind === "svg") blob = new Blob([standalone(figure).text], { type: "image/svg+xml" });
     else blob = await png(standalone(figure));
     const link = document.createElement("a");
@@ -116,12 +145,13 @@ const figures = (() => {
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   };
 
-  const show = async (figure, index) => {
-    shown.set(figure, index);
+  const show = async (figure, which) => {
+    shown.set(figure, which);
     await unpack(figure);
     draw(figure);
     for (const button of figure.querySelectorAll("[data-show]"))
-      button.setAttribute("aria-pressed", String(Number(button.dataset.show) === index));
+      button.setAttribute("aria-pressed", String(button.dataset.show === which));
+    for (const button of figure.querySelectorAll("[data-save=svg], [data-save=png]")) button.disabled = which === "all";
     if (figure.querySelector(".numbers").open) fillTable(figure);
   };
 
@@ -141,7 +171,7 @@ const figures = (() => {
     figure.addEventListener("click", (event) => {
       const button = event.target.closest("button");
       if (button?.dataset.save) save(figure, button.dataset.save);
-      if (button?.dataset.show) show(figure, Number(button.dataset.show));
+      if (button?.dataset.show) show(figure, button.dataset.show);
     });
     figure.querySelector(".numbers")?.addEventListener("toggle", (event) => {
       if (event.target.open) unpack(figure).then(() => fillTable(figure));
