@@ -13,6 +13,7 @@ from torch import Tensor
 from normplace.ops import (
     LinearEdge,
     TableEdge,
+    feature_norm,
     norm_add_norm,
     powermean_aggregate,
     relation_pairwise,
@@ -78,10 +79,24 @@ def _relation(run: Callable[..., Tensor], masked: bool = False, **options) -> Op
     return OpCase(lambda a, b: run(a, b, **arguments), case.brute, (case.shape, case.shape), operator)
 
 
+def _standard(v: Tensor, norm: str) -> Tensor:
+    v = v - v.mean(-1, keepdim=True) if norm == "layer" else v
+    return v / (v.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def _norm(norm: str, backend: str) -> OpCase:
+    def op(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+        return feature_norm(x, gain, bias, norm=norm, unit_offset=True, backend=backend)
+
+    def definition(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+        return (1 + gain) * _standard(x, norm) + bias
+
+    return OpCase(op, definition, ((3, 4), (4,), (4,)), "feature_norm" if backend == "reference" else "")
+
+
 def _boundary(norm: str, backend: str) -> OpCase:
     def standard(v: Tensor) -> Tensor:
-        v = v - v.mean(-1, keepdim=True) if norm == "layer" else v
-        return v / (v.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+        return _standard(v, norm)
 
     def op(x: Tensor, f: Tensor, out_gain: Tensor, in_gain: Tensor) -> Tensor:
         gains = {"out_weight": out_gain, "in_weight": in_gain}
@@ -113,4 +128,7 @@ CASES = {
     "boundary-rms": _boundary("rms", "reference"),
     "boundary-layer": _boundary("layer", "reference"),
     "boundary-composed": _boundary("layer", "composed"),
+    "norm-rms": _norm("rms", "reference"),
+    "norm-layer": _norm("layer", "reference"),
+    "norm-composed": _norm("rms", "composed"),
 }

@@ -1,6 +1,7 @@
 """Numerical kernels: each has a reference in plain PyTorch beside the fast paths that must equal it."""
 
 from normplace.ops.aggregate import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
+from normplace.ops.feature_norm import feature_norm
 from normplace.ops.norm_add_norm import boundary_backend, norm_add_norm
 from normplace.ops.relation import (
     PairState,
@@ -23,6 +24,8 @@ __all__ = [
     # The boundary between two residual blocks
     "norm_add_norm",
     "boundary_backend",
+    # A norm in one pass
+    "feature_norm",
     # Relations between the rows of a sequence
     "relation_scan",
     "relation_pairwise",

@@ -31,6 +31,11 @@ def forward(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) 
     return stream.reshape(x.shape), scaled(y, tensors.in_scale).reshape(x.shape)
 
 
+def normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, spec: BoundarySpec) -> Tensor:
+    """Rows after the next norm of a boundary."""
+    return _normed(x, spec.next_norm, weight, bias, spec.next_eps, spec)
+
+
 def _normed(v: Tensor, kind: str, weight: Tensor | None, bias: Tensor | None, eps: float, spec: BoundarySpec) -> Tensor:
     if kind == "none":
         return v

@@ -12,7 +12,7 @@ from normplace.errors import UsageError, unknown
 from normplace.ops.backends import BackendChoice
 from normplace.ops.features import describe
 from normplace.ops.norm_add_norm.op import BACKENDS, apply, choose_backend
-from normplace.ops.norm_add_norm.reference import BoundarySpec, OptionalTensors
+from normplace.ops.norm_add_norm.reference import ROUNDINGS, BoundarySpec, OptionalTensors
 from normplace.ops.tracing import is_traced
 
 NORMS = ("rms", "layer")
@@ -38,6 +38,8 @@ def norm_add_norm(
     out_scale: Tensor | None = None,
     in_scale: Tensor | None = None,
     stream_dtype: torch.dtype | None = None,
+    out_rounding: str = "once",
+    in_rounding: str = "once",
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Add a branch's normalized output to the stream and normalize the result for the next branch.
@@ -66,6 +68,9 @@ def norm_add_norm(
         out_scale: One number for each row, applied after the norm of ``f``.
         in_scale: One number for each row, applied after the norm of the stream.
         stream_dtype: Dtype of the returned stream; that of ``x`` by default. y has the dtype of ``f``.
+        out_rounding: Where the norm of ``f`` rounds to the dtype of ``f``: ``once`` with the sum, ``result`` also before
+            the add, or ``gain`` also before its gain, as most norms of Hugging Face do. Gradients are not rounded so.
+        in_rounding: The same for the norm of the stream, for which ``once`` and ``result`` are equal.
         backend: ``auto``, ``composed`` (PyTorch's own norms), ``reference`` or ``triton``.
 
     Returns:
@@ -88,17 +93,17 @@ def norm_add_norm(
     make_spec = _make_spec if is_traced() else _cached_spec  # a tracer cannot see through a cache
     spec = make_spec(
         out_norm, in_norm, float(out_eps), float(in_eps), unit_offset, float(skip_scale), float(factor),
-        float(dropout), x.dtype, f.dtype, stream_dtype, backend, x.device.type, x.shape[-1],
+        float(dropout), x.dtype, f.dtype, stream_dtype, backend, x.device.type, x.shape[-1], out_rounding, in_rounding,
     )  # fmt: skip
     if (out_norm is None and (out_weight is not None or out_bias is not None)) or (
         in_norm is None and (in_weight is not None or in_bias is not None or in_scale is not None)
     ):
         raise UsageError("a weight, a bias and in_scale need a norm: name the norm, or drop them.")
     tensors = OptionalTensors(
-        None if out_weight is None else _channels("out_weight", out_weight, x),
-        None if out_bias is None else _channels("out_bias", out_bias, x),
-        None if in_weight is None else _channels("in_weight", in_weight, x),
-        None if in_bias is None else _channels("in_bias", in_bias, x),
+        None if out_weight is None else channels("out_weight", out_weight, x),
+        None if out_bias is None else channels("out_bias", out_bias, x),
+        None if in_weight is None else channels("in_weight", in_weight, x),
+        None if in_bias is None else channels("in_bias", in_bias, x),
         None if branch is None else _branch_scale(branch, x),
         None if out_scale is None else _rows("out_scale", out_scale, x),
         None if in_scale is None else _rows("in_scale", in_scale, x),
@@ -139,6 +144,8 @@ def _make_spec(
     backend: str,
     device: str,
     width: int,
+    out_rounding: str,
+    next_rounding: str,
 ) -> BoundarySpec:
     """Check every argument that is not a tensor, and choose the backend."""
     if backend not in BACKENDS:
@@ -146,6 +153,9 @@ def _make_spec(
     for norm in (out_norm, next_norm):
         if norm is not None and norm not in NORMS:
             raise unknown("norm", norm, NORMS)
+    for rounding in (out_rounding, next_rounding):
+        if rounding not in ROUNDINGS:
+            raise unknown("rounding", rounding, ROUNDINGS)
     if not (x_dtype.is_floating_point and f_dtype.is_floating_point):
         raise UsageError(f"x and f must be floating point, got {x_dtype} and {f_dtype}: convert them with .float().")
     if not 0 <= dropout < 1:
@@ -162,7 +172,7 @@ def _make_spec(
     chosen = choose_backend(device, (x_dtype, f_dtype, stream_dtype), width, backend).backend
     return BoundarySpec(
         out_norm or "none", next_norm or "none", out_eps, next_eps, unit_offset,
-        skip_factor, branch_factor, dropout, x_dtype, f_dtype, stream_dtype, chosen,
+        skip_factor, branch_factor, dropout, x_dtype, f_dtype, stream_dtype, chosen, out_rounding, next_rounding,
     )  # fmt: skip
 
 
@@ -177,7 +187,12 @@ def _check_tensor(name: str, tensor: Tensor, x: Tensor) -> None:
         raise UsageError(f"{name} must be on {x.device}, like x, got {tensor.device}: move it with .to().")
 
 
-def _channels(name: str, tensor: Tensor, x: Tensor) -> Tensor:
+def channels(name: str, tensor: Tensor, x: Tensor) -> Tensor:
+    """A tensor with one number for each feature of x, contiguous.
+
+    Raises:
+        UsageError: If it has another shape or is on another device.
+    """
     _check_tensor(name, tensor, x)
     if tensor.shape != x.shape[-1:]:
         raise UsageError(f"{name} must have one number for each of {x.shape[-1]} features, got {tuple(tensor.shape)}.")
@@ -186,7 +201,7 @@ def _channels(name: str, tensor: Tensor, x: Tensor) -> Tensor:
 
 def _branch_scale(tensor: Tensor, x: Tensor) -> Tensor:
     if tensor.numel() != 1:
-        return _channels("branch_scale", tensor, x)
+        return channels("branch_scale", tensor, x)
     tensor = tensor.to(x.device)
     _check_tensor("branch_scale", tensor, x)
     return tensor

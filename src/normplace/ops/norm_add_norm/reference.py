@@ -17,6 +17,15 @@ import torch
 from torch import Tensor
 
 
+ROUNDINGS = ("once", "result", "gain")
+"""Where a norm in half precision rounds.
+
+- ``once``: the boundary keeps the result in float32 until the sum or y is rounded.
+- ``result``: the norm rounds its result, as a separate kernel does.
+- ``gain``: the norm rounds the standardised row and then the product with the gain, as most norms of Hugging Face do.
+"""
+
+
 class BoundarySpec(NamedTuple):
     """Every argument of a boundary that is not a tensor."""
 
@@ -35,6 +44,9 @@ class BoundarySpec(NamedTuple):
     f_dtype: torch.dtype
     stream_dtype: torch.dtype
     backend: str
+    out_rounding: str = "once"
+    """Where the norm of the branch's output rounds to the dtype of f, see :data:`ROUNDINGS`."""
+    next_rounding: str = "once"
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -109,18 +121,34 @@ def forward(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) 
     """The new stream, the input of the next branch (empty without a next norm), and the statistics of the rows."""
     width, dtype = x.shape[-1], spec.compute_dtype
     f_hat = _standardise(f.reshape(-1, width).to(dtype), spec.out_norm, spec.out_eps)
-    u = scaled(_affine(f_hat.value, tensors.out_weight, tensors.out_bias, spec), tensors.out_scale)
+    u = _affine_rounded(f_hat.value, tensors.out_weight, tensors.out_bias, spec, spec.out_rounding)
+    u = scaled(_rounded(u, spec.f_dtype) if spec.out_rounding != "once" else u, tensors.out_scale)
     branch = branch_multiplier(tensors, spec, dtype)
     stream = spec.skip_factor * x.reshape(-1, width).to(dtype) + branch * apply_dropout(u, tensors.seed, spec)
     stream = stream.to(spec.stream_dtype)
-    x_hat = _standardise(stream.to(dtype), spec.next_norm, spec.next_eps)
-    zeros = stream.new_zeros(len(stream), 1, dtype=dtype)
+    y, stats = normalize(stream, tensors, spec, f_hat)
+    return stream.reshape(x.shape), y.reshape(x.shape) if spec.has_next_norm else f.new_empty(0), stats
+
+
+def normalize(
+    x: Tensor, tensors: OptionalTensors, spec: BoundarySpec, f_hat: Standardised | None = None
+) -> tuple[Tensor, Tensor]:
+    """Rows after the next norm, and the statistics of rows.
+
+    Args:
+        x: The rows.
+        tensors: Of the boundary.
+        spec: Of the boundary.
+        f_hat: The standardised output of the branch, if there is a branch.
+    """
+    dtype, f_hat = spec.compute_dtype, f_hat or Standardised(x)
+    rows = x.reshape(-1, x.shape[-1]).to(dtype)
+    x_hat = _standardise(rows, spec.next_norm, spec.next_eps)
+    zeros = rows.new_zeros(len(rows), 1)
     columns = (f_hat.rstd, x_hat.rstd, f_hat.mean, x_hat.mean)[: spec.num_statistics]
     stats = torch.cat([zeros if column is None else column.detach() for column in columns], 1)
-    if not spec.has_next_norm:
-        return stream.reshape(x.shape), f.new_empty(0), stats
-    y = scaled(_affine(x_hat.value, tensors.in_weight, tensors.in_bias, spec), tensors.in_scale)
-    return stream.reshape(x.shape), y.to(spec.f_dtype).reshape(x.shape), stats
+    y = _affine_rounded(x_hat.value, tensors.in_weight, tensors.in_bias, spec, spec.next_rounding)
+    return scaled(y, tensors.in_scale).to(spec.f_dtype).reshape(x.shape), stats
 
 
 def backward(
@@ -234,6 +262,16 @@ def _through_norm(g: Tensor, hat: Standardised) -> Tensor:
 def _affine(v: Tensor, weight: Tensor | None, bias: Tensor | None, spec: BoundarySpec) -> Tensor:
     v = v * gain_multiplier(weight, spec, v.dtype)
     return v if bias is None else v + bias.to(v.dtype)
+
+
+def _affine_rounded(
+    v: Tensor, weight: Tensor | None, bias: Tensor | None, spec: BoundarySpec, rounding: str
+) -> Tensor:
+    return _affine(_rounded(v, spec.f_dtype) if rounding == "gain" else v, weight, bias, spec)
+
+
+def _rounded(v: Tensor, dtype: torch.dtype) -> Tensor:
+    return v.to(dtype).to(v.dtype)
 
 
 def gain_multiplier(weight: Tensor | None, spec: BoundarySpec, dtype: torch.dtype) -> Tensor | float:

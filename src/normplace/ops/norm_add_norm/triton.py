@@ -24,6 +24,9 @@ from normplace.ops.norm_add_norm.reference import BoundaryGradMask, BoundaryGrad
 forward_kernels: Any = triton_forward
 backward_kernels: Any = triton_backward
 NORM_KINDS = {"none": 0, "rms": 1, "layer": 2}
+ROUNDING_KINDS = {"once": 0, "result": 1, "gain": 2}
+# In place of the stride of a missing branch, since rows of an expanded branch have stride 0.
+NO_BRANCH = -1
 
 
 def _rows(tensor: Tensor, width: int) -> tuple[Tensor, int]:
@@ -76,11 +79,14 @@ def _bytes(*dtypes: torch.dtype | None) -> int:
 def _forward_plan(
     key: BoundaryKey, training: bool, few_rows: bool, x_stride: int, f_stride: int
 ) -> tuple[BoundaryLayout, Launch]:
-    del training, x_stride, f_stride  # part of the cache key: each needs its own launch
+    del training, x_stride, f_stride  # part of the cache key: each needs its own launch, a missing branch too
     spec, width = key.spec, key.width
     table = layouts.forward_table(width, few_rows, "layer" in (spec.out_norm, spec.next_norm))
     layout = layout_for(table, width, key.device, _bytes(spec.x_dtype, spec.f_dtype), _bytes(*key.dtypes[:5]))
-    constants = key.constants | layout.constants
+    rounding = {
+        "OUT_ROUNDING": ROUNDING_KINDS[spec.out_rounding], "IN_ROUNDING": ROUNDING_KINDS[spec.next_rounding]
+    }  # fmt: skip
+    constants = key.constants | rounding | layout.constants
     if layout.in_blocks:
         kernel = forward_kernels.forward_in_pieces
         del constants["STAGES"]
@@ -90,14 +96,18 @@ def _forward_plan(
 
 
 def forward(
-    x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec, training: bool = True
+    x: Tensor, f: Tensor | None, tensors: OptionalTensors, spec: BoundarySpec, training: bool = True
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """See :func:`reference.forward`; statistics are None unless ``training``."""
+    """See :func:`reference.forward`; statistics are None unless ``training``, and the stream is x if ``f`` is None."""
     width, device = x.shape[-1], x.device
-    (x_rows, x_stride), (f_rows, f_stride) = _rows(x, width), _rows(f, width)
+    (x_rows, x_stride), (f_rows, f_stride) = _rows(x, width), (None, NO_BRANCH) if f is None else _rows(f, width)
     rows = x.numel() // width
-    stream = torch.empty_like(x, dtype=spec.stream_dtype, memory_format=torch.contiguous_format)
-    y = torch.empty_like(stream, dtype=spec.f_dtype) if spec.has_next_norm else f.new_empty(0)
+    stream = None
+    if f is not None:
+        stream = torch.empty_like(x, dtype=spec.stream_dtype, memory_format=torch.contiguous_format)
+    y = torch.empty_like(
+        x if spec.has_next_norm else x.new_empty(0), dtype=spec.f_dtype, memory_format=torch.contiguous_format
+    )
     stats = torch.empty(rows, spec.num_statistics, dtype=torch.float32, device=device) if training else None
     key = BoundaryKey.of(tensors, spec, width, device)
     layout, launch = _forward_plan(key, training, rows <= layouts.FEW_ROWS, x_stride, f_stride)
@@ -106,7 +116,7 @@ def forward(
         x_stride, f_stride, rows, spec.out_eps, spec.next_eps, _factor(spec.skip_factor),
         _factor(spec.branch_factor), spec.dropout,
     )  # fmt: skip
-    return stream, y, stats
+    return x if stream is None else stream, y, stats
 
 
 class ColumnSumsPlan(NamedTuple):

@@ -11,7 +11,7 @@ of RMSNorm are faster if they are read twice, one block at a time, because fewer
 import triton
 import triton.language as tl
 
-from normplace.ops.norm_add_norm.triton_steps import affine, merged, read, scaled, unpadded
+from normplace.ops.norm_add_norm.triton_steps import affine, as_rounded, merged, read, scaled, unpadded
 from normplace.ops.rounding import mean_of, reciprocal_root
 
 
@@ -42,29 +42,37 @@ def forward(
     x, f, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed, stream, y, stats,
     x_stride, f_stride, rows, out_eps, in_eps, skip, branch_value, dropout,
     D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
-    KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    KEPT: tl.constexpr, OUT_ROUNDING: tl.constexpr, IN_ROUNDING: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The new stream, the input of the next branch, and the statistics of the rows unless ``stats`` is None."""
+    """The new stream, the input of the next branch, and the statistics of the rows unless ``stats`` is None.
+
+    Without ``f`` the stream is x, which is normalized and not written.
+    """
     cols = tl.arange(0, BLOCK)
     inside = cols < D
     for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         row = first + tl.arange(0, ROWS)
         there = row < rows
         mask = there[:, None] & inside[None, :]
-        u = read(f, row, f_stride, cols, mask).to(tl.float32)
+        if f is not None:
+            u = read(f, row, f_stride, cols, mask).to(tl.float32)
         v = read(x, row, x_stride, cols, mask).to(tl.float32)
-        if OUT > 0:
-            u = _standardised(u, inside, row, there, stats, 0, out_eps, D, OUT, KEPT, BLOCK)
-        v = merged(
-            u, v, row, there, cols, inside, out_weight, out_bias, branch, out_scale, seed, skip, branch_value, dropout,
-            OFFSET, PER_CHANNEL,
-        )  # fmt: skip
         place = row.to(tl.int64)[:, None] * D + cols[None, :]
-        rounded = v.to(stream.dtype.element_ty)
-        tl.store(stream + place, rounded, mask=mask, eviction_policy="evict_first")
-        if IN > 0:
+        if f is not None:
+            if OUT > 0:
+                u = _standardised(u, inside, row, there, stats, 0, out_eps, D, OUT, KEPT, BLOCK)
+            v = merged(
+                u, v, row, there, cols, inside, out_weight, out_bias, branch, out_scale, seed, skip, branch_value,
+                dropout, f, OFFSET, PER_CHANNEL, OUT_ROUNDING,
+            )  # fmt: skip
+            rounded = v.to(stream.dtype.element_ty)
+            tl.store(stream + place, rounded, mask=mask, eviction_policy="evict_first")
             v = rounded.to(tl.float32)
+        if IN > 0:
             v = _standardised(v, inside, row, there, stats, 1, in_eps, D, IN, KEPT, BLOCK)
+            if IN_ROUNDING == 2:
+                v = as_rounded(v, y)
             v = scaled(affine(v, in_weight, in_bias, cols, inside, OFFSET), in_scale, row, there)
             tl.store(y + place, v, mask=mask, eviction_policy="evict_first")
 
@@ -86,7 +94,8 @@ def forward_in_pieces(
     x, f, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed, stream, y, stats,
     x_stride, f_stride, rows, out_eps, in_eps, skip, branch_value, dropout,
     D: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
-    KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    KEPT: tl.constexpr, OUT_ROUNDING: tl.constexpr, IN_ROUNDING: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Like ``forward``, for norms that subtract no mean; a row is processed in blocks of BLOCK columns."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -105,18 +114,20 @@ def forward_in_pieces(
         cols = first + lane
         inside = _inside(first, lane, D, BLOCK)
         mask = there[:, None] & inside[None, :]
-        u = read(f, row, f_stride, cols, mask, "evict_first").to(tl.float32)
-        v = read(x, row, x_stride, cols, mask, "evict_first").to(tl.float32)
-        if OUT > 0:
-            u *= out_rstd[:, None]
-        v = merged(
-            u, v, row, there, cols, inside, out_weight, out_bias, branch, out_scale, seed, skip, branch_value, dropout,
-            OFFSET, PER_CHANNEL,
-        )  # fmt: skip
-        rounded = v.to(stream.dtype.element_ty)
-        tl.store(stream + row.to(tl.int64)[:, None] * D + cols[None, :], rounded, mask=mask)
-        if IN > 0:
+        if f is not None:
+            u = read(f, row, f_stride, cols, mask, "evict_first").to(tl.float32)
+        v = read(x, row, x_stride, cols, mask, "evict_first" if f is not None else "evict_last").to(tl.float32)
+        if f is not None:
+            if OUT > 0:
+                u *= out_rstd[:, None]
+            v = merged(
+                u, v, row, there, cols, inside, out_weight, out_bias, branch, out_scale, seed, skip, branch_value,
+                dropout, f, OFFSET, PER_CHANNEL, OUT_ROUNDING,
+            )  # fmt: skip
+            rounded = v.to(stream.dtype.element_ty)
+            tl.store(stream + row.to(tl.int64)[:, None] * D + cols[None, :], rounded, mask=mask)
             v = rounded.to(tl.float32)
+        if IN > 0:
             squares += v * v
     if IN > 0:
         in_rstd = _deviation(squares, in_eps, D)
@@ -125,7 +136,12 @@ def forward_in_pieces(
             cols = first + lane
             inside = _inside(first, lane, D, BLOCK)
             mask = there[:, None] & inside[None, :]
-            v = read(stream, row, D, cols, mask, "evict_first").to(tl.float32) * in_rstd[:, None]
+            if f is not None:
+                v = read(stream, row, D, cols, mask, "evict_first").to(tl.float32) * in_rstd[:, None]
+            else:
+                v = read(x, row, x_stride, cols, mask, "evict_first").to(tl.float32) * in_rstd[:, None]
+            if IN_ROUNDING == 2:
+                v = as_rounded(v, y)
             v = scaled(affine(v, in_weight, in_bias, cols, inside, OFFSET), in_scale, row, there)
             tl.store(y + row.to(tl.int64)[:, None] * D + cols[None, :], v, mask=mask)
         _note(in_rstd, stats, row, there, 1, KEPT)

@@ -76,6 +76,12 @@ def affine(v, weight, bias, cols, inside, OFFSET: tl.constexpr):
 
 
 @triton.jit
+def as_rounded(v, pointer):
+    """``v`` rounded to the dtype of a tensor."""
+    return v.to(pointer.dtype.element_ty).to(tl.float32)
+
+
+@triton.jit
 def times(v, factor):
     """``factor * v``; a missing factor is one."""
     return v if factor is None else factor * v
@@ -96,10 +102,15 @@ def branched(v, branch, branch_value, cols, inside, PER_CHANNEL: tl.constexpr):
 @triton.jit
 def merged(
     u, v, row, there, cols, inside, weight, bias, branch, scale, seed, skip, branch_value, dropout,
-    OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    f, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
-    """The stream ``v`` plus the branch, from its standardised output ``u``."""
-    u = scaled(affine(u, weight, bias, cols, inside, OFFSET), scale, row, there)
+    """The stream ``v`` plus the branch, from its standardised output ``u``, rounded as ``f`` before it is added."""
+    if ROUNDING == 2:
+        u = as_rounded(u, f)
+    u = affine(u, weight, bias, cols, inside, OFFSET)
+    if ROUNDING > 0:
+        u = as_rounded(u, f)
+    u = scaled(u, scale, row, there)
     if seed is not None:
         u = kept(u, seed, row, cols, dropout)
     return times(v, skip) + branched(u, branch, branch_value, cols, inside, PER_CHANNEL)
