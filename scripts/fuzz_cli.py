@@ -80,7 +80,7 @@ ODD = [
     "True", "[1]", "{}", "1j", "0x10", "1_0", "--help", "--version", "-h", "--no-such", "=x",
 ]  # fmt: skip
 NAMES = ["peri", "pre", "post", "layernorm", "rmsnorm", "lns", "layerscale", "cpu", "cuda", "auto", "smoke", "laptop"]
-VERBS = ["study", "report", "verify", "audit", "move", "bench", "train", "doctor", "stduy"]
+VERBS = ["study", "report", "verify", "audit", "move", "fuse", "bench", "train", "doctor", "stduy"]
 PATHS = [
     "good.jsonl", "good.jsonl.gz", "cut.jsonl.gz", "damaged.jsonl", "binary.jsonl", "empty.jsonl", "folder", "hollow",
     "pipe", "loop", "dangling", "link.jsonl", "config.json", "ill.json", "list.json", "record.json", "text.txt", "none",
@@ -143,10 +143,12 @@ def words(rng: random.Random) -> list[str]:
         chosen += [path() for _ in range(rng.randint(1, 3))]
         chosen += rng.choice([["--study", "fuzzed:STUDY"], ["--study", odd()], []])
         chosen += ["--out", target()] if verb == "report" else rng.choice([[], ["--markdown"], ["--json"]])
-    elif verb in ("audit", "move"):
+    elif verb in ("audit", "move", "fuse"):
         factory = rng.choice(["good", "alone", "problems", "fails", "leaves", "deep", "none"])
         chosen += rng.choice([[f"fuzzed:{factory}"], ["--hf", path()], [odd()], ["broken:f"], []])
-        chosen += rng.choice([[], ["--json"], ["--html", target()]]) if verb == "audit" else ["--out", target()]
+        chosen += rng.choice([[], ["--json"], ["--html", target()]]) if verb == "audit" else []
+        chosen += ["--out", target()] if verb == "move" else []
+        chosen += rng.choice([[], ["--json"], ["--reach", odd()]]) if verb == "fuse" else []
         chosen += rng.choice([[], ["--to", odd()], ["--qk", odd()], ["--norm", odd()]]) if verb == "move" else []
     elif verb == "bench":
         chosen += [

@@ -28,6 +28,10 @@ EXAMPLES = {
         "normplace move models.py:build --to peri --out moved",
         "normplace move checkpoints/llama --to peri --out moved",
     ),
+    "fuse": (
+        "normplace fuse models.py:build",
+        "normplace fuse google/gemma-2-2b --reach stack --json",
+    ),
     "train": ("normplace train --placement peri --steps 200",),
     "study": (
         "normplace study postdeg --dry-run",

@@ -14,7 +14,7 @@ from normplace._version import __version__
 if TYPE_CHECKING:
     from normplace import edit, models, ntk, ops
     from normplace.analysis import SignalsCallback, audit, signals, survival
-    from normplace.edit import changes, insert, move
+    from normplace.edit import changes, fuse, insert, move, unfuse
     from normplace.errors import UsageError
     from normplace.norms import BatchNorm, DyT, GraphNorm, Identity, LayerNorm, MsgNorm, PairNorm, RMSNorm, build_norm
     from normplace.placement import BlockSpec, First, LearnedScale, Placement, Power
@@ -60,6 +60,8 @@ __all__ = [
     "edit",
     "insert",
     "move",
+    "fuse",
+    "unfuse",
     "changes",
     # Numerical kernels
     "ops",
@@ -75,7 +77,7 @@ _MODULE_OF = {
     name: module
     for module, names in {
         "analysis": "SignalsCallback audit signals survival",
-        "edit": "changes insert move",
+        "edit": "changes fuse insert move unfuse",
         "errors": "UsageError",
         "norms": "BatchNorm DyT GraphNorm Identity LayerNorm MsgNorm PairNorm RMSNorm build_norm",
         "placement": "BlockSpec First LearnedScale Placement Power",

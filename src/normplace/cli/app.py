@@ -24,6 +24,7 @@ from normplace.cli.audit import audit
 from normplace.cli.bench import bench
 from normplace.cli.demo import demo
 from normplace.cli.doctor import doctor
+from normplace.cli.fuse import fuse
 from normplace.cli.list import list_names
 from normplace.cli.move import move
 from normplace.cli.new import new
@@ -37,6 +38,7 @@ from normplace.lab.studies import titles
 VERBS: dict[str, Callable[..., int]] = {
     "audit": audit,
     "move": move,
+    "fuse": fuse,
     "train": train,
     "demo": demo,
     "study": study,

@@ -36,8 +36,29 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Fusion:
+    """A residual sum with the norms around it, or a single norm, fused or not.
+
+    Attributes:
+        parts: What it consists of: ``norm, add, norm``, ``add, norm``, ``norm, add``, ``add`` or ``norm``.
+        name: The module that adds, or the norm.
+        fused: Whether one pass computes it.
+        norms: The norms that the pass computes, in order.
+        reason: Why it is not fused, or why not more of it.
+        bytes_saved: Bytes that a forward pass with the given inputs no longer reads and writes.
+    """
+
+    parts: str
+    name: str
+    fused: bool
+    norms: tuple[str, ...] = ()
+    reason: str = ""
+    bytes_saved: int = 0
+
+
+@dataclass(frozen=True)
 class Changes:
-    """The record of a move; ``str()`` gives a readable summary.
+    """The record of a move or a fusion; ``str()`` gives a readable summary.
 
     Attributes:
         before: The placement before the move; None if it has no name.
@@ -50,6 +71,8 @@ class Changes:
         moves: The arguments of every move since the original model, oldest first; loading repeats them.
         call: The input shapes of the last move, see :func:`normplace.edit.input_spec.describe_inputs`; None if they
             cannot be described.
+        fusions: Every residual sum and norm that :func:`normplace.fuse` fused or refused; empty for other models.
+        fusion_note: What :func:`normplace.fuse` measured, or why it left the model unchanged.
     """
 
     before: str | None
@@ -61,6 +84,8 @@ class Changes:
     refused: tuple[str, ...] = ()
     moves: tuple[dict[str, Any], ...] = ()
     call: dict[str, Any] | None = None
+    fusions: tuple[Fusion, ...] = ()
+    fusion_note: str = ""
 
     def where(self, action: str) -> tuple[Change, ...]:
         """The norms and scales that were kept, moved, added or removed."""
@@ -69,7 +94,12 @@ class Changes:
     @property
     def is_empty(self) -> bool:
         """Whether nothing changed."""
-        return all(site.action == "kept" for site in self.sites)
+        return all(site.action == "kept" for site in self.sites) and not any(part.fused for part in self.fusions)
+
+    @property
+    def bytes_saved(self) -> int:
+        """Bytes that a forward pass of the fused model no longer reads and writes."""
+        return sum(fusion.bytes_saved for fusion in self.fusions)
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON-ready values."""
@@ -80,6 +110,9 @@ class Changes:
         return json.dumps(self.to_dict(), indent=1)
 
     def __str__(self) -> str:
+        fusions = [*([self.fusion_note] if self.fusion_note else []), *_fusion_lines(self.fusions)]
+        if self.fusions and not self.moves:
+            return "\n".join(fusions)
         if self.is_empty:
             return f"nothing changed: the placement is {self.after or 'nameless'} already"
         lines = [f"{self.before or 'no named placement'} -> {self.after or 'no named placement'}", *self.equations]
@@ -87,6 +120,7 @@ class Changes:
             lines += _summary_lines(self.where(action))
         lines += [f"  refused: {reason}" for reason in self.refused]
         lines += [f"  warning: {warning}" for warning in self.warnings]
+        lines += fusions
         return "\n".join(lines)
 
 
@@ -106,6 +140,22 @@ def _summary_lines(sites: Sequence[Change]) -> list[str]:
     return lines
 
 
+def _fusion_lines(fusions: Sequence[Fusion]) -> list[str]:
+    """One line for all sums and norms whose names differ only in their numbers, the fused ones first."""
+    groups: dict[tuple[Any, ...], list[Fusion]] = {}
+    for fusion in sorted(fusions, key=lambda fusion: not fusion.fused):
+        norms = tuple(pattern(name) for name in fusion.norms)
+        groups.setdefault((fusion.fused, fusion.parts, pattern(fusion.name), norms, fusion.reason), []).append(fusion)
+    lines = []
+    for (fused, parts, name, norms, reason), group in groups.items():
+        saved = sum(fusion.bytes_saved for fusion in group)
+        end = f"  [{', '.join(norms)}]" if norms and parts != "norm" else ""
+        end += f"  saves {saved:,} bytes per forward pass" if fused else ""
+        end += f"  ({reason})" if reason else ""
+        lines.append(f"  {'fused' if fused else 'not fused':9} {len(group):4} x {parts:15} {name}{end}")
+    return lines
+
+
 def small_matrix_warnings(before: Audit, after: Audit) -> tuple[str, ...]:
     """The findings on small matrices before a norm that a move caused.
 
@@ -122,5 +172,5 @@ def small_matrix_warnings(before: Audit, after: Audit) -> tuple[str, ...]:
 
 
 def changes(model: nn.Module) -> Changes:
-    """The record of the last :func:`normplace.move` of a model; an empty record for other models."""
+    """The record of :func:`normplace.move` and :func:`normplace.fuse` of a model; an empty record for other models."""
     return getattr(model, ATTRIBUTE, Changes(None, None, (), ()))

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from normplace._shared.resources import available_memory, in_words
+from normplace.edit.fuse_edit import unfuse
 from normplace.errors import UsageError
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -21,14 +22,14 @@ OVERHEAD = 1.1
 
 
 def copy_model(model: Model) -> Model:
-    """Deep-copy a model.
+    """Deep-copy a model, without the parts that :func:`normplace.fuse` fused.
 
     Raises:
         UsageError: If the copy does not fit into memory.
     """
     if all(parameter.device.type == "cpu" for parameter in model.parameters()):
         require_memory(model, "free some, or use a smaller model or dtype", copies=1)
-    return copy.deepcopy(model)
+    return unfuse(copy.deepcopy(model))
 
 
 @contextmanager

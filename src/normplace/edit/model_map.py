@@ -159,19 +159,28 @@ class ModelMap:
         Raises:
             UsageError: If it is not in a method of the module that adds.
         """
-        op, path = self.analysis.graph.nodes[self.analysis.adds_of(block)[-1].node].op, self.owner(block)
+        ref = self.sum_of(self.analysis.adds_of(block)[-1], self.owner(block))
+        if isinstance(ref, str):
+            raise UsageError(f"cannot put a norm on the sum of block {self.label(block)}, because {ref}.")
+        return ref
+
+    def sum_of(self, add: ResidualAdd, path: str) -> SumRef | str:
+        """The sum of a residual add, or the reason why it is not in a method of a module.
+
+        Args:
+            add: The residual add.
+            path: The name of the module.
+        """
+        op = self.analysis.graph.nodes[add.node].op
         if op is None or not op.location:
-            raise UsageError(
-                f"cannot put a norm on the sum of block {self.label(block)}, because it is part of a fused operator: "
-                "write it as a separate sum."
-            )
+            return "it is part of a fused operator: write it as a separate sum"
         methods = [method_of(self.model.get_submodule(path), code) for code, _ in op.location]
         frame = next((frame for frame, method in enumerate(methods) if method is not None), None)
         position = None if frame is None else position_of(*op.location[frame])
         if frame is None or position is None:
-            raise UsageError(
-                f"cannot put a norm on the sum of block {self.label(block)}, because {op.location[0][0].co_qualname} "
-                f"computes it outside the methods of {path or 'the model'!r}: write it there."
+            return (
+                f"{op.location[0][0].co_qualname} computes it outside the methods of {path or 'the model'!r}: write it "
+                "there"
             )
         method = methods[frame]
         assert method is not None

@@ -104,7 +104,7 @@ class BackwardPass:
     def _run(self, norms: Mapping[str, nn.Module]) -> set[nn.Module]:
         """Run the pass, and return the modules that were called."""
         called: set[nn.Module] = set()
-        with _differentiable(self.model), ExitStack() as stack:
+        with differentiable(self.model), ExitStack() as stack:
             for parameter in self._names:
                 stack.callback(parameter.register_post_accumulate_grad_hook(self._on_gradient).remove)
             for name, norm in norms.items():
@@ -148,7 +148,7 @@ class BackwardPass:
 
     def matches_finite_difference(self) -> bool:
         """Whether the gradient along a random direction of the norms' parameters matches a finite difference."""
-        with _differentiable(self.model), torch.no_grad():
+        with differentiable(self.model), torch.no_grad():
             size = float(self._loss().abs())
             for step in STEPS:
                 slope = (self._loss_at(step) - self._loss_at(-step)) / (2 * step)
@@ -180,7 +180,7 @@ class BackwardPass:
 
 
 @contextmanager
-def _differentiable(model: nn.Module) -> Iterator[None]:
+def differentiable(model: nn.Module) -> Iterator[None]:
     """Run a model in evaluation mode with gradients for all parameters; restore its flags and gradients."""
     parameters = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     states = [(parameter, parameter.requires_grad, parameter.grad) for parameter in parameters]

@@ -8,13 +8,17 @@ from torch.nn.modules import module as module_hooks
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether a call of the module is observable: it has hooks, a replaced ``forward``, or is compiled."""
+    return has_call_hooks(module) or "forward" in module.__dict__
+
+
+def has_call_hooks(module: nn.Module) -> bool:
+    """Whether a call of the module runs more than its ``forward``: it has hooks, or is compiled."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
         or module._compiled_call_impl is not None
-        or "forward" in module.__dict__
     )
 
 

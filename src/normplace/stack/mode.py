@@ -22,6 +22,8 @@ _mode = "auto"
 def fusion_mode(mode: str) -> Iterator[None]:
     """Set where :func:`run_blocks` fuses boundaries, for the whole process, until the context ends.
 
+    Models that :func:`normplace.fuse` returned run their own operators in mode ``never``.
+
     Checkpointed blocks run again in the backward pass, which must then be inside the context too.
 
     Args:
@@ -44,6 +46,11 @@ def fusion_mode(mode: str) -> Iterator[None]:
 def fuses(device: str, dtypes: tuple[torch.dtype, ...], width: int) -> bool:
     """Whether boundaries are fused for such tensors in the present mode."""
     return _mode == "always" or (_mode == "auto" and choose_backend(device, dtypes, width).backend == "triton")
+
+
+def is_switched_off() -> bool:
+    """Whether the mode is ``never``."""
+    return _mode == "never"
 
 
 def blocked_by() -> str | None:

@@ -43,9 +43,7 @@ def main() -> None:
     for rows in (1, 33, 300):
         NormCase("rms", (rows, 130)).compare("triton")
     strided = torch.randn(3, 4, 5, 12).transpose(1, 2)
-    assert torch.equal(
-        feature_norm(strided, backend="triton"), feature_norm(strided.contiguous(), backend="triton")
-    )
+    assert torch.equal(feature_norm(strided, backend="triton"), feature_norm(strided.contiguous(), backend="triton"))
     rounds_like_the_reference(torch.float16)
     # Rows processed in blocks, the last of them padded, and sums computed by the separate kernel.
     layouts.MAX_REGISTER_WIDTH = layouts.FEW_ROWS = layouts.MAX_SUMMED_WIDTH = 0

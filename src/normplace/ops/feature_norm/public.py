@@ -39,7 +39,7 @@ def feature_norm(
         norm: ``rms`` or ``layer``.
         eps: Added to the variance.
         unit_offset: Whether the gain is stored minus one, as in Gemma.
-        rounding: ``once``, or ``gain`` to round the standardised rows before the gain, as most norms of Hugging Face do.
+        rounding: ``once``, or ``gain`` to round the standardised rows before the gain, as Hugging Face's Llama does.
         backend: ``auto``, ``composed`` (PyTorch's own norms), ``reference`` or ``triton``.
 
     Returns:

@@ -68,8 +68,8 @@ def norm_add_norm(
         out_scale: One number for each row, applied after the norm of ``f``.
         in_scale: One number for each row, applied after the norm of the stream.
         stream_dtype: Dtype of the returned stream; that of ``x`` by default. y has the dtype of ``f``.
-        out_rounding: Where the norm of ``f`` rounds to the dtype of ``f``: ``once`` with the sum, ``result`` also before
-            the add, or ``gain`` also before its gain, as most norms of Hugging Face do. Gradients are not rounded so.
+        out_rounding: Where the norm of ``f`` rounds to the dtype of ``f``: ``once`` with the sum, ``result`` also
+            before the add, or ``gain`` also before its gain, as Hugging Face's Llama does. Gradients are unaffected.
         in_rounding: The same for the norm of the stream, for which ``once`` and ``result`` are equal.
         backend: ``auto``, ``composed`` (PyTorch's own norms), ``reference`` or ``triton``.
 

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-
 ROUNDINGS = ("once", "result", "gain")
 """Where a norm in half precision rounds.
 
@@ -264,9 +263,7 @@ def _affine(v: Tensor, weight: Tensor | None, bias: Tensor | None, spec: Boundar
     return v if bias is None else v + bias.to(v.dtype)
 
 
-def _affine_rounded(
-    v: Tensor, weight: Tensor | None, bias: Tensor | None, spec: BoundarySpec, rounding: str
-) -> Tensor:
+def _affine_rounded(v: Tensor, weight: Tensor | None, bias: Tensor | None, spec: BoundarySpec, rounding: str) -> Tensor:
     return _affine(_rounded(v, spec.f_dtype) if rounding == "gain" else v, weight, bias, spec)
 
 

@@ -1,0 +1,118 @@
+"""Put the fused sums and norms of a plan into a model, and take them out again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from torch import nn
+
+from normplace.edit.changes import ATTRIBUTE, changes
+from normplace.edit.fuse_plan import FusePlan
+from normplace.edit.fuse_rewrite import FusedMethod, SumEdit
+from normplace.edit.fuse_runtime import SUMS, FusedForward, FusedSum, NormRef
+
+Model = TypeVar("Model", bound=nn.Module)
+COMPILED = "normplace_compiled"
+"""The attribute of a module that :func:`compile_branches` compiled."""
+
+
+def apply_plan(plan: FusePlan, model: nn.Module, rounding: str, device: str | None) -> None:
+    """Fuse what is planned, in place.
+
+    Args:
+        plan: The plan.
+        model: The analysed model.
+        rounding: ``model`` or ``once``.
+        device: The kind of device on which the fused form is used; None for any.
+    """
+    for name, (form, kernel) in plan.norms.items():
+        norm = model.get_submodule(name)
+        form = replace(form, rounding="once") if rounding == "once" else form
+        vars(norm)["forward"] = FusedForward(norm, form, kernel, device)
+    edits: dict[tuple[str, str], list[SumEdit]] = {}
+    for planned in plan.sums:
+        refs = []
+        for name in (planned.out, planned.after):
+            if name is None:
+                refs.append(None)
+                continue
+            form = plan.form(name)
+            form = replace(form, rounding="once") if rounding == "once" else form
+            parent, _, child = name.rpartition(".")
+            refs.append(NormRef(model.get_submodule(parent), child, form))
+        out, after = refs
+        owner = model.get_submodule(planned.ref.module)
+        sums = vars(owner).setdefault(SUMS, [])
+        path = planned.ref.module
+        relative = None if planned.out is None else planned.out.removeprefix(f"{path}.") if path else planned.out
+        edits.setdefault((path, planned.ref.method), []).append(SumEdit(planned.ref.position, len(sums), relative))
+        sums.append(FusedSum(out, after, planned.skip_first, device))
+    for (path, method), chosen in edits.items():
+        owner = model.get_submodule(path)
+        vars(owner)[method] = FusedMethod(owner, method, tuple(chosen))
+
+
+def compile_branches(plan: FusePlan, model: nn.Module, options: Mapping[str, Any]) -> list[str]:
+    """Compile the modules of the residual branches, and return their names.
+
+    Args:
+        plan: The plan, whose analysis has the branches.
+        model: The analysed model.
+        options: Arguments of ``torch.compile``.
+    """
+    names = dict.fromkeys(branch.module for block in plan.analysis.blocks for branch in block.branches)
+    compiled = []
+    for name in names:
+        module = None if not name else model.get_submodule(name)
+        if (
+            module is None
+            or isinstance(module, nn.ModuleList | nn.ModuleDict)
+            or module._compiled_call_impl is not None
+        ):
+            continue
+        module.compile(**options)
+        vars(module)[COMPILED] = True
+        compiled.append(name)
+    return [name for name in compiled if name is not None]
+
+
+@contextmanager
+def without_compiled_branches(model: nn.Module) -> Iterator[None]:
+    """Run the branches that :func:`compile_branches` compiled without the compiler."""
+    calls = {module: module._compiled_call_impl for module in model.modules() if COMPILED in vars(module)}
+    try:
+        for module in calls:
+            module._compiled_call_impl = None
+        yield
+    finally:
+        for module, call in calls.items():
+            module._compiled_call_impl = call
+
+
+def remove_fusions(model: nn.Module) -> bool:
+    """Restore the model's own methods, and return whether anything was fused."""
+    is_fused = False
+    for module in model.modules():
+        attributes = vars(module)
+        for name, value in list(attributes.items()):
+            if name == SUMS or isinstance(value, FusedMethod | FusedForward):
+                del attributes[name]
+                is_fused = True
+        if attributes.pop(COMPILED, False):
+            del attributes["_compiled_call_impl"]
+            is_fused = True
+    return is_fused
+
+
+def unfuse(model: Model) -> Model:
+    """Restore the operators of a model that :func:`normplace.fuse` returned, in place, and return it.
+
+    The model then computes the bits of the original. A model that is not fused is left unchanged.
+    """
+    target = getattr(model, "_orig_mod", model)
+    if remove_fusions(target) or changes(target).fusions:
+        setattr(target, ATTRIBUTE, replace(changes(target), fusions=(), fusion_note=""))
+    return model

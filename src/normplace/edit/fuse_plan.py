@@ -1,0 +1,270 @@
+"""Decide which residual sums and norms of an analysed model are fused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from types import FunctionType
+
+from torch import nn
+
+from normplace.analysis.analysis import Analysis
+from normplace.analysis.dataflow.graph import Node
+from normplace.analysis.dataflow.operators import NORMS, RESHAPES, SPLITS
+from normplace.analysis.recording.ids import NodeId, NormIndex, ValueId
+from normplace.analysis.residuals.reachability import ResidualAdd
+from normplace.edit.changes import Fusion
+from normplace.edit.fuse_forms import NormForm, identify
+from normplace.edit.fuse_rewrite import SumEdit, fuse_sums
+from normplace.edit.model_map import ModelMap, SumRef, is_outside_tree
+from normplace.edit.rewrite import RewrittenMethod
+from normplace.errors import UsageError
+from normplace.ops.tracing import PLAIN_TYPES
+from normplace.stack.hooks import has_hooks
+
+REACHES = ("layer", "stack")
+
+
+@dataclass(frozen=True)
+class PlannedSum:
+    """A sum in a module's code, and the norms that are computed with it.
+
+    Attributes:
+        ref: The sum.
+        skip_first: Whether its first operand is the skip.
+        out: The name of the output norm; None if it is not computed with the sum.
+        after: The name of the norm that reads the sum; None if it is not computed with it.
+        reason: Why not more is computed with it.
+        bytes_saved: Bytes that a forward pass no longer moves.
+    """
+
+    ref: SumRef
+    skip_first: bool
+    out: str | None = None
+    after: str | None = None
+    reason: str = ""
+    bytes_saved: int = 0
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether any norm is computed with the sum."""
+        return self.out is not None or self.after is not None
+
+    def as_fusion(self) -> Fusion:
+        """The record of this sum."""
+        parts = [*(["norm"] if self.out else []), "add", *(["norm"] if self.after else [])]
+        norms = tuple(name for name in (self.out, self.after) if name is not None)
+        name = self.ref.module or "the model"
+        return Fusion(", ".join(parts), name, self.is_fused, norms, self.reason, self.bytes_saved)
+
+
+class FusePlan:
+    """What is fused in a model.
+
+    Args:
+        analysis: The analysis of the model.
+        reach: ``layer`` for norms that run inside the module that adds, ``stack`` for any.
+
+    Attributes:
+        sums: The fused sums.
+        norms: The forms of the norms that get a fused ``forward``, by name, and whether one kernel computes them.
+        fusions: The record of every sum and norm.
+    """
+
+    def __init__(self, analysis: Analysis, reach: str) -> None:
+        self.analysis, self.model_map, self.reach = analysis, ModelMap(analysis), reach
+        self.norms: dict[str, tuple[NormForm, bool]] = {}
+        self._forms: dict[str, NormForm | str] = {}
+        records: list[Fusion] = []
+        planned: dict[tuple[str, str, object], list[PlannedSum]] = {}
+        for add in analysis.adds:
+            path = analysis.tape.path(add.call)
+            plan = self._plan_sum(add, path)
+            if isinstance(plan, str):
+                records.append(Fusion("add", path or "the model", False, reason=plan))
+            else:
+                planned.setdefault((path, plan.ref.method, plan.ref.position), []).append(plan)
+        merged = [_merged(plans) for plans in planned.values()]
+        self.sums = [plan for plan in merged if plan.is_fused]
+        with_sums = {name for plan in self.sums for name in (plan.out, plan.after) if name is not None}
+        for name in dict.fromkeys(plan.after for plan in self.sums):
+            if name is not None:
+                self.norms[name] = self.form(name), not self._is_one_kernel(name)
+        records += [plan.as_fusion() for plan in merged]
+        self.fusions = (*records, *self._plan_norms(with_sums))
+        function = next((block.custom_backward for block in analysis.blocks if block.custom_backward is not None), None)
+        if function is not None:
+            self.sums, self.norms = [], {}
+            reason = f"blocks run in {function}, whose backward pass cannot be verified"
+            self.fusions = tuple(left_out(fusion, reason) for fusion in self.fusions)
+
+    def form(self, name: str) -> NormForm:
+        """The form of a norm that is fused."""
+        form = self._forms[name]
+        assert isinstance(form, NormForm)
+        return form
+
+    def _plan_sum(self, add: ResidualAdd, path: str) -> PlannedSum | str:
+        """What can be computed with one sum, or why it cannot be fused."""
+        node = self.analysis.graph.nodes[add.node]
+        if is_outside_tree(path):
+            return "the module that adds is not registered as a submodule"
+        ref = self.model_map.sum_of(add, path)
+        if isinstance(ref, str):
+            return ref
+        operands = node.inputs
+        if node.name != "add" or len(operands) != 2 or node.op is None or node.op.kwargs.get("alpha", 1) != 1:
+            return "it is not a plain sum of two tensors"
+        owner = self.analysis.model.get_submodule(path)
+        if isinstance(vars(owner).get(ref.method), RewrittenMethod):
+            return "an earlier move rewrote the method that adds"
+        if ref.method in vars(owner):
+            return f"the method {ref.method!r} of its module was replaced"
+        out, why_not_out = self._output_norm(add, path)
+        after, why_not_after = self._next_norm(add)
+        function = getattr(type(owner), ref.method)
+        out, why_not_rewritten = self._rewritable(function, ref, (out and out.removeprefix(f"{path}.")) or None, out)
+        if why_not_rewritten and out is None and after is None:
+            return why_not_rewritten
+        reasons = dict.fromkeys(reason for reason in (why_not_out, why_not_rewritten, why_not_after) if reason)
+        if (unwritable := self._rewritable(function, ref, None, None)[1]) is not None:
+            return unwritable
+        bytes_saved = self._bytes_saved(add, out, after) if out or after else 0
+        skip_first = operands[0] == add.skip
+        if after is not None and out is not None and self.form(out).unit_offset != self.form(after).unit_offset:
+            after, reasons["the gains of its norms are stored differently"] = None, None
+        return PlannedSum(ref, skip_first, out, after, "; ".join(reasons), bytes_saved)
+
+    @staticmethod
+    def _rewritable(
+        function: FunctionType, ref: SumRef, relative: str | None, out: str | None
+    ) -> tuple[str | None, str | None]:
+        """The output norm if the sum can be rewritten with it, and the reason if it cannot."""
+        try:
+            fuse_sums(function, (SumEdit(ref.position, 0, relative),))
+        except UsageError as error:
+            return None, str(error).rstrip(".")
+        return out, None
+
+    def _output_norm(self, add: ResidualAdd, path: str) -> tuple[str | None, str | None]:
+        """The norm whose result is the branch, and why it cannot be computed with the sum."""
+        analysis = self.analysis
+        index = analysis.norm_of_output.get(add.branch)
+        if index is None:
+            return None, None
+        name, reason = self._usable(index)
+        if reason is None and analysis.graph.consumers.get(add.branch) != [add.node]:
+            reason = f"other code reads the result of {name}"
+        if reason is None and analysis.tape.calls[analysis.norms[index].call].parent != add.call:
+            reason = f"{name} is called by another module than the one that adds"
+        if reason is None and not name.startswith(f"{path}." if path else ""):
+            reason = f"{name} is not a part of the module that adds"
+        if reason is None and has_hooks(analysis.model.get_submodule(name)):
+            reason = f"{name} has hooks"
+        return (name, None) if reason is None else (None, reason)
+
+    def _next_norm(self, add: ResidualAdd) -> tuple[str | None, str | None]:
+        """The norm that reads the sum, and why it cannot be computed with it."""
+        analysis, reason = self.analysis, None
+        for index in analysis.norms_of_input.get(add.output, ()):
+            name, reason = self._usable(index)
+            calls = analysis.tape.enclosing_calls(analysis.norms[index].call)
+            if reason is None and self.reach == "layer" and add.call not in calls:
+                reason = f"{name} runs in another module, which reach='stack' includes"
+            if reason is None and "forward" in vars(analysis.model.get_submodule(name)):
+                reason = f"the forward method of {name} was replaced"
+            if reason is None:
+                return name, None
+        return None, reason or "no norm reads the sum"
+
+    def _usable(self, index: NormIndex) -> tuple[str, str | None]:
+        """The name of a norm, and why no kernel computes it."""
+        analysis = self.analysis
+        site, norm = analysis.sites[index], analysis.norms[index]
+        if not site.own_module:
+            return site.name, f"{site.name} is part of the code of its module"
+        if is_outside_tree(site.name) or self.model_map.argument_count(site.name) != 1:
+            return site.name, f"{site.name} is not a registered module with one tensor argument"
+        if site.name not in self._forms:
+            value = analysis.graph.values[norm.input]
+            module = analysis.model.get_submodule(site.name)
+            kinds = {type(parameter) for parameter in module.parameters()} - set(PLAIN_TYPES)
+            self._forms[site.name] = (
+                f"its parameters are sharded or wrapped ({kinds.pop().__name__})"
+                if kinds
+                else identify(module, norm.kind, norm.eps, value.shape[-1], value.dtype)
+            )
+        form = self._forms[site.name]
+        return site.name, f"{site.name}: {form}" if isinstance(form, str) else None
+
+    def _is_one_kernel(self, name: str) -> bool:
+        """Whether PyTorch computes a norm in one kernel already."""
+        module = self.analysis.model.get_submodule(name)
+        if type(module).forward in (nn.LayerNorm.forward, nn.RMSNorm.forward):
+            return True
+        norms = [norm for norm, site in zip(self.analysis.norms, self.analysis.sites, strict=True) if site.name == name]
+        return all(len(norm.nodes) == 1 and self.analysis.graph.nodes[norm.core].name in NORMS for norm in norms)
+
+    def _plan_norms(self, with_sums: set[str]) -> Iterable[Fusion]:
+        """The record of the norms that are not computed with a sum."""
+        analysis, done = self.analysis, set(with_sums)
+        for index, site in enumerate(analysis.sites):
+            if site.name in done:
+                continue
+            done.add(site.name)
+            name, reason = self._usable(NormIndex(index))
+            if reason is None and self._is_one_kernel(name):
+                reason = "PyTorch computes it in one kernel"
+            if reason is None and "forward" in vars(analysis.model.get_submodule(name)):
+                reason = "its forward method was replaced"
+            if reason is not None:
+                yield Fusion("norm", name, False, reason=reason.removeprefix(f"{name}: ").removeprefix(f"{name} "))
+                continue
+            self.norms[name] = self.form(name), True
+            norm = analysis.norms[index]
+            saved = self._traffic(norm.nodes) - self._size(norm.input) - self._size(norm.output)
+            yield Fusion("norm", name, True, (name,), bytes_saved=saved)
+
+    def _bytes_saved(self, add: ResidualAdd, out: str | None, after: str | None) -> int:
+        """Bytes that the separate operators move and one pass does not."""
+        nodes, analysis = {add.node}, self.analysis
+        for index, site in enumerate(analysis.sites):
+            norm = analysis.norms[index]
+            if (site.name == out and norm.output == add.branch) or (site.name == after and norm.input == add.output):
+                nodes |= norm.nodes
+        passes = 4 if after is not None else 3  # skip, branch, sum, and the result of the next norm
+        return self._traffic(nodes) - passes * self._size(add.output)
+
+    def _traffic(self, nodes: Iterable[NodeId]) -> int:
+        """Bytes of features that operators read and write, views left out."""
+        return sum(self._moved(self.analysis.graph.nodes[node]) for node in nodes)
+
+    def _moved(self, node: Node) -> int:
+        if node.name in RESHAPES | SPLITS | {"detach", "alias"}:
+            return 0
+        graph = self.analysis.graph
+        return sum(self._size(value) for value in (*graph.data_inputs(node), *node.outputs))
+
+    def _size(self, value: ValueId) -> int:
+        described = self.analysis.graph.values[value]
+        count = described.dtype.itemsize
+        for size in described.shape:
+            count *= size
+        return count
+
+
+def left_out(fusion: Fusion, reason: str) -> Fusion:
+    """The record of a sum or norm that is not fused after all."""
+    return replace(fusion, fused=False, norms=(), reason=fusion.reason or reason, bytes_saved=0)
+
+
+def _merged(plans: list[PlannedSum]) -> PlannedSum:
+    """One plan for all evaluations of a sum, with the norms that are the same in all of them."""
+    first = plans[0]
+    out = first.out if all(plan.out == first.out for plan in plans) else None
+    after = first.after if all(plan.after == first.after for plan in plans) else None
+    if any(plan.skip_first != first.skip_first for plan in plans):
+        out = after = None
+    reason = first.reason if (out, after) == (first.out, first.after) else "one line of code adds for different norms"
+    saved = sum(plan.bytes_saved for plan in plans) if out or after else 0
+    return replace(first, out=out, after=after, reason=reason, bytes_saved=saved)

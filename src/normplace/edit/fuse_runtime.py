@@ -1,0 +1,192 @@
+"""The fused parts of a model: sums that also compute the norms around them, and norms as one kernel.
+
+A fused sum computes the norm that reads it in the same pass and keeps the result for that norm, which returns it when
+it is called with the same, unchanged tensor. In every other case norms and sums run as the model has them: under
+``torch.compile``, whose compiler fuses them, while operators are recorded, traced or transformed, under autocast, with
+hooks on an output norm, with sharded parameters, and for tensors that differ in shape, dtype or device.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from normplace.edit.fuse_forms import NormForm
+from normplace.ops import norm_add_norm
+from normplace.ops.tracing import PLAIN_TYPES
+from normplace.stack.hooks import has_call_hooks
+from normplace.stack.mode import blocked_by, is_switched_off
+
+SUMS = "normplace_sums"
+"""The attribute of a module that holds its fused sums."""
+BACKEND = "auto"
+"""The backend of the fused ops."""
+
+
+class Normed(NamedTuple):
+    """The result of a norm that a fused sum has computed already."""
+
+    norm: nn.Module
+    value: Tensor
+    version: int | None
+    """Of the sum, which changes when it is written to; None for inference tensors, which have no version."""
+    grad_fn: Any
+    """Of the sum, which a reentrant checkpoint replaces: the result of the norm then has no gradient."""
+
+
+_normed: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""Results of norms by the sum that they read, until the sum is freed."""
+
+
+class NormRef:
+    """A norm of a model, looked up at every call, so that a replaced module is noticed.
+
+    Args:
+        parent: The module that contains it.
+        name: Its name there.
+        form: What it computes.
+    """
+
+    def __init__(self, parent: nn.Module, name: str, form: NormForm) -> None:
+        self.parent, self.name, self.form = parent, name, form
+
+    @property
+    def module(self) -> nn.Module:
+        """The norm."""
+        return getattr(self.parent, self.name)
+
+    def arguments(self, side: str, x: Tensor) -> dict[str, Any] | None:
+        """The arguments of the fused op for this norm, or None if the op cannot compute it for this input.
+
+        Args:
+            side: ``out`` before the add, ``in`` after it.
+            x: A tensor of the norm's dtype and device.
+        """
+        norm, form = self.module, self.form
+        if type(norm) is not form.module:
+            return None
+        weight, bias = form.parameters(norm)
+        if not _fits(form, x, weight, bias):
+            return None
+        return {
+            f"{side}_norm": form.norm, f"{side}_weight": weight, f"{side}_bias": bias, f"{side}_eps": form.eps,
+            f"{side}_rounding": form.rounding, "unit_offset": form.unit_offset,
+        }  # fmt: skip
+
+
+class FusedSum:
+    """A residual sum with the norms around it.
+
+    Args:
+        out: The norm of the branch's output, whose call is left out of the rewritten code; None if there is none.
+        after: The norm that reads the sum; None if there is none.
+        skip_first: Whether the first operand is the skip.
+        device: The kind of device on which the fused form is used; None for any.
+    """
+
+    def __init__(self, out: NormRef | None, after: NormRef | None, skip_first: bool, device: str | None) -> None:
+        self.out, self.after, self.skip_first, self.device = out, after, skip_first, device
+
+    def __call__(self, left: Tensor, right: Tensor) -> Tensor:
+        """The sum of the operands, the branch normalized first if there is an output norm."""
+        skip, branch = (left, right) if self.skip_first else (right, left)
+        before = after = None
+        if _may_fuse(skip, self.device) and _are_alike(skip, branch):
+            if self.out is not None and not is_observed(self.out.module):
+                before = self.out.arguments("out", branch)
+            if self.after is not None and isinstance(vars(self.after.module).get("forward"), FusedForward):
+                after = self.after.arguments("in", branch)
+        if self.out is not None and before is None:
+            branch = self.out.module(branch)
+        if (before is None and after is None) or not _are_alike(skip, branch):
+            return skip + branch if self.skip_first else branch + skip
+        norms = (before or {"out_norm": None}) | (after or {"in_norm": None})
+        stream, value = norm_add_norm(skip, branch, **norms, backend=BACKEND)
+        if self.after is not None and after is not None:
+            _normed[stream] = Normed(self.after.module, value, _version(stream), stream.grad_fn)
+        return stream
+
+
+class FusedForward:
+    """The ``forward`` of one norm: the result that a fused sum has computed, or one kernel.
+
+    As an instance attribute it hides the method of the norm's class.
+
+    Args:
+        module: The norm.
+        form: What it computes.
+        kernel: Whether to compute it by one kernel where no sum has done so; otherwise by its own method.
+        device: The kind of device on which the fused form is used; None for any.
+    """
+
+    def __init__(self, module: nn.Module, form: NormForm, kernel: bool, device: str | None) -> None:
+        self.module, self.form, self.kernel, self.device = module, form, kernel, device
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The norm of the only argument."""
+        x = args[0] if args else next(iter(kwargs.values()), None)
+        if len(args) + len(kwargs) == 1 and isinstance(x, Tensor) and _may_fuse(x, self.device):
+            normed = take_normed(x, self.module)
+            if normed is not None:
+                return normed
+            if self.kernel and _fits(self.form, x, *self.form.parameters(self.module)):
+                return self._by_kernel(x)
+        return type(self.module).forward(self.module, *args, **kwargs)
+
+    def _by_kernel(self, x: Tensor) -> Tensor:
+        # Queries and keys are often a transposed view of contiguous rows, whose layout elementwise operators keep.
+        if x.dim() == 4 and not x.is_contiguous() and x.transpose(1, 2).is_contiguous():
+            return self.form.apply(x.transpose(1, 2), self.module, BACKEND).transpose(1, 2)
+        return self.form.apply(x, self.module, BACKEND)
+
+
+def take_normed(x: Tensor, norm: nn.Module) -> Tensor | None:
+    """The result of a norm that a fused sum has computed for this tensor, if it is still the norm's result."""
+    known: Normed | None = _normed.get(x)
+    if known is None or known.norm is not norm or known.version != _version(x) or known.grad_fn is not x.grad_fn:
+        return None
+    return known.value if torch.is_grad_enabled() or not known.value.requires_grad else None
+
+
+def is_observed(norm: nn.Module) -> bool:
+    """Whether a call of a norm must happen: it has hooks, is compiled, or someone replaced its ``forward``."""
+    forward = vars(norm).get("forward")
+    return has_call_hooks(norm) or not (forward is None or isinstance(forward, FusedForward))
+
+
+def _are_alike(one: Tensor, other: Tensor) -> bool:
+    """Whether a sum of two tensors has the type, shape, dtype and device of both."""
+    return type(one) is type(other) and (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+
+
+def _may_fuse(x: Tensor, device: str | None) -> bool:
+    """Whether the fused form may run now for a tensor."""
+    if (
+        torch.compiler.is_compiling()
+        or is_switched_off()
+        or type(x) is not Tensor
+        or not x.is_floating_point()
+        or not x.numel()
+    ):
+        return False
+    kind = x.device.type
+    return (device is None or kind == device) and not torch.is_autocast_enabled(kind) and blocked_by() is None
+
+
+def _fits(form: NormForm, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether the parameters are plain tensors on the device of x whose dtypes give a result of the dtype of x."""
+    for parameter in (weight, bias):
+        if parameter is None:
+            continue
+        if type(parameter) not in PLAIN_TYPES or parameter.device != x.device or parameter.shape != x.shape[-1:]:
+            return False
+        if parameter.dtype != x.dtype and (x.dtype, parameter.dtype) != form.dtypes:
+            return False
+    return True
+
+
+def _version(x: Tensor) -> int | None:
+    return None if x.is_inference() else x._version

@@ -1,0 +1,46 @@
+"""``normplace fuse``: what would be fused, as text and JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.analysis.architectures.decoders import DECODERS
+from tests.cli.usage_errors import usage_error
+
+from normplace.cli import main
+
+FACTORY = """
+import torch
+from torch import nn
+
+def model():
+    return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.zeros(1, 4, 8)
+"""
+
+
+@pytest.fixture(autouse=True)
+def factory(tmp_path, monkeypatch):
+    (tmp_path / "fused_model.py").write_text(FACTORY)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_the_parts_are_listed(capsys):
+    assert main(["fuse", "fused_model:model"]) == 0
+    out = capsys.readouterr().out
+    assert "[norm1]" in out and "2 of 2 sums and norms of TransformerEncoderLayer" in out
+
+
+def test_a_configuration_needs_no_weights(capsys, tmp_path):
+    gemma = next(case for case in DECODERS if case.name == "Gemma2").build()
+    gemma.config.save_pretrained(tmp_path)
+    for reach, fused in (("layer", 7), ("stack", 5)):
+        assert main(["fuse", str(tmp_path), "--reach", reach, "--json"]) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert (result["fused"], result["not_fused"], result["reach"]) == (fused, 0, reach)
+        assert result["bytes_saved"] == sum(part["bytes_saved"] for part in result["fusions"]) > 0
+
+
+def test_usage_errors(capsys):
+    assert "name one model" in usage_error(capsys, "fuse")
+    assert "--reach" in usage_error(capsys, "fuse", "fused_model:model", "--reach", "all")

@@ -1,0 +1,39 @@
+"""Fused models by the kernels on a CPU; test_fuse_kernels.py runs it in a process with TRITON_INTERPRET=1."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from tests.edit.fuse_models import build, first_output
+
+import normplace as npl
+from normplace.edit import fuse_runtime
+from normplace.ops.norm_add_norm import triton
+
+# The interpreter computes in NumPy, which warns about masked lanes where a GPU does not.
+warnings.filterwarnings("ignore", category=RuntimeWarning)
+
+
+def main() -> None:
+    """Fuse small models, which verifies them, in float32 and in float16, to which the interpreter rounds correctly."""
+    launches = []
+    plain = triton.forward
+    triton.forward = lambda *args: launches.append(args) or plain(*args)
+    fuse_runtime.BACKEND = "triton"
+    single, half = ("Llama", "Gemma2", "Olmo2", "ViT"), ("Gemma2", "Qwen3", "Gemma3Text", "Bert")
+    for dtype, names in ((torch.float32, single), (torch.float16, half)):
+        for name in names:
+            model, inputs = build(name, dtype)
+            fused = npl.fuse(model, only_if_faster=False, reach="stack", **inputs)
+            launches.clear()
+            output, expected = (first_output(each.eval()(**inputs)) for each in (fused, model))
+            record = npl.changes(fused)
+            assert len(launches) == sum(part.fused for part in record.fusions), (name, len(launches), str(record))
+            error = (output.double() - expected.double()).abs().max() / expected.double().abs().max()
+            assert error <= (2e-6 if dtype == torch.float32 else 2e-3), (name, dtype, float(error))
+    print("every kernel agrees")
+
+
+if __name__ == "__main__":
+    main()
