@@ -60,7 +60,7 @@ def test_from_a_configuration_alone(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--to", "peri"], "give either package.module:factory or --hf"),
+        (["--to", "peri"], "name one model: file.py:function"),
         ([f"{__name__}:factory", "--to", "perry"], "did you mean 'peri'"),
         ([f"{__name__}:factory"], "choose where to put the norms"),
         (["--hf", "nowhere", "--to", "peri"], "there is no configuration at nowhere"),

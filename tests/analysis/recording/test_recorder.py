@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
 
+import normplace as npl
 from normplace import UsageError
 from normplace.analysis.dataflow.graph import Graph
 from normplace.analysis.recording.passes import record_pass
@@ -112,3 +116,28 @@ def test_a_failed_pass_leaves_no_hooks():
     assert model.training
     assert not torch.nn.modules.module._global_forward_hooks
     assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+class PartlyCompiled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.linear(self.norm(x))
+
+
+def test_a_small_audit_does_not_load_the_compiler():
+    code = (
+        "import sys, torch, normplace; normplace.audit(torch.nn.LayerNorm(8), torch.randn(2, 8)); "
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_compiler_does_not_trace_the_recorder(caplog):
+    model, x = PartlyCompiled(), torch.randn(2, 8)
+    before = npl.audit(model, x)
+    model.linear.compile(backend="eager")
+    assert npl.audit(model, x) == before
+    assert caplog.records == []

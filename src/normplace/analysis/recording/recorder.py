@@ -6,6 +6,7 @@ composite functions. It works for any model code, with real tensors or with ``me
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
@@ -62,9 +63,11 @@ class Recorder(TorchDispatchMode):
     """
 
     measures_ranges = True
+    _is_kept_from_compiler = False
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        self._keep_from_compiler()
         self.tape = Tape()
         self.failed_operator: str | None = None
         self._tensors: dict[int, TrackedTensor] = {}
@@ -82,6 +85,21 @@ class Recorder(TorchDispatchMode):
             self._new_tensor(buffer, "buffer")
         for parameter in model.parameters():
             self._new_tensor(parameter, "parameter")
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch wraps ``__torch_dispatch__`` so that its compiler never traces it; see the next method."""
+        return False
+
+    @staticmethod
+    def _keep_from_compiler() -> None:
+        """Wrap ``__torch_dispatch__`` so that the compiler never traces it, once the compiler is loaded.
+
+        The wrapper of torch loads the compiler with the first operator, which takes longer than a small audit.
+        """
+        if "torch._dynamo" in sys.modules and not Recorder._is_kept_from_compiler:
+            setattr(Recorder, "__torch_dispatch__", torch.compiler.disable(Recorder.__torch_dispatch__))  # noqa: B010
+            Recorder._is_kept_from_compiler = True
 
     def record(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tape:
         """Call the model once and return the tape."""
