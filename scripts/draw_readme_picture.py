@@ -28,7 +28,8 @@ THEMES = {
     "dark": {"ink": "#e6edf3", "paper": "#0d1117", "norm": "#4493f8", "quiet": "#9198a1"},
 }
 CELL_WIDTH, CELL_HEIGHT, HEADING = 540, 182, 48
-COLUMNS = 2
+COLUMNS = {"": 2, "-narrow": 1}
+"""Columns by the suffix of the file; the narrow picture is for phones."""
 
 
 def audits() -> dict[str, Audit]:
@@ -44,19 +45,20 @@ def audits() -> dict[str, Audit]:
     return results
 
 
-def draw(results: dict[str, Audit], theme: str) -> str:
+def draw(results: dict[str, Audit], theme: str, columns: int) -> str:
     """The picture as SVG.
 
     Args:
         results: Audits by the title of their model.
         theme: Name of the colours.
+        columns: Models side by side.
     """
     colours = THEMES[theme]
     cells = [
-        _cell(title, result, CELL_WIDTH * (index % COLUMNS), CELL_HEIGHT * (index // COLUMNS))
+        _cell(title, result, CELL_WIDTH * (index % columns), CELL_HEIGHT * (index // columns))
         for index, (title, result) in enumerate(results.items())
     ]
-    width, height = CELL_WIDTH * COLUMNS, CELL_HEIGHT * -(-len(cells) // COLUMNS)
+    width, height = CELL_WIDTH * columns, CELL_HEIGHT * -(-len(cells) // columns)
     style = (
         f"text{{font:15px system-ui,sans-serif;fill:{colours['ink']}}}"
         f".title{{font-size:20px;font-weight:600}}.equation{{font:17px ui-monospace,monospace;fill:{colours['quiet']}}}"
@@ -79,10 +81,11 @@ def _cell(title: str, result: Audit, x: int, y: int) -> str:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the files."""
     results = audits()
     for theme in THEMES:
-        write_atomic(IMAGES / f"placements-{theme}.svg", draw(results, theme).encode())
+        for suffix, columns in COLUMNS.items():
+            write_atomic(IMAGES / f"placements-{theme}{suffix}.svg", draw(results, theme, columns).encode())
 
 
 if __name__ == "__main__":

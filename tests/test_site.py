@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ API = ROOT / "docs" / "reference" / "api"
 OPENED = (
     "index",
     "start/install",
+    "start/tour",
     "tutorials/audit",
     "tutorials/training-run",
     "howto/gallery",
@@ -110,6 +112,15 @@ def test_the_probe_sees_links_with_too_little_contrast(browser, tmp_path):
     assert sorted(browser.run(LINKS)) == ["#777", "rgb(0 0 0 / 0.5)"]
 
 
+def test_the_screenshots_are_complete_and_small():
+    script = runpy.run_path(str(ROOT / "scripts" / "take_screenshots.py"))
+    pictures = sorted(script["IMAGES"].iterdir())
+    assert [picture.name for picture in pictures] == sorted(script["names"]())
+    assert sum(picture.stat().st_size for picture in pictures) < 1.5e6
+    shown = (ROOT / "docs" / "start" / "tour.md").read_text()
+    assert all(picture.name in shown for picture in pictures)
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1400])
 def test_pages_are_readable(browser, site, width, dark):
@@ -130,4 +141,5 @@ def test_pages_are_readable(browser, site, width, dark):
 def test_the_first_picture_is_on_the_first_screen(browser, site):
     for width in (390, 1400):
         browser.open((site / "index.html").as_uri(), width)
-        assert browser.run("document.querySelector('article img').getBoundingClientRect().bottom") < 900
+        shown = "Array.from(document.querySelectorAll('article img')).filter(image => image.offsetHeight > 0)"
+        assert 300 < browser.run(f"{shown}[0].getBoundingClientRect().bottom") < 900
