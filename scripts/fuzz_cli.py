@@ -64,8 +64,7 @@ class Trial:
 def plan(scale):
     return [Trial(seed) for seed in range(2)]
 
-STUDY = Study("tiny", "t", "p", "s", "fuzzed:STUDY", (Part("only", Trial, plan, lambda t: Outcome({"m": 1.0})),), (),
-              lambda lines: [])
+STUDY = Study("tiny", "t", "p", "s", (Part("only", Trial, plan, lambda t: Outcome({"m": 1.0})),), (), lambda lines: [])
 """
 LLAMA = {
     "model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
@@ -80,7 +79,7 @@ ODD = [
     "True", "[1]", "{}", "1j", "0x10", "1_0", "--help", "--version", "-h", "--no-such", "=x",
 ]  # fmt: skip
 NAMES = ["peri", "pre", "post", "layernorm", "rmsnorm", "lns", "layerscale", "cpu", "cuda", "auto", "smoke", "laptop"]
-VERBS = ["study", "report", "verify", "audit", "move", "fuse", "bench", "train", "doctor", "stduy"]
+VERBS = ["study", "report", "verify", "audit", "move", "fuse", "bench", "train", "list", "doctor", "stduy"]
 PATHS = [
     "good.jsonl", "good.jsonl.gz", "cut.jsonl.gz", "damaged.jsonl", "binary.jsonl", "empty.jsonl", "folder", "hollow",
     "pipe", "loop", "dangling", "link.jsonl", "config.json", "ill.json", "list.json", "record.json", "text.txt", "none",
@@ -138,18 +137,31 @@ def words(rng: random.Random) -> list[str]:
         chosen += ["--jobs", rng.choice(["1", "0", "-3", odd()]), "--out", target()]
         key = rng.choice(["width", "rate", "sizes", "seed", odd()])
         options = [[], ["--part", odd()], ["--set", f"{key}={odd()}"], ["--engine", odd()], ["--address", odd()]]
-        chosen += rng.choice(options)
+        chosen += rng.choice([*options, ["--seeds", rng.choice(["3", odd()])]])
+        chosen += rng.choice([[], ["--dry-run"], ["--dry-run", "--json"]])
     elif verb in ("report", "verify"):
         chosen += [path() for _ in range(rng.randint(1, 3))]
         chosen += rng.choice([["--study", "fuzzed:STUDY"], ["--study", odd()], []])
         chosen += ["--out", target()] if verb == "report" else rng.choice([[], ["--markdown"], ["--json"]])
+        filters = [
+            ["--only", "tiny"],
+            ["--only", odd()],
+            ["--verdict", "void"],
+            ["--verdict", odd()],
+            ["--text", odd()],
+        ]
+        chosen += rng.choice([[], ["--text", odd()], *filters]) if verb == "verify" else []
     elif verb in ("audit", "move", "fuse"):
         factory = rng.choice(["good", "alone", "problems", "fails", "leaves", "deep", "none"])
-        chosen += rng.choice([[f"fuzzed:{factory}"], ["--hf", path()], [odd()], ["broken:f"], []])
+        factories = [f"fuzzed:{factory}", f"fuzzed.py:{factory}", f"{path()}:{factory}"]
+        chosen += rng.choice([[rng.choice(factories)], ["--hf", path()], [path()], [odd()], ["broken:f"], []])
+        chosen += rng.choice([[], ["--fail-on", rng.choice(["warning", odd()])]]) if verb == "audit" else []
         chosen += rng.choice([[], ["--json"], ["--html", target()]]) if verb == "audit" else []
         chosen += ["--out", target()] if verb == "move" else []
         chosen += rng.choice([[], ["--json"], ["--reach", odd()]]) if verb == "fuse" else []
         chosen += rng.choice([[], ["--to", odd()], ["--qk", odd()], ["--norm", odd()]]) if verb == "move" else []
+    elif verb == "list":
+        chosen += rng.choice([[], [odd()], [path()], ["fuzzed.py:STUDY"], ["placements", "--json"], ["norms"]])
     elif verb == "bench":
         chosen += [
             "--show",

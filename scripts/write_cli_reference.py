@@ -39,6 +39,7 @@ EXAMPLES = {
         "normplace study postdeg --part selection --seeds 10",
         "normplace study my_study.py:STUDY --scale smoke",
     ),
+    "demo": ("normplace demo --out runs",),
     "report": ("normplace report runs --out report.html",),
     "verify": (
         "normplace verify",
@@ -46,6 +47,7 @@ EXAMPLES = {
         "normplace verify runs --text dismantling --json",
     ),
     "bench": ("normplace bench aggregate --quick",),
+    "new": ("normplace new study my_study",),
     "list": ("normplace list placements", "normplace list postdeg"),
     "doctor": ("normplace doctor",),
 }
