@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from tests.cli.demo_study import STUDY
@@ -100,6 +102,22 @@ def test_a_failed_trial_is_named_and_the_exit_code_is_1(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert out.count("ZeroDivisionError: division by zero") == 4
     assert "normplace  not measured" in out
+
+
+def test_a_study_that_cannot_run_here_is_left_out_of_the_page(monkeypatch, capsys):
+    part = dataclasses.replace(STUDY.parts[0], unavailable_reason=lambda trial: "this study needs a package.")
+    other = dataclasses.replace(STUDY, name="other", title="Another", parts=(part,), reference="tests.cli.other:STUDY")
+    module = ModuleType("tests.cli.other")
+    module.__dict__["STUDY"] = other
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(STUDIES, "other", other.reference)
+    assert main(["demo"]) == 0
+    captured = capsys.readouterr()
+    assert "skipped 4 trials of part 'lines': this study needs a package." in captured.err
+    assert "normplace  no trial of this study can run here" in captured.out
+    page = Path("runs/report.html").read_text()
+    assert "A sample" in page
+    assert "Another" not in page
 
 
 def test_json_is_alone_on_standard_output(capsys, tmp_path):

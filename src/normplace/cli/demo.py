@@ -43,7 +43,7 @@ def demo(*, out: Folder = Path("runs"), jobs: Jobs = CORES, json: bool = False) 
     check_writable(page)
     with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():
         summary = {"model": _show_tools(), "studies": _run_studies(out, jobs)}
-        files = [Path(study["file"]) for study in summary["studies"]]
+        files = [Path(study["file"]) for study in summary["studies"] if study["trials"] or study["failed"]]
         _heading("The report")
         code = report(*files, out=page)
         _print_next_steps(out, page)
@@ -122,9 +122,12 @@ def _run_study(run: Run, out: Path, engine: Engine, number: str) -> dict[str, An
     with translate_study_errors(path):
         judgements = judge_all(study.claims, records)
         measured = study.headline.measured(SuccessfulRecords(records))
-    _paragraph(measured or "not measured by the trials of the demo", "normplace")
-    _paragraph(study.demo, "demo")
-    _paragraph(verdicts_text(judgements), "claims")
+    if records:
+        _paragraph(measured or "not measured by the trials of the demo", "normplace")
+        _paragraph(study.demo, "demo")
+        _paragraph(verdicts_text(judgements), "claims")
+    else:
+        _paragraph("no trial of this study can run here", "normplace")
     for judgement in judgements:
         if judgement.verdict is not Verdict.NOT_TESTED:
             _paragraph(f"{judgement.verdict}: {judgement.claim.statement}", "-")
