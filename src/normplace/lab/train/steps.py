@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo import config as compile_config
 from torch.nn import functional as F
 
 from normplace.lab.train.config import TrainConfig
@@ -69,6 +68,8 @@ class StepHistory:
 
 def compile_layers(model: Transformer) -> None:
     """Compile each layer in place; networks with the same placement and widths share the compiled code."""
+    from torch._dynamo import config as compile_config  # takes a second to import
+
     compile_config.recompile_limit = max(compile_config.recompile_limit, NETWORKS)
     for layer in model.layers:
         layer.compile(dynamic=False)
