@@ -1,6 +1,6 @@
 """The study's claims, part by part."""
 
-from normplace.lab.studies.periln.claims import bound, initialization, pretraining, training
+from normplace.lab.studies.periln.claims import bound, initialization, pretraining, theory, training
 
-PARTS = (bound, training, initialization, pretraining)
+PARTS = (bound, training, initialization, pretraining, theory)
 CLAIMS = tuple(claim for part in PARTS for claim in part.CLAIMS)
