@@ -78,6 +78,12 @@ PICTURES = {
         Picture("rates", "full", "Bits per byte by placement and learning rate, 10M"),
         Picture("initialization", "full", "Bits per byte by placement, initial weights and learning rate, 24 layers"),
         Picture("bound", "full", "Gradient of an MLP's last matrix against the scale of its hidden features"),
+        Picture("loss", "full", "Pretraining: loss against tokens, 60 million tokens", 600),
+        Picture("loss-rate", "full", "Pretraining: loss against learning rate", 600),
+        Picture("depth-variance", "full", "Pretraining: variance of the stream by depth", 240, 2),
+        Picture("depth-peak", "full", "Pretraining: largest magnitude of the stream by depth", 240, 2),
+        Picture("spikes", "full", "Pretraining: gradient norm and its spikes", 240),
+        Picture("theory", "full", "Pretraining: mean-field theory and measurement before training", 240),
     ),
 }
 """The pictures of each page; the first one leads."""

@@ -71,14 +71,18 @@ def zipf(entropy: float, size: int) -> np.ndarray:
         >>> round(float(-(frequencies * np.log2(frequencies)).sum()), 3)
         5.0
     """
-    logs = np.log(np.arange(1, size + 1))
     low, high = 0.0, 20.0
     for _ in range(60):
         power = (low + high) / 2
-        frequencies = np.exp(-power * logs) / np.exp(-power * logs).sum()
+        frequencies = _power_law(power, size)
         bits = -(frequencies * np.log2(np.maximum(frequencies, 1e-300))).sum()
         low, high = (power, high) if bits > entropy else (low, power)
-    return frequencies
+    return _power_law(low, size)
+
+
+def _power_law(power: float, size: int) -> np.ndarray:
+    weights = np.arange(1, size + 1, dtype=np.float64) ** -power
+    return weights / weights.sum()
 
 
 def powers(function: Callable[[np.ndarray], np.ndarray], std: float) -> np.ndarray:
@@ -131,7 +135,8 @@ class MeanField:
         self.config, self.tokens = config, tokens
         self.init = config.weight_init()
         self.generator = torch.Generator().manual_seed(seed)
-        self.eps = build_norm(config.norm, config.dim, **({} if config.eps is None else {"eps": config.eps})).eps
+        norm = build_norm(config.norm, config.dim, **({} if config.eps is None else {"eps": config.eps}))
+        self.eps = float(norm.eps)  # pyright: ignore[reportArgumentType]
         frequencies = torch.from_numpy(zipf(entropy, config.vocab_size))
         drawn = torch.multinomial(frequencies, tokens + 1, replacement=True, generator=self.generator)
         self.inputs, self.targets = drawn[:-1], drawn[1:]
@@ -188,7 +193,7 @@ class MeanField:
         """Values averaged over tokens, then the output matrix."""
         dim, width = self.config.dim, self.config.head_dim
         std = self.init.of(dim, dim)
-        value, last = (dim * (scale * float(spec.init_gain)) ** 2 for scale in (std, self.init.of(dim, dim, last=True)))
+        value, last = (dim * (scale * init_gain(spec)) ** 2 for scale in (std, self.init.of(dim, dim, last=True)))
         weights = self.attention_weights(kernel * dim * std**2, width)
         values = value * kernel
         heads = weights @ values @ weights.mT
@@ -217,7 +222,7 @@ class MeanField:
 
     def mlp(self, kernel: Tensor, spec: BlockSpec) -> tuple[Tensor, Backward]:
         """SwiGLU: the activation of the gate times the other projection, then the last matrix."""
-        dim, hidden, gain = self.config.dim, self.hidden, float(spec.init_gain)
+        dim, hidden, gain = self.config.dim, self.hidden, init_gain(spec)
         first, last = (gain * self.init.of(dim, hidden)) ** 2, (gain * self.init.of(hidden, dim, last=True)) ** 2
         up = dim * first * kernel
         size = up.diagonal().sqrt()
@@ -245,6 +250,12 @@ class MeanField:
         logits = root @ torch.randn(self.tokens, size, generator=self.generator, dtype=kernel.dtype)
         errors = (logits.softmax(-1) - torch.nn.functional.one_hot(self.targets, size)) / self.tokens
         return variance * (errors @ errors.mT)
+
+
+def init_gain(spec: BlockSpec) -> float:
+    """Factor on the initial weights of a block; the spec of one layer has a number."""
+    assert isinstance(spec.init_gain, int | float)
+    return float(spec.init_gain)
 
 
 def mean_variance(kernel: Tensor) -> float:

@@ -23,8 +23,8 @@ CLOSE = 1.25
 _LATER = "the line of the first seed existed before the theory was written"
 _KNOWN = ("pre", "peri")
 _NOTE = (
-    "24 layers of width 512, Xavier weights, on held-out text. Nothing is fitted: the prediction depends on the network "
-    "and the entropy of its bytes."
+    "24 layers of width 512, Xavier weights, on held-out text. Nothing is fitted: the prediction depends on the "
+    "network and the entropy of its bytes."
 )
 
 
@@ -41,7 +41,7 @@ def before_training(record: TrialRecord, name: str) -> list[float]:
 
 
 def largest_factor(predicted: Sequence[float], measured: Sequence[float], *, relative: bool = False) -> float:
-    """The largest factor between predicted and measured values, in either direction.
+    """The largest factor between predicted and measured values, in either direction; NaN if one is not positive.
 
     Args:
         predicted: Predicted values.
@@ -54,6 +54,8 @@ def largest_factor(predicted: Sequence[float], measured: Sequence[float], *, rel
         >>> round(largest_factor([1.0, 2.0], [3.0, 6.0], relative=True), 9)
         1.0
     """
+    if not all(0 < value < math.inf for value in (*predicted, *measured)):
+        return math.nan
     logs = [math.log(one / other) for one, other in zip(predicted, measured, strict=True)]
     middle = sum(logs) / len(logs) if relative else 0.0
     return math.exp(max(abs(value - middle) for value in logs))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from normplace.lab.studies.periln.figures import bound, initialization, training
+from normplace.lab.studies.periln.figures import bound, initialization, pretraining, training
 from normplace.lab.trials.per_seed import Records
 from normplace.lab.trials.study import Figure
 
-PARTS = (training, initialization, bound)
+PARTS = (training, initialization, pretraining, bound)
 
 
 def figures(records: Records) -> list[Figure]:
