@@ -19,8 +19,8 @@ STUDIES = {path.parent.name: f"{__name__}.{path.parent.name}:STUDY" for path in 
 
 
 def titles() -> dict[str, str]:
-    """Titles of the studies by name, read from their source, because importing a study imports PyTorch."""
-    return {name: _title(FOLDER / name / "__init__.py") for name in STUDIES if (FOLDER / name).is_dir()}
+    """Titles of the studies by name, in order, read from their source, because importing a study imports PyTorch."""
+    return {name: _title(FOLDER / name / "__init__.py") for name in sorted(STUDIES) if (FOLDER / name).is_dir()}
 
 
 def _title(file: Path) -> str:
