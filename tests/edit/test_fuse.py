@@ -393,7 +393,7 @@ def test_low_rank_adapters_added_before_and_after(first, count):
 
 
 class Sharded(Tensor):
-    """Stands for a DTensor: a subclass whose memory is not the whole parameter."""
+    """Imitates a DTensor: a subclass whose memory is not the whole parameter."""
 
 
 def test_parameters_of_a_tensor_subclass_are_left_to_the_model(count):

@@ -191,8 +191,14 @@ def label(trial: SelectionTrial) -> str:
 
 def in_demo(trial: SelectionTrial) -> bool:
     """Two seeds of the networks without a scale and with PostDeg before and after the norm."""
-    fields = {"aggregation": trial.aggregation, "features": trial.features, "slot": trial.slot}
-    plain = SelectionTrial(trial.task, trial.seed, steps=trial.steps, **fields)
+    plain = SelectionTrial(
+        trial.task,
+        trial.seed,
+        steps=trial.steps,
+        aggregation=trial.aggregation,
+        features=trial.features,
+        slot=trial.slot,
+    )
     return trial == plain and trial.aggregation == "softmax" and trial.seed < 2
 
 
