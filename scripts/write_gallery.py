@@ -23,7 +23,7 @@ from normplace.analysis.loading.models import from_config
 from normplace.analysis.pages.drawing import BlockDiagram
 
 PAGE = Path(__file__).parents[1] / "docs" / "howto" / "gallery.md"
-# The defaults of each configuration class describe the published model it is listed with (documentation of transformers).
+# The defaults of each configuration class describe the published model it is listed with, as transformers documents.
 CONFIGURATIONS = {
     "GPT-2": ("GPT2Config", "GPT2LMHeadModel"),
     "BERT base": ("BertConfig", "BertForMaskedLM"),
