@@ -1,0 +1,382 @@
+"""Training steps and forward passes of Hugging Face models, as they are and fused, against Liger and torch.compile.
+
+    python benchmarks/fuse.py --out benchmarks/results/fuse-cuda.json
+
+Each model has 0.4 to 0.7 billion parameters in bfloat16 and takes 16,384 tokens per step with AdamW. Five variants run
+in turns on the same weights: the model itself, its norms replaced by Liger's, the whole model compiled, ``npl.fuse``, and
+``npl.fuse`` with compiled branches. The loss is compiled in all of them. Every model has a process of its own: the
+processes build and compile several at a time, and then measure one after another, while the others wait.
+
+The losses of the fused model over 200 steps are compared with those of the model itself and with those from weights
+that differ by a millionth: the effect of rounding alone. ``--large`` also fuses a model of 7 billion parameters in place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import sysconfig
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, multiprocessing, nn
+from torch.nn import functional as F
+
+import normplace as npl
+from normplace.lab.bench.record import run_environment
+
+PERTURBATION = 1e-6
+WARM_UP = 3
+DECODER = {
+    "vocab_size": 32768, "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 12, "head_dim": 128,
+    "num_attention_heads": 12, "num_key_value_heads": 12, "use_cache": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+ENCODER = {
+    "hidden_size": 1792, "intermediate_size": 7168, "num_hidden_layers": 12, "num_attention_heads": 14,
+}  # fmt: skip
+LARGE = DECODER | {
+    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model of the benchmark.
+
+    Args:
+        placement: Where its norms are.
+        family: Prefix of its Hugging Face classes.
+        head: Suffix of its class.
+        fields: Fields of its configuration.
+        liger: Arguments of Liger's RMSNorm; empty for LayerNorm.
+    """
+
+    placement: str
+    family: str
+    head: str
+    fields: Mapping[str, Any]
+    liger: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether it predicts tokens."""
+        return self.head == "ForCausalLM"
+
+    def build(self, fields: Mapping[str, Any]) -> nn.Module:
+        """The model with random weights in float32 on the default device."""
+        configs = f"{self.family}TextConfig", f"{self.family}Config"
+        config = next(getattr(transformers, name) for name in configs if hasattr(transformers, name))
+        model = getattr(transformers, f"{self.family}{self.head}")(config(**{**self.fields, **fields}))
+        model.config._attn_implementation = "sdpa"
+        return model
+
+
+NO_CAPS = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+GEMMA = {"offset": 1.0, "casting_mode": "gemma", "init_fn": "zeros", "in_place": False}
+SHAPES = {
+    "llama": Shape("pre", "Llama", "ForCausalLM", DECODER, {"casting_mode": "llama"}),
+    "qwen3": Shape("pre, q/k norms", "Qwen3", "ForCausalLM", DECODER, {"casting_mode": "llama"}),
+    "olmo2": Shape("output, q/k norms", "Olmo2", "ForCausalLM", DECODER, {"casting_mode": "llama", "in_place": False}),
+    "gemma2": Shape("peri", "Gemma2", "ForCausalLM", DECODER | NO_CAPS, GEMMA),
+    "gemma3": Shape("peri, q/k norms", "Gemma3", "ForCausalLM", DECODER | NO_CAPS, GEMMA),
+    "bert": Shape("post", "Bert", "Model", ENCODER | {"vocab_size": 32768}),
+    "vit": Shape("pre", "ViT", "Model", ENCODER),
+}
+
+
+def make_inputs(shape: Shape, sequences: int, length: int) -> dict[str, Tensor]:
+    """Random inputs; images for ViT, whose 196 patches and class token replace the sequence."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    if shape.family == "ViT":
+        images = max(1, sequences * length // 197)
+        pixels = torch.randn(images, 3, 224, 224, generator=generator, device="cuda")
+        return {"pixel_values": pixels.bfloat16()}
+    return {"input_ids": torch.randint(1, 256, (sequences, length), generator=generator, device="cuda")}
+
+
+def next_token_loss(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """The mean loss of predicting the next token."""
+    ids = inputs["input_ids"]
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+
+
+def feature_loss(features: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """A loss of an encoder's features."""
+    return (features.float() - 1).square().mean()
+
+
+def with_liger_norms(shape: Shape, model: nn.Module) -> nn.Module:
+    """A copy whose norms are Liger's."""
+    from liger_kernel.transformers.layer_norm import LigerLayerNorm
+    from liger_kernel.transformers.rms_norm import LigerRMSNorm
+
+    model = copy.deepcopy(model)
+    for parent in list(model.modules()):
+        for name, norm in list(parent.named_children()):
+            if not type(norm).__name__.endswith(("RMSNorm", "LayerNorm")):
+                continue
+            width, eps = norm.weight.numel(), getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+            new = LigerRMSNorm(width, eps=eps, **shape.liger) if shape.liger else LigerLayerNorm(width, eps=eps)
+            new.load_state_dict(norm.state_dict())
+            setattr(parent, name, new.to(norm.weight))
+    return model
+
+
+def share_weights(model: nn.Module, source: nn.Module) -> nn.Module:
+    """Let a copy use the weights of its source, so that five variants fit into memory."""
+    weights = dict(source.named_parameters())
+    for name, parameter in model.named_parameters():
+        parameter.data = weights[name].data
+    return model
+
+
+class Trainee:
+    """A variant of a model with its optimizer.
+
+    Args:
+        model: The model.
+        loss: From its first output and the inputs to a number.
+        learning_rate: Of AdamW.
+    """
+
+    def __init__(self, model: nn.Module | Callable[..., Any], loss: Callable[..., Tensor], learning_rate: float) -> None:
+        self.model, self.loss = model, loss
+        module = getattr(model, "_orig_mod", model)
+        self.optimizer = torch.optim.AdamW(module.parameters(), lr=learning_rate, fused=True)
+
+    def step(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """One training step."""
+        loss = self.loss(self.model(**inputs)[0], inputs)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    @torch.no_grad()
+    def predict(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """One forward pass."""
+        return self.model(**inputs)[0]
+
+
+def fused(model: nn.Module, inputs: Mapping[str, Tensor], **options: Any) -> nn.Module:
+    """The fused model, verified on a short batch; compiled branches are compiled later, for the long one."""
+    with torch.compiler.set_stance("force_eager"):
+        return npl.fuse(model, reach="stack", only_if_faster=False, **options, **inputs)
+
+
+def build_variants(shape: Shape, settings: argparse.Namespace) -> tuple[dict[str, Trainee], dict[str, Any]]:
+    """The variants of a model, and what was fused."""
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = shape.build({}).bfloat16().train()
+    short = make_inputs(shape, 2, 128)
+    loss = torch.compile(next_token_loss if shape.is_decoder else feature_loss, dynamic=False)
+    models = {
+        "eager": model,
+        "Liger": share_weights(with_liger_norms(shape, model), model),
+        "torch.compile": torch.compile(model, dynamic=False),
+        "fused": share_weights(fused(model, short), model),
+        "fused, branches compiled": share_weights(fused(model, short, compile_branches={"dynamic": False}), model),
+    }
+    record = npl.changes(models["fused"])
+    facts = {
+        "placement": shape.placement,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "fused": sum(fusion.fused for fusion in record.fusions),
+        "not_fused": [f"{fusion.parts} {fusion.name}: {fusion.reason}" for fusion in record.fusions if not fusion.fused],
+        "note": record.fusion_note,
+    }
+    return {name: Trainee(variant, loss, settings.learning_rate) for name, variant in models.items()}, facts
+
+
+def time_in_turns(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each call, with one of each in every round."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(WARM_UP + rounds):
+        for name, call in calls.items():
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda.synchronize()
+            start.record()
+            call()
+            end.record()
+            torch.cuda.synchronize()
+            if number >= WARM_UP:
+                times[name].append(start.elapsed_time(end))
+    return times
+
+
+def loss_curves(shape: Shape, settings: argparse.Namespace) -> dict[str, list[float]]:
+    """Losses of a model, of the fused model, and of the model from weights changed by a millionth."""
+    count = settings.steps * settings.loss_sequences * settings.loss_length
+    text = bytearray()
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        text += path.read_bytes()
+    ids = torch.frombuffer(text[:count], dtype=torch.uint8).long().cuda()
+    batches = ids.reshape(settings.steps, settings.loss_sequences, settings.loss_length)
+    names = ["eager", "fused", *(f"perturbed {number}" for number in range(settings.perturbations))]
+    losses = {}
+    for name in names:
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            model = shape.build({})
+        if name.startswith("perturbed"):
+            perturb(model, int(name.split()[1]))
+        model = model.bfloat16()
+        if name == "fused":
+            model = fused(model, {"input_ids": batches[0, :1, :128]})
+        trainee = Trainee(model, next_token_loss, settings.learning_rate)
+        losses[name] = torch.stack([trainee.step({"input_ids": batch}) for batch in batches]).tolist()
+    return losses
+
+
+@torch.no_grad()
+def perturb(model: nn.Module, seed: int) -> None:
+    """Change every weight by about a millionth."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator, device="cuda")
+        parameter.mul_(1 + PERTURBATION * noise)
+
+
+def loss_gaps(losses: Mapping[str, list[float]]) -> dict[str, float]:
+    """The median relative difference of each curve from that of the model itself, over the second half."""
+    own = losses["eager"]
+    gaps = {}
+    for name, curve in losses.items():
+        pairs = list(zip(curve, own, strict=True))[len(own) // 2 :]
+        gaps[name] = statistics.median(abs(loss - reference) / reference for loss, reference in pairs)
+    return gaps
+
+
+def measure_model(name: str, settings: argparse.Namespace, turns: Any, ready: Any, alone: Any, results: Any) -> None:
+    """The process of one model: prepare with a few others, then measure alone."""
+    shape, result = SHAPES[name], {}
+    try:
+        inputs = make_inputs(shape, settings.sequences, settings.length)
+        start = time.perf_counter()
+        with turns:
+            if shape.is_decoder and settings.steps:
+                curves = loss_curves(shape, settings)
+                result |= {"losses": curves, "loss_gaps": loss_gaps(curves)}
+                torch.cuda.empty_cache()
+            trainees, facts = build_variants(shape, settings)
+            result |= facts
+            seconds = {}
+            for variant, trainee in trainees.items():
+                begin = time.perf_counter()
+                trainee.step(inputs)
+                trainee.predict(inputs)
+                torch.cuda.synchronize()
+                seconds[variant] = time.perf_counter() - begin
+            result |= {"first_call_s": seconds, "preparation_s": time.perf_counter() - start}
+            torch.cuda.empty_cache()
+        ready.wait()
+        with alone:
+            steps = {variant: partial(trainee.step, inputs) for variant, trainee in trainees.items()}
+            passes = {variant: partial(trainee.predict, inputs) for variant, trainee in trainees.items()}
+            result |= {"step_ms": time_in_turns(steps, settings.rounds)}
+            result |= {"forward_ms": time_in_turns(passes, settings.rounds)}
+            torch.cuda.empty_cache()
+    except Exception:
+        ready.abort()
+        result["error"] = traceback.format_exc()
+    results.put((name, result))
+
+
+def measure_models(settings: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """All models, each in its own process."""
+    context = multiprocessing.get_context("spawn")
+    turns, alone = context.Semaphore(settings.together), context.Lock()
+    ready, results = context.Barrier(len(settings.models)), context.Queue()
+    with ExitStack() as stack:
+        for name in settings.models:
+            process = context.Process(target=measure_model, args=(name, settings, turns, ready, alone, results))
+            process.start()
+            stack.callback(process.join)
+        models = {}
+        for _ in settings.models:
+            name, models[name] = results.get()
+            summarize(name, models[name])
+    return {name: models[name] for name in settings.models}
+
+
+def summarize(name: str, result: dict[str, Any]) -> None:
+    """Add medians and ratios to a result, and print them."""
+    for kind in ("step", "forward"):
+        if f"{kind}_ms" not in result:
+            continue
+        medians = {variant: statistics.median(times) for variant, times in result[f"{kind}_ms"].items()}
+        best = medians["fused, branches compiled"]
+        ratios = {variant: median / best for variant, median in medians.items()}
+        result |= {f"{kind}_median_ms": medians, f"{kind}_over_compiled_branches": ratios}
+        print(name, kind, {variant: f"{ms:.1f} ms ({ratios[variant]:.2f}x)" for variant, ms in medians.items()}, flush=True)
+    for key in ("loss_gaps", "first_call_s", "preparation_s", "fused", "not_fused", "error"):
+        if key in result:
+            print(name, key, result[key], flush=True)
+
+
+def measure_large(settings: argparse.Namespace) -> dict[str, Any]:
+    """Step time and peak memory of a model of 7 billion parameters before and after fusing it in place."""
+    shape = Shape("pre", "Llama", "ForCausalLM", LARGE)
+    torch.manual_seed(0)
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        model = shape.build({}).train()
+    torch.set_default_dtype(previous)
+    loss = torch.compile(next_token_loss, dynamic=False)
+    inputs = make_inputs(shape, settings.large_sequences, settings.length)
+    trainee = Trainee(model, loss, settings.learning_rate)
+    result: dict[str, Any] = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+    for name, options in {"eager": None, "fused": {}, "fused, branches compiled": {"compile_branches": {"dynamic": False}}}.items():
+        start = time.perf_counter()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        if options is not None:
+            fused(model, make_inputs(shape, 1, 128), inplace=True, **options)
+            result[name] = {"fuse_s": time.perf_counter() - start, "note": npl.changes(model).fusion_note}
+            result[name] |= {"fuse_peak_gib": torch.cuda.max_memory_allocated() / 2**30}
+        torch.cuda.reset_peak_memory_stats()
+        times = time_in_turns({name: partial(trainee.step, inputs)}, settings.rounds)[name]
+        result.setdefault(name, {})
+        result[name] |= {"step_ms": times, "step_median_ms": statistics.median(times)}
+        result[name] |= {"peak_gib": torch.cuda.max_memory_allocated() / 2**30}
+        print("7B", name, {key: value for key, value in result[name].items() if key != "step_ms"}, flush=True)
+    return result
+
+
+def main() -> int:
+    """Measure and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", default=list(SHAPES), choices=[*SHAPES, []])
+    for name, default in (
+        ("sequences", 8), ("length", 2048), ("rounds", 15), ("together", 3), ("steps", 200), ("perturbations", 3),
+        ("loss-sequences", 4), ("loss-length", 512), ("large-sequences", 2),
+    ):  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--large", action="store_true", help="also a model of 7 billion parameters, fused in place")
+    parser.add_argument("--out", type=Path)
+    settings = parser.parse_args()
+    report = run_environment() | {"settings": {key: value for key, value in vars(settings).items() if key != "out"}}
+    report["models"] = measure_models(settings) if settings.models else {}
+    if settings.large:
+        report["7B"] = measure_large(settings)
+    if settings.out:
+        settings.out.write_text(json.dumps(report, indent=1) + "\n")
+    return int(any("error" in result for result in report["models"].values()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
