@@ -61,6 +61,21 @@ def test_a_norm_that_rounds_its_result_does_so_before_the_add():
     assert not torch.equal(norm_add_norm(x, f, in_norm=None)[0], stream)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_float32_gain_gives_a_float32_result(dtype):
+    """As Llama's norm with a float32 gain computes it, alone, on the branch and on the stream."""
+    case = NormCase("rms", (64, 48), dtype)
+    weight, single = case.weight.float(), torch.float32
+    expected = llama_norm(case.x, weight)
+    assert expected.dtype == single
+    assert torch.equal(feature_norm(case.x, weight, rounding="gain", dtype=single), expected)
+    options = {"out_weight": weight, "in_weight": weight, "out_rounding": "rows", "in_rounding": "gain"}
+    for x in (case.x, case.x.float()):
+        stream, y = norm_add_norm(x, case.seed, **options, stream_dtype=single, y_dtype=single)
+        assert torch.equal(stream, x + llama_norm(case.seed, weight))
+        assert torch.equal(y, llama_norm(stream, weight))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -71,6 +86,7 @@ def test_a_norm_that_rounds_its_result_does_so_before_the_add():
         ({"x": torch.ones(3, dtype=torch.int64)}, "floating-point"),
         ({"backend": "triton"}, "cannot run"),
         ({"backend": "fast"}, "backend"),
+        ({"dtype": torch.int64}, "floating-point dtype"),
     ],
 )
 def test_a_bad_argument_raises(options, words):

@@ -30,7 +30,8 @@ def test_the_operator_is_registered_for_all_optional_tensors(out_norm, in_norm):
     leaves = case.leaves()
     names = ("out_weight", "out_bias", "in_weight", "in_bias", "branch_scale", "out_scale", "in_scale")
     tensors = OptionalTensors(*(leaves.get(name) for name in names), torch.tensor(3))
-    spec = BoundarySpec(out_norm or "none", in_norm or "none", 1e-6, 1e-6, False, 1.1, 1.0, 0.2, *FLOATS, "reference")
+    norms = out_norm or "none", in_norm or "none"
+    spec = BoundarySpec(*norms, 1e-6, 1e-6, False, 1.1, 1.0, 0.2, *FLOATS, torch.float32, "reference")
     torch.library.opcheck(op.BOUNDARY.operator, (leaves["x"], leaves["f"], *tensors, *spec))
 
 

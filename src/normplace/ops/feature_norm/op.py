@@ -26,6 +26,8 @@ class FeatureNormSpec(NamedTuple):
     rounding: str
     """One of :data:`normplace.ops.norm_add_norm.reference.ROUNDINGS`."""
     dtype: torch.dtype
+    """Of the rows."""
+    result_dtype: torch.dtype
     backend: str
 
 
@@ -37,7 +39,7 @@ def as_boundary(spec: FeatureNormSpec) -> BoundarySpec:
 def _make_boundary(spec: FeatureNormSpec) -> BoundarySpec:
     return BoundarySpec(
         "none", spec.norm, 0.0, spec.eps, spec.unit_offset, 1.0, 1.0, 0.0, spec.dtype, spec.dtype, spec.dtype,
-        spec.backend, next_rounding=spec.rounding,
+        spec.result_dtype, spec.backend, next_rounding=spec.rounding,
     )  # fmt: skip
 
 
@@ -49,7 +51,7 @@ def _optional(weight: Tensor | None, bias: Tensor | None) -> OptionalTensors:
 
 
 class FeatureNormOp(DifferentiableOp[FeatureNormSpec]):
-    """One norm; the result has the shape and dtype of the input."""
+    """One norm; the result has the shape of the input."""
 
     name = "feature_norm"
     inputs = ("x", "weight?", "bias?")
@@ -71,7 +73,7 @@ class FeatureNormOp(DifferentiableOp[FeatureNormSpec]):
         """Empty tensors like the results of :meth:`forward`."""
         x, boundary = cast(Tensor, tensors[0]), as_boundary(spec)
         stats = x.new_empty((x.shape[:-1].numel(), boundary.num_statistics), dtype=boundary.compute_dtype)
-        return x.new_empty(x.shape), stats
+        return x.new_empty(x.shape, dtype=spec.result_dtype), stats
 
     def backward(self, grads: Tensors, saved: Tensors, spec: FeatureNormSpec, needs: Sequence[bool]) -> Tensors:
         """The gradients that are needed."""

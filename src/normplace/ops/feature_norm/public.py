@@ -26,6 +26,7 @@ def feature_norm(
     eps: float = 1e-6,
     unit_offset: bool = False,
     rounding: str = "once",
+    dtype: torch.dtype | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """Normalize the last dimension in one pass.
@@ -39,11 +40,13 @@ def feature_norm(
         norm: ``rms`` or ``layer``.
         eps: Added to the variance.
         unit_offset: Whether the gain is stored minus one, as in Gemma.
-        rounding: ``once``, or ``gain`` to round the standardised rows before the gain, as Hugging Face's Llama does.
+        rounding: ``once``, or ``gain`` to round the standardised rows before the gain, as Hugging Face's Llama does,
+            to the narrower of the dtypes of x and of the result.
+        dtype: Dtype of the result; that of ``x`` by default.
         backend: ``auto``, ``composed`` (PyTorch's own norms), ``reference`` or ``triton``.
 
     Returns:
-        The normalized rows, with the dtype of x.
+        The normalized rows.
 
     Raises:
         UsageError: If an argument is invalid or the requested backend cannot run.
@@ -55,7 +58,10 @@ def feature_norm(
     if not isinstance(x, Tensor) or not x.dim() or not x.is_floating_point():
         raise UsageError("x must be a floating-point tensor with features in its last dimension.")
     make_spec = _make_spec if is_traced() else _cached_spec  # a tracer cannot see through a cache
-    spec = make_spec(norm, float(eps), unit_offset, rounding, x.dtype, backend, x.device.type, x.shape[-1])
+    result_dtype = x.dtype if dtype is None else dtype
+    spec = make_spec(
+        norm, float(eps), unit_offset, rounding, x.dtype, result_dtype, backend, x.device.type, x.shape[-1]
+    )
     weight = None if weight is None else channels("weight", weight, x)
     bias = None if bias is None else channels("bias", bias, x)
     if spec.backend == "composed":
@@ -72,6 +78,7 @@ def _make_spec(
     unit_offset: bool,
     rounding: str,
     dtype: torch.dtype,
+    result_dtype: torch.dtype,
     backend: str,
     device: str,
     width: int,
@@ -84,8 +91,10 @@ def _make_spec(
         raise unknown("rounding", rounding, ROUNDINGS)
     if not 0 <= eps < math.inf:
         raise UsageError(f"eps must be finite and at least 0, got {eps}.")
-    chosen = choose_backend(device, (dtype,), width, backend).backend
-    return FeatureNormSpec(norm, eps, unit_offset, rounding, dtype, chosen)
+    if not (isinstance(result_dtype, torch.dtype) and result_dtype.is_floating_point):
+        raise UsageError(f"dtype must be a floating-point dtype such as torch.float32, got {result_dtype}.")
+    chosen = choose_backend(device, (dtype, result_dtype), width, backend).backend
+    return FeatureNormSpec(norm, eps, unit_offset, rounding, dtype, result_dtype, chosen)
 
 
 _cached_spec = functools.lru_cache(maxsize=1024)(_make_spec)

@@ -28,12 +28,12 @@ def forward(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) 
     if not spec.has_next_norm:
         return stream.reshape(x.shape), f.new_empty(0)
     y = _normed(stream, spec.next_norm, tensors.in_weight, tensors.in_bias, spec.next_eps, spec)
-    return stream.reshape(x.shape), scaled(y, tensors.in_scale).reshape(x.shape)
+    return stream.reshape(x.shape), scaled(y, tensors.in_scale).to(spec.y_dtype).reshape(x.shape)
 
 
 def normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, spec: BoundarySpec) -> Tensor:
     """Rows after the next norm of a boundary."""
-    return _normed(x, spec.next_norm, weight, bias, spec.next_eps, spec)
+    return _normed(x, spec.next_norm, weight, bias, spec.next_eps, spec).to(spec.y_dtype)
 
 
 def _normed(v: Tensor, kind: str, weight: Tensor | None, bias: Tensor | None, eps: float, spec: BoundarySpec) -> Tensor:

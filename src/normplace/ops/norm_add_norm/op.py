@@ -25,7 +25,7 @@ def choose_backend(device: str, dtypes: tuple[torch.dtype, ...], width: int, req
 
     Args:
         device: Type of the device of the tensors.
-        dtypes: Dtypes of the stream, the branch's output and the new stream.
+        dtypes: Dtypes of the stream, the branch's output, the new stream and the input of the next branch.
         width: Features of a row.
         requested: One of :data:`BACKENDS`; ``auto`` is Triton where it runs, otherwise the fastest alternative.
 
@@ -109,7 +109,7 @@ class BoundaryOp(DifferentiableOp[BoundarySpec]):
         """Empty tensors like the results of :meth:`forward`."""
         x, f = cast(tuple[Tensor, Tensor], tensors[:2])
         stats = x.new_empty((x.shape[:-1].numel(), spec.num_statistics), dtype=spec.compute_dtype)
-        y = f.new_empty(f.shape if spec.has_next_norm else 0)
+        y = f.new_empty(f.shape if spec.has_next_norm else 0, dtype=spec.y_dtype)
         return x.new_empty(x.shape, dtype=spec.stream_dtype), y, stats
 
     def save(self, tensors: Tensors, spec: BoundarySpec, outputs: tuple[Tensor, ...], needs: Sequence[bool]) -> Tensors:

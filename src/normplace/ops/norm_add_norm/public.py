@@ -38,6 +38,7 @@ def norm_add_norm(
     out_scale: Tensor | None = None,
     in_scale: Tensor | None = None,
     stream_dtype: torch.dtype | None = None,
+    y_dtype: torch.dtype | None = None,
     out_rounding: str = "once",
     in_rounding: str = "once",
     backend: str = "auto",
@@ -67,10 +68,13 @@ def norm_add_norm(
         seed: Seed of the dropout, a number or an int64 tensor of one element. All backends drop the same elements.
         out_scale: One number for each row, applied after the norm of ``f``.
         in_scale: One number for each row, applied after the norm of the stream.
-        stream_dtype: Dtype of the returned stream; that of ``x`` by default. y has the dtype of ``f``.
+        stream_dtype: Dtype of the returned stream; that of ``x`` by default.
+        y_dtype: Dtype of y; that of ``f`` by default.
         out_rounding: Where the norm of ``f`` rounds to the dtype of ``f``: ``once`` with the sum, ``result`` also
-            before the add, or ``gain`` also before its gain, as Hugging Face's Llama does. Gradients are unaffected.
-        in_rounding: The same for the norm of the stream, for which ``once`` and ``result`` are equal.
+            before the add, ``gain`` also before its gain, as Hugging Face's Llama does, or ``rows`` only before its
+            gain, as it does with a float32 gain. Gradients are unaffected.
+        in_rounding: The same for the norm of the stream, which rounds to the narrower of the dtypes of stream and y.
+            ``once`` and ``result`` are equal, and so are ``gain`` and ``rows``.
         backend: ``auto``, ``composed`` (PyTorch's own norms), ``reference`` or ``triton``.
 
     Returns:
@@ -93,7 +97,8 @@ def norm_add_norm(
     make_spec = _make_spec if is_traced() else _cached_spec  # a tracer cannot see through a cache
     spec = make_spec(
         out_norm, in_norm, float(out_eps), float(in_eps), unit_offset, float(skip_scale), float(factor),
-        float(dropout), x.dtype, f.dtype, stream_dtype, backend, x.device.type, x.shape[-1], out_rounding, in_rounding,
+        float(dropout), x.dtype, f.dtype, stream_dtype, y_dtype, backend, x.device.type, x.shape[-1], out_rounding,
+        in_rounding,
     )  # fmt: skip
     if (out_norm is None and (out_weight is not None or out_bias is not None)) or (
         in_norm is None and (in_weight is not None or in_bias is not None or in_scale is not None)
@@ -141,6 +146,7 @@ def _make_spec(
     x_dtype: torch.dtype,
     f_dtype: torch.dtype,
     stream_dtype: torch.dtype | None,
+    y_dtype: torch.dtype | None,
     backend: str,
     device: str,
     width: int,
@@ -167,12 +173,15 @@ def _make_spec(
         if not math.isfinite(factor):
             raise UsageError(f"{name} must be finite, got {factor}.")
     stream_dtype = x_dtype if stream_dtype is None else stream_dtype
-    if not (isinstance(stream_dtype, torch.dtype) and stream_dtype.is_floating_point):
-        raise UsageError(f"stream_dtype must be a floating-point dtype such as torch.float32, got {stream_dtype}.")
-    chosen = choose_backend(device, (x_dtype, f_dtype, stream_dtype), width, backend).backend
+    y_dtype = f_dtype if y_dtype is None else y_dtype
+    for name, dtype in (("stream_dtype", stream_dtype), ("y_dtype", y_dtype)):
+        if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise UsageError(f"{name} must be a floating-point dtype such as torch.float32, got {dtype}.")
+    chosen = choose_backend(device, (x_dtype, f_dtype, stream_dtype, y_dtype), width, backend).backend
     return BoundarySpec(
         out_norm or "none", next_norm or "none", out_eps, next_eps, unit_offset,
-        skip_factor, branch_factor, dropout, x_dtype, f_dtype, stream_dtype, chosen, out_rounding, next_rounding,
+        skip_factor, branch_factor, dropout, x_dtype, f_dtype, stream_dtype, y_dtype, chosen,
+        out_rounding, next_rounding,
     )  # fmt: skip
 
 

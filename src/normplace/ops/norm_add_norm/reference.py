@@ -16,12 +16,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-ROUNDINGS = ("once", "result", "gain")
+ROUNDINGS = ("once", "result", "gain", "rows")
 """Where a norm in half precision rounds.
 
 - ``once``: the boundary keeps the result in float32 until the sum or y is rounded.
 - ``result``: the norm rounds its result, as a separate kernel does.
 - ``gain``: the norm rounds the standardised row and then the product with the gain, as most norms of Hugging Face do.
+- ``rows``: the norm rounds the standardised row only, as the same norms do when their gain is float32.
 """
 
 
@@ -42,6 +43,8 @@ class BoundarySpec(NamedTuple):
     x_dtype: torch.dtype
     f_dtype: torch.dtype
     stream_dtype: torch.dtype
+    y_dtype: torch.dtype
+    """Of the input of the next branch."""
     backend: str
     out_rounding: str = "once"
     """Where the norm of the branch's output rounds to the dtype of f, see :data:`ROUNDINGS`."""
@@ -50,7 +53,7 @@ class BoundarySpec(NamedTuple):
     @property
     def compute_dtype(self) -> torch.dtype:
         """The dtype of the arithmetic."""
-        has_double = torch.float64 in (self.x_dtype, self.f_dtype, self.stream_dtype)
+        has_double = torch.float64 in (self.x_dtype, self.f_dtype, self.stream_dtype, self.y_dtype)
         return torch.float64 if has_double else torch.float32
 
     @property
@@ -120,13 +123,13 @@ def forward(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) 
     """The new stream, the input of the next branch (empty without a next norm), and the statistics of the rows."""
     width, dtype = x.shape[-1], spec.compute_dtype
     f_hat = _standardise(f.reshape(-1, width).to(dtype), spec.out_norm, spec.out_eps)
-    u = _affine_rounded(f_hat.value, tensors.out_weight, tensors.out_bias, spec, spec.out_rounding)
-    u = scaled(_rounded(u, spec.f_dtype) if spec.out_rounding != "once" else u, tensors.out_scale)
+    u = _affine(_rounded_rows(f_hat.value, spec.out_rounding, spec.f_dtype), tensors.out_weight, tensors.out_bias, spec)
+    u = scaled(_rounded(u, spec.f_dtype) if spec.out_rounding in ("result", "gain") else u, tensors.out_scale)
     branch = branch_multiplier(tensors, spec, dtype)
     stream = spec.skip_factor * x.reshape(-1, width).to(dtype) + branch * apply_dropout(u, tensors.seed, spec)
     stream = stream.to(spec.stream_dtype)
     y, stats = normalize(stream, tensors, spec, f_hat)
-    return stream.reshape(x.shape), y.reshape(x.shape) if spec.has_next_norm else f.new_empty(0), stats
+    return stream.reshape(x.shape), y.reshape(x.shape) if spec.has_next_norm else y.new_empty(0), stats
 
 
 def normalize(
@@ -146,8 +149,9 @@ def normalize(
     zeros = rows.new_zeros(len(rows), 1)
     columns = (f_hat.rstd, x_hat.rstd, f_hat.mean, x_hat.mean)[: spec.num_statistics]
     stats = torch.cat([zeros if column is None else column.detach() for column in columns], 1)
-    y = _affine_rounded(x_hat.value, tensors.in_weight, tensors.in_bias, spec, spec.next_rounding)
-    return scaled(y, tensors.in_scale).to(spec.f_dtype).reshape(x.shape), stats
+    narrower = min(spec.stream_dtype, spec.y_dtype, key=lambda dtype: dtype.itemsize)
+    y = _affine(_rounded_rows(x_hat.value, spec.next_rounding, narrower), tensors.in_weight, tensors.in_bias, spec)
+    return scaled(y, tensors.in_scale).to(spec.y_dtype).reshape(x.shape), stats
 
 
 def backward(
@@ -263,8 +267,9 @@ def _affine(v: Tensor, weight: Tensor | None, bias: Tensor | None, spec: Boundar
     return v if bias is None else v + bias.to(v.dtype)
 
 
-def _affine_rounded(v: Tensor, weight: Tensor | None, bias: Tensor | None, spec: BoundarySpec, rounding: str) -> Tensor:
-    return _affine(_rounded(v, spec.f_dtype) if rounding == "gain" else v, weight, bias, spec)
+def _rounded_rows(v: Tensor, rounding: str, dtype: torch.dtype) -> Tensor:
+    """Standardised rows, rounded if the norm rounds them before its gain."""
+    return _rounded(v, dtype) if rounding in ("gain", "rows") else v
 
 
 def _rounded(v: Tensor, dtype: torch.dtype) -> Tensor:

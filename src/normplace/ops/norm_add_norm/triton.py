@@ -24,7 +24,7 @@ from normplace.ops.norm_add_norm.reference import BoundaryGradMask, BoundaryGrad
 forward_kernels: Any = triton_forward
 backward_kernels: Any = triton_backward
 NORM_KINDS = {"none": 0, "rms": 1, "layer": 2}
-ROUNDING_KINDS = {"once": 0, "result": 1, "gain": 2}
+ROUNDING_KINDS = {"once": 0, "result": 1, "gain": 2, "rows": 3}
 # In place of the stride of a missing branch, since rows of an expanded branch have stride 0.
 NO_BRANCH = -1
 
@@ -106,7 +106,7 @@ def forward(
     if f is not None:
         stream = torch.empty_like(x, dtype=spec.stream_dtype, memory_format=torch.contiguous_format)
     y = torch.empty_like(
-        x if spec.has_next_norm else x.new_empty(0), dtype=spec.f_dtype, memory_format=torch.contiguous_format
+        x if spec.has_next_norm else x.new_empty(0), dtype=spec.y_dtype, memory_format=torch.contiguous_format
     )
     stats = torch.empty(rows, spec.num_statistics, dtype=torch.float32, device=device) if training else None
     key = BoundaryKey.of(tensors, spec, width, device)
@@ -158,8 +158,8 @@ def _backward_plan(
     # Gradients of the rows' scales read gains and biases a second time.
     channels = key.dtypes[:5] * 2 if needs.out_scale or needs.in_scale else (out_weight, in_weight, branch)
     reads_d_stream, reads_d_y, reads_f = reads
-    stream_bytes, f_bytes = spec.stream_dtype.itemsize, spec.f_dtype.itemsize
-    row_bytes = reads_d_stream * stream_bytes + reads_d_y * (f_bytes + stream_bytes) + reads_f * f_bytes
+    stream_bytes, f_bytes, y_bytes = (dtype.itemsize for dtype in (spec.stream_dtype, spec.f_dtype, spec.y_dtype))
+    row_bytes = reads_d_stream * stream_bytes + reads_d_y * (y_bytes + stream_bytes) + reads_f * f_bytes
     table = layouts.backward_table(key.width, wanted["OUT_SHIFT"] or wanted["IN_SHIFT"])
     layout = layout_for(table, key.width, key.device, row_bytes, _bytes(*channels))
     columns, own_positions = None, positions

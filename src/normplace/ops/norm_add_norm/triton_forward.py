@@ -11,7 +11,7 @@ of RMSNorm are faster if they are read twice, one block at a time, because fewer
 import triton
 import triton.language as tl
 
-from normplace.ops.norm_add_norm.triton_steps import affine, as_rounded, merged, read, scaled, unpadded
+from normplace.ops.norm_add_norm.triton_steps import affine, as_narrower, merged, read, scaled, unpadded
 from normplace.ops.rounding import mean_of, reciprocal_root
 
 
@@ -71,8 +71,8 @@ def forward(
             v = rounded.to(tl.float32)
         if IN > 0:
             v = _standardised(v, inside, row, there, stats, 1, in_eps, D, IN, KEPT, BLOCK)
-            if IN_ROUNDING == 2:
-                v = as_rounded(v, y)
+            if IN_ROUNDING >= 2:
+                v = as_narrower(v, stream if f is not None else x, y)
             v = scaled(affine(v, in_weight, in_bias, cols, inside, OFFSET), in_scale, row, there)
             tl.store(y + place, v, mask=mask, eviction_policy="evict_first")
 
@@ -140,8 +140,8 @@ def forward_in_pieces(
                 v = read(stream, row, D, cols, mask, "evict_first").to(tl.float32) * in_rstd[:, None]
             else:
                 v = read(x, row, x_stride, cols, mask, "evict_first").to(tl.float32) * in_rstd[:, None]
-            if IN_ROUNDING == 2:
-                v = as_rounded(v, y)
+            if IN_ROUNDING >= 2:
+                v = as_narrower(v, stream if f is not None else x, y)
             v = scaled(affine(v, in_weight, in_bias, cols, inside, OFFSET), in_scale, row, there)
             tl.store(y + row.to(tl.int64)[:, None] * D + cols[None, :], v, mask=mask)
         _note(in_rstd, stats, row, there, 1, KEPT)

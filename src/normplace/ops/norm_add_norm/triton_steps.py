@@ -82,6 +82,16 @@ def as_rounded(v, pointer):
 
 
 @triton.jit
+def as_narrower(v, one, other):
+    """``v`` rounded to the narrower of the dtypes of two tensors."""
+    if one.dtype.element_ty.primitive_bitwidth < other.dtype.element_ty.primitive_bitwidth:
+        v = as_rounded(v, one)
+    else:
+        v = as_rounded(v, other)
+    return v
+
+
+@triton.jit
 def times(v, factor):
     """``factor * v``; a missing factor is one."""
     return v if factor is None else factor * v
@@ -105,10 +115,10 @@ def merged(
     f, OFFSET: tl.constexpr, PER_CHANNEL: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
     """The stream ``v`` plus the branch, from its standardised output ``u``, rounded as ``f`` before it is added."""
-    if ROUNDING == 2:
+    if ROUNDING >= 2:
         u = as_rounded(u, f)
     u = affine(u, weight, bias, cols, inside, OFFSET)
-    if ROUNDING > 0:
+    if ROUNDING == 1 or ROUNDING == 2:
         u = as_rounded(u, f)
     u = scaled(u, scale, row, there)
     if seed is not None:
