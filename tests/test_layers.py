@@ -27,6 +27,7 @@ LAYERS = [
     {"lab.trials"},
     {"lab.report"},
     {"lab.studies"},
+    {"lab.compare"},
     {"lab.bench"},
     {"cli"},
     {"__main__"},

@@ -53,6 +53,13 @@ class NormFactory:
         raise UsageError(f'the model has no norm over {width} features to copy: choose a kind, as in norm="rms".')
 
 
+def reset_gain(norm: nn.Module) -> None:
+    """Set the gain of a norm to one and its shift to zero, as in a new model."""
+    width = _width(norm)
+    if width is not None:
+        _set_gain(norm, width, None)
+
+
 def _width(norm: nn.Module) -> int | None:
     """The number of features of a norm; None if it is not clear."""
     sizes = {parameter.numel() for parameter in norm.parameters()}

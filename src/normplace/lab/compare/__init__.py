@@ -1,0 +1,13 @@
+"""Compare placements, or any edits, on a user's own model and data.
+
+- ``task``, ``factory``: what is trained.
+- ``edits``: what is compared.
+- ``trial``: one training and its measurements.
+- ``search``, ``plan``: which trainings run, and what they cost.
+- ``run``: :func:`compare`, which puts them together.
+"""
+
+from normplace.lab.compare.edits import Edit, parse_edits
+from normplace.lab.compare.task import Start, Task, load_task, task_reference
+
+__all__ = ["Edit", "Start", "Task", "load_task", "parse_edits", "task_reference"]

@@ -1,0 +1,227 @@
+"""The edits of a comparison: functions from a model to its changed copy, written as short names.
+
+=====================  ================================================================================
+``as-is``              The model unchanged.
+``peri``               A placement of :data:`normplace.placement.presets.ALL_PRESETS`, by ``normplace.move``.
+``qk``, ``qk:layer``   A norm on queries and keys, RMSNorm by default.
+``layerscale``         A learned factor per channel on every branch.
+``norm:rms``           Another kind of norm in every slot, by ``normplace.swap``.
+``degree^-1``          A topology scale after every norm, by ``normplace.insert``.
+``degree^-1@norm.0``   The same after one norm; ``degree^-1@before:norm.0`` before it.
+``mine.py:halve``      The user's function from a model to a model.
+``peri+qk``            One edit after another.
+=====================  ================================================================================
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+import normplace
+from normplace._shared.references import load_reference
+from normplace.edit.capture import Arguments
+from normplace.edit.changes import changes
+from normplace.edit.insert import insert
+from normplace.edit.modules import HeadNorm, LearnedScaling
+from normplace.edit.move import move
+from normplace.edit.new_norms import reset_gain
+from normplace.errors import UsageError, unknown
+from normplace.models.topology import TOPOLOGIES, check_name
+from normplace.norms import NORMS
+from normplace.placement.presets import ALIASES, ALL_PRESETS
+from normplace.placement.scale import Scale
+
+STARTS = ("fresh", "weights")
+"""New weights for every seed, or the weights that the task's model has."""
+AS_IS = "as-is"
+FRESH_LAYERSCALE = 1e-4
+"""Initial LayerScale of new models (Touvron et al. 2021, arXiv 2103.17239); with given weights it starts at 1."""
+QK_NORM = "rms"
+
+Apply = Callable[[nn.Module, Arguments], nn.Module]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One way to change a model.
+
+    Args:
+        name: Its name in results.
+        apply: From a model and the arguments of one call of it to the changed model.
+        recipe: Text from which :func:`parse_edit` builds the same edit in a worker process; None for a function that
+            exists in this process only.
+    """
+
+    name: str
+    apply: Apply
+    recipe: str | None = None
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """References of the user's functions, which are sent to workers on other machines."""
+        return tuple(part for part in (self.recipe or "").split("+") if ":" in part and _is_reference(part))
+
+
+def parse_edits(edits: Iterable[Any] | Mapping[str, Any] | str, start: str = "fresh") -> list[Edit]:
+    """Build edits from names, functions and :class:`Edit` objects.
+
+    Args:
+        edits: The edits; a mapping gives each another name.
+        start: ``fresh`` for new norms that start as in a new model; ``weights`` for new norms that keep the size of
+            what they normalize, see :func:`normplace.move`.
+
+    Raises:
+        UsageError: If an edit is unknown, or two have the same name.
+    """
+    if start not in STARTS:
+        raise unknown("start", start, STARTS)
+    if isinstance(edits, str):
+        edits = edits.split()
+    named = edits.items() if isinstance(edits, Mapping) else ((None, edit) for edit in edits)
+    parsed = [_parsed(edit, start, name) for name, edit in named]
+    if not parsed:
+        raise UsageError("there is no edit to compare: name at least two, such as as-is and peri.")
+    names = [edit.name for edit in parsed]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"the edit {name!r} is listed twice: leave one out, or name them in a mapping.")
+    return parsed
+
+
+def _parsed(edit: Any, start: str, name: str | None) -> Edit:
+    if isinstance(edit, Edit):
+        return edit if name is None else replace(edit, name=name)
+    if isinstance(edit, str):
+        parsed = parse_edit(edit, start)
+        return parsed if name is None else replace(parsed, name=name)
+    if not callable(edit):
+        raise UsageError(f"an edit is a name or a function of a model, got {type(edit).__name__}.")
+    reference = importable_name(edit)
+    label = name or getattr(edit, "__name__", type(edit).__name__)
+    return Edit(label, _own_function(edit, label), reference)
+
+
+def parse_edit(recipe: str, start: str = "fresh") -> Edit:
+    """Build an edit from its name, as in the table above.
+
+    Raises:
+        UsageError: If it is unknown.
+    """
+    steps = [_step(part.strip(), start) for part in recipe.split("+")]
+
+    def apply(model: nn.Module, inputs: Arguments) -> nn.Module:
+        for step in steps:
+            model = step(model, inputs)
+        return model
+
+    return Edit(recipe, apply, recipe)
+
+
+def importable_name(function: Callable[..., Any]) -> str | None:
+    """``module:name`` of a function that a worker process can import; None for a closure or a notebook's function."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if module is None or not name.isidentifier() or getattr(sys.modules.get(module), name, None) is not function:
+        return None
+    if module != "__main__":
+        return f"{module}:{name}"
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return None if file is None else f"{file}:{name}"
+
+
+def _step(name: str, start: str) -> Apply:
+    """One factor of a product."""
+    key, _, option = name.partition(":")
+    if name == AS_IS:
+        return lambda model, inputs: model
+    if key == "qk" and option in ("", *NORMS):
+        return _move(start, qk=option or QK_NORM)
+    if name == "layerscale":
+        return _move(start, scale="layerscale")
+    if name in ALL_PRESETS or name in ALIASES:
+        return _move(start, to=name)
+    if key == "norm" and option in NORMS:
+        return _swap(option)
+    source, _, site = name.partition("@")
+    if source.partition("^")[0].removeprefix("constant:") in (*TOPOLOGIES, "constant"):
+        return _insert(source, site)
+    if _is_reference(name):
+        return _own_function(load_reference(name), name)
+    known = [AS_IS, "qk", "layerscale", *ALL_PRESETS, *ALIASES, *(f"norm:{norm}" for norm in NORMS), *TOPOLOGIES]
+    raise unknown("edit", name, known)
+
+
+def _is_reference(name: str) -> bool:
+    key = name.partition(":")[0]
+    return ":" in name and key not in ("qk", "norm", "constant") and "@" not in name
+
+
+def _move(start: str, **target: Any) -> Apply:
+    def apply(model: nn.Module, inputs: Arguments) -> nn.Module:
+        args, kwargs = inputs
+        moved = move(model, *args, **target, **kwargs)
+        if start == "fresh":
+            _reset_added(moved)
+        return moved
+
+    return apply
+
+
+def _reset_added(model: nn.Module) -> None:
+    """Give the norms and scales that a move added the values of a new model."""
+    for change in changes(model).sites:
+        if change.action != "added":
+            continue
+        module = model.get_submodule(change.name)
+        if isinstance(module, LearnedScaling):
+            nn.init.constant_(module.weight, FRESH_LAYERSCALE)
+        elif change.slot != "scale":
+            reset_gain(module.norm if isinstance(module, HeadNorm) else module)
+
+
+def _swap(norm: str) -> Apply:
+    def apply(model: nn.Module, inputs: Arguments) -> nn.Module:
+        args, kwargs = inputs
+        return normplace.swap(model, *args, norm=norm, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+
+    return apply
+
+
+def _insert(source: str, site: str) -> Apply:
+    scalar, caret, power = source.partition("^")
+    check_name(scalar)
+    try:
+        exponent = float(power) if caret else 1.0
+    except ValueError as error:
+        raise UsageError(f"the power of {source!r} is not a number: write for example {scalar}^-1.") from error
+    side, _, name = site.rpartition(":")
+    if side not in ("", "before", "after"):
+        raise unknown("side of a norm", side, ("before", "after"))
+    scale = Scale(scalar, power=exponent, where=side or "after")
+
+    def apply(model: nn.Module, inputs: Arguments) -> nn.Module:
+        args, kwargs = inputs
+        return insert(model, scale, after=name or None, inputs=None if kwargs else args)
+
+    return apply
+
+
+def _own_function(function: Callable[..., Any], name: str) -> Apply:
+    if not callable(function):
+        raise UsageError(f"the edit {name!r} is not a function: write one from a model to a model.")
+    parameters = inspect.signature(function).parameters.values()
+    takes_inputs = len([p for p in parameters if p.default is p.empty]) > 1
+
+    def apply(model: nn.Module, inputs: Arguments) -> nn.Module:
+        args, kwargs = inputs
+        edited = function(model, *args, **kwargs) if takes_inputs else function(model)
+        if not isinstance(edited, nn.Module):
+            raise UsageError(f"the edit {name!r} returned {type(edited).__name__}: return the changed model.")
+        return edited
+
+    return apply
