@@ -1,0 +1,145 @@
+"""The advice of a comparison: one sentence that names an edit, and what the comparison does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from normplace.lab.compare.edit_trials import FINAL
+from normplace.lab.compare.statistics import Better, Difference, Verdict
+from normplace.lab.report.text import count, number
+from normplace.lab.trials.record import TrialRecord
+
+if TYPE_CHECKING:
+    from normplace.lab.compare.result import Row
+
+SCORE = {"smaller": "held-out loss", "larger": "held-out score"}
+"""Name of the reported number."""
+TIED_MEANS = "'tied' means that these seeds cannot separate the two. It does not mean that they are equal."
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to use; ``str()`` gives all its texts.
+
+    Attributes:
+        edit: The edit to use.
+        sentence: Which edit to use, and why.
+        limits: What the comparison does not show.
+        warnings: What weakens it, such as trials that failed; one sentence each.
+    """
+
+    edit: str
+    sentence: str
+    limits: str
+    warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join((self.sentence, self.limits, *self.warnings))
+
+
+def advise(
+    rows: Sequence[Row], baseline: str, records: Sequence[TrialRecord], unfinished: Sequence[str], better: Better
+) -> Advice:
+    """Advise to use the highest-ranked edit that is better than the baseline, else the baseline.
+
+    Args:
+        rows: The edits from best to worst.
+        baseline: Name of the baseline.
+        records: The result lines.
+        unfinished: Edits without a finished trial.
+        better: Whether smaller or larger numbers are better.
+    """
+    chosen = next((row for row in rows if row.verdict == Verdict.BETTER), None)
+    sentence = _use(chosen, rows, better) if chosen else _keep(rows, baseline, better)
+    edit = chosen.edit if chosen else baseline
+    return Advice(edit, sentence, _limits(records), tuple(_warnings(rows, records, unfinished)))
+
+
+def seeds_text(difference: Difference) -> str:
+    """How many seeds would separate a difference of the measured size; empty if it is not known."""
+    if difference.seeds_needed is not None:
+        return f"about {difference.seeds_needed} seeds"
+    return f"more than {difference.most_seeds} seeds" if difference.most_seeds else ""
+
+
+def _use(chosen: Row, rows: Sequence[Row], better: Better) -> str:
+    assert chosen.difference is not None
+    reason = f"Use {chosen.edit}: {_advantage(chosen.difference, better)}"
+    if chosen is not rows[0]:
+        return f"{reason}; {rows[0].edit} ranks first, but the seeds cannot separate it from {chosen.difference.other}."
+    others = [row for row in rows[1:] if row.edit != chosen.difference.other]
+    tied = [row.edit for row in others if row.best_difference and row.best_difference.verdict is Verdict.TIED]
+    if tied:
+        return f"{reason}; the seeds cannot separate it from {_list(tied)}."
+    return f"{reason}, and it is better than {_list([row.edit for row in others])}." if others else f"{reason}."
+
+
+def _keep(rows: Sequence[Row], baseline: str, better: Better) -> str:
+    others = [row for row in rows if row.edit != baseline]
+    if not others:
+        return f"Only {baseline} was measured, so there is nothing to compare."
+    if all(row.verdict == Verdict.WORSE for row in others):
+        return f"Keep {baseline}: it is better than {_list([row.edit for row in others])}."
+    first = rows[0]
+    seeds = count(min(row.seeds for row in rows), "seed")
+    if first.edit == baseline:
+        return f"Keep {baseline}: it ranks first, and {seeds} did not show that another edit is better."
+    assert first.difference is not None
+    needed = seeds_text(first.difference)
+    remedy = f"; {needed} would separate a difference of this size" if needed else ""
+    return f"Keep {baseline}: {first.edit} ranks first, but {seeds} cannot separate the two{remedy}."
+
+
+def _advantage(difference: Difference, better: Better) -> str:
+    """The reason why an edit is better."""
+    total = difference.seeds + difference.diverged + difference.other_diverged
+    fewer = difference.other_diverged > difference.diverged
+    diverged = f"{difference.other} diverged with {difference.other_diverged} of {count(total, 'seed')}"
+    if not difference.low * difference.high > 0:
+        return diverged
+    ends = sorted((abs(difference.low), abs(difference.high)))
+    relation = "lower" if better == "smaller" else "higher"
+    text = (
+        f"its {SCORE[better]} is {number(abs(difference.estimate), 3)} {relation} than that of {difference.other} "
+        f"(95% interval {number(ends[0], 3)} to {number(ends[1], 3)}, {count(difference.seeds, 'seed')})"
+    )
+    return f"{text}, and {diverged}" if fewer else text
+
+
+def _limits(records: Sequence[TrialRecord]) -> str:
+    final = [record for record in records if record.part == FINAL]
+    steps = max(record.config["steps"] for record in final)
+    start = "the given" if final[0].config.get("start") == "weights" else "fresh"
+    return (
+        f"This holds for this model and data, trained for {count(steps, 'step')} from {start} weights. It does not "
+        "show what other model sizes, longer training or other data would give."
+    )
+
+
+def _warnings(rows: Sequence[Row], records: Sequence[TrialRecord], unfinished: Sequence[str]) -> Iterable[str]:
+    if edges := [row.edit for row in rows if row.interior is False]:
+        yield f"The best learning rate of {_list(edges)} is the lowest or highest tried: a better one may lie beyond."
+    if fixed := [row.edit for row in rows if row.interior is None]:
+        yield f"Only one learning rate was tried with {_list(fixed)}."
+    seeds = {record.config["edit"]: set[int]() for record in records}
+    for record in records:
+        if record.part == FINAL and record.status == "ok":
+            seeds[record.config["edit"]].add(record.seed)
+    if len({frozenset(own) for edit, own in seeds.items() if edit not in unfinished}) > 1:
+        yield "The edits have different seeds; only seeds that two edits share are compared."
+    if unfinished:
+        yield f"No trial of {_list(unfinished)} is finished."
+    if failed := [record for record in records if record.status == "failed"]:
+        reason = (failed[-1].error or "no message").strip().splitlines()[-1]
+        yield f"{count(len(failed), 'trial')} failed and {'is' if len(failed) == 1 else 'are'} left out: {reason}"
+
+
+def _list(names: Sequence[str]) -> str:
+    """Names joined as in a sentence.
+
+    >>> _list(["pre", "post", "peri"])
+    'pre, post and peri'
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,0 +1,267 @@
+"""Paired differences between edits: simultaneous intervals, verdicts, and the number of seeds that would decide.
+
+Two families of differences are reported: every edit against the baseline, and the best edit against every other. Each
+family covers all its true differences at once with a probability of 95%. The intervals are Student's with a Šidák
+correction. Sign flips and the bootstrap cannot reach 95% below six seeds, and a variance pooled over edits is too small
+for the edits that vary most; ``scripts/calibrate_compare.py`` measures all of them. The data chooses the best edit, so
+its family counts every pair of edits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from statistics import fmean, stdev
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normplace.lab.trials.intervals import CONFIDENCE
+
+Better = Literal["smaller", "larger"]
+Scores = Mapping[int, float | None]
+"""The reported number of each seed; None if the trial diverged."""
+
+POWER = 0.8
+"""Probability of separating two edits that the number of seeds is planned for."""
+HORIZON = 8
+"""Numbers of seeds are extrapolated up to this multiple of those measured."""
+_DISCORDANT = 0.25
+"""Largest probability that a seed diverges with one of two equal edits only, if seeds do not correlate negatively."""
+_FEWEST_ALL_DIVERGED = 3
+_NODES = 256
+
+
+class Verdict(StrEnum):
+    """What the seeds show about an edit and the one it is compared with."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    TIED = "tied"
+    """The seeds cannot separate the two. This does not show that they are equal."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An edit minus another one, over paired seeds.
+
+    Attributes:
+        edit: The edit.
+        other: The edit that is subtracted.
+        estimate: Mean difference over the seeds with which neither diverged; NaN without such seeds.
+        low: Lower end of the simultaneous 95% interval; unbounded with fewer than two seeds.
+        high: Upper end.
+        deviation: Standard deviation of the differences; NaN with fewer than two seeds.
+        seeds: Number of seeds with which neither diverged.
+        diverged: Number of seeds with which only the edit diverged.
+        other_diverged: Number of seeds with which only the other one diverged.
+        comparisons: Number of differences that are covered simultaneously.
+        verdict: Whether the edit is better or worse.
+        seeds_needed: Seeds that separate a difference of this size with a probability of 80%; None if that takes more
+            than ``most_seeds``.
+        most_seeds: Eight times the seeds measured, beyond which noise dominates the estimate; 0 with fewer than two.
+    """
+
+    edit: str
+    other: str
+    estimate: float
+    low: float
+    high: float
+    deviation: float
+    seeds: int
+    diverged: int
+    other_diverged: int
+    comparisons: int
+    verdict: Verdict
+    seeds_needed: int | None
+    most_seeds: int
+
+
+def difference(edit: str, other: str, scores: Mapping[str, Scores], *, better: Better, comparisons: int) -> Difference:
+    """Compare two edits over the seeds that both have.
+
+    If some seed diverged with one of them only, two tests share the level: Student's test of the other seeds, and a
+    test of the number of divergences. Scores do not make an edit better that diverged more often. From three seeds on,
+    an edit that always diverged is worse than one that never did: for two equal edits this has a probability of at most
+    2 · 4⁻ⁿ.
+
+    Args:
+        edit: Name of the edit.
+        other: Name of the edit to subtract.
+        scores: Reported numbers of every edit.
+        better: Whether smaller or larger numbers are better.
+        comparisons: Number of differences to cover simultaneously.
+    """
+    pairs = [(scores[edit][seed], scores[other][seed]) for seed in scores[edit] if seed in scores[other]]
+    differences = [own - their for own, their in pairs if own is not None and their is not None]
+    diverged = sum(own is None and their is not None for own, their in pairs)
+    other_diverged = sum(own is not None and their is None for own, their in pairs)
+    level = sidak_level(comparisons)
+    if (diverged or other_diverged) and len(differences) > 1:
+        level /= 2
+    estimate, deviation, half = _student(differences, level)
+    balance = other_diverged - diverged
+    most_seeds = HORIZON * len(differences) if len(differences) > 1 else 0
+    sign = -1 if better == "smaller" else 1
+    by_scores = 0 if not abs(estimate) > half else sign * int(math.copysign(1, estimate))
+    by_divergence = int(math.copysign(1, balance)) if _divergence_decides(balance, len(pairs), level) else 0
+    return Difference(
+        edit=edit,
+        other=other,
+        estimate=estimate,
+        low=estimate - half if math.isfinite(half) else -math.inf,
+        high=estimate + half if math.isfinite(half) else math.inf,
+        deviation=deviation,
+        seeds=len(differences),
+        diverged=diverged,
+        other_diverged=other_diverged,
+        comparisons=comparisons,
+        verdict=_verdict(by_scores, by_divergence, balance),
+        seeds_needed=seeds_needed(estimate, deviation, most_seeds, comparisons),
+        most_seeds=most_seeds,
+    )
+
+
+def against_baseline(scores: Mapping[str, Scores], baseline: str, *, better: Better) -> dict[str, Difference]:
+    """Every other edit minus the baseline.
+
+    Args:
+        scores: Reported numbers of every edit.
+        baseline: Name of the baseline.
+        better: Whether smaller or larger numbers are better.
+    """
+    others = [edit for edit in scores if edit != baseline]
+    return {edit: difference(edit, baseline, scores, better=better, comparisons=len(others)) for edit in others}
+
+
+def best_against_each(scores: Mapping[str, Scores], best: str, *, better: Better) -> dict[str, Difference]:
+    """The best edit minus every other; the intervals hold whichever edit is the best.
+
+    Args:
+        scores: Reported numbers of every edit.
+        best: Name of the edit that ranks first.
+        better: Whether smaller or larger numbers are better.
+    """
+    pairs = math.comb(len(scores), 2)
+    return {
+        other: difference(best, other, scores, better=better, comparisons=pairs) for other in scores if other != best
+    }
+
+
+def ranking(scores: Mapping[str, Scores], *, better: Better) -> list[str]:
+    """The edits from best to worst: by the share of seeds that diverged, then by the mean of the others.
+
+    A trial that diverged is worse than any that did not, so one divergence outweighs every difference of means.
+
+    Args:
+        scores: Reported numbers of every edit.
+        better: Whether smaller or larger numbers are better.
+    """
+    sign = 1 if better == "smaller" else -1
+
+    def key(edit: str) -> tuple[float, float]:
+        values = [value for value in scores[edit].values() if value is not None]
+        share = 1 - len(values) / len(scores[edit]) if scores[edit] else math.inf
+        return share, sign * fmean(values) if values else math.inf
+
+    return sorted(scores, key=key)
+
+
+def sidak_level(comparisons: int) -> float:
+    """Two-sided level of one of several comparisons that are wrong together at most 5% of the time."""
+    return 1 - CONFIDENCE ** (1 / comparisons)
+
+
+def power(effect: float, seeds: int, comparisons: int = 1) -> float:
+    """Probability that seeds separate two edits.
+
+    Args:
+        effect: Mean difference divided by the standard deviation of the differences.
+        seeds: Number of paired seeds.
+        comparisons: Number of differences that are covered simultaneously.
+    """
+    from scipy.special import ndtr
+
+    threshold = _quantile(seeds - 1, sidak_level(comparisons))
+    return float(ndtr(abs(effect) * math.sqrt(seeds) - threshold * _relative_deviations(seeds - 1)).mean())
+
+
+def seeds_needed(estimate: float, deviation: float, most: int, comparisons: int = 1) -> int | None:
+    """Smallest number of seeds that separates a difference with a probability of 80%; None if it is above ``most``.
+
+    Args:
+        estimate: Mean difference.
+        deviation: Standard deviation of the differences.
+        most: Largest number of seeds.
+        comparisons: Number of differences that are covered simultaneously.
+
+    Examples:
+        >>> seeds_needed(1.0, 1.0, 40), seeds_needed(0.1, 1.0, 40)
+        (10, None)
+    """
+    if most < 2 or not estimate:
+        return None
+    if not deviation:
+        return 2
+    low, high = 1, most  # the power grows with the seeds: bisect
+    if power(estimate / deviation, high, comparisons) < POWER:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if power(estimate / deviation, middle, comparisons) < POWER:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _student(differences: Sequence[float], level: float) -> tuple[float, float, float]:
+    """Mean, standard deviation and half the width of the interval of a level."""
+    if not differences:
+        return math.nan, math.nan, math.inf
+    estimate = fmean(differences)
+    if len(differences) < 2:
+        return estimate, math.nan, math.inf
+    deviation = stdev(differences)
+    return estimate, deviation, _quantile(len(differences) - 1, level) * deviation / math.sqrt(len(differences))
+
+
+def _divergence_decides(balance: int, seeds: int, level: float) -> bool:
+    """Whether two equal edits would rarely differ this much in their number of divergences."""
+    from scipy.special import bdtrc
+
+    if abs(balance) == seeds >= _FEWEST_ALL_DIVERGED:
+        return True
+    return balance != 0 and 2 * float(bdtrc(abs(balance) - 1, seeds, _DISCORDANT)) <= level
+
+
+def _verdict(by_scores: int, by_divergence: int, balance: int) -> Verdict:
+    """Combine both tests; scores do not decide for the edit that diverged more often.
+
+    Args:
+        by_scores: 1 if the scores of the edit are better, -1 if they are worse, 0 if they do not decide.
+        by_divergence: The same of its divergences.
+        balance: Divergences of the other edit minus those of this one.
+    """
+    decision = by_divergence or (by_scores if by_scores * balance >= 0 else 0)
+    return Verdict.TIED if not decision else Verdict.BETTER if decision > 0 else Verdict.WORSE
+
+
+@cache
+def _quantile(degrees: int, level: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, 1 - level / 2))
+
+
+@cache
+def _relative_deviations(degrees: int) -> NDArray[np.float64]:
+    """Equally probable standard deviations of samples, relative to the true one."""
+    from scipy.special import gammaincinv
+
+    probabilities = (np.arange(_NODES) + 0.5) / _NODES
+    return np.sqrt(2 * gammaincinv(degrees / 2, probabilities) / degrees)

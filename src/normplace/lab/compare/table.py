@@ -1,0 +1,89 @@
+"""A comparison as text for a terminal."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from normplace._shared.text_table import text_table
+from normplace.lab.compare.advice import SCORE, TIED_MEANS, seeds_text
+from normplace.lab.compare.statistics import Difference, Verdict
+from normplace.lab.report.text import count, duration, number
+
+if TYPE_CHECKING:
+    from normplace.lab.compare.result import Comparison, Row
+
+SIGNAL_TITLES = {
+    "spikes_per_1000": "spikes/1000",
+    "stream_peak": "peak",
+    "stream_growth": "growth",
+    "fp16_headroom": "fp16 headroom",
+    "bf16_headroom": "bf16 headroom",
+    "gradient_evenness": "evenness",
+    "step_ms": "ms/step",
+    "memory_mb": "MB",
+}
+"""Headings of the metrics of a row."""
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Format the ranking, the signals, and the advice.
+
+    Args:
+        comparison: The result.
+    """
+    headings = ["edit", f"{SCORE[comparison.better]} ± sd", f"minus {comparison.baseline} [95% interval]", "verdict"]
+    headings += ["to decide", "diverged", "LR"]
+    ranked = text_table(headings, [_ranked(row) for row in comparison.rows])
+    names = [name for name in SIGNAL_TITLES if any(name in row.signals for row in comparison.rows)]
+    measured = text_table(
+        ["edit", "LR sensitivity", *(SIGNAL_TITLES[name] for name in names)],
+        [
+            [row.edit, number(row.rate_sensitivity, 3), *(number(row.signals.get(name), 3) for name in names)]
+            for row in comparison.rows
+        ],
+        right_from=1,
+    )
+    trials = count(len(comparison.records), "trial")
+    time = duration(sum(record.seconds for record in comparison.records))
+    advice = comparison.advice
+    title = f"{comparison.task}: {count(len(comparison.rows), 'edit')}, {trials}, {time} of training"
+    notes = [TIED_MEANS] if any(row.verdict == Verdict.TIED for row in comparison.rows) else []
+    return "\n\n".join([title, ranked, measured, "\n".join([advice.sentence, advice.limits, *advice.warnings, *notes])])
+
+
+def score_text(row: Row) -> str:
+    """Mean and standard deviation over seeds."""
+    if not math.isfinite(row.score):
+        return "–"
+    return number(row.score) + (f" ± {number(row.spread, 2)}" if math.isfinite(row.spread) else "")
+
+
+def difference_text(difference: Difference | None) -> str:
+    """The estimate of a difference with its interval; empty without seeds."""
+    if difference is None or not math.isfinite(difference.estimate):
+        return ""
+    ends = f" [{_signed(difference.low)}, {_signed(difference.high)}]" if difference.seeds > 1 else " (no interval)"
+    return _signed(difference.estimate) + ends
+
+
+def deciding_seeds(row: Row) -> str:
+    """Number of seeds that would decide a tie with the baseline; empty without a tie."""
+    return seeds_text(row.difference) if row.difference and row.difference.verdict is Verdict.TIED else ""
+
+
+def _signed(value: float) -> str:
+    text = number(value, 3)
+    return f"+{text}" if value > 0 else text
+
+
+def _ranked(row: Row) -> list[str]:
+    return [
+        row.edit,
+        score_text(row),
+        difference_text(row.difference),
+        row.verdict,
+        deciding_seeds(row),
+        f"{row.diverged} of {row.seeds}",
+        number(row.learning_rate, 3),
+    ]

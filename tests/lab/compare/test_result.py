@@ -1,0 +1,144 @@
+"""Comparisons evaluated from result lines."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.lab.compare.lines import comparison_lines, line
+
+from normplace.errors import UsageError
+from normplace.lab.compare.result import Comparison
+
+SCORES = {
+    "as-is": [2.0, 2.1, 2.05, 1.98, 2.02],
+    "peri": [1.9, 2.02, 1.95, 1.9, 1.93],
+    "output": [2.01, 2.08, 2.0, 1.99, 2.04],
+    "post": [None] * 5,
+}
+
+
+def evaluated(scores=SCORES, better="smaller", baseline=None, **fields):
+    return Comparison.from_records(comparison_lines(scores, **fields), better=better, baseline=baseline)
+
+
+def test_rows_are_ranked_with_verdicts():
+    comparison = evaluated()
+    assert [(row.edit, row.verdict) for row in comparison.rows] == [
+        ("peri", "better"),
+        ("output", "tied"),
+        ("as-is", "baseline"),
+        ("post", "worse"),
+    ]
+    assert comparison.best == comparison.winner == "peri"
+    assert comparison.row("post").diverged == 5
+    assert comparison.row("peri").interior is True
+
+
+def test_advice_names_the_winner_and_the_limits():
+    advice = evaluated().advice
+    assert advice.sentence.startswith("Use peri: its held-out loss is 0.09 lower than that of as-is (95% interval ")
+    assert "200 steps from fresh weights" in advice.limits
+    assert "other model sizes" in advice.limits
+    assert advice.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("scores", "sentence"),
+    [
+        ({"as-is": [1.0, 1.1]}, "Only as-is was measured, so there is nothing to compare."),
+        ({"as-is": [1.0, 1.1, 1.0], "post": [2.0, 2.1, 2.1]}, "Keep as-is: it is better than post."),
+        (
+            {"as-is": [1.0, 1.1, 1.0], "post": [1.01, 1.2, 0.99]},
+            "Keep as-is: it ranks first, and 3 seeds did not show that another edit is better.",
+        ),
+        (
+            {"as-is": [1.03, 1.2, 1.06], "post": [1.0, 1.1, 1.0]},
+            "Keep as-is: post ranks first, but 3 seeds cannot separate the two; "
+            "about 5 seeds would separate a difference of this size.",
+        ),
+        ({"as-is": [1.2], "post": [1.0]}, "Keep as-is: post ranks first, but 1 seed cannot separate the two."),
+        ({"as-is": [None] * 3, "peri": [1.0, 1.1, 1.0]}, "Use peri: as-is diverged with 3 of 3 seeds."),
+        (
+            {"as-is": [2.0, 2.1, 2.0], "wild": [1.0, 1.9, 0.2], "peri": [1.5, 1.61, 1.5]},
+            "Use peri: its held-out loss is 0.497 lower than that of as-is (95% interval 0.476 to 0.517, 3 seeds); "
+            "wild ranks first, but the seeds cannot separate it from as-is.",
+        ),
+    ],
+)
+def test_sentences(scores, sentence):
+    assert evaluated(scores).advice.sentence == sentence
+
+
+def test_a_larger_score_can_be_better():
+    comparison = evaluated({"as-is": [0.5, 0.52, 0.51], "degree": [0.7, 0.71, 0.72]}, better="larger")
+    assert comparison.winner == "degree"
+    assert "its held-out score is 0.2 higher than" in comparison.advice.sentence
+
+
+def test_the_baseline_is_as_is_else_the_first_edit_else_the_one_named():
+    scores = {"pre": [1.0, 1.1], "as-is": [1.0, 1.2]}
+    assert evaluated(scores).baseline == "as-is"
+    assert evaluated({"pre": [1.0, 1.1], "peri": [1.0, 1.2]}).baseline == "pre"
+    assert evaluated(scores, baseline="pre").baseline == "pre"
+    with pytest.raises(UsageError, match="unknown baseline 'prr': did you mean 'pre'"):
+        evaluated(scores, baseline="prr")
+
+
+def test_warnings():
+    lines = comparison_lines({"as-is": [1.0, 1.1, 1.0], "peri": [1.0, 1.2]}, rates=(1e-3, 3e-3))
+    lines.append(line("keel", 0, None, status="failed", error="Traceback\nRuntimeError: out of memory"))
+    warnings = Comparison.from_records(lines).advice.warnings
+    assert warnings == (
+        "The best learning rate of as-is and peri is the lowest or highest tried: a better one may lie beyond.",
+        "The edits have different seeds; only seeds that two edits share are compared.",
+        "No trial of keel is finished.",
+        "1 trial failed and is left out: RuntimeError: out of memory",
+    )
+
+
+def test_lines_that_cannot_be_evaluated_are_refused():
+    with pytest.raises(UsageError, match="no reported trial is finished"):
+        Comparison.from_records([line("pre", 0, 1.0, part="search")])
+    with pytest.raises(UsageError, match="the tasks notes, other: pass the lines of one task"):
+        Comparison.from_records([line("pre", 0, 1.0), line("pre", 0, 1.0, config={"task": "other"})])
+    with pytest.raises(UsageError, match="part 'training' is not a trial of a comparison"):
+        Comparison.from_records([line("pre", 0, 1.0, part="training")])
+    with pytest.raises(UsageError, match="unknown value of better 'small'"):
+        Comparison.from_records([line("pre", 0, 1.0)], better="small")  # pyright: ignore[reportArgumentType]
+
+
+def test_the_rate_with_the_best_choosing_split_is_reported():
+    lines = [line("pre", seed, 1.0, rate=1e-3, choose=2.0) for seed in range(3)]
+    lines += [line("pre", seed, 1.5, rate=3e-3, choose=1.9) for seed in range(3)]
+    lines += [line("pre", seed, 0.1, rate=9e-3, choose=0.1 if seed else None) for seed in range(3)]
+    lines[-3] = line("pre", 0, None, rate=9e-3)
+    row = Comparison.from_records(lines).rows[0]
+    assert (row.learning_rate, row.score, row.seeds) == (3e-3, 1.5, 3)
+
+
+def test_raised_steps_replace_shorter_trials():
+    lines = [line("pre", seed, 2.0, steps=100) for seed in range(3)]
+    lines += [line("pre", seed, 1.0, steps=400) for seed in range(2)]
+    row = Comparison.from_records(lines).rows[0]
+    assert (row.score, row.seeds) == (1.0, 2)
+
+
+def test_json_has_no_infinite_numbers():
+    written = evaluated().to_dict()
+    assert json.loads(json.dumps(written, allow_nan=False)) == written
+    assert written["winner"] == "peri"
+    assert written["rows"][3]["score"] is None
+    assert written["rows"][1]["difference"]["most_seeds"] == 40
+    assert written["seconds"] == 2.0 * written["trials"]
+
+
+def test_the_table_shows_rows_signals_and_advice():
+    comparison = evaluated()
+    text = str(comparison)
+    assert text.splitlines()[0] == "notes: 4 edits, 32 trials, 1.1 min of training"
+    assert "peri    1.94 ± 0.049        -0.09 [-0.108, -0.0724]     better" in text
+    assert "tied      more than 40 seeds" in text
+    assert "spikes/1000" in text
+    assert comparison.advice.sentence in text
+    assert "It does not mean that they are equal." in text

@@ -1,0 +1,138 @@
+"""Differences, verdicts and numbers of seeds against closed forms and simulations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from normplace.lab.compare.statistics import (
+    Verdict,
+    against_baseline,
+    best_against_each,
+    difference,
+    power,
+    ranking,
+    seeds_needed,
+    sidak_level,
+)
+
+
+def by_seed(*values):
+    return dict(enumerate(values))
+
+
+def compared(own, other, better="smaller", comparisons=1):
+    scores = {"own": by_seed(*own), "other": by_seed(*other)}
+    return difference("own", "other", scores, better=better, comparisons=comparisons)
+
+
+@pytest.mark.parametrize("comparisons", [1, 4])
+def test_the_interval_is_students_with_a_sidak_level(comparisons):
+    own, other = [1.0, 2.5, 2.0, 4.0], [1.5, 2.0, 3.0, 4.5]
+    one = compared(own, other, comparisons=comparisons)
+    level = 0.95 ** (1 / comparisons)
+    expected = stats.ttest_rel(own, other).confidence_interval(level)
+    assert (one.low, one.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+    assert one.estimate == pytest.approx(-0.375)
+    assert one.verdict is Verdict.TIED
+
+
+def test_the_verdict_depends_on_which_direction_is_better():
+    own, other = [1.0, 1.1, 1.0, 1.2], [2.0, 2.2, 2.1, 2.2]
+    assert compared(own, other).verdict is Verdict.BETTER
+    assert compared(other, own).verdict is Verdict.WORSE
+    assert compared(own, other, better="larger").verdict is Verdict.WORSE
+
+
+def test_only_shared_seeds_are_compared():
+    scores = {"own": {0: 1.0, 1: 2.0, 7: 100.0}, "other": {1: 1.0, 0: 0.5, 9: -100.0}}
+    one = difference("own", "other", scores, better="smaller", comparisons=1)
+    assert (one.seeds, one.estimate) == (2, 0.75)
+
+
+@pytest.mark.parametrize("seeds", [0, 1])
+def test_fewer_than_two_seeds_have_no_interval(seeds):
+    one = compared([1.0] * seeds, [2.0] * seeds)
+    assert (one.low, one.high, one.verdict) == (-math.inf, math.inf, Verdict.TIED)
+    assert (one.seeds_needed, one.most_seeds) == (None, 0)
+
+
+def test_equal_numbers_are_tied_and_equal_differences_are_not():
+    assert compared([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).verdict is Verdict.TIED
+    assert compared([1.0, 2.0, 3.0], [2.0, 3.0, 4.0]).verdict is Verdict.BETTER
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "verdict"),
+    [
+        ([None] * 3, [1.0] * 3, Verdict.WORSE),  # always against never, from three seeds on
+        ([1.0] * 3, [None] * 3, Verdict.BETTER),
+        ([None] * 2, [1.0] * 2, Verdict.TIED),
+        ([None] * 3, [None] * 3, Verdict.TIED),
+        ([None, 1.0, 1.1, 1.0, 1.05], [2.0, 2.0, 2.1, 2.0, 2.05], Verdict.TIED),  # better where it trains
+        ([None, 2.0, 2.1, 2.0, 2.05], [1.0, 1.0, 1.1, 1.0, 1.05], Verdict.WORSE),
+        ([None] * 7 + [1.0, 1.1, 1.2], [1.0] * 7 + [1.1, 1.0, 1.2], Verdict.WORSE),
+    ],
+)
+def test_divergences_count(own, other, verdict):
+    assert compared(own, other).verdict is verdict
+
+
+def test_equal_edits_that_diverge_at_random_are_rarely_separated():
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(1500):
+        seeds, rate = int(rng.integers(3, 8)), rng.uniform(0.1, 0.9)
+        own, other = ([None if rng.random() < rate else float(rng.normal()) for _ in range(seeds)] for _ in range(2))
+        wrong += compared(own, other).verdict is not Verdict.TIED
+    assert wrong / 1500 < 0.05
+
+
+def test_the_best_family_counts_every_pair():
+    rng = np.random.default_rng(1)
+    scores = {name: by_seed(*rng.normal(size=4)) for name in "abcd"}
+    assert {one.comparisons for one in against_baseline(scores, "a", better="smaller").values()} == {3}
+    assert {one.comparisons for one in best_against_each(scores, "b", better="smaller").values()} == {6}
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_the_family_is_covered_simultaneously(seeds):
+    rng = np.random.default_rng(seeds)
+    missed = 0
+    for _ in range(600):
+        scores = {name: by_seed(*rng.normal(0, 1 + number, seeds)) for number, name in enumerate("abcd")}
+        missed += any(
+            one.verdict is not Verdict.TIED for one in against_baseline(scores, "a", better="smaller").values()
+        )
+    assert missed / 600 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 600)
+
+
+def test_ranking_puts_divergences_last():
+    scores = {
+        "fair": by_seed(2.0, 2.0),
+        "gone": by_seed(None, None),
+        "good": by_seed(1.0, 1.2),
+        "half": by_seed(None, 0.1),
+    }
+    assert ranking(scores, better="smaller") == ["good", "fair", "half", "gone"]
+    assert ranking(scores, better="larger") == ["fair", "good", "half", "gone"]
+
+
+@pytest.mark.parametrize(("effect", "seeds", "comparisons"), [(1.0, 5, 1), (0.6, 20, 3), (4.0, 3, 6)])
+def test_power_is_that_of_the_noncentral_t(effect, seeds, comparisons):
+    threshold = stats.t.ppf(1 - sidak_level(comparisons) / 2, seeds - 1)
+    expected = stats.nct.sf(threshold, seeds - 1, effect * math.sqrt(seeds))
+    assert power(effect, seeds, comparisons) == pytest.approx(expected, abs=2e-3)
+
+
+@pytest.mark.parametrize("comparisons", [1, 5])
+def test_seeds_needed_is_the_smallest_number_with_the_power(comparisons):
+    needed = seeds_needed(-0.7, 1.0, 200, comparisons)
+    assert needed is not None
+    assert power(0.7, needed - 1, comparisons) < 0.8 <= power(0.7, needed, comparisons)
+    assert seeds_needed(-0.7, 1.0, needed - 1, comparisons) is None
+    assert seeds_needed(0.0, 1.0, 200) is None
+    assert seeds_needed(1.0, 0.0, 200) == 2
