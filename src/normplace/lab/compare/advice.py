@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from normplace.lab.compare.edit_trials import FINAL
+from normplace.lab.compare.config import FINAL
 from normplace.lab.compare.statistics import Better, Difference, Verdict
 from normplace.lab.report.text import count, number
 from normplace.lab.trials.record import TrialRecord

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from normplace.errors import UsageError
+from normplace.lab.compare.config import FINAL, SEARCH
 from normplace.lab.compare.statistics import Better, Scores
 from normplace.lab.trials.record import TrialRecord
-
-SEARCH, FINAL = "search", "final"
-"""The parts of a comparison: trials that choose a learning rate, and trials that are reported."""
-AS_IS = "as-is"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from normplace._shared.output import write_atomic
 from normplace.lab.compare.advice import SCORE, TIED_MEANS
-from normplace.lab.compare.edit_trials import FINAL
+from normplace.lab.compare.config import FINAL
 from normplace.lab.compare.figures import figures
 from normplace.lab.compare.result import Comparison
 from normplace.lab.compare.table import SIGNAL_TITLES, deciding_seeds, difference_text, score_text

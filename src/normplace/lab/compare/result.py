@@ -11,7 +11,8 @@ from typing import Any
 
 from normplace.errors import UsageError, unknown
 from normplace.lab.compare.advice import Advice, advise
-from normplace.lab.compare.edit_trials import AS_IS, EditTrials, by_edit
+from normplace.lab.compare.edit_trials import EditTrials, by_edit
+from normplace.lab.compare.edits import AS_IS
 from normplace.lab.compare.sensitivity import rate_sensitivity
 from normplace.lab.compare.statistics import Better, Difference, against_baseline, best_against_each, ranking
 from normplace.lab.trials.record import TrialRecord
