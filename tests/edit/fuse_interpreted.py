@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 
 import torch
-from tests.edit.fuse_models import build, first_output
+from tests.edit.fuse_models import build, first_output, fused_parts
 
 import normplace as npl
-from normplace.edit import fuse_runtime
+from normplace.edit import fuse_runtime, fuse_verify
 from normplace.ops.norm_add_norm import triton
 
 # The interpreter computes in NumPy, which warns about masked lanes where a GPU does not.
@@ -21,6 +21,7 @@ def main() -> None:
     plain = triton.forward
     triton.forward = lambda *args: launches.append(args) or plain(*args)
     fuse_runtime.BACKEND = "triton"
+    fuse_verify.HALVES = (torch.float16,)  # the interpreter truncates to bfloat16
     single, half = ("Llama", "Gemma2", "Olmo2", "ViT"), ("Gemma2", "Qwen3", "Gemma3Text", "Bert")
     for dtype, names in ((torch.float32, single), (torch.float16, half)):
         for name in names:
@@ -32,6 +33,10 @@ def main() -> None:
             assert len(launches) == sum(part.fused for part in record.fusions), (name, len(launches), str(record))
             error = (output.double() - expected.double()).abs().max() / expected.double().abs().max()
             assert error <= (2e-6 if dtype == torch.float32 else 2e-3), (name, dtype, float(error))
+    model, inputs = build("Gemma2")
+    with torch.autocast("cpu", torch.float16):
+        fused = npl.fuse(model, only_if_faster=False, **inputs)
+    assert list(fused_parts(fused))
     print("every kernel agrees")
 
 

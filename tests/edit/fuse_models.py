@@ -8,6 +8,7 @@ import torch
 from tests.analysis.architectures.every import ARCHITECTURES
 from torch import Tensor, nn
 
+from normplace.edit import fuse_forms, fuse_runtime
 from normplace.edit.fuse_runtime import SUMS, FusedForward, FusedSum
 
 WIDTH = 16
@@ -60,6 +61,20 @@ def fused_parts(model: nn.Module) -> Iterator[FusedSum | FusedForward]:
         yield from vars(module).get(SUMS, ())
         if isinstance(vars(module).get("forward"), FusedForward):
             yield vars(module)["forward"]
+
+
+def count_kernels(monkeypatch) -> dict[str, int]:
+    """The numbers of sums and norms that run as one kernel from now on."""
+    counts = {"sum": 0, "norm": 0}
+    for module, name, key in ((fuse_runtime, "norm_add_norm", "sum"), (fuse_forms, "feature_norm", "norm")):
+        plain = getattr(module, name)
+
+        def counted(*args, plain=plain, key=key, **kwargs):
+            counts[key] += 1
+            return plain(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, counted)
+    return counts
 
 
 class RMSNorm(nn.Module):

@@ -8,9 +8,9 @@ from tests.edit.fuse_models import RMSNorm
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.edit.fuse_forms import NormForm, identify
+from normplace.edit.fuse_forms import CallDtypes, NormForm, identify
 
-WIDTH, EPS = 24, 1e-6
+WIDTH, EPS, HALF = 24, 1e-6, torch.bfloat16
 
 
 class Norm(nn.Module):
@@ -66,6 +66,12 @@ class Widening(Norm):
         return F.rms_norm(x.float(), (WIDTH,), self.weight.float(), EPS)
 
 
+class Narrowing(Norm):
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.rms_norm(x.float(), (WIDTH,), self.weight.float(), EPS)
+        return y if x.dtype == torch.float32 else y.half()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
     ("norm", "kind", "offset", "rounding", "names"),
@@ -84,19 +90,46 @@ def test_the_form_is_identified(norm, kind, offset, rounding, names, dtype):
     form = identify(norm.to(dtype), kind, EPS, WIDTH, dtype)
     assert isinstance(form, NormForm), form
     assert (form.norm, form.unit_offset, form.weight, form.bias) == (kind, offset, *names)
-    assert form.rounding == rounding and form.eps == EPS
+    assert form.eps == EPS
+    if dtype != torch.float32:
+        assert dict(form.casts)[form.analysed] == (rounding, dtype)
+    assert dict(form.casts)[CallDtypes(torch.bfloat16, torch.bfloat16)] == (rounding, torch.bfloat16)
 
 
 def test_float32_gains_of_a_half_precision_model():
     form = identify(Olmo("weight"), "rms", EPS, WIDTH, torch.bfloat16)
-    assert isinstance(form, NormForm) and form.dtypes == (torch.bfloat16, torch.float32)
-    assert form.rounding == "result"
-    assert "another dtype" in str(identify(RMSNorm(WIDTH), "rms", EPS, WIDTH, torch.bfloat16))
+    assert isinstance(form, NormForm) and form.analysed == (torch.bfloat16, torch.float32, None)
+    assert dict(form.casts)[form.analysed] == ("result", torch.bfloat16)
+    form = identify(RMSNorm(WIDTH), "rms", EPS, WIDTH, torch.bfloat16)
+    assert isinstance(form, NormForm) and dict(form.casts)[form.analysed] == ("gain", torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("norm", "kind", "half"),
+    [
+        (RMSNorm(WIDTH), "rms", ("gain", torch.float32)),
+        (Gemma("weight"), "rms", ("result", HALF)),
+        (Olmo("weight"), "rms", ("result", HALF)),
+        (Widening("weight"), "rms", ("result", torch.float32)),
+    ],
+    ids=["llama", "gemma", "olmo", "widening"],
+)
+def test_casts_under_autocast(norm, kind, half):
+    form = identify(norm, kind, EPS, WIDTH, torch.float32)
+    assert isinstance(form, NormForm)
+    casts = dict(form.casts)
+    assert casts[CallDtypes(HALF, torch.float32, HALF)] == half
+    assert casts[CallDtypes(torch.float32, torch.float32, HALF)].result == torch.float32
+    with torch.autocast("cpu", HALF):
+        assert form.casts_of(HALF, norm.weight, "cpu") == half
+        assert form.casts_of(HALF, norm.weight, "cuda") is None or torch.cuda.is_available()
+    assert form.casts_of(HALF, norm.weight, "cpu") is None
 
 
 def test_the_meta_device_is_enough():
     form = identify(RMSNorm(WIDTH).to("meta"), "rms", EPS, WIDTH, torch.float32)
-    assert isinstance(form, NormForm) and form.rounding == "gain"
+    assert isinstance(form, NormForm)
+    assert dict(form.casts)[CallDtypes(torch.bfloat16, torch.bfloat16)].rounding == "gain"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +143,7 @@ def test_the_meta_device_is_enough():
         (RMSNorm(WIDTH), "rms", 2 * EPS, "something else"),
         (RMSNorm(WIDTH), "layer", EPS, "something else"),
         (Half("weight"), "rms", EPS, "order of its casts"),
-        (Widening("weight"), "rms", EPS, "another dtype"),
+        (Narrowing("weight"), "rms", EPS, "another dtype"),
         (nn.Bilinear(WIDTH, WIDTH, 1), "rms", EPS, "per feature"),
     ],
 )

@@ -8,6 +8,7 @@ from tests.edit.fuse_models import agree, build, first_output, fused_parts, grad
 from tests.ops.kernels import agree_when_interpreted, needs_gpu
 
 import normplace as npl
+from normplace.edit.fuse_runtime import FusedSum
 
 
 def test_every_kernel_agrees_in_the_interpreter():
@@ -26,6 +27,23 @@ def test_fused_models_on_a_gpu(name, dtype, reach):
     # Gradients are sums of a few dozen rounded terms.
     tolerance = 1e-4 if dtype == torch.float32 else 0.1
     agree(*(gradients(each, lambda m: first_output(m(**inputs))) for each in (fused, model)), tolerance)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["Llama", "Gemma2", "Olmo2", "Qwen3", "Bert", "ViT"])
+def test_autocast_on_a_gpu(name, dtype):
+    """The fused parts run, and the verification compares outputs and gradients with float64."""
+    model, inputs = build(name)
+    model, inputs = model.cuda().eval(), {key: value.cuda() for key, value in inputs.items()}
+    with torch.autocast("cuda", dtype):
+        fused = npl.fuse(model, only_if_faster=False, reach="stack", **inputs)
+        sums = [part for part in fused_parts(fused) if isinstance(part, FusedSum)]
+        assert sums
+        with torch.no_grad():
+            one, other = (first_output(each(**inputs)) for each in (fused, model))
+    assert one.dtype == other.dtype
+    assert (one.double() - other.double()).abs().max() <= 0.05 * other.double().abs().max()
 
 
 @needs_gpu

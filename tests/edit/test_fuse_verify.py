@@ -35,7 +35,10 @@ FAULTS = {
     "offset": {"unit_offset": lambda form: not form.unit_offset},
     "kind": {"norm": lambda form: "layer" if form.norm == "rms" else "rms"},
 }
-CASTS = {"rounding": lambda form: "result" if form.rounding == "gain" else "gain"}
+OTHER_ORDER = {"result": "gain", "gain": "result"}
+CASTS = {
+    "casts": lambda form: tuple((dtypes, c._replace(rounding=OTHER_ORDER[c.rounding])) for dtypes, c in form.casts)
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

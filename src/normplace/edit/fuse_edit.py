@@ -30,7 +30,7 @@ def apply_plan(plan: FusePlan, model: nn.Module, rounding: str, device: str | No
     """
     for name, (form, kernel) in plan.norms.items():
         norm = model.get_submodule(name)
-        form = replace(form, rounding="once") if rounding == "once" else form
+        form = form.rounded_once() if rounding == "once" else form
         vars(norm)["forward"] = FusedForward(norm, form, kernel, device)
     edits: dict[tuple[str, str], list[SumEdit]] = {}
     for planned in plan.sums:
@@ -40,7 +40,7 @@ def apply_plan(plan: FusePlan, model: nn.Module, rounding: str, device: str | No
                 refs.append(None)
                 continue
             form = plan.form(name)
-            form = replace(form, rounding="once") if rounding == "once" else form
+            form = form.rounded_once() if rounding == "once" else form
             parent, _, child = name.rpartition(".")
             refs.append(NormRef(model.get_submodule(parent), child, form))
         out, after = refs

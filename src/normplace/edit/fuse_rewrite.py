@@ -1,8 +1,9 @@
 """Rewrite a method so that chosen sums are computed together with their norms.
 
-``a + b`` becomes ``self.normplace_sums[0](a, b)``. Where the sum computes the norm of the branch's output too, the call
-of that norm is replaced by its argument. This is done only if no other code can read the result of the norm: the call
-is an operand of the sum, or is assigned to a variable that only the sum reads.
+``a + b`` becomes ``self.normplace_sums[0](a, b)``, and ``a += b`` an assignment of the same with ``in_place=True``.
+Where the sum computes the norm of the branch's output too, the call of that norm is replaced by its argument. This is
+done only if no other code can read the result of the norm: the call is an operand of the sum, or is assigned to a
+variable that only the sum reads.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ class _SumFuser:
         function = ast.parse(f"{self.instance}.{SUMS}[{self.edit.index}]", mode="eval").body
         new = ast.copy_location(ast.Call(function, operands, []), node)
         if isinstance(node, ast.AugAssign):
+            new.keywords.append(ast.keyword("in_place", ast.Constant(True)))
             _replace(self.parents[node], node, ast.copy_location(ast.Assign([node.target], new), node))
         else:
             _replace(self.parents[node], node, new)

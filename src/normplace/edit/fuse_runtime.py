@@ -2,8 +2,9 @@
 
 A fused sum computes the norm that reads it in the same pass and keeps the result for that norm, which returns it when
 it is called with the same, unchanged tensor. In every other case norms and sums run as the model has them: under
-``torch.compile``, whose compiler fuses them, while operators are recorded, traced or transformed, under autocast, with
-hooks on an output norm, with sharded parameters, and for tensors that differ in shape, dtype or device.
+``torch.compile``, whose compiler fuses them, while operators are recorded, traced or transformed, with hooks on an
+output norm, with sharded parameters, for tensors that differ in shape or device, and for dtypes whose casts are
+unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from normplace.edit.fuse_forms import NormForm
+from normplace.edit.fuse_forms import Casts, NormForm
 from normplace.ops import norm_add_norm
 from normplace.ops.tracing import PLAIN_TYPES
 from normplace.stack.hooks import has_call_hooks
@@ -35,6 +36,8 @@ class Normed(NamedTuple):
     """Of the sum, which changes when it is written to; None for inference tensors, which have no version."""
     grad_fn: Any
     """Of the sum, which a reentrant checkpoint replaces: the result of the norm then has no gradient."""
+    casts: Casts
+    """Of the call, which autocast changes."""
 
 
 _normed: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -58,23 +61,26 @@ class NormRef:
         """The norm."""
         return getattr(self.parent, self.name)
 
-    def arguments(self, side: str, x: Tensor) -> dict[str, Any] | None:
-        """The arguments of the fused op for this norm, or None if the op cannot compute it for this input.
+    def arguments(self, side: str, x: Tensor, dtype: torch.dtype) -> tuple[dict[str, Any], Casts] | None:
+        """The arguments of the fused op for this norm and its casts, or None if the op cannot compute it.
 
         Args:
             side: ``out`` before the add, ``in`` after it.
-            x: A tensor of the norm's dtype and device.
+            x: A tensor of the shape and device of the norm's input.
+            dtype: The dtype of the norm's input.
         """
         norm, form = self.module, self.form
         if type(norm) is not form.module:
             return None
         weight, bias = form.parameters(norm)
-        if not _fits(form, x, weight, bias):
+        casts = _casts(form, x, dtype, weight, bias)
+        if casts is None:
             return None
+        rounding = casts.before_add(dtype) if side == "out" else casts.rounding
         return {
             f"{side}_norm": form.norm, f"{side}_weight": weight, f"{side}_bias": bias, f"{side}_eps": form.eps,
-            f"{side}_rounding": form.rounding, "unit_offset": form.unit_offset,
-        }  # fmt: skip
+            f"{side}_rounding": rounding, "unit_offset": form.unit_offset,
+        }, casts  # fmt: skip
 
 
 class FusedSum:
@@ -90,23 +96,47 @@ class FusedSum:
     def __init__(self, out: NormRef | None, after: NormRef | None, skip_first: bool, device: str | None) -> None:
         self.out, self.after, self.skip_first, self.device = out, after, skip_first, device
 
-    def __call__(self, left: Tensor, right: Tensor) -> Tensor:
-        """The sum of the operands, the branch normalized first if there is an output norm."""
+    def __call__(self, left: Tensor, right: Tensor, in_place: bool = False) -> Tensor:
+        """The sum of the operands, the branch normalized first if there is an output norm.
+
+        Args:
+            left: The first operand.
+            right: The second operand.
+            in_place: Whether the model adds to the first operand in place, so that the sum has its dtype.
+        """
         skip, branch = (left, right) if self.skip_first else (right, left)
         before = after = None
+        if self.out is not None:
+            if _may_fuse(skip, self.device) and _are_alike(skip, branch) and not is_observed(self.out.module):
+                before = self.out.arguments("out", branch, branch.dtype)
+            if before is None:
+                branch = self.out.module(branch)
         if _may_fuse(skip, self.device) and _are_alike(skip, branch):
-            if self.out is not None and not is_observed(self.out.module):
-                before = self.out.arguments("out", branch)
+            branch_dtype = branch.dtype if before is None else before[1].result
+            left_dtype = skip.dtype if self.skip_first else branch_dtype
+            dtype = left_dtype if in_place else torch.promote_types(skip.dtype, branch_dtype)
             if self.after is not None and isinstance(vars(self.after.module).get("forward"), FusedForward):
-                after = self.after.arguments("in", branch)
-        if self.out is not None and before is None:
-            branch = self.out.module(branch)
-        if (before is None and after is None) or not _are_alike(skip, branch):
-            return skip + branch if self.skip_first else branch + skip
-        norms = (before or {"out_norm": None}) | (after or {"in_norm": None})
+                after = self.after.arguments("in", skip, dtype)
+            if before is not None or after is not None:
+                return self._fused(skip, branch, dtype, before, after)
+        total = skip + branch if self.skip_first else branch + skip
+        return total.to(skip.dtype if self.skip_first else branch.dtype) if in_place else total
+
+    def _fused(
+        self,
+        skip: Tensor,
+        branch: Tensor,
+        dtype: torch.dtype,
+        before: tuple[dict[str, Any], Casts] | None,
+        after: tuple[dict[str, Any], Casts] | None,
+    ) -> Tensor:
+        """The sum by one kernel, with the arguments of the norms that it computes."""
+        norms = {"out_norm": None, "in_norm": None, "stream_dtype": dtype}
+        norms |= {} if before is None else before[0]
+        norms |= {} if after is None else after[0] | {"y_dtype": after[1].result}
         stream, value = norm_add_norm(skip, branch, **norms, backend=BACKEND)
         if self.after is not None and after is not None:
-            _normed[stream] = Normed(self.after.module, value, _version(stream), stream.grad_fn)
+            _normed[stream] = Normed(self.after.module, value, _version(stream), stream.grad_fn, after[1])
         return stream
 
 
@@ -129,26 +159,35 @@ class FusedForward:
         """The norm of the only argument."""
         x = args[0] if args else next(iter(kwargs.values()), None)
         if len(args) + len(kwargs) == 1 and isinstance(x, Tensor) and _may_fuse(x, self.device):
-            normed = take_normed(x, self.module)
-            if normed is not None:
-                return normed
-            if self.kernel and _fits(self.form, x, *self.form.parameters(self.module)):
-                return self._by_kernel(x)
+            casts = _casts(self.form, x, x.dtype, *self.form.parameters(self.module))
+            if casts is not None:
+                normed = take_normed(x, self.module, casts)
+                if normed is not None:
+                    return normed
+                if self.kernel:
+                    return self._by_kernel(x, casts)
         return type(self.module).forward(self.module, *args, **kwargs)
 
-    def _by_kernel(self, x: Tensor) -> Tensor:
+    def _by_kernel(self, x: Tensor, casts: Casts) -> Tensor:
         # Queries and keys are often a transposed view of contiguous rows, whose layout elementwise operators keep.
         if x.dim() == 4 and not x.is_contiguous() and x.transpose(1, 2).is_contiguous():
-            return self.form.apply(x.transpose(1, 2), self.module, BACKEND).transpose(1, 2)
-        return self.form.apply(x, self.module, BACKEND)
+            return self.form.apply(x.transpose(1, 2), self.module, casts, BACKEND).transpose(1, 2)
+        return self.form.apply(x, self.module, casts, BACKEND)
 
 
-def take_normed(x: Tensor, norm: nn.Module) -> Tensor | None:
+def take_normed(x: Tensor, norm: nn.Module, casts: Casts) -> Tensor | None:
     """The result of a norm that a fused sum has computed for this tensor, if it is still the norm's result."""
     known: Normed | None = _normed.get(x)
     if known is None or known.norm is not norm or known.version != _version(x) or known.grad_fn is not x.grad_fn:
         return None
+    if known.casts != casts:
+        return None
     return known.value if torch.is_grad_enabled() or not known.value.requires_grad else None
+
+
+def is_normed(x: Tensor) -> bool:
+    """Whether a fused sum has computed the result of the norm that reads this tensor."""
+    return x in _normed
 
 
 def is_observed(norm: nn.Module) -> bool:
@@ -158,8 +197,12 @@ def is_observed(norm: nn.Module) -> bool:
 
 
 def _are_alike(one: Tensor, other: Tensor) -> bool:
-    """Whether a sum of two tensors has the type, shape, dtype and device of both."""
-    return type(one) is type(other) and (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+    """Whether two tensors have one type, shape and device, and the second is of floating point like the first."""
+    return (
+        type(one) is type(other)
+        and (one.shape, one.device) == (other.shape, other.device)
+        and other.is_floating_point()
+    )
 
 
 def _may_fuse(x: Tensor, device: str | None) -> bool:
@@ -173,19 +216,19 @@ def _may_fuse(x: Tensor, device: str | None) -> bool:
     ):
         return False
     kind = x.device.type
-    return (device is None or kind == device) and not torch.is_autocast_enabled(kind) and blocked_by() is None
+    return (device is None or kind == device) and blocked_by() is None
 
 
-def _fits(form: NormForm, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether the parameters are plain tensors on the device of x whose dtypes give a result of the dtype of x."""
+def _casts(form: NormForm, x: Tensor, dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None) -> Casts | None:
+    """The casts of a norm whose input has this dtype and the shape and device of x, if a kernel can compute it."""
     for parameter in (weight, bias):
-        if parameter is None:
-            continue
-        if type(parameter) not in PLAIN_TYPES or parameter.device != x.device or parameter.shape != x.shape[-1:]:
-            return False
-        if parameter.dtype != x.dtype and (x.dtype, parameter.dtype) != form.dtypes:
-            return False
-    return True
+        if parameter is not None and (
+            type(parameter) not in PLAIN_TYPES or parameter.device != x.device or parameter.shape != x.shape[-1:]
+        ):
+            return None
+    if weight is not None and bias is not None and weight.dtype != bias.dtype:
+        return None
+    return form.casts_of(dtype, bias if weight is None else weight, x.device.type)
 
 
 def _version(x: Tensor) -> int | None:

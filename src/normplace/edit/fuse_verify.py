@@ -1,22 +1,33 @@
 """Verify a fused model by numbers: every fused part against the norms that it replaces, and the whole model.
 
 A fused part must give the results of the model's own norms on random rows with random gains: bit by bit in half
-precision except where the order of a reduction matters, and up to rounding in float32, with its gradients. The whole
-model must be no farther from float64 than the original is, in its outputs and in the gradient of every parameter.
+precision and under autocast except where the order of a reduction matters, and up to rounding in float32, with its
+gradients. The whole model must be no farther from float64 than the original is, in its outputs and in the gradient of
+every parameter.
 """
 
 from __future__ import annotations
 
 import copy
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from normplace.edit.fuse_forms import MISMATCHES, NormForm, probe_rows
+from normplace.edit.fuse_forms import (
+    HALVES,
+    LAST_DIGITS,
+    MISMATCHES,
+    CallDtypes,
+    NormForm,
+    autocast_as,
+    mismatches,
+    probe_rows,
+)
 from normplace.edit.fuse_numbers import Numbers
-from normplace.edit.fuse_runtime import SUMS, FusedForward, FusedSum, NormRef, take_normed
+from normplace.edit.fuse_runtime import SUMS, FusedForward, FusedSum, NormRef, is_normed
 from normplace.errors import UsageError
 
 FACTOR = 2.0
@@ -28,8 +39,6 @@ may deviate by four of them.
 """
 NOISE = 0.5
 """Relative error above which a gradient of the original is rounding noise, which is not compared."""
-SINGLE = 1e-5
-"""Largest difference in float32, relative to the largest element of the row: a hundred units in the last place."""
 SLOPE = 1e-3
 """Largest relative difference of a gradient in float32, which rows that eps decides amplify."""
 ZERO = 1e-4
@@ -64,24 +73,69 @@ def _refs(part: FusedSum) -> list[NormRef]:
     return [ref for ref in (part.out, part.after) if ref is not None]
 
 
-def _form(part: FusedSum | FusedForward) -> NormForm:
-    """The form of a part's first norm."""
-    return part.form if isinstance(part, FusedForward) else _refs(part)[0].form
+def _forms(part: FusedSum | FusedForward) -> list[NormForm]:
+    """The forms of a part's norms."""
+    return [part.form] if isinstance(part, FusedForward) else [ref.form for ref in _refs(part)]
+
+
+class _ProbeDtypes(NamedTuple):
+    """The dtypes of a verified call: of the stream, the branch and the parameters, and of autocast."""
+
+    x: torch.dtype
+    f: torch.dtype
+    parameters: torch.dtype | None
+    """None for those of the model."""
+    autocast: torch.dtype | None = None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether all tensors are float32."""
+        return self.parameters == torch.float32
+
+    def __str__(self) -> str:
+        return f"autocast to {self.autocast}" if self.autocast is not None else str(self.f)
+
+
+def _calls(part: FusedSum | FusedForward) -> Iterator[_ProbeDtypes]:
+    """The dtypes in which a part is verified: those of the model, float32, and those that autocast gives."""
+    forms = _forms(part)
+    yield _ProbeDtypes(forms[-1].analysed.x, forms[0].analysed.x, None, forms[0].analysed.autocast)
+    yield _ProbeDtypes(torch.float32, torch.float32, torch.float32)
+    for half in HALVES:
+        for x in (torch.float32, half):
+            call = _ProbeDtypes(x, half, None, half)
+            if _is_fused(part, call):
+                yield call
+
+
+def _is_fused(part: FusedSum | FusedForward, call: _ProbeDtypes) -> bool:
+    """Whether the casts of all norms of a part are known for a call under autocast."""
+
+    def result(form: NormForm, x: torch.dtype) -> torch.dtype | None:
+        matches = (casts for dtypes, casts in form.casts if (dtypes.x, dtypes.autocast) == (x, call.autocast))
+        return next((casts.result for casts in matches), None)
+
+    if isinstance(part, FusedForward):
+        return result(part.form, call.x) is not None
+    branch = call.f if part.out is None else result(part.out.form, call.f)
+    if branch is None or part.after is None:
+        return branch is not None
+    return result(part.after.form, torch.promote_types(call.x, branch)) is not None
 
 
 def _verify_part(path: str, part: FusedSum | FusedForward) -> None:
     norms = [part.module] if isinstance(part, FusedForward) else [ref.module for ref in _refs(part)]
-    form = _form(part)
-    dtype, device = form.dtypes[0], next((p.device for norm in norms for p in norm.parameters()), torch.device("cpu"))
-    for kind in dict.fromkeys((dtype, torch.float32)):
-        probe = _PartProbe(part, kind if kind != dtype else None, device)
+    device = next((p.device for norm in norms for p in norm.parameters()), torch.device("cpu"))
+    is_rounded_once = any(casts.rounding == "once" for form in _forms(part) for _, casts in form.casts)
+    for dtypes in _calls(part):
+        probe = _PartProbe(part, dtypes, device)
         for name, fused, separate in probe.results():
-            if not _agree(fused, separate, form.rounding):
+            if not _agree(fused, separate, dtypes, is_rounded_once):
                 raise UsageError(
-                    f"the fused {name} of {path or 'the model'!r} differs from the model's own in {kind}, so nothing "
+                    f"the fused {name} of {path or 'the model'!r} differs from the model's own in {dtypes}, so nothing "
                     "is fused: report the model."
                 )
-        if kind == torch.float32:
+        if dtypes.is_single:
             for name, error in probe.gradient_errors():
                 if error > SLOPE:
                     raise UsageError(
@@ -90,13 +144,14 @@ def _verify_part(path: str, part: FusedSum | FusedForward) -> None:
                     )
 
 
-def _agree(fused: Tensor, separate: Tensor, rounding: str) -> bool:
+def _agree(fused: Tensor, separate: Tensor, dtypes: _ProbeDtypes, is_rounded_once: bool) -> bool:
     if fused.dtype != separate.dtype:
         return False
-    if fused.dtype.itemsize < 4 and rounding != "once":
-        return float((fused != separate).double().mean()) <= MISMATCHES
+    halves = [dtype for dtype in (dtypes.x, dtypes.f) if dtype in HALVES]
+    if halves and not is_rounded_once:
+        return mismatches(fused, separate) <= MISMATCHES
     # Rounded once, a sum of two terms differs from the model's by its roundings of each.
-    tolerance = SINGLE if fused.dtype.itemsize >= 4 else 4 * torch.finfo(fused.dtype).eps
+    tolerance = 4 * torch.finfo(halves[0]).eps if halves else LAST_DIGITS
     truth = separate.double()
     error = (fused.double() - truth).abs().amax(-1) / truth.abs().amax(-1).clamp(min=1e-30)
     return bool((error <= tolerance).all())
@@ -107,29 +162,30 @@ class _PartProbe:
 
     Args:
         part: The fused part.
-        dtype: The dtype of rows and parameters; None for those of the model.
+        dtypes: The dtypes of the call.
         device: Where to run it.
     """
 
-    def __init__(self, part: FusedSum | FusedForward, dtype: torch.dtype | None, device: torch.device) -> None:
+    def __init__(self, part: FusedSum | FusedForward, dtypes: _ProbeDtypes, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(2)
-        self.holder = nn.Module()
+        self.holder, self.dtypes, self.device = nn.Module(), dtypes, device
         self.out = self.after = None
         if isinstance(part, FusedForward):
-            self.after = self._copied("after", part.module, dtype, generator)
+            self.after = self._copied("after", part.module, dtypes.parameters, generator)
             self.sum = None
         else:
             refs: list[NormRef | None] = []
             for name, ref in (("out", part.out), ("after", part.after)):
                 norm = None
                 if ref is not None:
-                    norm = self._copied(name, ref.module, dtype, generator)
+                    norm = self._copied(name, ref.module, dtypes.parameters, generator)
                 setattr(self, name, norm)
                 refs.append(None if ref is None else NormRef(self.holder, name, ref.form))
             self.sum = FusedSum(refs[0], refs[1], True, None)
-        form = _form(part)
-        kind = dtype or form.dtypes[0]
-        self.x, self.f = (probe_rows(form, generator).to(device, kind).requires_grad_() for _ in range(2))
+        form = _forms(part)[0]
+        self.x, self.f = (
+            probe_rows(form, generator).to(device, dtype).requires_grad_() for dtype in (dtypes.x, dtypes.f)
+        )
 
     def _copied(self, name: str, norm: nn.Module, dtype: torch.dtype | None, generator: torch.Generator) -> nn.Module:
         copied = copy.deepcopy(norm)
@@ -147,7 +203,7 @@ class _PartProbe:
         stream = self.sum(self.x, self.f)
         results = [("sum", stream)]
         if self.after is not None:
-            if take_normed(stream, self.after) is None:
+            if self.dtypes.autocast is None and not is_normed(stream):
                 raise UsageError("the fused form does not run for the dtypes of this model, so nothing is fused.")
             results.append(("norm", self.after(stream)))
         return results
@@ -165,7 +221,8 @@ class _PartProbe:
 
     def results(self) -> Iterable[tuple[str, Tensor, Tensor]]:
         """Each result of the fused part, and of the norms that it replaces."""
-        with torch.no_grad():
+        dtypes = CallDtypes(self.dtypes.x, self.dtypes.x, self.dtypes.autocast)
+        with torch.no_grad(), autocast_as(dtypes, self.device.type):
             fused = self._fused()
             separate = self._separate(fused[0][1])
         for (name, one), (_, other) in zip(fused, separate, strict=True):
@@ -178,7 +235,9 @@ class _PartProbe:
             if norm is not None:
                 leaves |= {f"{side}'s {name}": parameter for name, parameter in norm.named_parameters()}
         gradients = []
-        for results in (self._fused(), self._separate(None)):
+        with autocast_as(CallDtypes(self.dtypes.x, self.dtypes.x), self.device.type):
+            runs = self._fused(), self._separate(None)
+        for results in runs:
             generator = torch.Generator().manual_seed(3)
             seeds = [torch.randn(value.shape, generator=generator).to(value) for _, value in results]
             values = [value for _, value in results]
