@@ -1,4 +1,4 @@
-"""Engines that run trials: processes on this machine, a Ray cluster, or a Dask cluster.
+"""Engines that run trials: processes on this machine, this process, a Ray cluster, or a Dask cluster.
 
 An engine calls a function with each of several arguments and yields the results as they finish. If a worker dies, its
 trial is retried up to twice; after that its result is a :class:`WorkerLost`. If a worker of a cluster cannot import
@@ -127,6 +127,27 @@ class LocalEngine:
                     yield index, result
         finally:
             _stop([pool for _, pool in running.values()])
+
+
+class InProcessEngine:
+    """This process, which runs trials one after another; for code that other processes cannot import."""
+
+    remote = False
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        items: Sequence[Any],
+        started: Callable[[int], None],
+        shared: Sequence[Any] = (),
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (index, result) as items finish."""
+        for index, item in enumerate(items):
+            started(index)
+            yield index, function(item, *shared)
 
 
 def _stop(pools: Sequence[ProcessPoolExecutor]) -> None:

@@ -186,15 +186,8 @@ class Run:
             successful = {key for key, record in results.latest.items() if record.status == "ok"}
             pending = [trial for key, trial in planned.items() if key not in successful]
             trials = self._available(pending, progress)
-            labels = [trial_label(self.study, trial.part, trial.config) for trial in trials]
-            with progress.watch(self.study.name, labels, skipped=len(planned) - len(pending)):
-                for index, result in engine.run(run_in_worker, trials, progress.started, [code]):
-                    if isinstance(result, WorkerUnusable):
-                        raise _cannot_import(self.study, result)
-                    lost = isinstance(result, WorkerLost)
-                    record = _lost_record(trials[index], self.study, code, result) if lost else result
-                    results.append(record)
-                    progress.finished(index, record.status == "ok")
+            for record in run_trials(self.study, trials, engine, progress, code, skipped=len(planned) - len(pending)):
+                results.append(record)
             return in_order(results.latest, self._planned())
 
     def _in_demo(self, trial: Trial) -> bool:
@@ -215,6 +208,41 @@ class Run:
         for (part_name, reason), n in skipped.items():
             progress.note(f"skipped {n} trial{'' if n == 1 else 's'} of part {part_name!r}: {reason}")
         return available
+
+
+def run_trials(
+    study: Study,
+    trials: Sequence[Trial],
+    engine: Engine,
+    progress: Progress,
+    code: StudyCode,
+    *,
+    skipped: int = 0,
+    worker: Callable[[Trial, StudyCode], Any] | None = None,
+) -> Iterator[TrialRecord]:
+    """Run trials on an engine, and yield their records as they finish.
+
+    Args:
+        study: The study of the trials.
+        trials: The trials.
+        engine: Runs them.
+        progress: Shows the progress; a trial is shown as finished when its record was consumed.
+        code: The code of the study, which is sent to workers.
+        skipped: Number of trials that were recorded earlier, for the progress.
+        worker: Runs one trial; :func:`run_in_worker` by default.
+
+    Raises:
+        UsageError: If a worker cannot import the study.
+    """
+    labels = [trial_label(study, trial.part, trial.config) for trial in trials]
+    with progress.watch(study.name, labels, skipped=skipped):
+        for index, result in engine.run(worker or run_in_worker, trials, progress.started, [code]):
+            if isinstance(result, WorkerUnusable):
+                raise _cannot_import(study, result)
+            lost = isinstance(result, WorkerLost)
+            record = _lost_record(trials[index], study, code, result) if lost else result
+            yield record
+            progress.finished(index, record.status == "ok")
 
 
 def _planned(part: Part, scale: str) -> list[Any]:

@@ -1,0 +1,232 @@
+"""Checks of a task and its edits before anything long starts, and the cost of a training step.
+
+Each mistake is reported in one sentence. The checks build the model a few times and take a few steps.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normplace.analysis.recording.structures import tensors_of
+from normplace.edit.changes import changes
+from normplace.errors import UsageError
+from normplace.lab.compare.batches import BatchStream
+from normplace.lab.compare.edits import Edit
+from normplace.lab.compare.measures import memory_megabytes, stream_signals
+from normplace.lab.compare.plan import Cost
+from normplace.lab.compare.rng import preserved_random_state, seed_all
+from normplace.lab.compare.task import SPLITS, Start, Task
+from normplace.lab.compare.trial import Training, prepare, take_step, validated
+
+WARM_STEPS = 3
+TIMED_STEPS = 30
+TIMED_SECONDS = 1.0
+"""Steps are timed until there are enough of them, or this time is over."""
+SMALL_RATE = 1e-5
+"""Learning rate of the timed steps."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the checks measured.
+
+    Args:
+        costs: The cost of each edit.
+        notes: Sentences for the result.
+        on_gpu: Whether the models are on a GPU.
+    """
+
+    costs: dict[str, Cost]
+    notes: tuple[str, ...]
+    on_gpu: bool
+
+
+def check_task(task: Task, edits: Sequence[Edit], start: str, measure: bool = True) -> Checked:
+    """Check a task with every edit, and measure what a training costs.
+
+    Args:
+        task: The task.
+        edits: The edits.
+        start: ``fresh`` or ``weights``.
+        measure: Whether the signals and the memory of reported trainings are measured too.
+
+    Raises:
+        UsageError: If the task or an edit cannot be used, with the reason.
+    """
+    threads = torch.get_num_threads()
+    with preserved_random_state():
+        torch.set_num_threads(1)  # as trials run
+        try:
+            first = _check_seeds(task, start)
+            _check_loss(task, first)
+            _check_validation(task, first)
+            on_gpu = any(parameter.is_cuda for parameter in first.model.parameters())
+            notes = list(task.notes)
+            costs = {edit.name: _check_edit(task, edit, notes, measure) for edit in edits}
+        finally:
+            torch.set_num_threads(threads)
+    if on_gpu:
+        del first
+        torch.cuda.empty_cache()  # the workers need it
+    return Checked(costs, tuple(dict.fromkeys(notes)), on_gpu)
+
+
+def check_batches(task: Task, steps: int) -> None:
+    """Check that data that cannot be repeated has a batch for every step.
+
+    Raises:
+        UsageError: If it runs out.
+    """
+    with preserved_random_state():
+        seed_all(0)
+        stream = BatchStream(task.start(0).batches, 0)
+        if stream.can_run_out:
+            for _ in range(steps):
+                next(stream)
+
+
+def _start(task: Task, seed: int) -> Start:
+    """Start a task; its random generators are seeded."""
+    seed_all(seed)
+    start = task.start(seed)
+    if not isinstance(start.model, nn.Module):
+        raise UsageError(f"the model of {task.name} is a {type(start.model).__name__}: return an nn.Module.")
+    if not any(parameter.requires_grad for parameter in start.model.parameters()):
+        raise UsageError(f"the model of {task.name} has no trainable parameter: nothing can be compared.")
+    return start
+
+
+def _check_seeds(task: Task, start: str) -> Start:
+    """Check that each start has its own model, that a seed repeats it, and that another seed changes it."""
+    first, again, other = _start(task, 0), _start(task, 0), _start(task, 1)
+    for later in (again, other):
+        if {id(p) for p in first.model.parameters()} & {id(p) for p in later.model.parameters()}:
+            raise UsageError(f"{task.name} returns the same parameters at every call: build a new model in it.")
+    if not _equal_tensors(first.model.state_dict(), again.model.state_dict()):
+        raise UsageError(f"{task.name} returns other weights for the same seed: draw all random numbers from the seed.")
+    batches = [BatchStream(one.batches, seed).peek() for one, seed in ((first, 0), (again, 0), (other, 1))]
+    if not _equal_tensors(batches[0], batches[1]):
+        raise UsageError(f"{task.name} returns other batches for the same seed: draw all random numbers from the seed.")
+    same_weights = _equal_tensors(first.model.state_dict(), other.model.state_dict())
+    if start == "fresh" and same_weights:
+        raise UsageError(
+            f"{task.name} ignores its seed, because seeds 0 and 1 have the same weights: build the model from the "
+            "seed, or use start='weights' to begin with given weights."
+        )
+    if same_weights and _equal_tensors(batches[0], batches[2]):
+        raise UsageError(f"{task.name} ignores its seed, because seeds 0 and 1 have the same weights and batches.")
+    return _start(task, 0)
+
+
+def _equal_tensors(first: Any, second: Any) -> bool:
+    pairs = list(zip(tensors_of(first), tensors_of(second), strict=False))
+    return all(one.shape == two.shape and torch.equal(one, two) for one, two in pairs)
+
+
+def _check_loss(task: Task, start: Start) -> None:
+    """Check that the loss of the first batch is a finite scalar with a gradient."""
+    batch = BatchStream(start.batches, 0).peek()
+    start.model.train()
+    try:
+        loss = start.loss(start.model, batch)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise _failed(f"the loss of {task.name}", error) from error
+    if not isinstance(loss, Tensor):
+        raise UsageError(f"the loss of {task.name} is a {type(loss).__name__}: return a tensor of one number.")
+    if loss.numel() != 1:
+        raise UsageError(f"the loss of {task.name} has shape {tuple(loss.shape)}: reduce it to one number.")
+    if not loss.requires_grad:
+        raise UsageError(
+            f"the loss of {task.name} has no gradient: compute it from the model's output, without detach or no_grad."
+        )
+    if not math.isfinite(float(loss)):
+        raise UsageError(f"the loss of {task.name} is {float(loss)} before training: check the data and the model.")
+    gradients = torch.autograd.grad(loss, [p for p in start.model.parameters() if p.requires_grad], allow_unused=True)
+    if all(gradient is None for gradient in gradients):
+        raise UsageError(f"the loss of {task.name} depends on no parameter of the model: compute it from its output.")
+
+
+def _check_validation(task: Task, start: Start) -> None:
+    """Check that the measure is a finite number on both splits."""
+    for split in SPLITS:
+        try:
+            value = validated(start, split)
+        except UsageError:
+            raise
+        except Exception as error:
+            raise _failed(f"validate of {task.name} on split {split!r}", error) from error
+        if not math.isfinite(value):
+            raise UsageError(f"validate of {task.name} returns {value} on split {split!r}: return a finite number.")
+
+
+def _check_edit(task: Task, edit: Edit, notes: list[str], measure: bool) -> Cost:
+    """Apply an edit, train a few steps, and return the cost."""
+    clock = time.perf_counter()
+    try:
+        training = prepare(task, edit, 0)
+    except UsageError as error:
+        raise UsageError(f"the edit {edit.name!r} does not apply to {task.name}: {_sentence(error)}") from error
+    except Exception as error:
+        raise _failed(f"the edit {edit.name!r} of {task.name}", error) from error
+    prepared = time.perf_counter() - clock
+    notes += [f"{edit.name}: {warning}" for warning in changes(training.start.model).warnings]
+    try:
+        optimizer = training.start.optimizer(training.start.model, SMALL_RATE)
+        step = _step_seconds(training, optimizer)
+        validation = _timed(lambda: validated(training.start, "choose"))
+    except UsageError:
+        raise
+    except Exception as error:
+        raise _failed(f"training {task.name} with the edit {edit.name!r}", error) from error
+    measured = _measure_seconds(training, optimizer, edit, notes) if measure else 0.0
+    return Cost(step, prepared, validation, measured)
+
+
+def _step_seconds(training: Training, optimizer: torch.optim.Optimizer) -> float:
+    """Median time of a training step."""
+    for _ in range(WARM_STEPS):
+        loss = take_step(training.start, optimizer, next(training.stream))
+    times: list[float] = []
+    while len(times) < TIMED_STEPS and sum(times) < TIMED_SECONDS:
+        clock = time.perf_counter()
+        loss = take_step(training.start, optimizer, next(training.stream))
+        float(loss)  # waits for a GPU
+        times.append(time.perf_counter() - clock)
+    return median(times)
+
+
+def _measure_seconds(training: Training, optimizer: torch.optim.Optimizer, edit: Edit, notes: list[str]) -> float:
+    """Time of the signals and the memory; a note if the signals cannot be measured."""
+    start = training.start
+    clock = time.perf_counter()
+    try:
+        stream_signals(start.model, training.inputs, start.loss, training.batch)
+    except UsageError as error:
+        notes.append(f"Signals of {edit.name!r} are not measured: {_sentence(error)}")
+    memory_megabytes(start.model, optimizer, start.loss, training.batch)
+    return time.perf_counter() - clock
+
+
+def _timed(function: Callable[[], Any]) -> float:
+    clock = time.perf_counter()
+    function()
+    return time.perf_counter() - clock
+
+
+def _sentence(error: UsageError) -> str:
+    return f"{str(error).rstrip('.')}."
+
+
+def _failed(what: str, error: Exception) -> UsageError:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return UsageError(f"{what} failed ({reason[:200]}): run one training step without normplace to see where.")

@@ -1,0 +1,106 @@
+"""A task from the user's function ``make(seed)``, with training batches held out where it has no validation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from normplace._shared.references import load_module, load_reference
+from normplace.errors import UsageError, unknown
+from normplace.lab.compare.edits import importable_name
+from normplace.lab.compare.held_out import hold_out
+from normplace.lab.compare.task import BETTER, Start, Task, Validate, task_reference
+
+SHAPE = "(model, batches, loss) or (model, batches, loss, validate)"
+
+
+class FactoryTask(Task):
+    """The task of a function ``make(seed) -> (model, batches, loss)``, with an optional fourth element ``validate``.
+
+    ``loss(model, batch)`` returns a scalar. ``validate(model, split)`` returns the measure on the held-out data
+    ``choose`` or ``report``. A ``validate(model)`` without splits is reported, and the loss on held-out training
+    batches chooses; without ``validate``, both are losses on held-out training batches. The function may also return a
+    :class:`~normplace.lab.compare.task.Start`.
+
+    Args:
+        function: The function, or ``file.py:name`` or ``package.module:name``.
+        better: Whether a ``smaller`` or ``larger`` measure is better.
+
+    Raises:
+        UsageError: If it cannot be imported, or is not a function.
+    """
+
+    def __init__(self, function: str | Callable[[int], Any], better: str = "smaller") -> None:
+        if better not in BETTER:
+            raise unknown("value of better", better, BETTER)
+        self.better = better
+        if isinstance(function, str):
+            self.name = function
+            self.function = load_reference(function)
+            module, attribute = load_module(function)
+            target = f"{module.__name__}:{attribute}"
+        else:
+            self.name = getattr(function, "__name__", type(function).__name__)
+            self.function = function
+            target = importable_name(function)
+        if not callable(self.function):
+            raise UsageError(f"{self.name!r} is not a function: write make(seed) -> {SHAPE}.")
+        if target is not None:
+            self.code = (target,)
+            self.reference = task_reference(FactoryTask, {"function": target, "better": better})
+
+    def start(self, seed: int) -> Start:
+        """Call the function.
+
+        Raises:
+            UsageError: If it fails, or returns something else.
+        """
+        try:
+            made = self.function(seed)
+        except UsageError:
+            raise
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UsageError(f"{self.name}({seed}) failed ({reason[:200]}): call it to see where.") from error
+        if isinstance(made, Start):
+            return made
+        if not isinstance(made, tuple | list) or len(made) not in (3, 4) or not isinstance(made[0], nn.Module):
+            raise UsageError(f"{self.name} must return {SHAPE}, got {_described(made)}.")
+        model, batches, loss, *rest = made
+        validate = rest[0] if rest else None
+        if validate is not None and _takes_split(validate):
+            return Start(model, batches, loss, validate)
+        held = hold_out(batches, loss, self.name)
+        self.notes = (held.note if validate is None else f"{held.note} They choose the learning rate only.",)
+        if validate is None and self.better == "larger":
+            raise UsageError(f"{self.name} returns no validate, so its loss is compared: leave better='larger' out.")
+        measure = held.validate if validate is None else self._with_report(validate, held.validate)
+        return Start(model, held.batches, loss, measure)
+
+    def _with_report(self, report: Callable[[nn.Module], float], choose: Validate) -> Validate:
+        """Report the user's measure, and choose by the loss on held-out batches."""
+        sign = 1.0 if self.better == "smaller" else -1.0
+
+        def validate(model: nn.Module, split: str) -> float:
+            return report(model) if split == "report" else sign * choose(model, split)
+
+        return validate
+
+
+def _takes_split(validate: Any) -> bool:
+    """Whether a validation takes the model and a split, not only the model."""
+    if not callable(validate):
+        raise UsageError(f"validate must be a function of the model and a split, got {type(validate).__name__}.")
+    parameters = inspect.signature(validate).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    is_open = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
+    return is_open or sum(parameter.kind in kinds for parameter in parameters) > 1
+
+
+def _described(made: Any) -> str:
+    if isinstance(made, tuple | list):
+        return f"{len(made)} elements ({', '.join(type(element).__name__ for element in made)})"
+    return type(made).__name__

@@ -1,0 +1,157 @@
+"""Hold training batches out for validation, where a task has no validation data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass
+from itertools import islice
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset
+
+from normplace.errors import UsageError
+from normplace.lab.compare.task import Batches, Loss, Validate
+
+MOST = 8
+"""Largest number of batches held out for each split."""
+FRACTION = 0.1
+"""Largest fraction of the batches held out for each split."""
+MOST_KEPT = 2**30
+"""Bytes of batches that are kept in memory to be repeated."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Training data without the batches that were held out.
+
+    Args:
+        batches: The rest of the training data.
+        validate: The mean loss on the held-out batches of a split.
+        note: What was held out, in a sentence.
+    """
+
+    batches: Batches
+    validate: Validate
+    note: str
+
+
+def hold_out(batches: Batches, loss: Loss, name: str) -> HeldOut:
+    """Hold out batches for choosing and for reporting, which no epoch trains on.
+
+    A ``DataLoader`` over a dataset keeps its order and batch size over the remaining samples. Of a list, the first
+    batches are held out. Other data is kept in memory during its first epoch and repeated in another order.
+
+    Args:
+        batches: The training data of a task.
+        loss: Its loss.
+        name: Name of the task, for errors.
+
+    Raises:
+        UsageError: If there are too few batches.
+    """
+    if isinstance(batches, DataLoader) and (parts := _split_loader(batches)) is not None:
+        held, rest = parts
+    else:
+        held, rest = _split_batches(batches)
+    if len(held) < 2:
+        raise UsageError(
+            f"{name} has too few training batches to hold some out: return validate(model, split) as the fourth "
+            "element."
+        )
+    by_split = {"choose": held[0::2], "report": held[1::2]}
+
+    def validate(model: nn.Module, split: str) -> float:
+        return fmean(float(loss(model, batch)) for batch in by_split[split])
+
+    counts = f"{len(by_split['choose'])} and {len(by_split['report'])}"
+    note = f"The task has no splits for validation: {counts} training batches are held out to choose and to report."
+    return HeldOut(rest, validate, note)
+
+
+def _number(total: int | None) -> int:
+    """How many batches are held out in all; 0 if there are too few."""
+    if total is None:
+        return 2 * MOST
+    return 2 * min(MOST, max(1, int(FRACTION * total))) if total >= 3 else 0
+
+
+def _split_batches(batches: Batches) -> tuple[list[Any], Batches]:
+    """The first batches, and the data after them."""
+    if isinstance(batches, list | tuple):
+        number = _number(len(batches))
+        return list(batches[:number]), batches[number:]
+    number = _number(len(batches) if isinstance(batches, Sized) else None)
+    first = iter(batches(0) if callable(batches) else batches)
+    held = list(islice(first, number))
+    if not callable(batches) and first is batches:
+        return held, first
+    return held, RepeatedBatches(first)
+
+
+class RepeatedBatches:
+    """Data that is read once, and repeated from memory in another order in later epochs.
+
+    Args:
+        first: The batches of the first epoch.
+    """
+
+    def __init__(self, first: Iterator[Any]) -> None:
+        self._first: Iterator[Any] | None = first
+        self._kept: list[Any] = []
+        self._bytes = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._first is None:
+            for index in torch.randperm(len(self._kept)).tolist():
+                yield self._kept[index]
+            return
+        for batch in self._first:
+            self._keep(batch)
+            yield batch
+        if self._bytes > MOST_KEPT:
+            raise UsageError(
+                f"an epoch of the training data is larger than {MOST_KEPT >> 30} GB, too large to hold batches out and "
+                "repeat it: return validate(model, split) as the fourth element."
+            )
+        self._first = None
+
+    def _keep(self, batch: Any) -> None:
+        if self._bytes <= MOST_KEPT:
+            self._kept.append(batch)
+            self._bytes += _bytes_of(batch)
+        else:
+            self._kept.clear()
+
+
+def _bytes_of(batch: Any) -> int:
+    from normplace.analysis.recording.structures import tensors_of
+
+    return sum(tensor.nbytes for tensor in tensors_of(batch))
+
+
+def _split_loader(loader: DataLoader[Any]) -> tuple[list[Any], Batches] | None:
+    """Hold samples of a loader's dataset out; None if the loader has an order of its own."""
+    dataset, size = loader.dataset, loader.batch_size
+    known = type(loader.sampler) in (RandomSampler, SequentialSampler)
+    if not known or size is None or not isinstance(dataset, Sized):
+        return None
+    number = _number(len(loader)) * size
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
+    held, rest = order[:number], sorted(order[number:])
+    shuffle = isinstance(loader.sampler, RandomSampler)
+    shared = {"batch_size": size, "collate_fn": loader.collate_fn}
+    batches = list(DataLoader(Subset(dataset, held), **shared))
+    training = DataLoader(
+        Subset(dataset, rest),
+        **shared,
+        shuffle=shuffle,
+        drop_last=loader.drop_last,
+        num_workers=loader.num_workers,
+        pin_memory=loader.pin_memory,
+        generator=loader.generator,
+        worker_init_fn=loader.worker_init_fn,
+    )
+    return batches, training

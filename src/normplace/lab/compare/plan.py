@@ -1,0 +1,305 @@
+"""The plan of a comparison: which trainings run, how long they are, and what they cost.
+
+The plan is written to a file before the first training, so that an interrupted comparison resumes with the same
+trainings. With a time budget, the length of the reported trainings is set again after the search, from the time that
+is left and the speed that was measured; then the file is written again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from normplace._shared.output import write_atomic
+from normplace.errors import UsageError
+from normplace.lab.compare.budget import LEAST_STEPS, Budget, largest_steps, makespan
+from normplace.lab.compare.config import CompareTrial
+from normplace.lab.compare.edits import Edit
+from normplace.lab.compare.search import FRACTIONS, PROMOTED
+from normplace.lab.compare.task import Task
+from normplace.lab.trials.progress import clock
+
+SEARCH_SEED = 1_000_000
+"""Seed of the search, which no reported training has."""
+MOST_EVALUATIONS = 10
+EVALUATION_SHARE = 0.1
+"""Largest part of a reported training's time that is spent on validation during training."""
+GROWTH = 1
+"""Learning rates by which grids are expected to grow."""
+TARGET = 0.98
+"""Part of a time budget that is planned."""
+LONGEST = 2.0
+"""Largest factor by which reported trainings are lengthened after the search."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Measured times of one edit, in seconds.
+
+    Args:
+        step: One training step.
+        prepare: Build, edit and check the model.
+        validate: One validation.
+        measure: Signals and memory of a reported training.
+    """
+
+    step: float
+    prepare: float
+    validate: float
+    measure: float
+
+    def search(self, steps: int) -> float:
+        """Time of a training that chooses a learning rate."""
+        return self.prepare + 3 * self.validate + steps * self.step
+
+    def final(self, steps: int, evaluations: int) -> float:
+        """Time of a reported training."""
+        return self.prepare + (2 + evaluations) * self.validate + self.measure + steps * self.step
+
+    def times(self, factor: float) -> Cost:
+        """The cost on a machine that is slower by a factor."""
+        return Cost(*(factor * value for value in dataclasses.astuple(self)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which trainings a comparison runs.
+
+    Args:
+        task: What the task reports about itself, and the text from which a worker builds it.
+        edits: The text from which a worker builds each edit, by its name; None for a function of this process.
+        rates: Learning rates tried first.
+        seeds: Number of seeds.
+        start: ``fresh`` or ``weights``.
+        budget: The budget as the user wrote it.
+        costs: Measured cost of each edit.
+        steps: Planned steps of a reported training, which the rungs of the search are fractions of.
+        final_steps: Steps of a reported training once the search is finished; None before, if the budget is a time.
+        evaluations: Validations during a reported training.
+        on_gpu: Whether the models are on a GPU.
+        notes: Sentences for the result.
+    """
+
+    task: Mapping[str, Any]
+    edits: Mapping[str, str | None]
+    rates: tuple[float, ...]
+    seeds: int
+    start: str
+    budget: str | int
+    costs: Mapping[str, Cost]
+    steps: int
+    final_steps: int | None
+    evaluations: int
+    on_gpu: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """Steps of each rung of the search; none if there is one learning rate."""
+        return tuple(max(1, round(part * self.steps)) for part in FRACTIONS) if len(self.rates) > 1 else ()
+
+    def trial(self, edit: str, rate: float, *, seed: int, rung: int, steps: int, evaluations: int) -> CompareTrial:
+        """The configuration of one training."""
+        return CompareTrial(
+            task=self.task["name"],
+            edit=edit,
+            learning_rate=rate,
+            steps=steps,
+            rung=rung,
+            seed=seed,
+            start=self.start,
+            reference=self.task["reference"] or "",
+            recipe=self.edits[edit] or "",
+            evaluations=evaluations,
+        )
+
+    def search_trial(self, edit: str, rung: int, rate: float) -> CompareTrial:
+        """A training that chooses a learning rate."""
+        return self.trial(edit, rate, seed=SEARCH_SEED, rung=rung, steps=self.rungs[rung], evaluations=1)
+
+    def final_trials(self, best: Mapping[str, float]) -> list[CompareTrial]:
+        """The reported trainings, seed by seed, so that an interrupted comparison has whole seeds.
+
+        Args:
+            best: The learning rate of each edit.
+        """
+        steps = self.final_steps or self.steps
+        return [
+            self.trial(edit, best[edit], seed=seed, rung=len(FRACTIONS), steps=steps, evaluations=self.evaluations)
+            for seed in range(self.seeds)
+            for edit in self.edits
+        ]
+
+    def stages(self, steps: int) -> Iterator[tuple[str, int, list[float]]]:
+        """Name, steps and expected seconds of the trainings of each stage, for trainings of a number of steps."""
+        scaled = dataclasses.replace(self, steps=steps, final_steps=None)
+        counts = (len(self.rates) + GROWTH, PROMOTED)
+        for rung, (length, count) in enumerate(zip(scaled.rungs, counts, strict=False)):
+            times = [cost.search(length) for cost in self.costs.values() for _ in range(count)]
+            yield f"search, rung {rung}", length, times
+        yield "report", steps, self.final_seconds(steps)
+
+    def final_seconds(self, steps: int) -> list[float]:
+        """Expected time of each reported training."""
+        return [cost.final(steps, self.evaluations) for _ in range(self.seeds) for cost in self.costs.values()]
+
+    def wall_seconds(self, steps: int, jobs: int) -> float:
+        """Expected wall time of all stages, for reported trainings of a number of steps."""
+        return sum(makespan(times, jobs) for _, _, times in self.stages(steps))
+
+    def describe(self, jobs: int) -> str:
+        """The plan and its cost, as a table."""
+        n = len(self.edits)
+        lines = [f"{n} edit{'s' * (n != 1)} × {self.seeds} seeds of {self.task['name']}, start: {self.start}"]
+        for name, steps, times in self.stages(self.final_steps or self.steps):
+            wall = clock(makespan(times, jobs))
+            lines.append(f"  {name:15} {len(times):4} trainings of {steps:6} steps  {wall:>8}")
+        total = clock(self.wall_seconds(self.final_steps or self.steps, jobs))
+        steps = [1000 * cost.step for cost in self.costs.values()]
+        budget = Budget.parse(self.budget)
+        lines.append(
+            f"  expected time: {total} (budget: {budget}), {jobs} at once; a step takes {min(steps):.3g} to "
+            f"{max(steps):.3g} ms"
+        )
+        return "\n".join(lines)
+
+    def save(self, path: Path) -> None:
+        """Write the plan to a file."""
+        write_atomic(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n", "choose another --out")
+
+    @classmethod
+    def load(cls, path: Path) -> Plan:
+        """Read the plan of an earlier run.
+
+        Raises:
+            UsageError: If the file is not a plan.
+        """
+        try:
+            data = json.loads(path.read_text())
+            data["costs"] = {name: Cost(**cost) for name, cost in data["costs"].items()}
+            return cls(**{**data, "rates": tuple(data["rates"]), "notes": tuple(data["notes"])})
+        except (OSError, ValueError, TypeError, LookupError) as error:
+            raise UsageError(f"{path} is not the plan of a comparison: choose another --out.") from error
+
+    def require_same(self, path: Path, **arguments: Any) -> None:
+        """Check that this plan was made for the same arguments.
+
+        Args:
+            path: The folder of the plan, for the error.
+            **arguments: Fields of a plan, as they would be now.
+
+        Raises:
+            UsageError: If one differs.
+        """
+        for name, now in arguments.items():
+            before = getattr(self, name)
+            if before != now:
+                raise UsageError(
+                    f"{path} has a comparison with another {name} ({before}, now {now}): choose another --out."
+                )
+
+
+def described(task: Task) -> dict[str, Any]:
+    """What a plan records about a task."""
+    return {**task.describe(), "reference": task.reference}
+
+
+def make_plan(
+    task: Task,
+    edits: Sequence[Edit],
+    costs: Mapping[str, Cost],
+    *,
+    rates: tuple[float, ...],
+    seeds: int,
+    start: str,
+    budget: str | int,
+    jobs: int,
+    spent: float,
+    on_gpu: bool = False,
+    notes: tuple[str, ...] = (),
+) -> Plan:
+    """Plan a comparison from measured costs.
+
+    Args:
+        task: The task.
+        edits: The edits.
+        costs: Measured cost of each edit.
+        rates: Learning rates tried first.
+        seeds: Number of seeds.
+        start: ``fresh`` or ``weights``.
+        budget: The budget.
+        jobs: Trainings at once.
+        spent: Seconds of the budget that are spent.
+        on_gpu: Whether the models are on a GPU.
+        notes: Sentences for the result.
+
+    Raises:
+        UsageError: If the budget is too small.
+    """
+    limit = Budget.parse(budget)
+    recipes = {edit.name: edit.recipe for edit in edits}
+    plan = Plan(
+        task=described(task),
+        edits=recipes,
+        rates=rates,
+        seeds=seeds,
+        start=start,
+        budget=budget,
+        costs=costs,
+        steps=0,
+        final_steps=limit.steps,
+        evaluations=1,
+        on_gpu=on_gpu,
+        notes=notes,
+    )
+    if limit.steps is not None:
+        plan = dataclasses.replace(plan, steps=limit.steps)
+        return dataclasses.replace(plan, evaluations=_evaluations(plan))
+    assert limit.seconds is not None
+    left = TARGET * limit.seconds - spent
+    plan = _filled(plan, left, jobs)
+    plan = _filled(dataclasses.replace(plan, evaluations=_evaluations(plan)), left, jobs)
+    return dataclasses.replace(plan, evaluations=_evaluations(plan))
+
+
+def _filled(plan: Plan, left: float, jobs: int) -> Plan:
+    """The plan with trainings as long as the time allows.
+
+    Raises:
+        UsageError: If not even the fewest steps fit.
+    """
+    steps = largest_steps(lambda steps: plan.wall_seconds(steps, jobs) <= left)
+    if steps is None:
+        least = clock(plan.wall_seconds(LEAST_STEPS, jobs))
+        raise UsageError(
+            f"the budget of {plan.budget} leaves {clock(max(0.0, left))} for trainings, but those of {LEAST_STEPS} "
+            f"steps already take {least}: raise the budget, or compare fewer edits, learning rates or seeds."
+        )
+    return dataclasses.replace(plan, steps=steps)
+
+
+def _evaluations(plan: Plan) -> int:
+    """How often a reported training is validated, so that validation takes a small part of its time."""
+    affordable = [
+        EVALUATION_SHARE * plan.steps * cost.step / cost.validate for cost in plan.costs.values() if cost.validate
+    ]
+    return max(1, min(MOST_EVALUATIONS, plan.steps, *map(int, affordable)))
+
+
+def final_steps(plan: Plan, slowdown: Mapping[str, float], left: float, jobs: int) -> int:
+    """Steps of the reported trainings that use up the time left after the search; the fewest if nothing is left.
+
+    Args:
+        plan: The plan.
+        slowdown: Measured over expected time of the search, by edit.
+        left: Seconds left.
+        jobs: Trainings at once.
+    """
+    costs = {name: cost.times(slowdown.get(name, 1.0)) for name, cost in plan.costs.items()}
+    measured = dataclasses.replace(plan, costs=costs)
+    steps = largest_steps(lambda steps: makespan(measured.final_seconds(steps), jobs) <= left)
+    return min(steps or LEAST_STEPS, round(LONGEST * plan.steps))

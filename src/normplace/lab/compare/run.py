@@ -1,0 +1,180 @@
+"""``normplace.compare``: which edit of a model is best on the user's data."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from normplace._shared.resources import usable_cores
+from normplace.errors import UsageError, expect_whole
+from normplace.lab.compare.as_task import TaskLike, as_task
+from normplace.lab.compare.budget import Budget
+from normplace.lab.compare.checks import Checked, check_batches, check_task
+from normplace.lab.compare.config import STUDY_NAME
+from normplace.lab.compare.edits import AS_IS, Edit, parse_edit, parse_edits
+from normplace.lab.compare.plan import Plan, make_plan
+from normplace.lab.compare.result import Comparison
+from normplace.lab.compare.search import checked_rates, default_rates
+from normplace.lab.compare.stages import Stages, TrialRunner, run_here
+from normplace.lab.compare.study import ComparisonCode
+from normplace.lab.compare.task import Task
+from normplace.lab.trials.engines import Engine, InProcessEngine, open_engine
+from normplace.lab.trials.progress import Progress
+from normplace.lab.trials.results import ResultFile, TrialRecord
+
+DEFAULT_EDITS = (AS_IS, "peri")
+PLAN_FILE, RESULT_FILE = "plan.json", "compare.jsonl"
+
+
+def compare(
+    task: TaskLike,
+    edits: Iterable[Any] | Mapping[str, Any] | str = DEFAULT_EDITS,
+    *,
+    rates: Sequence[float] | None = None,
+    seeds: int = 5,
+    budget: str | int = "30m",
+    start: str = "fresh",
+    better: str | None = None,
+    baseline: str | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    jobs: int | None = None,
+    files: Sequence[str] = (),
+    out: str | Path | None = None,
+    dry_run: bool = False,
+    on_trial: Callable[[TrialRecord], None] | None = None,
+) -> Comparison | Plan:
+    """Train every edit of a model on the user's data, and rank them with confidence intervals.
+
+    Learning rates are searched within each edit, by successive halving in which every rung has its own complete
+    schedule; the grid grows until the best is interior. The best is trained with several seeds. All edits have the same
+    weights, data order and dropout per seed, as far as they share them. One held-out split chooses the learning rate,
+    another one is reported.
+
+    The task and all edits are checked first, and a step of each is timed. Results are appended to a file as trainings
+    finish. The same call resumes an interrupted comparison. With more seeds or edits, it adds them to a finished one.
+    The caller's random state does not change.
+
+    Args:
+        task: A function ``make(seed) -> (model, batches, loss)``, optionally with ``validate`` as a fourth element, its
+            name such as ``my_gnn.py:make``, or a :class:`~normplace.lab.compare.task.Task`. See
+            :class:`~normplace.lab.compare.factory.FactoryTask`. A function that other processes cannot import, such as
+            one of a notebook, is trained in this process.
+        edits: What is compared: names as in :mod:`normplace.lab.compare.edits`, such as ``"peri"`` and ``"qk"``,
+            functions from a model to a model, or a mapping from other names to these.
+        rates: Learning rates tried first; by default five, half a decade apart. A single one is not searched.
+        seeds: Number of seeds of the reported trainings.
+        budget: Wall time of the comparison such as ``"30m"``, or steps of each reported training such as ``2000``.
+        start: ``fresh`` to train new weights; ``weights`` to continue from those of the task's model.
+        better: Whether a ``smaller`` or ``larger`` measure is better, for a function; ``smaller`` by default.
+        baseline: The edit that the others are compared with; by default ``as-is``, or the first.
+        engine: ``local``, ``ray`` or ``dask``.
+        address: Address of the Ray or Dask cluster.
+        jobs: Trainings at once; by default one per core, or one if the model is on a GPU.
+        files: Files that the task reads, relative to its folder, to be sent to workers on other machines.
+        out: Folder of the plan and the results; by default one below ``runs/compare`` for these arguments.
+        dry_run: Return the plan and its cost, and train nothing.
+        on_trial: Called with the record of each finished training.
+
+    Returns:
+        The comparison, or with ``dry_run`` the plan.
+
+    Raises:
+        UsageError: If the task, an edit or another argument cannot be used, or trainings fail.
+    """
+    began = time.monotonic()
+    expect_whole(1, seeds=seeds)
+    Budget.parse(budget)
+    chosen, parsed = as_task(task, better), parse_edits(edits, start)
+    grid = default_rates(chosen.learning_rate) if rates is None else checked_rates(rates)
+    folder = _default_folder(chosen, start, grid, budget) if out is None else Path(out)
+    saved = Plan.load(folder / PLAN_FILE) if (folder / PLAN_FILE).exists() else None
+    if saved is not None:
+        saved.require_same(folder, rates=grid, budget=budget, start=start)
+        parsed = _with_recorded(saved, parsed, start, folder)
+    new = [edit for edit in parsed if saved is None or edit.name not in saved.edits]
+    checked = check_task(chosen, new, start) if new else None
+    in_process = _runs_in_process(chosen, parsed, engine, jobs)
+    on_gpu = checked.on_gpu if checked is not None else saved is not None and saved.on_gpu
+    slots = jobs or (1 if on_gpu or in_process else usable_cores())
+    if saved is None:
+        assert checked is not None
+        options = {"rates": grid, "seeds": seeds, "start": start, "budget": budget, "jobs": slots, "on_gpu": on_gpu}
+        spent = time.monotonic() - began
+        plan = make_plan(chosen, parsed, checked.costs, **options, spent=spent, notes=checked.notes)
+    else:
+        plan = _extended(saved, new, checked, seeds)
+    check_batches(chosen, plan.final_steps or plan.steps)
+    if dry_run:
+        return plan
+    progress = Progress()
+    progress.console.print(plan.describe(slots), markup=False, highlight=False, soft_wrap=True)
+    for note in plan.notes:
+        progress.note(note)
+    plan.save(folder / PLAN_FILE)
+    references = [*chosen.code, *(reference for edit in parsed for reference in edit.code)]
+    workers: Engine = InProcessEngine() if in_process else open_engine(engine, slots, address)
+    with closing(workers):
+        code = ComparisonCode.collect(references, workers.remote, tuple(files))
+        runner = TrialRunner(workers, code, progress, run_here(chosen, parsed) if in_process else None, on_trial)
+        with ResultFile(folder / RESULT_FILE, (STUDY_NAME,)) as results:
+            stages = Stages(plan, folder / PLAN_FILE, results, runner, slots)
+            records = stages.run(began, is_new=saved is None)
+    return Comparison.from_records(records, better=chosen.better, baseline=baseline)
+
+
+def _with_recorded(saved: Plan, edits: list[Edit], start: str, folder: Path) -> list[Edit]:
+    """The edits of an earlier run and those that are added, in this order.
+
+    Raises:
+        UsageError: If an edit differs from the recorded one of the same name, or is a function that is not passed.
+    """
+    by_name = {edit.name: edit for edit in edits}
+    for name, recipe in saved.edits.items():
+        if name not in by_name and recipe is None:
+            raise UsageError(f"{folder} compares the function {name!r} too: pass it again, or choose another --out.")
+        edit = by_name.setdefault(name, dataclasses.replace(parse_edit(recipe or AS_IS, start), name=name))
+        if edit.recipe != recipe:
+            raise UsageError(f"{folder} has another edit called {name!r} ({recipe}): choose another --out.")
+    return [by_name[name] for name in dict.fromkeys([*saved.edits, *by_name])]
+
+
+def _extended(saved: Plan, new: list[Edit], checked: Checked | None, seeds: int) -> Plan:
+    """The plan of an earlier run with added edits and seeds."""
+    if checked is not None:
+        saved = dataclasses.replace(
+            saved,
+            edits={**saved.edits, **{edit.name: edit.recipe for edit in new}},
+            costs={**saved.costs, **checked.costs},
+            notes=tuple(dict.fromkeys([*saved.notes, *checked.notes])),
+        )
+    return dataclasses.replace(saved, seeds=max(saved.seeds, seeds))
+
+
+def _runs_in_process(task: Task, edits: Sequence[Edit], engine: str, jobs: int | None) -> bool:
+    """Whether workers cannot import the task or an edit, so that trainings run in this process.
+
+    Raises:
+        UsageError: If other processes were asked for.
+    """
+    local = [task.name] * (task.reference is None) + [edit.name for edit in edits if edit.recipe is None]
+    if local and (engine != "local" or (jobs or 1) > 1):
+        raise UsageError(
+            f"other processes cannot import {local[0]!r}, which is defined in a notebook, a script or another "
+            "function: move it to a module, or leave engine and jobs out."
+        )
+    return bool(local)
+
+
+def _default_folder(task: Task, start: str, rates: Sequence[float], budget: str | int) -> Path:
+    """A folder for these arguments, so that the same call resumes and another one does not interfere."""
+    text = json.dumps([task.reference or task.name, start, list(rates), str(budget)])
+    name = re.sub(r"[^\w-]+", "-", task.name).strip("-")[:40]
+    return Path("runs", "compare", f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}")
