@@ -30,7 +30,7 @@ from normplace.lab.train.steps import Pause, Paused
 from normplace.lab.trials.config import config_dict, config_hash
 from normplace.lab.trials.per_seed import SuccessfulRecords
 from normplace.lab.trials.results import ResultFile, TrialRecord, read_records
-from normplace.lab.trials.runner import Trial, run_trial
+from normplace.lab.trials.trial import Trial, run_trial
 
 SETTINGS = {"full": FULL, "smoke": TINY}
 COMMITTED = Path(pretraining.__file__).parent / "results"

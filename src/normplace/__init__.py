@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from normplace.analysis import SignalsCallback, audit, signals, survival
     from normplace.edit import changes, fuse, insert, move, unfuse
     from normplace.errors import UsageError
+    from normplace.lab.compare import compare
     from normplace.norms import BatchNorm, DyT, GraphNorm, Identity, LayerNorm, MsgNorm, PairNorm, RMSNorm, build_norm
     from normplace.placement import BlockSpec, First, LearnedScale, Placement, Power
     from normplace.placement.scale import Gate, Scale
@@ -63,6 +64,8 @@ __all__ = [
     "fuse",
     "unfuse",
     "changes",
+    # Comparison of edits on a user's own model and data
+    "compare",
     # Numerical kernels
     "ops",
     # Neural tangent kernels
@@ -79,6 +82,7 @@ _MODULE_OF = {
         "analysis": "SignalsCallback audit signals survival",
         "edit": "changes fuse insert move unfuse",
         "errors": "UsageError",
+        "lab.compare": "compare",
         "norms": "BatchNorm DyT GraphNorm Identity LayerNorm MsgNorm PairNorm RMSNorm build_norm",
         "placement": "BlockSpec First LearnedScale Placement Power",
         "placement.scale": "Gate Scale",

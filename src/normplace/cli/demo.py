@@ -108,7 +108,7 @@ def _run_study(run: Run, out: Path, engine: Engine, number: str) -> dict[str, An
     from normplace.lab.trials.per_seed import SuccessfulRecords
     from normplace.lab.trials.progress import Progress
     from normplace.lab.trials.results import translate_study_errors
-    from normplace.lab.trials.runner import failure_reasons
+    from normplace.lab.trials.trial import failure_reasons
     from normplace.lab.trials.verdicts import verdicts_text
 
     study = run.study

@@ -58,8 +58,9 @@ def study(
     from normplace.lab.trials.engines import open_engine
     from normplace.lab.trials.progress import Progress
     from normplace.lab.trials.results import translate_study_errors
-    from normplace.lab.trials.runner import Run, failure_reasons
+    from normplace.lab.trials.runner import Run
     from normplace.lab.trials.study import load_study
+    from normplace.lab.trials.trial import failure_reasons
     from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK, as_json, terminal_lines, verdicts_text
 
     chosen = load_study(study, STUDIES)

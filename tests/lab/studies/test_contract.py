@@ -15,8 +15,9 @@ from normplace.lab.trials.config import config_from_dict
 from normplace.lab.trials.per_seed import SuccessfulRecords
 from normplace.lab.trials.record import SCALES
 from normplace.lab.trials.results import TrialRecord
-from normplace.lab.trials.runner import Run, Trial, read_run, run_trial, trial_label
+from normplace.lab.trials.runner import Run, read_run
 from normplace.lab.trials.study import Study, named_study
+from normplace.lab.trials.trial import Trial, run_trial, trial_label
 
 ROOT = Path(__file__).parents[3]
 NOT_PLANNED = {

@@ -19,8 +19,9 @@ from normplace import UsageError
 from normplace.lab.trials.engines import RETRIES, LocalEngine, open_engine
 from normplace.lab.trials.progress import Progress
 from normplace.lab.trials.results import ResultFile, TrialRecord, read_records
-from normplace.lab.trials.runner import Run, read_run, run_trial
+from normplace.lab.trials.runner import Run, read_run
 from normplace.lab.trials.study import load_study
+from normplace.lab.trials.trial import run_trial
 
 REGISTRY = {"sample": STUDY.reference}
 

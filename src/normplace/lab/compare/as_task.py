@@ -8,12 +8,12 @@ from typing import Any
 from normplace._shared.references import load_reference
 from normplace.errors import UsageError
 from normplace.lab.compare.factory import FactoryTask
-from normplace.lab.compare.task import Task, load_task
+from normplace.lab.compare.task import Better, Task, load_task
 
 TaskLike = Task | str | Callable[[int], Any]
 
 
-def as_task(value: TaskLike, better: str | None = None) -> Task:
+def as_task(value: TaskLike, better: Better | None = None) -> Task:
     """Convert what a user passes to a task.
 
     Args:

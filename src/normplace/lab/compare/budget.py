@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from normplace.errors import UsageError
-from normplace.lab.trials.progress import clock
+from normplace.lab.report.text import duration
 
 UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 LEAST_STEPS = 20
@@ -55,7 +55,7 @@ class Budget:
         return cls(seconds=seconds)
 
     def __str__(self) -> str:
-        return f"{self.steps} steps" if self.seconds is None else clock(self.seconds)
+        return f"{self.steps} steps" if self.seconds is None else duration(self.seconds)
 
 
 def makespan(seconds: Iterable[float], jobs: int) -> float:
@@ -66,8 +66,8 @@ def makespan(seconds: Iterable[float], jobs: int) -> float:
         4.0
     """
     workers = [0.0] * jobs
-    for duration in seconds:
-        heapq.heapreplace(workers, workers[0] + duration)
+    for length in seconds:
+        heapq.heapreplace(workers, workers[0] + length)
     return max(workers)
 
 

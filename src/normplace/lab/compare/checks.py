@@ -149,8 +149,8 @@ def _check_loss(task: Task, start: Start) -> None:
         raise UsageError(
             f"the loss of {task.name} has no gradient: compute it from the model's output, without detach or no_grad."
         )
-    if not math.isfinite(float(loss)):
-        raise UsageError(f"the loss of {task.name} is {float(loss)} before training: check the data and the model.")
+    if not math.isfinite(value := float(loss.detach())):
+        raise UsageError(f"the loss of {task.name} is {value} before training: check the data and the model.")
     gradients = torch.autograd.grad(loss, [p for p in start.model.parameters() if p.requires_grad], allow_unused=True)
     if all(gradient is None for gradient in gradients):
         raise UsageError(f"the loss of {task.name} depends on no parameter of the model: compute it from its output.")

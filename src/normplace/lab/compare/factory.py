@@ -12,7 +12,7 @@ from normplace._shared.references import load_module, load_reference
 from normplace.errors import UsageError, unknown
 from normplace.lab.compare.edits import importable_name
 from normplace.lab.compare.held_out import hold_out
-from normplace.lab.compare.task import BETTER, Start, Task, Validate, task_reference
+from normplace.lab.compare.task import BETTER, Better, Start, Task, Validate, task_reference
 
 SHAPE = "(model, batches, loss) or (model, batches, loss, validate)"
 
@@ -33,7 +33,7 @@ class FactoryTask(Task):
         UsageError: If it cannot be imported, or is not a function.
     """
 
-    def __init__(self, function: str | Callable[[int], Any], better: str = "smaller") -> None:
+    def __init__(self, function: str | Callable[[int], Any], better: Better = "smaller") -> None:
         if better not in BETTER:
             raise unknown("value of better", better, BETTER)
         self.better = better

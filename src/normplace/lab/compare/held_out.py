@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from itertools import islice
 from statistics import fmean
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset
 
+from normplace.analysis.recording.structures import tensors_of
 from normplace.errors import UsageError
 from normplace.lab.compare.task import Batches, Loss, Validate
 
@@ -83,12 +84,10 @@ def _split_batches(batches: Batches) -> tuple[list[Any], Batches]:
     if isinstance(batches, list | tuple):
         number = _number(len(batches))
         return list(batches[:number]), batches[number:]
-    number = _number(len(batches) if isinstance(batches, Sized) else None)
-    first = iter(batches(0) if callable(batches) else batches)
-    held = list(islice(first, number))
-    if not callable(batches) and first is batches:
-        return held, first
-    return held, RepeatedBatches(first)
+    epoch: Iterable[Any] = batches(0) if callable(batches) else batches
+    first = iter(epoch)
+    held = list(islice(first, _number(len(epoch) if isinstance(epoch, Sized) else None)))
+    return held, first if first is batches else RepeatedBatches(first)
 
 
 class RepeatedBatches:
@@ -127,8 +126,6 @@ class RepeatedBatches:
 
 
 def _bytes_of(batch: Any) -> int:
-    from normplace.analysis.recording.structures import tensors_of
-
     return sum(tensor.nbytes for tensor in tensors_of(batch))
 
 

@@ -21,7 +21,7 @@ from normplace.lab.compare.config import CompareTrial
 from normplace.lab.compare.edits import Edit
 from normplace.lab.compare.search import FRACTIONS, PROMOTED
 from normplace.lab.compare.task import Task
-from normplace.lab.trials.progress import clock
+from normplace.lab.report.text import duration
 
 SEARCH_SEED = 1_000_000
 """Seed of the search, which no reported training has."""
@@ -156,9 +156,9 @@ class Plan:
         n = len(self.edits)
         lines = [f"{n} edit{'s' * (n != 1)} × {self.seeds} seeds of {self.task['name']}, start: {self.start}"]
         for name, steps, times in self.stages(self.final_steps or self.steps):
-            wall = clock(makespan(times, jobs))
+            wall = duration(makespan(times, jobs))
             lines.append(f"  {name:15} {len(times):4} trainings of {steps:6} steps  {wall:>8}")
-        total = clock(self.wall_seconds(self.final_steps or self.steps, jobs))
+        total = duration(self.wall_seconds(self.final_steps or self.steps, jobs))
         steps = [1000 * cost.step for cost in self.costs.values()]
         budget = Budget.parse(self.budget)
         lines.append(
@@ -274,9 +274,9 @@ def _filled(plan: Plan, left: float, jobs: int) -> Plan:
     """
     steps = largest_steps(lambda steps: plan.wall_seconds(steps, jobs) <= left)
     if steps is None:
-        least = clock(plan.wall_seconds(LEAST_STEPS, jobs))
+        least = duration(plan.wall_seconds(LEAST_STEPS, jobs))
         raise UsageError(
-            f"the budget of {plan.budget} leaves {clock(max(0.0, left))} for trainings, but those of {LEAST_STEPS} "
+            f"the budget of {plan.budget} leaves {duration(max(0.0, left))} for trainings, but those of {LEAST_STEPS} "
             f"steps already take {least}: raise the budget, or compare fewer edits, learning rates or seeds."
         )
     return dataclasses.replace(plan, steps=steps)

@@ -24,9 +24,8 @@ from normplace.lab.compare.result import Comparison
 from normplace.lab.compare.search import checked_rates, default_rates
 from normplace.lab.compare.stages import Stages, TrialRunner, run_here
 from normplace.lab.compare.study import ComparisonCode
-from normplace.lab.compare.task import Task
+from normplace.lab.compare.task import Better, Task
 from normplace.lab.trials.engines import Engine, InProcessEngine, open_engine
-from normplace.lab.trials.progress import Progress
 from normplace.lab.trials.results import ResultFile, TrialRecord
 
 DEFAULT_EDITS = (AS_IS, "peri")
@@ -41,7 +40,7 @@ def compare(
     seeds: int = 5,
     budget: str | int = "30m",
     start: str = "fresh",
-    better: str | None = None,
+    better: Better | None = None,
     baseline: str | None = None,
     engine: str = "local",
     address: str | None = None,
@@ -89,6 +88,8 @@ def compare(
     Raises:
         UsageError: If the task, an edit or another argument cannot be used, or trainings fail.
     """
+    from normplace.lab.trials.progress import Progress  # loads rich
+
     began = time.monotonic()
     expect_whole(1, seeds=seeds)
     Budget.parse(budget)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,11 +27,13 @@ from normplace.lab.compare.task import Task
 from normplace.lab.compare.trial import train
 from normplace.lab.trials.config import config_dict, config_hash
 from normplace.lab.trials.engines import Engine
-from normplace.lab.trials.progress import Progress
 from normplace.lab.trials.results import ResultFile, TrialRecord
-from normplace.lab.trials.runner import Trial, failure_reasons, run_trial, run_trials
 from normplace.lab.trials.study import Outcome
 from normplace.lab.trials.study_code import StudyCode
+from normplace.lab.trials.trial import Trial, failure_reasons, run_trial, run_trials
+
+if TYPE_CHECKING:
+    from normplace.lab.trials.progress import Progress
 
 SCALE = "full"
 """The scale that result lines have."""

@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from normplace._shared.references import load_reference
 from normplace.edit.capture import Arguments
 from normplace.errors import UsageError
+from normplace.lab.compare.statistics import Better
 
 SPLITS = ("choose", "report")
 """The held-out data that chooses a learning rate, and the other held-out data that is reported."""
-BETTER = ("smaller", "larger")
+BETTER = get_args(Better)
 WEIGHT_DECAY = 0.01
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -76,7 +77,7 @@ class Task(ABC):
     """
 
     name: str
-    better: str = "smaller"
+    better: Better = "smaller"
     learning_rate: float = 1e-3
     reference: str | None = None
     code: tuple[str, ...] = ()

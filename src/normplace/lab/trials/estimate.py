@@ -11,7 +11,8 @@ from statistics import fmean
 from normplace.lab.trials.environment import describe
 from normplace.lab.trials.more_seeds import variant_hash
 from normplace.lab.trials.results import LatestRecords, TrialRecord, scan
-from normplace.lab.trials.runner import Run, Trial
+from normplace.lab.trials.runner import Run
+from normplace.lab.trials.trial import Trial
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,167 @@
+"""One trial: how it is sent to a worker, run there, and recorded."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from normplace.errors import UsageError
+from normplace.lab.trials.config import config_from_dict, config_hash
+from normplace.lab.trials.engines import Engine, WorkerLost, WorkerUnusable
+from normplace.lab.trials.environment import hardware, versions
+from normplace.lab.trials.results import TrialRecord, finite
+from normplace.lab.trials.study import Outcome, Study
+from normplace.lab.trials.study_code import StudyCode
+
+if TYPE_CHECKING:
+    from normplace.lab.trials.progress import Progress
+
+_ONE_TRIAL = threading.Lock()
+"""Trials use the global generator of torch, so the threads of a Dask worker run them one after another."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial, as it is sent to a worker.
+
+    Args:
+        reference: ``module:attribute`` of the study.
+        part: Name of its part.
+        scale: The scale of the run.
+        config: Fields of the configuration.
+        overrides: Fields that the user set.
+    """
+
+    reference: str
+    part: str
+    scale: str
+    config: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+
+
+def run_trials(
+    study: Study,
+    trials: Sequence[Trial],
+    engine: Engine,
+    progress: Progress,
+    code: StudyCode,
+    *,
+    skipped: int = 0,
+    worker: Callable[[Trial, StudyCode], Any] | None = None,
+) -> Generator[TrialRecord]:
+    """Run trials on an engine, and yield their records as they finish.
+
+    Args:
+        study: The study of the trials.
+        trials: The trials.
+        engine: Runs them.
+        progress: Shows the progress; a trial is shown as finished when its record was consumed.
+        code: The code of the study, which is sent to workers.
+        skipped: Number of trials that were recorded earlier, for the progress.
+        worker: Runs one trial; :func:`run_in_worker` by default.
+
+    Raises:
+        UsageError: If a worker cannot import the study.
+    """
+    labels = [trial_label(study, trial.part, trial.config) for trial in trials]
+    with progress.watch(study.name, labels, skipped=skipped):
+        for index, result in engine.run(worker or run_in_worker, trials, progress.started, [code]):
+            if isinstance(result, WorkerUnusable):
+                raise _cannot_import(study, result)
+            lost = isinstance(result, WorkerLost)
+            record = _lost_record(trials[index], study, code, result) if lost else result
+            yield record
+            progress.finished(index, record.status == "ok")
+
+
+def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:
+    """Short name of one trial."""
+    trial_part = study.part(part)
+    return trial_part.label(config_from_dict(trial_part.config, config))
+
+
+def failure_reasons(study: Study, records: Iterable[TrialRecord]) -> dict[str, str]:
+    """The last line of the error of each failed trial, by its short name."""
+    return {
+        trial_label(study, record.part, record.config): (record.error or "no message").strip().rpartition("\n")[2]
+        for record in records
+        if record.status == "failed"
+    }
+
+
+def run_trial(trial: Trial, run: Callable[[Any], Outcome] | None = None, code: StudyCode | None = None) -> TrialRecord:
+    """Run one trial; an exception becomes a failed record.
+
+    Args:
+        trial: The trial.
+        run: Replaces the ``run`` of the trial's part, for instance by one that can pause; it returns the same outcome.
+        code: The code of its study; by default what the trial's reference names.
+
+    Raises:
+        UsageError: If the study cannot be imported.
+    """
+    with _ONE_TRIAL:
+        torch.set_num_threads(1)  # the same order of summation on every engine, and one core per trial
+        start = time.perf_counter()
+        code = code or StudyCode(trial.reference, {})
+        study = code.load()
+        part = study.part(trial.part)
+        config = config_from_dict(part.config, trial.config)
+        try:
+            outcome = (run or part.run)(config)
+            measured: dict[str, Any] = {
+                "metrics": {name: finite(value) for name, value in outcome.metrics.items()},
+                "series": {name: [finite(value) for value in values] for name, values in outcome.series.items()},
+            }
+        except Exception:
+            error = traceback.format_exc(limit=-3)
+            return _record(trial, study, code, "failed", time.perf_counter() - start, error=error)
+        return _record(trial, study, code, "ok", time.perf_counter() - start, **measured)
+
+
+def run_in_worker(trial: Trial, code: StudyCode) -> TrialRecord | WorkerUnusable:
+    """Run one trial in a worker; return its record, or the reason why the worker cannot import the study."""
+    try:
+        return run_trial(trial, code=code)
+    except UsageError as error:
+        return WorkerUnusable(socket.gethostname(), str(error))
+
+
+def _cannot_import(study: Study, worker: WorkerUnusable) -> UsageError:
+    reason = worker.reason.rstrip(".")
+    return UsageError(
+        f"a worker on {worker.host} cannot import {study.argument} ({reason}): "
+        "install normplace and what the study imports on every worker."
+    )
+
+
+def _lost_record(trial: Trial, study: Study, code: StudyCode, reason: WorkerLost) -> TrialRecord:
+    return _record(trial, study, code, "failed", 0.0, error=str(reason))
+
+
+def _record(trial: Trial, study: Study, code: StudyCode, status: str, seconds: float, **measured: Any) -> TrialRecord:
+    config = config_from_dict(study.part(trial.part).config, trial.config)
+    return TrialRecord(
+        study=study.name,
+        part=trial.part,
+        scale=trial.scale,
+        hash=config_hash(study.hash_name, trial.part, config),
+        config=dict(trial.config),
+        seed=trial.config["seed"],
+        status=status,
+        overrides=dict(trial.overrides),
+        seconds=round(seconds, 3),
+        finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        versions=versions(),
+        hardware=hardware(),
+        source=dict(code.source),
+        **measured,
+    )
