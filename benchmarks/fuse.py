@@ -2,19 +2,21 @@
 
     python benchmarks/fuse.py --out benchmarks/results/fuse-cuda.json
 
-Each model has 0.4 to 0.7 billion parameters in bfloat16 and takes 16,384 tokens per step with AdamW. Five variants run
-in turns on the same weights: the model itself, its norms replaced by Liger's, the whole model compiled, ``npl.fuse``, and
-``npl.fuse`` with compiled branches. The loss is compiled in all of them. Every model has a process of its own: the
-processes build and compile several at a time, and then measure one after another, while the others wait.
+Each model has about half a billion parameters in bfloat16 and takes 16,384 tokens per step with AdamW. Five variants
+run in turns on the same weights: the model itself, its norms replaced by Liger's, the whole model compiled,
+``npl.fuse``, and ``npl.fuse`` with compiled branches. The loss is compiled in all of them. The Gemma models have no
+soft caps, which PyTorch's attention does not support. Each model has its own process: the processes build and compile
+several at a time, then measure one after another while the others wait.
 
 The losses of the fused model over 200 steps are compared with those of the model itself and with those from weights
-that differ by a millionth: the effect of rounding alone. ``--large`` also fuses a model of 7 billion parameters in place.
+that differ by a millionth: the effect of rounding alone. ``--large`` also fuses a model of 7 billion parameters.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import importlib
 import json
 import statistics
 import sysconfig
@@ -39,7 +41,8 @@ PERTURBATION = 1e-6
 WARM_UP = 3
 DECODER = {
     "vocab_size": 32768, "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 12, "head_dim": 128,
-    "num_attention_heads": 12, "num_key_value_heads": 12, "use_cache": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "num_attention_heads": 12, "num_key_value_heads": 12, "use_cache": False, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 ENCODER = {
     "hidden_size": 1792, "intermediate_size": 7168, "num_hidden_layers": 12, "num_attention_heads": 14,
@@ -118,18 +121,19 @@ def feature_loss(features: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
 
 def with_liger_norms(shape: Shape, model: nn.Module) -> nn.Module:
     """A copy whose norms are Liger's."""
-    from liger_kernel.transformers.layer_norm import LigerLayerNorm
-    from liger_kernel.transformers.rms_norm import LigerRMSNorm
-
+    rms_norm = importlib.import_module("liger_kernel.transformers.rms_norm").LigerRMSNorm
+    layer_norm = importlib.import_module("liger_kernel.transformers.layer_norm").LigerLayerNorm
     model = copy.deepcopy(model)
     for parent in list(model.modules()):
         for name, norm in list(parent.named_children()):
             if not type(norm).__name__.endswith(("RMSNorm", "LayerNorm")):
                 continue
-            width, eps = norm.weight.numel(), getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
-            new = LigerRMSNorm(width, eps=eps, **shape.liger) if shape.liger else LigerLayerNorm(width, eps=eps)
+            weight = norm.get_parameter("weight")
+            eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+            options = {"eps": eps, **shape.liger}
+            new = rms_norm(weight.numel(), **options) if shape.liger else layer_norm(weight.numel(), **options)
             new.load_state_dict(norm.state_dict())
-            setattr(parent, name, new.to(norm.weight))
+            setattr(parent, name, new.to(weight))
     return model
 
 
@@ -150,7 +154,7 @@ class Trainee:
         learning_rate: Of AdamW.
     """
 
-    def __init__(self, model: nn.Module | Callable[..., Any], loss: Callable[..., Tensor], learning_rate: float) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], learning_rate: float) -> None:
         self.model, self.loss = model, loss
         module = getattr(model, "_orig_mod", model)
         self.optimizer = torch.optim.AdamW(module.parameters(), lr=learning_rate, fused=True)
@@ -169,7 +173,7 @@ class Trainee:
         return self.model(**inputs)[0]
 
 
-def fused(model: nn.Module, inputs: Mapping[str, Tensor], **options: Any) -> nn.Module:
+def fused(model: nn.Module, inputs: Mapping[str, Any], **options: Any) -> nn.Module:
     """The fused model, verified on a short batch; compiled branches are compiled later, for the long one."""
     with torch.compiler.set_stance("force_eager"):
         return npl.fuse(model, reach="stack", only_if_faster=False, **options, **inputs)
@@ -194,17 +198,19 @@ def build_variants(shape: Shape, settings: argparse.Namespace) -> tuple[dict[str
         "placement": shape.placement,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "fused": sum(fusion.fused for fusion in record.fusions),
-        "not_fused": [f"{fusion.parts} {fusion.name}: {fusion.reason}" for fusion in record.fusions if not fusion.fused],
+        "not_fused": [f"{part.parts} {part.name}: {part.reason}" for part in record.fusions if not part.fused],
         "note": record.fusion_note,
     }
     return {name: Trainee(variant, loss, settings.learning_rate) for name, variant in models.items()}, facts
 
 
 def time_in_turns(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each call, with one of each in every round."""
+    """Milliseconds of each call, with one of each in every round, beginning with another one in every round."""
     times: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls.items())
     for number in range(WARM_UP + rounds):
-        for name, call in calls.items():
+        first = number % len(order)
+        for name, call in order[first:] + order[:first]:
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             torch.cuda.synchronize()
             start.record()
@@ -261,37 +267,41 @@ def loss_gaps(losses: Mapping[str, list[float]]) -> dict[str, float]:
 
 def measure_model(name: str, settings: argparse.Namespace, turns: Any, ready: Any, alone: Any, results: Any) -> None:
     """The process of one model: prepare with a few others, then measure alone."""
-    shape, result = SHAPES[name], {}
+    shape, trainees = SHAPES[name], {}
+    result: dict[str, Any] = {}
+    inputs = make_inputs(shape, settings.sequences, settings.length)
     try:
-        inputs = make_inputs(shape, settings.sequences, settings.length)
-        start = time.perf_counter()
         with turns:
             if shape.is_decoder and settings.steps:
                 curves = loss_curves(shape, settings)
                 result |= {"losses": curves, "loss_gaps": loss_gaps(curves)}
                 torch.cuda.empty_cache()
             trainees, facts = build_variants(shape, settings)
-            result |= facts
-            seconds = {}
-            for variant, trainee in trainees.items():
-                begin = time.perf_counter()
-                trainee.step(inputs)
-                trainee.predict(inputs)
-                torch.cuda.synchronize()
-                seconds[variant] = time.perf_counter() - begin
-            result |= {"first_call_s": seconds, "preparation_s": time.perf_counter() - start}
-            torch.cuda.empty_cache()
-        ready.wait()
-        with alone:
-            steps = {variant: partial(trainee.step, inputs) for variant, trainee in trainees.items()}
-            passes = {variant: partial(trainee.predict, inputs) for variant, trainee in trainees.items()}
-            result |= {"step_ms": time_in_turns(steps, settings.rounds)}
-            result |= {"forward_ms": time_in_turns(passes, settings.rounds)}
-            torch.cuda.empty_cache()
+            result |= facts | {"first_call_s": first_calls(trainees, inputs)}
     except Exception:
-        ready.abort()
-        result["error"] = traceback.format_exc()
+        result["error"], trainees = traceback.format_exc(), {}
+    ready.wait()
+    with alone:
+        calls = {
+            "step_ms": {variant: partial(trainee.step, inputs) for variant, trainee in trainees.items()},
+            "forward_ms": {variant: partial(trainee.predict, inputs) for variant, trainee in trainees.items()},
+        }
+        result |= {kind: time_in_turns(variants, settings.rounds) for kind, variants in calls.items() if variants}
+        torch.cuda.empty_cache()
     results.put((name, result))
+
+
+def first_calls(trainees: Mapping[str, Trainee], inputs: Mapping[str, Tensor]) -> dict[str, float]:
+    """Seconds of the first step and the first forward pass of each variant, which compile."""
+    seconds = {}
+    for variant, trainee in trainees.items():
+        begin = time.perf_counter()
+        trainee.step(inputs)
+        trainee.predict(inputs)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        seconds[variant] = time.perf_counter() - begin
+    return seconds
 
 
 def measure_models(settings: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -320,8 +330,9 @@ def summarize(name: str, result: dict[str, Any]) -> None:
         best = medians["fused, branches compiled"]
         ratios = {variant: median / best for variant, median in medians.items()}
         result |= {f"{kind}_median_ms": medians, f"{kind}_over_compiled_branches": ratios}
-        print(name, kind, {variant: f"{ms:.1f} ms ({ratios[variant]:.2f}x)" for variant, ms in medians.items()}, flush=True)
-    for key in ("loss_gaps", "first_call_s", "preparation_s", "fused", "not_fused", "error"):
+        shown = {variant: f"{median:.1f} ms ({ratios[variant]:.2f}x)" for variant, median in medians.items()}
+        print(name, kind, shown, flush=True)
+    for key in ("loss_gaps", "first_call_s", "fused", "not_fused", "error"):
         if key in result:
             print(name, key, result[key], flush=True)
 
@@ -339,7 +350,8 @@ def measure_large(settings: argparse.Namespace) -> dict[str, Any]:
     inputs = make_inputs(shape, settings.large_sequences, settings.length)
     trainee = Trainee(model, loss, settings.learning_rate)
     result: dict[str, Any] = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
-    for name, options in {"eager": None, "fused": {}, "fused, branches compiled": {"compile_branches": {"dynamic": False}}}.items():
+    variants = {"eager": None, "fused": {}, "fused, branches compiled": {"compile_branches": {"dynamic": False}}}
+    for name, options in variants.items():
         start = time.perf_counter()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

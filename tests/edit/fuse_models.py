@@ -40,7 +40,7 @@ def gradients(model: nn.Module, run: Callable[[nn.Module], Tensor]) -> tuple[Ten
     """The output of a run, and the gradients of a fixed combination of it."""
     model.zero_grad()
     output = run(model)
-    weights = torch.linspace(-1, 1, output.numel(), dtype=torch.float64).reshape(output.shape).to(output.dtype)
+    weights = torch.linspace(-1, 1, output.numel(), dtype=torch.float64).reshape(output.shape).to(output)
     (output * weights).sum().backward()
     values = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     return output.detach(), values
