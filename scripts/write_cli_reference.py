@@ -28,6 +28,10 @@ EXAMPLES = {
         "normplace move models.py:build --to peri --out moved",
         "normplace move checkpoints/llama --to peri --out moved",
     ),
+    "swap": (
+        "normplace swap models.py:build --norm rms --out swapped",
+        "normplace swap checkpoints/resnet --norm group --groups 16 --out swapped",
+    ),
     "fuse": (
         "normplace fuse models.py:build",
         "normplace fuse google/gemma-2-2b --reach stack --json",

@@ -14,7 +14,7 @@ from normplace._version import __version__
 if TYPE_CHECKING:
     from normplace import edit, models, ntk, ops
     from normplace.analysis import SignalsCallback, audit, signals, survival
-    from normplace.edit import changes, fuse, insert, move, unfuse
+    from normplace.edit import changes, fuse, insert, move, swap, unfuse
     from normplace.errors import UsageError
     from normplace.lab.compare import compare
     from normplace.norms import BatchNorm, DyT, GraphNorm, Identity, LayerNorm, MsgNorm, PairNorm, RMSNorm, build_norm
@@ -61,6 +61,7 @@ __all__ = [
     "edit",
     "insert",
     "move",
+    "swap",
     "fuse",
     "unfuse",
     "changes",
@@ -80,7 +81,7 @@ _MODULE_OF = {
     name: module
     for module, names in {
         "analysis": "SignalsCallback audit signals survival",
-        "edit": "changes fuse insert move unfuse",
+        "edit": "changes fuse insert move swap unfuse",
         "errors": "UsageError",
         "lab.compare": "compare",
         "norms": "BatchNorm DyT GraphNorm Identity LayerNorm MsgNorm PairNorm RMSNorm build_norm",

@@ -30,6 +30,7 @@ from normplace.cli.move import move
 from normplace.cli.new import new
 from normplace.cli.report import report
 from normplace.cli.study import study
+from normplace.cli.swap import swap
 from normplace.cli.train import train
 from normplace.cli.verify import verify
 from normplace.errors import UsageError, unknown
@@ -38,6 +39,7 @@ from normplace.lab.studies import titles
 VERBS: dict[str, Callable[..., int]] = {
     "audit": audit,
     "move": move,
+    "swap": swap,
     "fuse": fuse,
     "train": train,
     "demo": demo,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from json import dumps
-
-from normplace.cli.options import Folder, HuggingFace, PlacementName, Target, find_model
+from normplace.cli.options import Folder, HuggingFace, PlacementName, Target, load_model, write_edited
 
 
 def move(
@@ -36,29 +33,8 @@ def move(
         json: Print JSON.
         hf: Same as TARGET, for a config.json or its folder.
     """
-    source = find_model(target, hf)
-    from normplace.analysis.loading.models import from_factory
-    from normplace.analysis.loading.targets import FactoryTarget
-    from normplace.edit import changes
+    model, inputs, kwargs = load_model(target, hf, quiet=json)
     from normplace.edit import move as move_norms
-    from normplace.edit.files import save
-    from normplace.edit.pretrained import from_folder
 
-    if isinstance(source, FactoryTarget):
-        model, inputs, kwargs = from_factory(source.reference)
-    else:
-        (model, inputs, kwargs), weights = from_folder(source.path)
-        if source.note is not None:
-            print(source.note, file=sys.stderr)
-        if not json:
-            print(f"{type(model).__name__} with {weights}")
     settings = {"to": to, "scale": scale, "qk": qk, "norm": norm}
-    moved = move_norms(model, *inputs, **kwargs, **settings)
-    if not json:
-        print(changes(moved))
-    save(moved, out, settings)
-    if json:
-        print(dumps({**changes(moved).to_dict(), "folder": str(out.resolve())}, indent=1))
-    else:
-        print(f"The weights and placement.json are in {out.resolve()}")
-    return 0
+    return write_edited(move_norms(model, *inputs, **kwargs, **settings), out, json, settings)

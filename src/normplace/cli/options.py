@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from collections.abc import Mapping
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -12,6 +15,9 @@ from normplace._shared.resources import usable_cores
 from normplace.errors import UsageError
 
 if TYPE_CHECKING:
+    from torch.nn import Module as Model
+
+    from normplace.analysis.loading.models import Loaded
     from normplace.analysis.loading.targets import ConfigTarget, FactoryTarget
 
 CORES = usable_cores()
@@ -79,3 +85,51 @@ def find_model(target: str | None, hf: Path | None) -> FactoryTarget | ConfigTar
     from normplace.analysis.loading.targets import ConfigTarget, find_target
 
     return ConfigTarget(hf) if hf is not None else find_target(str(target))
+
+
+def load_model(target: str | None, hf: Path | None, *, quiet: bool) -> Loaded:
+    """Load the model that a command edits, with its weights and the arguments of a call.
+
+    Args:
+        target: The argument TARGET.
+        hf: The option ``--hf``.
+        quiet: Whether to leave out the line on the origin of the weights, for JSON.
+
+    Raises:
+        UsageError: If there is no such model, or it cannot be loaded.
+    """
+    source = find_model(target, hf)
+    from normplace.analysis.loading.models import from_factory
+    from normplace.analysis.loading.targets import FactoryTarget
+    from normplace.edit.pretrained import from_folder
+
+    if isinstance(source, FactoryTarget):
+        return from_factory(source.reference)
+    loaded, weights = from_folder(source.path)
+    if source.note is not None:
+        print(source.note, file=sys.stderr)
+    if not quiet:
+        print(f"{type(loaded[0]).__name__} with {weights}")
+    return loaded
+
+
+def write_edited(model: Model, out: Path, json: bool, settings: Mapping[str, Any] | None = None) -> int:
+    """Print the changes of an edited model, and write it to a folder.
+
+    Args:
+        model: The model.
+        out: The folder.
+        json: Print JSON.
+        settings: The arguments of its edit, to be checked against its record.
+    """
+    from normplace.edit import changes
+    from normplace.edit.files import save
+
+    if not json:
+        print(changes(model))
+    save(model, out, settings)
+    if json:
+        print(dumps({**changes(model).to_dict(), "folder": str(out.resolve())}, indent=1))
+    else:
+        print(f"The weights and placement.json are in {out.resolve()}")
+    return 0

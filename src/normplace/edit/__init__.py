@@ -1,13 +1,13 @@
 """Edit existing models. An edit works on a copy, verifies it, and reports what it did.
 
-Each edit is one file (``insert``) or a few with a common prefix (``move``, ``fuse``), built from shared parts:
+Each edit is one file (``insert``) or a few with a common prefix (``move``, ``swap``, ``fuse``). They share:
 
 - ``copying``: copy a model.
 - ``model_map``, ``projections``, ``layer_numbers``: where an analysed model can be edited.
 - ``editor``, ``attachments``, ``rewrite``, ``recompile``, ``modules``, ``new_norms``: change the model.
 - ``verify_numbers``, ``verify_gradients``, ``capture``: check the result.
 - ``changes``, ``input_spec``: the record of an edit.
-- ``files``, ``pretrained``, ``save_guard``: save and load edited models.
+- ``files``, ``replay``, ``pretrained``, ``save_guard``: save and load edited models.
 """
 
 from normplace.analysis.signal_probe.probe import compare
@@ -19,6 +19,9 @@ from normplace.edit.fuse_edit import unfuse
 from normplace.edit.insert import InsertedScale, Insertions, insert, insertions
 from normplace.edit.move import move
 from normplace.edit.pretrained import from_pretrained, save_pretrained
+from normplace.edit.swap import swap
+from normplace.edit.swap_modules import set_strength
+from normplace.edit.swap_undo import finish_swap, unswap
 
 __all__ = [
     "Change",
@@ -29,6 +32,7 @@ __all__ = [
     "Insertions",
     "changes",
     "compare",
+    "finish_swap",
     "from_pretrained",
     "fuse",
     "insert",
@@ -38,5 +42,8 @@ __all__ = [
     "plan_fusion",
     "save",
     "save_pretrained",
+    "set_strength",
+    "swap",
     "unfuse",
+    "unswap",
 ]

@@ -6,6 +6,8 @@ rewritten code (:mod:`normplace.edit.rewrite`).
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict
 from typing import Any
 
 from torch import nn
@@ -103,6 +105,41 @@ def attach_to_output(module: nn.Module, attached: nn.Module, key: Key, first: bo
     """
     hook = OutputHook(attached, (key,))
     hook.handle = module.register_forward_hook(hook, prepend=first)
+
+
+def replace_attached(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Attach another module wherever a module is attached; rewritten code finds it by its name."""
+    for module in model.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for hook in hooks.values():
+                if isinstance(hook, _Hook) and hook.attached is old:
+                    hook.attached = new
+
+
+def has_other_hooks(module: nn.Module) -> bool:
+    """Whether a module has hooks that no edit attached."""
+    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    return not all(isinstance(hook, _Hook) for hook in hooks) or bool(
+        module._backward_hooks or module._backward_pre_hooks
+    )
+
+
+def without_hooks(module: nn.Module) -> nn.Module:
+    """A module with the same parameters and children, and without hooks."""
+    bare = copy.copy(module)
+    bare._forward_hooks, bare._forward_pre_hooks = OrderedDict(), OrderedDict()
+    return bare
+
+
+def move_hooks(old: nn.Module, new: nn.Module) -> None:
+    """Attach what is attached to one module to another instead."""
+    for hook in (*old._forward_hooks.values(), *old._forward_pre_hooks.values()):
+        if isinstance(hook, InputHook):
+            attach_to_input(new, hook.attached, hook.keys)
+        elif isinstance(hook, OutputHook):
+            attach_to_output(new, hook.attached, hook.keys[0])
+        if isinstance(hook, _Hook) and hook.handle is not None:
+            hook.handle.remove()
 
 
 def detach(model: nn.Module, path: str) -> bool:

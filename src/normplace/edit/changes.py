@@ -13,7 +13,7 @@ from normplace.analysis.results import Audit, pattern
 
 ATTRIBUTE = "normplace_changes"
 """The attribute of an edited model that holds its record."""
-ACTIONS = ("kept", "moved", "added", "removed")
+ACTIONS = ("kept", "moved", "added", "removed", "swapped", "folded")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Change:
     """What happened to one norm or scale.
 
     Attributes:
-        action: ``kept``, ``moved`` with its weights, ``added``, or ``removed`` with its weights.
+        action: ``kept``, ``moved`` with its weights, ``added``, ``removed`` with its weights, ``swapped`` for another
+            type of norm, or ``folded`` into the weights that read it.
         slot: The slot it is in, or was in if it was removed; ``scale`` for a scaling module.
         name: Its module now, or before if it was removed.
         before: Its module before, if it was moved.
@@ -58,7 +59,7 @@ class Fusion:
 
 @dataclass(frozen=True)
 class Changes:
-    """The record of a move or a fusion; ``str()`` gives a readable summary.
+    """The record of an edit; ``str()`` gives a readable summary.
 
     Attributes:
         before: The placement before the move; None if it has no name.
@@ -68,7 +69,8 @@ class Changes:
         ends_without_norm: The last blocks of streams that ended without a norm; a move back adds none either.
         warnings: Weight matrices that a new norm makes scale-invariant and that are too small to train well.
         refused: What the move left alone, with the reason.
-        moves: The arguments of every move since the original model, oldest first; loading repeats them.
+        moves: The arguments of every edit since the original model, oldest first; loading repeats them. Those of a
+            move have no key ``edit``.
         call: The input shapes of the last move, see :func:`normplace.edit.input_spec.describe_inputs`; None if they
             cannot be described.
         fusions: Every residual sum and norm that :func:`normplace.fuse` fused or refused; empty for other models.
@@ -115,13 +117,18 @@ class Changes:
             return "\n".join(fusions)
         if self.is_empty:
             return f"nothing changed: the placement is {self.after or 'nameless'} already"
-        lines = [f"{self.before or 'no named placement'} -> {self.after or 'no named placement'}", *self.equations]
+        lines = [_placement_line(self.before, self.after), *self.equations]
         for action in ACTIONS:
             lines += _summary_lines(self.where(action))
         lines += [f"  refused: {reason}" for reason in self.refused]
         lines += [f"  warning: {warning}" for warning in self.warnings]
         lines += fusions
         return "\n".join(lines)
+
+
+def _placement_line(before: str | None, after: str | None) -> str:
+    first, last = before or "no named placement", after or "no named placement"
+    return first if first == last else f"{first} -> {last}"
 
 
 def _summary_lines(sites: Sequence[Change]) -> list[str]:
@@ -172,5 +179,5 @@ def small_matrix_warnings(before: Audit, after: Audit) -> tuple[str, ...]:
 
 
 def changes(model: nn.Module) -> Changes:
-    """The record of :func:`normplace.move` and :func:`normplace.fuse` of a model; an empty record for other models."""
+    """The record of the edits of a model by :func:`normplace.move` and others; an empty record for other models."""
     return getattr(model, ATTRIBUTE, Changes(None, None, (), ()))

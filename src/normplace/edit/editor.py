@@ -156,12 +156,6 @@ class ModelEditor:
                 self.model.add_module("final", norm.train(self.model.training))
         return "final"
 
-    def disable_fast_paths(self) -> None:
-        """Disable PyTorch's fused encoder layer, which supports only two placements."""
-        for module in self.model.modules():
-            if isinstance(module, nn.TransformerEncoderLayer):
-                module.activation_relu_or_gelu = 0
-
     def _add_placed(self, owner: str, name: str, module: nn.Module) -> str:
         parent = self.model.get_submodule(owner)
         if isinstance(parent, nn.Sequential | nn.ModuleList | nn.ModuleDict):
@@ -170,3 +164,10 @@ class ModelEditor:
                 "step: derive it from nn.Module."
             )
         return f"{owner}.{PLACED}.{add_placed(parent, name, module.train(parent.training))}".lstrip(".")
+
+
+def disable_fast_paths(model: nn.Module) -> None:
+    """Disable PyTorch's fused encoder layer, which supports only LayerNorm in two placements."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0

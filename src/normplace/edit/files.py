@@ -1,4 +1,4 @@
-"""Save and load moved models: the weights as safetensors, and the moves as JSON."""
+"""Save and load edited models: the weights as safetensors, and the edits as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from normplace._shared.output import cannot_write
 from normplace.edit.changes import changes
-from normplace.edit.move import move
+from normplace.edit.replay import repeat_edit
 from normplace.errors import UsageError
 from normplace.models.weights import (
     Damage,
@@ -27,7 +27,6 @@ from normplace.models.weights import (
     seal,
     write_tensors,
 )
-from normplace.placement import Placement
 
 Model = TypeVar("Model", bound=nn.Module)
 WEIGHTS, RECORD = "model.safetensors", "placement.json"
@@ -74,10 +73,10 @@ def write_folder(folder: Path) -> Iterator[FolderDraft]:
 
 
 def save(model: nn.Module, folder: str | Path, arguments: Mapping[str, Any] | None = None) -> None:
-    """Write the weights of a moved model and the record of its moves.
+    """Write the weights of an edited model and the record of its edits.
 
     Args:
-        model: A model that :func:`normplace.move` returned.
+        model: A model that :func:`normplace.move`, :func:`normplace.swap` or :func:`normplace.fold` returned.
         folder: The folder to write to; created if it does not exist.
         arguments: The arguments of its last move, to be checked against the model's record; None to skip the check.
 
@@ -150,7 +149,7 @@ def read_record(folder: Path, weights: str) -> dict[str, Any]:
 
 
 def load(folder: str | Path, model: Model, *inputs: Any, **kwargs: Any) -> Model:
-    """Load a moved model: repeat its moves on a copy of the original, and read the weights.
+    """Load an edited model: repeat its edits on a copy of the original, and read the weights.
 
     Args:
         folder: A folder that :func:`save` wrote.
@@ -168,17 +167,15 @@ def load(folder: str | Path, model: Model, *inputs: Any, **kwargs: Any) -> Model
 def load_moved(
     folder: Path, weights: str, record: dict[str, Any], model: Model, inputs: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Model:
-    """Repeat the moves of a record, and read the weights.
+    """Repeat the edits of a record, and read the weights.
 
     Raises:
         UsageError: If the weights belong to another model.
     """
     if changes(model).moves:
         raise UsageError("the model was moved already: pass it as it was before its first move.")
-    for arguments in record["changes"]["moves"]:
-        to = arguments["to"]
-        arguments = {**arguments, "to": Placement.from_dict(to) if isinstance(to, dict) else to}
-        model = move(model, *inputs, **kwargs, **arguments)
+    for settings in record["changes"]["moves"]:
+        model = repeat_edit(model, settings, (inputs, kwargs))
     from safetensors.torch import load_model
 
     try:

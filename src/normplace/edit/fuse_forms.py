@@ -119,7 +119,9 @@ def active_autocast(device: str) -> torch.dtype | None:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
-def identify(norm: nn.Module, kind: str, eps: float | None, width: int, dtype: torch.dtype) -> NormForm | str:
+def identify(
+    norm: nn.Module, kind: str, eps: float | None, width: int, dtype: torch.dtype, *, with_casts: bool = True
+) -> NormForm | str:
     """The form of a norm module, or the reason why it has none that a kernel computes.
 
     Args:
@@ -128,6 +130,7 @@ def identify(norm: nn.Module, kind: str, eps: float | None, width: int, dtype: t
         eps: The eps that the analysis found.
         width: The number of features.
         dtype: The dtype of its input.
+        with_casts: Also identify where it rounds in half precision; otherwise ``casts`` is empty.
     """
     if kind not in ("rms", "layer"):
         return f"no kernel computes norms of kind {kind!r}"
@@ -141,17 +144,19 @@ def identify(norm: nn.Module, kind: str, eps: float | None, width: int, dtype: t
     analysed = CallDtypes(dtype, dtype if weight is None else weight.dtype, active_autocast(device))
     form = NormForm(type(norm), kind, eps or 0.0, None, None, False, width, analysed, device)
     try:
-        return _identify(norm, names, form)
+        return _identify(norm, names, form, with_casts)
     except (RuntimeError, TypeError, AttributeError, ValueError) as error:
         return f"it cannot be called with rows of features ({type(error).__name__})"
 
 
-def _identify(norm: nn.Module, names: list[str], form: NormForm) -> NormForm | str:
+def _identify(norm: nn.Module, names: list[str], form: NormForm, with_casts: bool) -> NormForm | str:
     device = next((p.device for p in norm.parameters() if not p.is_meta), torch.device("cpu"))
     single = _Probe(norm, names, form, CallDtypes(SINGLE, SINGLE), device)
     candidate = next((form for form in _candidates(names, form) if single.error(form) <= MATCH), None)
     if candidate is None:
         return "it computes something else than a gain and a bias on normalized features"
+    if not with_casts:
+        return candidate
     needed = {form.analysed, CallDtypes(HALVES[0], HALVES[0])}
     known = [(dtypes, Casts("result", dtypes.x)) for dtypes in (CallDtypes(DOUBLE, DOUBLE), CallDtypes(SINGLE, SINGLE))]
     for dtypes in dict.fromkeys((form.analysed, *_calls(form, bool(names)))):

@@ -14,7 +14,7 @@ from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.capture import Arguments, measure_rms
 from normplace.edit.changes import ATTRIBUTE, Changes, changes, small_matrix_warnings
 from normplace.edit.copying import copy_model, require_independent
-from normplace.edit.editor import ModelEditor
+from normplace.edit.editor import ModelEditor, disable_fast_paths
 from normplace.edit.input_spec import describe_inputs
 from normplace.edit.model_map import ModelMap, require_editable
 from normplace.edit.move_edit import MoveEdit
@@ -93,7 +93,7 @@ def move(
     MoveEdit(plan, editor, measure_rms(copied, arguments, measured) if measured else {}).run()
     audit_after, moves = audit_before, changes(model).moves
     if any(change.action != "kept" for change in editor.changes):
-        editor.disable_fast_paths()
+        disable_fast_paths(copied)
         audit_after = summarize(_verified(model, plan, editor, arguments))
         moves += ({"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, "qk": qk, "norm": norm},)
     record = Changes(

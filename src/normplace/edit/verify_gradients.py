@@ -23,7 +23,11 @@ TOLERANCE = 0.05
 
 
 def check_gradients(
-    original: nn.Module, edited: nn.Module, arguments: Arguments, norms: Mapping[str, nn.Module]
+    original: nn.Module,
+    edited: nn.Module,
+    arguments: Arguments,
+    norms: Mapping[str, nn.Module],
+    edit: str = "move",
 ) -> None:
     """Check that every placed norm, and every parameter that had a gradient before, receives one.
 
@@ -35,6 +39,7 @@ def check_gradients(
         edited: The model after the edit; it is not changed.
         arguments: The arguments both are called with.
         norms: The added and moved norms, by name.
+        edit: The name of the edit, for the messages.
 
     Raises:
         UsageError: If a norm or parameter receives no gradient, or a wrong one, with its name.
@@ -43,22 +48,22 @@ def check_gradients(
     if backward.error is not None:
         if BackwardPass(copy.deepcopy(original), arguments, {}).error is not None:
             return  # the original has no backward pass either
-        raise UsageError(f"the backward pass of the moved model fails ({backward.error}), so the move is refused.")
+        raise UsageError(f"after the {edit} the backward pass fails ({backward.error}), so the {edit} is refused.")
     for name in norms:
         if name in backward.cut_off:
             raise UsageError(
-                f"after the move {name!r} receives no gradient, so the move is refused: run the block without "
+                f"after the {edit} {name!r} receives no gradient, so the {edit} is refused: run the block without "
                 "torch.no_grad or a user-defined backward pass."
             )
     if backward.missing:
         before = BackwardPass(copy.deepcopy(original), arguments, {})
         lost = sorted(backward.missing & before.reached)
         if lost:
-            raise UsageError(f"after the move the parameter {lost[0]!r} receives no gradient, so the move is refused.")
+            raise UsageError(f"after the {edit} the parameter {lost[0]!r} receives no gradient, so it is refused.")
     if backward.custom_function is not None and not backward.matches_finite_difference():
         raise UsageError(
-            f"after the move the gradient of the norms differs from a finite difference, because of the backward pass "
-            f"of {backward.custom_function}: the move is refused."
+            f"after the {edit} the gradient of the norms differs from a finite difference, because of the backward "
+            f"pass of {backward.custom_function}: the {edit} is refused."
         )
 
 

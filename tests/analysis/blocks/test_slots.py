@@ -360,3 +360,21 @@ class Cached(nn.Module):
 def test_values_written_in_place_are_followed():
     # Keys and values share one buffer, and what is read of it is followed as a whole.
     assert slots(Cached(), torch.randn(1, 5, DIM)) == {"norm": "input", "keys": "inner.kv", "values": "inner.kv"}
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
+def test_a_projected_skip_with_a_norm(norm):
+    """PyTorch computes RMSNorm in several operators, LayerNorm in one."""
+
+    class Projected(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mlp, self.skip = Mlp(), nn.Linear(DIM, DIM)
+            self.output, self.skipped = norm(DIM), norm(DIM)
+
+        def forward(self, x):
+            return self.skipped(self.skip(x)) + self.output(self.mlp(x))
+
+    audit = npl.audit(Net(Projected()), TOKENS)
+    assert audit.equations == ("P(x) + N(F(x))",)
+    assert [site.slot for site in audit.sites] == ["skip", "output"]

@@ -8,17 +8,17 @@ be gated, or scatter the results of experts into the stream.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from normplace.analysis.dataflow.graph import Graph, Node
-from normplace.analysis.dataflow.operators import ADDS, CONVOLUTIONS, GATES, KEEPS, MOVES, NORMS, POOLS, PRODUCTS
+from normplace.analysis.dataflow.operators import ADDS, CONVOLUTIONS, GATES, KEEPS, MOVES, POOLS, PRODUCTS
 from normplace.analysis.norms.find import Norm
 from normplace.analysis.recording.ids import NodeId, ValueId
 from normplace.analysis.residuals.reachability import Landmarks, Reachability, ResidualAdd
 
 LINEAR = PRODUCTS | CONVOLUTIONS
-BESIDE_LINEAR = MOVES | POOLS | NORMS.keys() | {"mul", "add", "max", "amax", "mean"}
-"""Operators that a projected skip may have next to its linear map."""
+BESIDE_LINEAR = MOVES | POOLS | {"mul", "add", "max", "amax", "mean"}
+"""Operators that a projected skip may have next to its linear map, apart from a norm."""
 
 
 def find_adds(
@@ -43,6 +43,7 @@ def find_adds(
 def _find_once(graph: Graph, norms: Sequence[Norm], excluded: set[NodeId]) -> tuple[list[ResidualAdd], Reachability]:
     reachability, adds = Reachability(), []
     norm_of_node = {node: norm for norm in norms for node in norm.nodes}
+    norm_inputs = {norm.output: norm.input for norm in norms}
     landmarks = _landmarks(graph, norms)
     for value in landmarks:
         if value not in graph.producer:
@@ -52,7 +53,7 @@ def _find_once(graph: Graph, norms: Sequence[Norm], excluded: set[NodeId]) -> tu
         norm = norm_of_node.get(node_id)
         add = None
         if norm is None and node_id not in excluded:
-            add = _residual_add(graph, reachability, node_id, node)
+            add = _residual_add(graph, reachability, node_id, node, norm_inputs)
             if add is not None and add.projected and reachability.spans(adds, add):
                 add = None
         if add is not None:
@@ -106,8 +107,18 @@ def _is_added_back(graph: Graph, difference: ValueId, subtracted: ValueId) -> bo
     return False
 
 
-def _residual_add(graph: Graph, reachability: Reachability, node_id: NodeId, node: Node) -> ResidualAdd | None:
-    """The residual add that a node is, or None."""
+def _residual_add(
+    graph: Graph, reachability: Reachability, node_id: NodeId, node: Node, norm_inputs: Mapping[ValueId, ValueId]
+) -> ResidualAdd | None:
+    """The residual add that a node is, or None.
+
+    Args:
+        graph: The graph.
+        reachability: Of the values before the node.
+        node_id: The node's id.
+        node: The node.
+        norm_inputs: The input of the norm that returned each value.
+    """
     values = operands(graph, node)
     if len(values) < 2:
         return None
@@ -135,7 +146,8 @@ def _residual_add(graph: Graph, reachability: Reachability, node_id: NodeId, nod
             return ResidualAdd(node_id, skip, branch, fork, output, node.call)
     if node.name != "sub":
         for skip, branch in (values[:2], values[1::-1]):
-            fork = _projection_input(graph, reachability, skip) if _has_full_size(graph, skip, output) else None
+            is_full = _has_full_size(graph, skip, output)
+            fork = _projection_input(graph, reachability, skip, norm_inputs) if is_full else None
             # The branch must cross two barriers after the fork; otherwise two linear maps are merely summed.
             if fork is None or not reachability.twice.get(branch, 0) & reachability.bit[fork]:
                 continue
@@ -149,23 +161,28 @@ def _has_full_size(graph: Graph, value: ValueId, output: ValueId) -> bool:
     return math.prod(graph.values[value].shape) == math.prod(graph.values[output].shape)
 
 
-def _projection_input(graph: Graph, reachability: Reachability, value: ValueId) -> ValueId | None:
+def _projection_input(
+    graph: Graph, reachability: Reachability, value: ValueId, norm_inputs: Mapping[ValueId, ValueId]
+) -> ValueId | None:
     """The input of the learned linear map, with or without a norm, that computed a value; None for other values."""
     crossed = False
     while True:
-        node = graph.maker(value)
-        if node is None:
-            return None
-        if graph.is_barrier(node):
-            if crossed or node.name not in LINEAR or all(map(graph.is_data, node.inputs)):
+        if value in norm_inputs:
+            value = norm_inputs[value]
+        else:
+            node = graph.maker(value)
+            if node is None:
                 return None
-            crossed = True
-        elif node.name not in BESIDE_LINEAR:
-            return None
-        factors = graph.factors(node)
-        if len(factors) != 1:
-            return None
-        value = factors[0]
+            if graph.is_barrier(node):
+                if crossed or node.name not in LINEAR or all(map(graph.is_data, node.inputs)):
+                    return None
+                crossed = True
+            elif node.name not in BESIDE_LINEAR:
+                return None
+            factors = graph.factors(node)
+            if len(factors) != 1:
+                return None
+            value = factors[0]
         if crossed and value in reachability.bit and len(graph.consumers[value]) > 1:
             return value
 
