@@ -164,6 +164,22 @@ def boundary(source: random.Random) -> Any:
     return npl.ops.norm_add_norm(**draw_arguments(source, spec, ("x", "f")))
 
 
+def gated_boundary(source: random.Random) -> Any:
+    """Call ``gate_add_norm``."""
+    factor, gain = ([tensor(3, 6), tensor(6), None], [invalid_tensor]), ([tensor(6), None], [invalid_tensor])
+    spec: Spec = {
+        "x": ([tensor(3, 2, 6)], [invalid_tensor]),
+        "f": ([tensor(3, 2, 6), tensor(3, 2, 6, dtype=torch.bfloat16)], [invalid_tensor]),
+        "gate": factor, "scale": factor, "shift": factor, "weight": gain, "bias": gain,
+        "norm": (["rms", "layer", None], WORDS), "eps": ([1e-5, 0.0], NUMBERS),
+        "rounding": (["once", "result", "gain"], WORDS),
+        "stream_dtype": ([None, torch.float32, torch.bfloat16], [*DTYPES, "float32"]),
+        "y_dtype": ([None, torch.float32, torch.bfloat16], [*DTYPES, "float32"]),
+        "backend": (["auto", "reference"], [*WORDS, "triton"]),
+    }  # fmt: skip
+    return npl.ops.gate_add_norm(**draw_arguments(source, spec, ("x", "f")))
+
+
 def relation(source: random.Random) -> Any:
     """Call a relation op."""
     name = source.choice(["scan", "pairwise", "scan_prefill", "pairwise_prefill", "scan_step", "pairwise_step"])
@@ -422,7 +438,8 @@ def selection(source: random.Random) -> Any:
 
 
 TARGETS: dict[str, tuple[Callable[[random.Random], Any], int]] = {
-    "aggregate": (aggregate, 5), "norm_add_norm": (boundary, 5), "relation": (relation, 5), "norm": (norm, 3),
+    "aggregate": (aggregate, 5), "norm_add_norm": (boundary, 5),
+    "gate_add_norm": (gated_boundary, 5), "relation": (relation, 5), "norm": (norm, 3),
     "Block": (block, 3), "Placement": (placement, 3), "Residual": (residual, 3), "MLP": (mlp, 3), "GENConv": (gen, 3),
     "GraphStack": (graph_stack, 4), "CausalRN": (sequence, 3), "Transformer": (transformer, 3), "Scale": (scale, 2),
     "topology": (scalars, 2), "ntk": (kernel, 2), "selection": (selection, 5),

@@ -14,6 +14,7 @@ from normplace.ops import (
     LinearEdge,
     TableEdge,
     feature_norm,
+    gate_add_norm,
     norm_add_norm,
     powermean_aggregate,
     relation_pairwise,
@@ -109,6 +110,19 @@ def _boundary(norm: str, backend: str) -> OpCase:
     return OpCase(op, definition, ((3, 4), (3, 4), (4,), (4,)), "norm_add_norm" if backend == "reference" else "")
 
 
+def _gated(norm: str, has_branch: bool) -> OpCase:
+    def op(x: Tensor, f: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, gain: Tensor) -> Tensor:
+        branch = {"f": f, "gate": gate} if has_branch else {}
+        factors = {"scale": scale, "shift": shift, "weight": gain}
+        return torch.cat(gate_add_norm(x, **branch, norm=norm, **factors, backend="reference"))
+
+    def definition(x: Tensor, f: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, gain: Tensor) -> Tensor:
+        stream = x + gate[:, None] * f if has_branch else x
+        return torch.cat([stream, gain * _standard(stream, norm) * (1 + scale[:, None]) + shift[:, None]])
+
+    return OpCase(op, definition, ((2, 3, 4), (2, 3, 4), (2, 4), (2, 4), (2, 4), (4,)), "gate_add_norm")
+
+
 CASES = {
     **{
         f"{kind}-{edge}": _aggregation(kind, edge, None)
@@ -128,6 +142,9 @@ CASES = {
     "boundary-rms": _boundary("rms", "reference"),
     "boundary-layer": _boundary("layer", "reference"),
     "boundary-composed": _boundary("layer", "composed"),
+    "gate-layer": _gated("layer", True),
+    "gate-rms": _gated("rms", True),
+    "gate-no-branch": _gated("layer", False),
     "norm-rms": _norm("rms", "reference"),
     "norm-layer": _norm("layer", "reference"),
     "norm-composed": _norm("rms", "composed"),

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from normplace import UsageError
 from normplace.models import CausalRN, GENConv
 from normplace.ops import (
+    gate_add_norm,
     norm_add_norm,
     powermean_aggregate,
     relation_pairwise,
@@ -137,6 +138,7 @@ CALLS = {
     "softmax_aggregate": lambda x, **options: softmax_aggregate(x[0], EDGE_INDEX % 3, **options),
     "powermean_aggregate": lambda x, **options: powermean_aggregate(x[0], EDGE_INDEX % 3, **options),
     "norm_add_norm": lambda x, **options: norm_add_norm(x, x, **options)[1],
+    "gate_add_norm": lambda x, **options: gate_add_norm(x, x, **options)[1],
     "relation_scan": lambda x, **options: relation_scan(x, x, **options),
     "relation_pairwise": lambda x, **options: relation_pairwise(x, x, **options),
 }

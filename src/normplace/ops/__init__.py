@@ -2,6 +2,7 @@
 
 from normplace.ops.aggregate import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
 from normplace.ops.feature_norm import feature_norm
+from normplace.ops.gate_add_norm import gate_add_norm
 from normplace.ops.norm_add_norm import boundary_backend, norm_add_norm
 from normplace.ops.relation import (
     PairState,
@@ -24,6 +25,8 @@ __all__ = [
     # The boundary between two residual blocks
     "norm_add_norm",
     "boundary_backend",
+    # The same with factors for each sample, as in diffusion Transformers
+    "gate_add_norm",
     # A norm in one pass
     "feature_norm",
     # Relations between the rows of a sequence

@@ -126,6 +126,22 @@ def current_stream(device: torch.device) -> int:
     return driver.active.get_current_stream(device.index)
 
 
+def contiguous_rows(tensor: Tensor, width: int) -> tuple[Tensor, int]:
+    """The tensor with contiguous rows, copied if necessary, and the stride between rows."""
+    if tensor.is_contiguous():
+        return tensor, width
+    flat = tensor.reshape(-1, width)
+    flat = flat if width == 1 or flat.stride(1) == 1 else flat.contiguous()
+    return flat, flat.stride(0)
+
+
+def empty_grad(tensor: Tensor | None, needed: bool, dtype: torch.dtype | None = None) -> Tensor | None:
+    """An empty contiguous tensor for the gradient of a tensor; None if it is not needed."""
+    if not needed or tensor is None:
+        return None
+    return torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
+
+
 def _profiled() -> bool:
     """Whether a profiler has installed a hook that must see every launch."""
     hook: Any = knobs.runtime.launch_enter_hook

@@ -92,7 +92,7 @@ def norm_add_norm(
         raise UsageError(f"x and f must be tensors, got {type(x).__name__} and {type(f).__name__}.")
     if x.shape != f.shape or not x.dim():
         raise UsageError(f"x and f must have one shape, features last, got {tuple(x.shape)} and {tuple(f.shape)}.")
-    _check_tensor("f", f, x)
+    check_tensor("f", f, x)
     branch, factor = (branch_scale, 1.0) if isinstance(branch_scale, Tensor) else (None, branch_scale)
     make_spec = _make_spec if is_traced() else _cached_spec  # a tracer cannot see through a cache
     spec = make_spec(
@@ -188,7 +188,12 @@ def _make_spec(
 _cached_spec = functools.lru_cache(maxsize=1024)(_make_spec)
 
 
-def _check_tensor(name: str, tensor: Tensor, x: Tensor) -> None:
+def check_tensor(name: str, tensor: Tensor, x: Tensor) -> None:
+    """Raise an error for anything but real numbers on the device of x.
+
+    Raises:
+        UsageError: If it is something else.
+    """
     # A kernel receives addresses alone, so a tensor on another device would be read as garbage.
     if not isinstance(tensor, Tensor) or tensor.is_complex():
         raise UsageError(f"{name} must be a tensor of real numbers, got {describe(tensor)}.")
@@ -202,7 +207,7 @@ def channels(name: str, tensor: Tensor, x: Tensor) -> Tensor:
     Raises:
         UsageError: If it has another shape or is on another device.
     """
-    _check_tensor(name, tensor, x)
+    check_tensor(name, tensor, x)
     if tensor.shape != x.shape[-1:]:
         raise UsageError(f"{name} must have one number for each of {x.shape[-1]} features, got {tuple(tensor.shape)}.")
     return tensor if tensor.is_contiguous() else tensor.contiguous()
@@ -212,12 +217,12 @@ def _branch_scale(tensor: Tensor, x: Tensor) -> Tensor:
     if tensor.numel() != 1:
         return channels("branch_scale", tensor, x)
     tensor = tensor.to(x.device)
-    _check_tensor("branch_scale", tensor, x)
+    check_tensor("branch_scale", tensor, x)
     return tensor
 
 
 def _rows(name: str, tensor: Tensor, x: Tensor) -> Tensor:
-    _check_tensor(name, tensor, x)
+    check_tensor(name, tensor, x)
     if tensor.shape not in (x.shape[:-1], (*x.shape[:-1], 1)):
         raise UsageError(f"{name} must have one number for each row of {tuple(x.shape)}, got {tuple(tensor.shape)}.")
     return tensor.reshape(-1).contiguous()

@@ -122,9 +122,9 @@ class Standardised(NamedTuple):
 def forward(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) -> tuple[Tensor, Tensor, Tensor]:
     """The new stream, the input of the next branch (empty without a next norm), and the statistics of the rows."""
     width, dtype = x.shape[-1], spec.compute_dtype
-    f_hat = _standardise(f.reshape(-1, width).to(dtype), spec.out_norm, spec.out_eps)
+    f_hat = standardise(f.reshape(-1, width).to(dtype), spec.out_norm, spec.out_eps)
     u = _affine(_rounded_rows(f_hat.value, spec.out_rounding, spec.f_dtype), tensors.out_weight, tensors.out_bias, spec)
-    u = scaled(_rounded(u, spec.f_dtype) if spec.out_rounding in ("result", "gain") else u, tensors.out_scale)
+    u = scaled(rounded(u, spec.f_dtype) if spec.out_rounding in ("result", "gain") else u, tensors.out_scale)
     branch = branch_multiplier(tensors, spec, dtype)
     stream = spec.skip_factor * x.reshape(-1, width).to(dtype) + branch * apply_dropout(u, tensors.seed, spec)
     stream = stream.to(spec.stream_dtype)
@@ -145,7 +145,7 @@ def normalize(
     """
     dtype, f_hat = spec.compute_dtype, f_hat or Standardised(x)
     rows = x.reshape(-1, x.shape[-1]).to(dtype)
-    x_hat = _standardise(rows, spec.next_norm, spec.next_eps)
+    x_hat = standardise(rows, spec.next_norm, spec.next_eps)
     zeros = rows.new_zeros(len(rows), 1)
     columns = (f_hat.rstd, x_hat.rstd, f_hat.mean, x_hat.mean)[: spec.num_statistics]
     stats = torch.cat([zeros if column is None else column.detach() for column in columns], 1)
@@ -183,12 +183,12 @@ def backward(
     d_in_weight = d_in_bias = d_in_scale = None
     if d_y is not None:
         assert stream is not None
-        x_hat = _standardise(stream.reshape(-1, width).to(dtype), spec.next_norm, spec.next_eps, stats, 1)
+        x_hat = standardise(stream.reshape(-1, width).to(dtype), spec.next_norm, spec.next_eps, stats, 1)
         d_y = d_y.reshape(-1, width).to(dtype)
         d_in_scale = (d_y * _affine(x_hat.value, tensors.in_weight, tensors.in_bias, spec)).sum(1)
         g = scaled(d_y, tensors.in_scale)
         d_in_weight, d_in_bias = (g * x_hat.value).sum(0), g.sum(0)
-        total = total + _through_norm(g * gain_multiplier(tensors.in_weight, spec, dtype), x_hat)
+        total = total + through_norm(g * gain_multiplier(tensors.in_weight, spec, dtype), x_hat)
     assert isinstance(total, Tensor)
     dx = (spec.skip_factor * total).to(spec.x_dtype).reshape(shape)
     t = apply_dropout(total, tensors.seed, spec)
@@ -197,14 +197,14 @@ def backward(
     d_out_weight = d_branch = d_out_scale = None
     f_hat = Standardised(g)
     if f is not None:
-        f_hat = _standardise(f.reshape(-1, width).to(dtype), spec.out_norm, spec.out_eps, stats, 0)
+        f_hat = standardise(f.reshape(-1, width).to(dtype), spec.out_norm, spec.out_eps, stats, 0)
         u = _affine(f_hat.value, tensors.out_weight, tensors.out_bias, spec)
         d_out_scale = (t * branch * u).sum(1)
         d_out_weight = (g * branch * f_hat.value).sum(0)
         d_branch = (g * u).sum(0)
         if tensors.branch_scale is not None and tensors.branch_scale.numel() == 1:
             d_branch = d_branch.sum()
-    df = _through_norm(g * branch * gain, f_hat).to(spec.f_dtype).reshape(shape)
+    df = through_norm(g * branch * gain, f_hat).to(spec.f_dtype).reshape(shape)
     values = (dx, df, d_out_weight, (g * branch).sum(0), d_in_weight, d_in_bias, d_branch, d_out_scale, d_in_scale)
     likes = (dx, df, *tensors[:7])
     return BoundaryGrads(
@@ -242,7 +242,7 @@ def apply_dropout(value: Tensor, seed: Tensor | None, spec: BoundarySpec) -> Ten
     return value * (kept.to(value.dtype) / (1 - spec.dropout))
 
 
-def _standardise(v: Tensor, kind: str, eps: float, stats: Tensor | None = None, which: int = 0) -> Standardised:
+def standardise(v: Tensor, kind: str, eps: float, stats: Tensor | None = None, which: int = 0) -> Standardised:
     """Standardised rows; ``which`` selects the statistics of the branch's norm (0) or the next norm (1)."""
     if kind == "none":
         return Standardised(v)
@@ -254,7 +254,7 @@ def _standardise(v: Tensor, kind: str, eps: float, stats: Tensor | None = None, 
     return Standardised(v * rstd, rstd, mean)
 
 
-def _through_norm(g: Tensor, hat: Standardised) -> Tensor:
+def through_norm(g: Tensor, hat: Standardised) -> Tensor:
     """The gradient of rows, from that of the standardised rows."""
     if hat.rstd is None:
         return g
@@ -269,10 +269,11 @@ def _affine(v: Tensor, weight: Tensor | None, bias: Tensor | None, spec: Boundar
 
 def _rounded_rows(v: Tensor, rounding: str, dtype: torch.dtype) -> Tensor:
     """Standardised rows, rounded if the norm rounds them before its gain."""
-    return _rounded(v, dtype) if rounding in ("gain", "rows") else v
+    return rounded(v, dtype) if rounding in ("gain", "rows") else v
 
 
-def _rounded(v: Tensor, dtype: torch.dtype) -> Tensor:
+def rounded(v: Tensor, dtype: torch.dtype) -> Tensor:
+    """``v`` rounded to a dtype."""
     return v.to(dtype).to(v.dtype)
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from normplace.ops.launch import Launch, cached_plan, current_stream
+from normplace.ops.launch import Launch, cached_plan, contiguous_rows, current_stream, empty_grad
 from normplace.ops.norm_add_norm import layouts, triton_backward, triton_forward
 from normplace.ops.norm_add_norm.layouts import BoundaryLayout, layout_for
 from normplace.ops.norm_add_norm.reference import BoundaryGradMask, BoundaryGrads, BoundarySpec, OptionalTensors
@@ -27,15 +27,6 @@ NORM_KINDS = {"none": 0, "rms": 1, "layer": 2}
 ROUNDING_KINDS = {"once": 0, "result": 1, "gain": 2, "rows": 3}
 # In place of the stride of a missing branch, since rows of an expanded branch have stride 0.
 NO_BRANCH = -1
-
-
-def _rows(tensor: Tensor, width: int) -> tuple[Tensor, int]:
-    """The tensor with contiguous rows, copied if necessary, and the stride between rows."""
-    if tensor.is_contiguous():
-        return tensor, width
-    flat = tensor.reshape(-1, width)
-    flat = flat if width == 1 or flat.stride(1) == 1 else flat.contiguous()
-    return flat, flat.stride(0)
 
 
 class BoundaryKey(NamedTuple):
@@ -100,7 +91,8 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """See :func:`reference.forward`; statistics are None unless ``training``, and the stream is x if ``f`` is None."""
     width, device = x.shape[-1], x.device
-    (x_rows, x_stride), (f_rows, f_stride) = _rows(x, width), (None, NO_BRANCH) if f is None else _rows(f, width)
+    x_rows, x_stride = contiguous_rows(x, width)
+    f_rows, f_stride = (None, NO_BRANCH) if f is None else contiguous_rows(f, width)
     rows = x.numel() // width
     stream = None
     if f is not None:
@@ -201,17 +193,17 @@ def backward(
     assert like is not None
     width, device = like.shape[-1], like.device
     rows = like.numel() // width
-    f_rows, f_stride = (None, 0) if f is None else _rows(f, width)
+    f_rows, f_stride = (None, 0) if f is None else contiguous_rows(f, width)
     d_stream = None if d_stream is None else d_stream.contiguous()
     d_y = None if d_y is None else d_y.contiguous()
     reads = (d_stream is not None, d_y is not None, f is not None)
     key = BoundaryKey.of(tensors, spec, width, device)
     plan = _backward_plan(key, needs, reads, f_stride)
     programs, queue = plan.layout.programs(rows), current_stream(device)
-    dx = _empty_like(like, needs.x, spec.x_dtype)
-    df = _empty_like(like, needs.f, spec.f_dtype)
-    d_out_scale = _empty_like(tensors.out_scale, needs.out_scale)
-    d_in_scale = _empty_like(tensors.in_scale, needs.in_scale)
+    dx = empty_grad(like, needs.x, spec.x_dtype)
+    df = empty_grad(like, needs.f, spec.f_dtype)
+    d_out_scale = empty_grad(tensors.out_scale, needs.out_scale)
+    d_in_scale = empty_grad(tensors.in_scale, needs.in_scale)
     columns = plan.columns
     num_partial = programs if columns is None else columns.layout.programs(rows)
     partial = None
@@ -236,12 +228,12 @@ def backward(
             f_stride, rows, spec.dropout,
         )  # fmt: skip
     d_out_weight, d_out_bias = (
-        _empty_like(tensors.out_weight, needs.out_weight),
-        _empty_like(tensors.out_bias, needs.out_bias),
+        empty_grad(tensors.out_weight, needs.out_weight),
+        empty_grad(tensors.out_bias, needs.out_bias),
     )
     d_in_weight, d_in_bias = (
-        _empty_like(tensors.in_weight, needs.in_weight),
-        _empty_like(tensors.in_bias, needs.in_bias),
+        empty_grad(tensors.in_weight, needs.in_weight),
+        empty_grad(tensors.in_bias, needs.in_bias),
     )
     d_branch = torch.empty(width, dtype=torch.float32, device=device) if needs.branch_scale else None
     plan.finish(
@@ -254,9 +246,3 @@ def backward(
         d_branch = d_branch if key.per_channel else d_branch.sum()
         d_branch = d_branch.reshape(tensors.branch_scale.shape).to(tensors.branch_scale.dtype)
     return BoundaryGrads(dx, df, d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, d_out_scale, d_in_scale)
-
-
-def _empty_like(tensor: Tensor | None, needed: bool, dtype: torch.dtype | None = None) -> Tensor | None:
-    if not needed or tensor is None:
-        return None
-    return torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)

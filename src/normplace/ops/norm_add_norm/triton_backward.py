@@ -11,6 +11,7 @@ rows again and computes the sums.
 import triton
 import triton.language as tl
 
+from normplace.ops.norm_add_norm.triton_norms import centred, leave, part_of, pulls_of, through_norm
 from normplace.ops.norm_add_norm.triton_steps import (
     affine,
     branched,
@@ -22,17 +23,6 @@ from normplace.ops.norm_add_norm.triton_steps import (
     times,
     unpadded,
 )
-from normplace.ops.rounding import mean_of
-
-
-@triton.jit
-def _centred(v, row, there, stats, place: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr):
-    """Rows, centred if the norm subtracts the mean, and their reciprocal deviations."""
-    stats += row.to(tl.int64) * KEPT + place
-    rstd = tl.load(stats, mask=there, other=0.0)
-    if KIND == 2:
-        v -= tl.load(stats + 2, mask=there, other=0.0)[:, None]
-    return v, rstd[:, None]
 
 
 @triton.jit
@@ -47,41 +37,6 @@ def _collected(
     if GAIN >= 0:
         sum_gain += g * v
     return g, sum_gain, sum_shift
-
-
-@triton.jit
-def _pull(g, v, rstd, D: tl.constexpr, KIND: tl.constexpr):
-    """The parts that a norm subtracts from the gradient: the multiple of the centred rows ``v``, and the mean.
-
-    ``g`` is the gradient of the standardised rows, divided by their deviations.
-    """
-    pull = mean_of(tl.sum(g * v, 1), D)[:, None] * rstd * rstd
-    return pull, mean_of(tl.sum(g, 1), D)[:, None] if KIND == 2 else tl.zeros_like(pull)
-
-
-@triton.jit
-def _through(g, v, pull, mean, D: tl.constexpr, KIND: tl.constexpr):
-    """The gradient of the rows before their norm."""
-    if KIND == 2 and D == 1:
-        # A single channel is its own mean. The compiler fuses the product of g and the gain with the subtraction, and
-        # 1 / sqrt(eps) of a constant row would amplify the rounding error that is left.
-        return tl.zeros_like(g)
-    if KIND == 2:
-        g -= mean
-    return g - v * pull
-
-
-@triton.jit
-def _part(parts, which: tl.constexpr, program, programs, D: tl.constexpr):
-    """Offset of a program's part of one sum."""
-    return parts + (which * programs + program) * D
-
-
-@triton.jit
-def _leave(total, parts, which: tl.constexpr, program, programs, cols, inside, D: tl.constexpr):
-    """Store a program's part of a sum, if the sum is needed."""
-    if which >= 0:
-        tl.store(_part(parts, which, program, programs, D) + cols, tl.sum(total, 0), mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -121,18 +76,18 @@ def backward(
                 u = read(f, row, f_stride, cols, mask)
         if d_y is not None:
             g = g.to(tl.float32)
-            v, rstd = _centred(v.to(tl.float32), row, there, stats, 1, IN, KEPT)
+            v, rstd = centred(v.to(tl.float32), row, there, stats, 1, IN, KEPT)
             if d_in_scale is not None:
                 product = tl.sum(g * affine(v * rstd, in_weight, in_bias, cols, inside, OFFSET), 1)
                 tl.store(d_in_scale + row, product, mask=there)
             g = scaled(g, in_scale, row, there)
             g, sum_in_gain, sum_in_shift = _collected(g, v, rstd, sum_in_gain, sum_in_shift, IN_GAIN, IN_SHIFT, IN)
             g = gained(g, in_weight, cols, inside, OFFSET)
-            pull, mean = _pull(g, v, rstd, D, IN)
+            pull, mean = pulls_of(g, v, rstd, D, IN)
             if pulls is not None:
                 tl.store(pulls + 2 * row[:, None], pull, mask=there[:, None])
                 tl.store(pulls + 2 * row[:, None] + 1, mean, mask=there[:, None])
-            through = _through(g, v, pull, mean, D, IN)
+            through = through_norm(g, v, pull, mean, D, IN)
             if IN == 2:
                 through = unpadded(through, inside, D, BLOCK)
             if AHEAD and d_stream is not None:
@@ -149,7 +104,7 @@ def backward(
         if f is not None:
             if AHEAD:
                 u = read(f, row, f_stride, cols, mask)
-            u, rstd = _centred(u.to(tl.float32), row, there, stats, 0, OUT, KEPT)
+            u, rstd = centred(u.to(tl.float32), row, there, stats, 0, OUT, KEPT)
             if d_out_scale is not None:
                 hat = affine(u * rstd if OUT > 0 else u, out_weight, out_bias, cols, inside, OFFSET)
                 product = tl.sum(total * branched(hat, branch, branch_value, cols, inside, PER_CHANNEL), 1)
@@ -161,14 +116,14 @@ def backward(
             g = branched(g, branch, branch_value, cols, inside, PER_CHANNEL)
             g = gained(g, out_weight, cols, inside, OFFSET)
             if OUT > 0:
-                pull, mean = _pull(g, u, rstd, D, OUT)
-                g = _through(g, u, pull, mean, D, OUT)
+                pull, mean = pulls_of(g, u, rstd, D, OUT)
+                g = through_norm(g, u, pull, mean, D, OUT)
             tl.store(df + place, g, mask=mask)
     program, programs = tl.program_id(0), tl.num_programs(0)
-    _leave(sum_out_gain, parts, OUT_GAIN, program, programs, cols, inside, D)
-    _leave(sum_out_shift, parts, OUT_SHIFT, program, programs, cols, inside, D)
-    _leave(sum_in_gain, parts, IN_GAIN, program, programs, cols, inside, D)
-    _leave(sum_in_shift, parts, IN_SHIFT, program, programs, cols, inside, D)
+    leave(sum_out_gain, parts, OUT_GAIN, program, programs, cols, inside, D)
+    leave(sum_out_shift, parts, OUT_SHIFT, program, programs, cols, inside, D)
+    leave(sum_in_gain, parts, IN_GAIN, program, programs, cols, inside, D)
+    leave(sum_in_shift, parts, IN_SHIFT, program, programs, cols, inside, D)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -196,32 +151,32 @@ def columns(
         if d_y is not None:
             g = scaled(read(d_y, row, D, cols, mask).to(tl.float32), in_scale, row, there)
             v = read(stream, row, D, cols, mask).to(tl.float32)
-            v, rstd = _centred(v, row, there, stats, 1, IN, KEPT)
+            v, rstd = centred(v, row, there, stats, 1, IN, KEPT)
             g, sum_in_gain, sum_in_shift = _collected(g, v, rstd, sum_in_gain, sum_in_shift, IN_GAIN, IN_SHIFT, IN)
             if OUT_GAIN >= 0 or OUT_SHIFT >= 0:
                 pull = tl.load(pulls + 2 * row[:, None], mask=there[:, None], other=0.0)
                 mean = tl.load(pulls + 2 * row[:, None] + 1, mask=there[:, None], other=0.0)
-                total += _through(gained(g, in_weight, cols, inside, OFFSET), v, pull, mean, D, IN)
+                total += through_norm(gained(g, in_weight, cols, inside, OFFSET), v, pull, mean, D, IN)
         if OUT_GAIN >= 0 or OUT_SHIFT >= 0:
             if seed is not None:
                 total = kept(total, seed, row, cols, dropout)
             g = scaled(total, out_scale, row, there)
-            u, rstd = _centred(read(f, row, f_stride, cols, mask).to(tl.float32), row, there, stats, 0, OUT, KEPT)
+            u, rstd = centred(read(f, row, f_stride, cols, mask).to(tl.float32), row, there, stats, 0, OUT, KEPT)
             g, sum_out_gain, sum_out_shift = _collected(
                 g, u, rstd, sum_out_gain, sum_out_shift, OUT_GAIN, OUT_SHIFT, OUT
             )  # fmt: skip
     program, programs = tl.program_id(1), tl.num_programs(1)
-    _leave(sum_out_gain, parts, OUT_GAIN, program, programs, cols, inside, D)
-    _leave(sum_out_shift, parts, OUT_SHIFT, program, programs, cols, inside, D)
-    _leave(sum_in_gain, parts, IN_GAIN, program, programs, cols, inside, D)
-    _leave(sum_in_shift, parts, IN_SHIFT, program, programs, cols, inside, D)
+    leave(sum_out_gain, parts, OUT_GAIN, program, programs, cols, inside, D)
+    leave(sum_out_shift, parts, OUT_SHIFT, program, programs, cols, inside, D)
+    leave(sum_in_gain, parts, IN_GAIN, program, programs, cols, inside, D)
+    leave(sum_in_shift, parts, IN_SHIFT, program, programs, cols, inside, D)
 
 
 @triton.jit
 def _summed(
     parts, which: tl.constexpr, programs, cols, inside, D: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr
 ):  # fmt: skip
-    part = _part(parts, which, 0, programs, D)
+    part = part_of(parts, which, 0, programs, D)
     total = tl.zeros([CHUNK, SPAN], tl.float32)
     for first in range(0, programs, CHUNK):
         number = first + tl.arange(0, CHUNK)

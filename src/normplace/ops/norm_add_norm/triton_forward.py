@@ -11,30 +11,9 @@ of RMSNorm are faster if they are read twice, one block at a time, because fewer
 import triton
 import triton.language as tl
 
-from normplace.ops.norm_add_norm.triton_steps import affine, as_narrower, merged, read, scaled, unpadded
+from normplace.ops.norm_add_norm.triton_norms import note, standardised
+from normplace.ops.norm_add_norm.triton_steps import affine, as_narrower, merged, read, scaled
 from normplace.ops.rounding import mean_of, reciprocal_root
-
-
-@triton.jit
-def _note(value, stats, row, there, place: tl.constexpr, KEPT: tl.constexpr):
-    """Store one of the KEPT statistics of each row, unless ``stats`` is None."""
-    if stats is not None:
-        tl.store(stats + row.to(tl.int64) * KEPT + place, value, mask=there)
-
-
-@triton.jit
-def _standardised(
-    v, inside, row, there, stats, place: tl.constexpr, eps,
-    D: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Standardised rows; stores their statistics at ``place`` of the KEPT statistics of each row."""
-    if KIND == 2:
-        mean = mean_of(tl.sum(v, 1), D)
-        v = unpadded(v - mean[:, None], inside, D, BLOCK)
-        _note(mean, stats, row, there, place + 2, KEPT)
-    rstd = reciprocal_root(mean_of(tl.sum(v * v, 1), D) + eps)
-    _note(rstd, stats, row, there, place, KEPT)
-    return v * rstd[:, None]
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -61,7 +40,7 @@ def forward(
         place = row.to(tl.int64)[:, None] * D + cols[None, :]
         if f is not None:
             if OUT > 0:
-                u = _standardised(u, inside, row, there, stats, 0, out_eps, D, OUT, KEPT, BLOCK)
+                u = standardised(u, inside, row, there, stats, 0, out_eps, D, OUT, KEPT, BLOCK)
             v = merged(
                 u, v, row, there, cols, inside, out_weight, out_bias, branch, out_scale, seed, skip, branch_value,
                 dropout, f, OFFSET, PER_CHANNEL, OUT_ROUNDING,
@@ -70,7 +49,7 @@ def forward(
             tl.store(stream + place, rounded, mask=mask, eviction_policy="evict_first")
             v = rounded.to(tl.float32)
         if IN > 0:
-            v = _standardised(v, inside, row, there, stats, 1, in_eps, D, IN, KEPT, BLOCK)
+            v = standardised(v, inside, row, there, stats, 1, in_eps, D, IN, KEPT, BLOCK)
             if IN_ROUNDING >= 2:
                 v = as_narrower(v, stream if f is not None else x, y)
             v = scaled(affine(v, in_weight, in_bias, cols, inside, OFFSET), in_scale, row, there)
@@ -144,6 +123,6 @@ def forward_in_pieces(
                 v = as_narrower(v, stream if f is not None else x, y)
             v = scaled(affine(v, in_weight, in_bias, cols, inside, OFFSET), in_scale, row, there)
             tl.store(y + row.to(tl.int64)[:, None] * D + cols[None, :], v, mask=mask)
-        _note(in_rstd, stats, row, there, 1, KEPT)
+        note(in_rstd, stats, row, there, 1, KEPT)
     if OUT > 0:
-        _note(out_rstd, stats, row, there, 0, KEPT)
+        note(out_rstd, stats, row, there, 0, KEPT)
