@@ -12,6 +12,7 @@ import pytest
 from normplace.errors import UsageError
 from normplace.lab.tasks.sequences.text import load_text
 from normplace.lab.train import corpus as reading
+from normplace.lab.train import tokenizer as tokenizer_module
 from normplace.lab.train.corpus import load_corpus
 
 
@@ -57,7 +58,7 @@ def test_a_hugging_face_tokenizer_file(tmp_path, monkeypatch):
     tokenizer.train_from_iterator([text], trainer)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "text").write_text(text)
-    monkeypatch.setattr(reading, "PIECE", 100)  # so that there are many
+    monkeypatch.setattr(tokenizer_module, "PIECE", 100)  # so that there are many
     corpus = load_corpus([str(tmp_path / "text")], str(tmp_path))
     cut = len(text.encode()) * 9 // 10
     parts = text.encode()[:cut].decode(), text.encode()[cut:].decode()
@@ -67,11 +68,6 @@ def test_a_hugging_face_tokenizer_file(tmp_path, monkeypatch):
     assert corpus.vocab_size == tokenizer.get_vocab_size()
     held_out = len(parts[1].encode())
     assert corpus.bits_per_byte(2.0) == pytest.approx(2.0 * len(pieces[1]) / held_out / math.log(2))
-
-
-def test_a_line_longer_than_a_piece_is_split(monkeypatch):
-    monkeypatch.setattr(reading, "PIECE", 4)
-    assert reading._pieces("ab\ncdefghij\nk") == ["ab\n", "cdef", "ghij", "\nk"]
 
 
 def test_a_hub_dataset(monkeypatch):

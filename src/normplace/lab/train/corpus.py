@@ -5,7 +5,7 @@ of the installed packages; a file, decompressed if its name ends in ``.gz``; a f
 or ``hf:NAME`` or ``hf:NAME:CONFIG``, the column ``text`` of a Hugging Face dataset. The last tenth of every source is
 held out; of the standard library a tenth of its files, and of the packages one file in fifty.
 
-The tokens of a long text in files are cached and memory-mapped; see :mod:`normplace.lab.train.token_cache`.
+The tokens of a long text are cached and memory-mapped; see :mod:`normplace.lab.train.token_cache`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import hashlib
 import importlib.util
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,13 +28,10 @@ from normplace._shared.resources import available_memory, in_words
 from normplace.errors import UsageError
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, load_text
 from normplace.lab.train.packages import PACKAGES, Package, PackageFile, package_files, package_roots, read_packages
-from normplace.lab.train.token_cache import TextFile, cache_entry, read_entry, write_entry
+from normplace.lab.train.token_cache import TextFile, cache_entry, read_entry, write_entry, writing_lock
+from normplace.lab.train.tokenizer import BYTES, load_tokenizer, tokenizer_identity
 
-BYTES = "bytes"
 HUB = "hf:"
-PIECE = 1 << 20
-"""Characters that are tokenized at once; pieces end at a line break."""
-
 MAX_FILES = 100_000
 """Largest number of files in a folder; a folder with more, such as the root folder, is probably a mistake."""
 CACHED_SIZE = 16 << 20
@@ -46,7 +42,6 @@ COPIES = 4
 TOKENS = ("train", "held_out")
 """Fields of a corpus that are arrays."""
 
-Encode = Callable[[bytes], np.ndarray]
 Sources = str | Path | Sequence[str | Path]
 
 
@@ -91,22 +86,51 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
     sources = _source_names(sources)
     installed = package_files(package_roots()) if PACKAGES in sources else []
     files = [one.file for one in installed] + [file for source in sources for file in _source_files(source)]
-    is_local = not any(source.startswith(HUB) for source in sources)
-    if not is_local or sum(file.size for file in files) < CACHED_SIZE:
-        return _read_corpus(sources, tokenizer, installed)
-    folder = cache_entry(files, f"{' '.join(sources)} {_tokenizer_identity(tokenizer)}")
+    size = sum(file.size for file in files)
+    text = None
+    identity = " ".join(sources)
+    if any(source.startswith(HUB) for source in sources):  # the package that downloads them keeps the text
+        text = _read_text(sources, installed)
+        size, identity = text.size, text.sha256
+    if size < CACHED_SIZE:
+        return _tokenize(text or _read_text(sources, installed), tokenizer)
+    folder = cache_entry(files, f"{identity} {tokenizer_identity(tokenizer)}")
     if (entry := read_entry(folder)) is None:
-        corpus = _read_corpus(sources, tokenizer, installed)
-        manifest = {name: value for name, value in dataclasses.asdict(corpus).items() if name not in TOKENS}
-        write_entry(folder, {name: getattr(corpus, name) for name in TOKENS}, manifest)
-        entry = read_entry(folder)
-        assert entry is not None
+        with writing_lock(folder):
+            entry = read_entry(folder)  # another process may have written it in the meantime
+            if entry is None:
+                corpus = _tokenize(text or _read_text(sources, installed), tokenizer)
+                manifest = {name: value for name, value in dataclasses.asdict(corpus).items() if name not in TOKENS}
+                write_entry(folder, {name: getattr(corpus, name) for name in TOKENS}, manifest)
+                entry = read_entry(folder)
+    assert entry is not None
     arrays, manifest = entry
     packages = tuple(
         Package(**{**package, "distributions": tuple(package["distributions"])}) for package in manifest["packages"]
     )
     fields = {key: manifest[key] for key in ("name", "vocab_size", "bytes_per_token", "sha256")}
     return Corpus(**arrays, **fields, packages=packages)
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The text of all sources, before it is tokenized."""
+
+    name: str
+    train: bytes
+    held_out: bytes
+    packages: tuple[Package, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.train) + len(self.held_out)
+
+    @property
+    def sha256(self) -> str:
+        digest = hashlib.sha256(f"{self.name} {len(self.train)} ".encode())
+        digest.update(self.train)
+        digest.update(self.held_out)
+        return digest.hexdigest()
 
 
 def _source_files(source: str) -> list[TextFile]:
@@ -116,12 +140,11 @@ def _source_files(source: str) -> list[TextFile]:
     return [TextFile.of(path) for path in _text_files(Path(source))]
 
 
-def _read_corpus(sources: Sequence[str], tokenizer: str, installed: Sequence[PackageFile]) -> Corpus:
-    """Read and tokenize the sources.
+def _read_text(sources: Sequence[str], installed: Sequence[PackageFile]) -> _Text:
+    """Read the sources.
 
     Args:
         sources: The sources.
-        tokenizer: The tokenizer.
         installed: The files of the installed packages, if they are a source.
 
     Raises:
@@ -140,12 +163,17 @@ def _read_corpus(sources: Sequence[str], tokenizer: str, installed: Sequence[Pac
             held_out += last
     if not train or not held_out:
         raise UsageError(f"there is no text in {' '.join(sources)}: name files that have some.")
-    encode, vocab_size = _tokenizer(tokenizer)
-    parts = encode(bytes(train)), encode(bytes(held_out))
-    sha256 = hashlib.sha256()
-    for part in parts:
-        sha256.update(part.tobytes())
-    return Corpus(" ".join(sources), *parts, vocab_size, len(held_out) / len(parts[1]), sha256.hexdigest(), packages)
+    return _Text(" ".join(sources), bytes(train), bytes(held_out), packages)
+
+
+def _tokenize(text: _Text, name: str) -> Corpus:
+    """Tokenize a text with the tokenizer of a name."""
+    tokenizer = load_tokenizer(name)
+    train, held_out = tokenizer.encode(text.train), tokenizer.encode(text.held_out)
+    sha256 = hashlib.sha256(train.data)
+    sha256.update(held_out.data)
+    bytes_per_token = len(text.held_out) / len(held_out)
+    return Corpus(text.name, train, held_out, tokenizer.vocab_size, bytes_per_token, sha256.hexdigest(), text.packages)
 
 
 def _source_names(sources: Sources) -> list[str]:
@@ -258,46 +286,3 @@ def _dataset(source: str) -> bytes:
     except Exception as error:  # the library raises many types, for the network, the name and the column
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UsageError(f"cannot load the dataset {name!r} ({reason}): check its name, or name files.") from error
-
-
-def _tokenizer_identity(name: str) -> str:
-    """A text that differs between tokenizers: the name, and the hash of the file if it is one."""
-    path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
-    return f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" if path.is_file() else name
-
-
-def _tokenizer(name: str) -> tuple[Encode, int]:
-    """Return the function from bytes to tokens, and the size of the vocabulary."""
-    if name == BYTES:
-        return lambda content: np.frombuffer(content, dtype=np.uint8), 256
-    if importlib.util.find_spec("tokenizers") is None:
-        raise UsageError(f"the tokenizer {name!r} needs 'tokenizers': pip install 'normplace[train]'.")
-    import tokenizers
-
-    try:
-        path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
-        load = tokenizers.Tokenizer.from_file if path.is_file() else tokenizers.Tokenizer.from_pretrained
-        tokenizer: Any = load(str(path))
-    except Exception as error:  # the library raises plain Exception for files and for the network
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(
-            f"cannot load the tokenizer {name!r} ({reason}): use {BYTES!r} or a tokenizer.json."
-        ) from error
-    size = tokenizer.get_vocab_size()
-
-    def encode(content: bytes) -> np.ndarray:
-        pieces = tokenizer.encode_batch(_pieces(content.decode("utf-8", "replace")), add_special_tokens=False)
-        kind = np.uint16 if size <= 1 << 16 else np.uint32
-        return np.concatenate([np.asarray(piece.ids, dtype=kind) for piece in pieces])
-
-    return encode, size
-
-
-def _pieces(text: str) -> list[str]:
-    pieces, begin = [], 0
-    while begin < len(text):
-        end = text.rfind("\n", begin, begin + PIECE) + 1 if begin + PIECE < len(text) else len(text)
-        end = end or begin + PIECE
-        pieces.append(text[begin:end])
-        begin = end
-    return pieces

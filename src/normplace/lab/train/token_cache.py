@@ -11,17 +11,21 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from normplace._shared.file_lock import try_lock
 from normplace._shared.output import cannot_write
 from normplace.lab.tasks.data_files import cache_folder
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+POLL_INTERVAL = 0.1
+CACHE_REMEDY = "free space, or set NORMPLACE_CACHE to another folder"
 
 
 class TextFile(NamedTuple):
@@ -65,6 +69,27 @@ def read_entry(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | N
     return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in manifest["arrays"]}, manifest
 
 
+@contextlib.contextmanager
+def writing_lock(folder: Path) -> Iterator[None]:
+    """Wait until no other process writes an entry, and let no other one do so while the block runs.
+
+    Raises:
+        UsageError: If the cache cannot be written.
+    """
+    path = cache_folder() / "locks" / folder.name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise cannot_write(path, error, CACHE_REMEDY) from error
+    try:
+        while not try_lock(file):
+            time.sleep(POLL_INTERVAL)
+        yield
+    finally:
+        os.close(file)
+
+
 def write_entry(folder: Path, arrays: dict[str, np.ndarray], manifest: dict[str, Any]) -> None:
     """Write an entry; a reader sees all of it or nothing.
 
@@ -85,7 +110,7 @@ def write_entry(folder: Path, arrays: dict[str, np.ndarray], manifest: dict[str,
         with contextlib.suppress(FileExistsError):  # another process wrote the same entry first
             _rename(draft, folder)
     except OSError as error:
-        raise cannot_write(folder, error, "free space, or set NORMPLACE_CACHE to another folder") from error
+        raise cannot_write(folder, error, CACHE_REMEDY) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
