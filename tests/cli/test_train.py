@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 
 import pytest
 
@@ -39,8 +41,30 @@ def test_a_run_shows_progress_and_ends_with_its_result(tmp_path, text, capsys):
     speed = r"[\d,]+ tokens/s  MFU [\d.]+%  0:00:\d\d left"
     shown = rf"step 3/6  loss [\d.]+  gradient norm [\d.]+  {speed}  held-out loss [\d.]+"
     assert any(re.fullmatch(shown, line) for line in lines)
-    assert main(words) == 0  # again: nothing is left to do
-    assert json.loads(capsys.readouterr().out)["resumed_from"] == 6
+
+
+def test_a_finished_run_keeps_its_result(tmp_path, text, capsys):
+    words = ["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL]
+    assert main(words) == 0
+    result = json.loads(capsys.readouterr().out)
+    content = (tmp_path / "run" / "result.json").read_bytes()
+    assert main([*words, "--evaluate-sequences", "2"]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out) == result
+    assert "The run had finished at step 6; nothing is left to do." in output.err
+    assert (tmp_path / "run" / "result.json").read_bytes() == content
+
+
+def test_a_raised_number_of_steps_extends_the_run(tmp_path, text, capsys):
+    words = ["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL, "--schedule", "constant"]
+    assert main(words) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert main([*words, "--steps", "9"]) == 0
+    output = capsys.readouterr()
+    assert "Resumed at step 6." in output.err
+    assert json.loads(output.out)["resumed_from"] == 6
+    assert json.loads((tmp_path / "run" / "result-6.json").read_text()) == result
+    assert main([*words, "--steps", "9", "--schedule", "cosine"]) == 2
 
 
 def test_divergence_is_a_result_and_not_a_failure(tmp_path, text, capsys):
@@ -62,13 +86,16 @@ def test_divergence_is_a_result_and_not_a_failure(tmp_path, text, capsys):
         (["--log", "tensorbored"], "did you mean 'tensorboard'"),
         (["--accumulate", "3"], "a batch of 4 sequences cannot be split evenly"),
         (["--steps", "many"], "--steps takes a whole number, got 'many'"),
+        (["--signals", "evry=5"], "did you mean 'every'"),
+        (["--out", "text.txt"], "text.txt is not a folder; choose another --out"),
+        (["--out", "text.txt/run"], "text.txt is not a folder; choose another --out"),
     ],
 )
 def test_bad_input_is_a_one_line_error(tmp_path, text, capsys, words, complaint):
     assert main(["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL, *words]) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    (sentence,) = [line for line in output.err.splitlines() if "parameters, x" not in line]
+    (sentence,) = output.err.splitlines()
     assert complaint in sentence
 
 
@@ -104,3 +131,32 @@ def test_settings_are_found_by_their_earlier_names(tmp_path, text, capsys):
     assert main([*words, "--set", "rate=0.5", "evaluate_rows=3"]) == 0
     config = json.loads(capsys.readouterr().out)["config"]
     assert (config["learning_rate"], config["evaluate_sequences"]) == (0.5, 3)
+
+
+def test_signals_are_printed_as_bars(tmp_path, text, capsys):
+    words = ["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL, "--signals", "every=3"]
+    assert main(words) == 0
+    number = r"[\d.e+-]+"
+    bars = rf"[▁▂▃▄▅▆▇█]+ {number} to {number}"
+    shown = rf"signals at step (\d)  variance {bars}  peak {bars}  gradient {bars}  fp16 headroom [\d.]+ doublings"
+    assert re.findall(shown, capsys.readouterr().err) == ["0", "3", "6"]
+
+
+def test_the_signals_have_a_default(tmp_path, text, capsys):
+    words = ["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL, "--json", "--signals"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["signals"] == {"every": 200, "sequences": 4}
+
+
+def test_a_terminal_gets_a_live_bar(tmp_path, text, monkeypatch):
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "150")
+    words = ["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL, "--signals", "every=6"]
+    assert main(words) == 0
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+    assert re.search(r"step 6/6 ━+ +loss [\d.]+ +gradient norm", shown)
+    assert re.search(r"(^|\r)signals at step 6  variance", shown, re.MULTILINE)
+    assert re.search(r"(^|\r)step 6/6  loss .* held-out loss", shown, re.MULTILINE)

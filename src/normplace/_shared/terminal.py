@@ -10,6 +10,7 @@ import sys
 
 PLAIN_TEXT = "normplace.plain_text"
 _PLAIN = {"≥": ">=", "≤": "<=", "±": "+-", "–": "-", "−": "-", "·": "*", "×": "x", "…": "...", "√": "sqrt", "→": "->"}
+_PLAIN |= dict(zip("▁▂▃▄▅▆▇█", "_.-~:=+#", strict=True))  # bars of a sparkline
 _PLAIN |= dict.fromkeys("“”", '"') | dict.fromkeys("‘’", "'") | {"\N{NO-BREAK SPACE}": " "}
 
 

@@ -22,6 +22,7 @@ from normplace._startup import INTERRUPTED, restore_interrupt
 from normplace._version import __version__
 from normplace.cli.audit import audit
 from normplace.cli.bench import bench
+from normplace.cli.config_file import apply_config_file
 from normplace.cli.demo import demo
 from normplace.cli.doctor import doctor
 from normplace.cli.fuse import fuse
@@ -108,7 +109,9 @@ def build_app() -> App:
         ),
     )
     for order, (name, verb) in enumerate(VERBS.items()):
-        app.command(verb, name=name, sort_key=order, help_epilogue=EPILOGUES.get(name, lambda: None)())
+        config = apply_config_file if verb is train else None
+        epilogue = EPILOGUES.get(name, lambda: None)()
+        app.command(verb, name=name, sort_key=order, help_epilogue=epilogue, config=config)
     app.register_install_completion_command(help="Install completion for this shell.", sort_key=len(VERBS))
     return app
 

@@ -14,15 +14,19 @@ from tests.lab.train.training_cases import corpus, network, train_config
 from normplace.errors import UsageError
 from normplace.lab.train.distributed import exit_now, full_state_dict, join_process_group
 from normplace.lab.train.loop import fit
+from normplace.lab.train.signal_log import SignalsConfig
 
 CASES = {
     "sharded": ("peri", {}),
+    "sharded-measured": ("peri", {}),
     "sharded-parts": ("post", {"accumulate": 2}),
     "sharded-streams": ("siamese", {}),
     "sharded-double": ("peri", {"steps": 40}),
     "copied": ("peri", {"parallel": "ddp"}),
     "copied-parts": ("peri", {"parallel": "ddp", "accumulate": 2}),
+    "copied-measured": ("peri", {"parallel": "ddp"}),
 }
+SIGNALS = SignalsConfig(every=4)
 DTYPES = {"sharded-double": torch.float64}
 
 
@@ -36,7 +40,8 @@ def main(out: Path) -> None:
     with join_process_group("cpu") as group:
         for name, (placement, changes) in CASES.items():
             model = network(placement).to(DTYPES.get(name))
-            fit(model, corpus(), train_config(**changes), out / name, group)
+            signals = SIGNALS if name.endswith("measured") else None
+            fit(model, corpus(), train_config(**changes), out / name, group, signals=signals)
             weights = full_state_dict(model, group)
             if group.is_first:
                 torch.save(weights, out / name / "weights.pt")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.lab.train.processes import CASES, DTYPES
+from tests.lab.train.processes import CASES, DTYPES, SIGNALS
 from tests.lab.train.training_cases import ALONE, corpus, network, train_config
 
 from normplace.errors import UsageError
@@ -73,6 +73,23 @@ def test_two_processes_match_the_losses_and_weights_of_one(runs, tmp_path, name)
     assert weights.keys() == model.state_dict().keys()
     for key, value in model.state_dict().items():
         torch.testing.assert_close(weights[key], value, atol=100 * tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["sharded", "copied"])
+def test_two_processes_measure_the_signals_of_one_and_change_no_bit(runs, tmp_path, name):
+    fit(network(), corpus(), train_config(), tmp_path, ALONE, signals=SIGNALS)
+    together, alone = (
+        [line for line in read_log(out) if line["event"] == "signals"] for out in (runs / f"{name}-measured", tmp_path)
+    )
+    assert [line["step"] for line in together] == [0, 4, 8]
+    for ours, expected in zip(together, alone, strict=True):
+        for key in ("variance", "peak", "fp16_headroom", "gradient"):
+            both = [[value for value in line[key] if value is not None] for line in (ours, expected)]
+            assert both[0] == pytest.approx(both[1], rel=1e-4)  # the weights agree to rounding
+        assert ("effective_lr" in ours) == (name == "copied")  # the optimizer's state is sharded
+    assert losses(runs / f"{name}-measured") == losses(runs / name)
+    plain, measured = (torch.load(runs / run / "weights.pt") for run in (name, f"{name}-measured"))
+    assert all(plain[key].equal(measured[key]) for key in plain)
 
 
 def test_each_of_two_processes_writes_half(runs):

@@ -5,15 +5,13 @@ import json
 
 import pytest
 import torch
-from tests.lab.train.training_cases import network, train_config
-from torch import nn
+from tests.lab.train.training_cases import train_config
 from torch.nn import functional as F
 
 from normplace.errors import UsageError
 from normplace.lab.train.config import NetworkConfig, TrainConfig
 from normplace.lab.train.corpus import load_corpus
 from normplace.lab.train.data import held_out_sequences
-from normplace.lab.train.distributed import ProcessGroup, distribute
 from normplace.lab.train.language import train_language
 from normplace.models.transformer import load
 
@@ -72,20 +70,3 @@ def test_the_number_of_learned_positions(tmp_path, text):
 def test_invalid_settings_are_errors(change, message):
     with pytest.raises(UsageError, match=message):
         TrainConfig(**change)
-
-
-def test_a_compiled_network_gives_the_same_result(monkeypatch):
-    compiled = []
-
-    def compile_simply(self):
-        compiled.append(self)
-        self._compiled_call_impl = torch.compile(self._call_impl, backend="eager")
-
-    monkeypatch.setattr(nn.Module, "compile", compile_simply)
-    model, plain = network(), network()
-    assert (
-        distribute(model, ProcessGroup(0, 1, torch.device("cpu"), is_distributed=False), "fsdp", compiled=True) is model
-    )
-    assert compiled == [model]
-    ids = torch.arange(10).view(2, 5)
-    torch.testing.assert_close(model(ids), plain(ids), atol=1e-6, rtol=0)

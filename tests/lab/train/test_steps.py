@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from normplace.lab.train import steps
+from normplace.lab.train.compiling import compile_layers
 from normplace.lab.train.config import TrainConfig
 from normplace.lab.train.data import TokenWindows
 from normplace.lab.train.optimizer import parameter_groups
-from normplace.lab.train.steps import Pause, Paused, StepHistory, compile_layers, spikes, take_steps
+from normplace.lab.train.steps import Pause, Paused, StepHistory, spikes, take_steps
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -1,9 +1,10 @@
 """Checkpoints: one folder each, complete or absent, and a file ``latest`` that names the newest.
 
 Every process writes its shards to its own file in a temporary folder. Once all files are synced, the folder is renamed,
-``latest`` is replaced, and older checkpoints except the previous one are removed. So ``latest`` always names a complete
-checkpoint. Loading cannot run code: tensors are safetensors, the rest is JSON. A checkpoint can be loaded by any number
-of processes; all must see the same folder.
+``latest`` is replaced, and older checkpoints except the previous one are removed; a run with a ``wsd`` schedule also
+keeps the one at which its decay began. So ``latest`` always names a complete checkpoint. Loading cannot run code:
+tensors are safetensors, the rest is JSON. A checkpoint can be loaded by any number of processes; all must see the same
+folder.
 
 The manifest has the SHA-256 of every file and of itself. All of them are verified before a value is used. The error for
 a damaged checkpoint names the command that resumes from the previous one, if that is intact.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def save(
     optimizer: torch.optim.Optimizer,
     state: dict[str, Any],
     group: ProcessGroup,
+    keep: Collection[int] = (),
 ) -> None:
     """Write the checkpoint of a step, with the hash of every file.
 
@@ -68,6 +70,7 @@ def save(
         optimizer: Its optimizer.
         state: Further fields of the manifest, as JSON types.
         group: The processes.
+        keep: Steps whose checkpoints are not removed, besides this one and the previous one.
 
     Raises:
         UsageError: If it cannot be written; earlier checkpoints stay intact.
@@ -90,7 +93,7 @@ def save(
             with (draft / MANIFEST).open("w") as file:
                 json.dump(seal(manifest), file)
                 _sync(file)
-            _publish(folder, draft, final)
+            _publish(folder, draft, final, {folder / folder_name(step) for step in keep})
 
 
 @contextmanager
@@ -121,9 +124,9 @@ def _write_shards(path: Path, shards: dict[str, TensorShard], group: ProcessGrou
     return sha256
 
 
-def _publish(folder: Path, draft: Path, final: Path) -> None:
-    """Rename the folder, name it in ``latest``, and remove all checkpoints except it and the previous one."""
-    kept = {final, newest(folder)}
+def _publish(folder: Path, draft: Path, final: Path, keep: set[Path]) -> None:
+    """Rename the folder, name it in ``latest``, and remove all other checkpoints except the previous and kept ones."""
+    kept = {final, newest(folder), *keep}
     _sync_folder(draft)
     shutil.rmtree(final, ignore_errors=True)  # left by a run that was killed before it replaced latest
     draft.rename(final)

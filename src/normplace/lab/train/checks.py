@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,25 @@ def check_fit(model: nn.Module, corpus: Corpus, config: TrainConfig, group: Proc
         )
 
 
+def check_folder(folder: Path) -> None:
+    """Check that the output folder exists and is writable, or can be created.
+
+    Raises:
+        UsageError: If not.
+    """
+    remedy = "choose another --out"
+    try:
+        existing = next(path for path in (folder, *folder.resolve().parents) if path.exists())
+        is_folder, is_writable = existing.is_dir(), os.access(existing, os.W_OK | os.X_OK)
+    except (OSError, RuntimeError) as error:  # a loop of symbolic links is a RuntimeError
+        raise UsageError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}; {remedy}.") from error
+    except ValueError as error:  # a null byte, or text that the file system cannot encode
+        raise UsageError(f"cannot write {str(folder)!r}: this is not a possible file name; {remedy}.") from error
+    if not is_folder or not is_writable:
+        reason = "is not writable" if is_folder else "is not a folder"
+        raise UsageError(f"cannot write {folder}: {existing} {reason}; {remedy}.")
+
+
 def check_memory(model_config: TransformerConfig, config: TrainConfig, group: ProcessGroup) -> None:
     """Check that network and batch can fit into memory, before anything is allocated.
 
@@ -91,7 +111,7 @@ def describe_model(model: nn.Module) -> str:
 
 
 def check_same_run(path: Path, manifest: dict[str, Any], identity: dict[str, Any]) -> None:
-    """Check that a checkpoint belongs to this run.
+    """Check that a checkpoint belongs to this run, which may have more steps.
 
     Args:
         path: The checkpoint.
@@ -111,7 +131,8 @@ def check_same_run(path: Path, manifest: dict[str, Any], identity: dict[str, Any
         digests = f"SHA-256 {manifest['text'][:12]}…, now {identity['text'][:12]}…"
         raise UsageError(f"{path} was trained on different text ({digests}): {remedy}.")
     for key, value in identity["config"].items():
-        if manifest["config"].get(key) != value:
-            raise UsageError(f"{path} was trained with {key}={manifest['config'].get(key)}, not {value}: {remedy}.")
+        before = manifest["config"].get(key)
+        if before != value and not (key == "steps" and isinstance(before, int) and before < value):
+            raise UsageError(f"{path} was trained with {key}={before}, not {value}: {remedy}.")
     if manifest["step"] > identity["config"]["steps"]:
         raise UsageError(f"{path} is past the last step, {identity['config']['steps']}: choose another --out.")

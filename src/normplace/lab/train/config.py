@@ -105,8 +105,8 @@ class TrainConfig:
         accumulate: Gradient accumulation steps.
         steps: Optimizer steps.
         learning_rate: Peak learning rate.
-        schedule: Learning rate after the warm-up: cosine, wsd or constant.
-        warm_up: Fraction of the steps in which the learning rate rises.
+        schedule: Learning rate schedule: cosine, wsd or constant.
+        warm_up: Fraction of the steps with a rising learning rate.
         decay: Fraction of the steps in which wsd decays.
         floor: Final learning rate as a fraction of the peak.
         weight_decay: Weight decay of matrices; vectors have none.
@@ -116,7 +116,7 @@ class TrainConfig:
         seed: Random seed for initialization and data order.
         precision: float32, or bfloat16 under autocast with float32 weights.
         device: auto, cpu or cuda.
-        compile: Compile the network.
+        compile: Compile the layers.
         deterministic: Use deterministic algorithms only.
         parallel: Under torchrun: fsdp shards the weights, ddp replicates them.
         spike: Nats above the median loss that make a loss a spike.

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from normplace._shared.device import pick_device
 from normplace.errors import UsageError
+from normplace.lab.train.compiling import compile_regions
 from normplace.lab.train.rendezvous import rendezvous
 from normplace.residual import Residual
 
@@ -125,12 +126,12 @@ def distribute(model: nn.Module, group: ProcessGroup, parallel: str, compiled: b
         model: The model, with the same parameters in every process.
         group: The processes.
         parallel: ``fsdp`` or ``ddp``.
-        compiled: Whether to compile the model; with ``fsdp``, its blocks.
+        compiled: Whether to compile its layers, blocks or branches; with ``fsdp``, its blocks.
     """
     model.to(group.device)
     sharded = group.is_distributed and parallel == "fsdp"
     if compiled and not sharded:
-        model.compile()
+        compile_regions(model)
     if not group.is_distributed:
         return model
     if not sharded:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from normplace._shared.output import write_atomic
 from normplace._version import __version__
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
-from normplace.lab.train.checks import check_memory
+from normplace.lab.train.checks import check_folder, check_memory
 from normplace.lab.train.config import NetworkConfig, TrainConfig
-from normplace.lab.train.corpus import BYTES, Corpus, Sources, load_corpus
-from normplace.lab.train.distributed import ProcessGroup, full_state_dict, join_process_group
+from normplace.lab.train.corpus import Corpus, Sources, load_corpus
+from normplace.lab.train.distributed import full_state_dict, join_process_group
 from normplace.lab.train.log import check_trackers
-from normplace.lab.train.loop import StepStats, fit
-from normplace.models.transformer import Transformer, save
-from normplace.models.transformer.config import TransformerConfig
-
-RESULT, MODEL = "result.json", "model"
+from normplace.lab.train.loop import fit
+from normplace.lab.train.observer import StepStats, TrainingObserver
+from normplace.lab.train.run_folder import MODEL, has_finished, keep_earlier, read_result, write_model, write_result
+from normplace.lab.train.signal_log import SignalsConfig
+from normplace.lab.train.tokenizer import BYTES, load_tokenizer
+from normplace.models.transformer import Transformer
 
 
 def train_language(
@@ -34,10 +34,14 @@ def train_language(
     text: Sources = STANDARD_LIBRARY,
     tokenizer: str = BYTES,
     log: str | Sequence[str] = (),
-    on_start: Callable[[Transformer, Corpus, ProcessGroup], None] | None = None,
+    signals: SignalsConfig | None = None,
+    observer: TrainingObserver | None = None,
     on_step: Callable[[StepStats], None] | None = None,
 ) -> dict[str, Any]:
     """Train a Transformer, evaluate it on held-out text and write the result; resume if the folder has a checkpoint.
+
+    A run that has finished is not changed: its result is returned again. With more steps than before, a run whose
+    schedule is ``constant`` or ``wsd`` is extended.
 
     Args:
         network: Shape of the network; None for the default.
@@ -46,7 +50,8 @@ def train_language(
         text: A source, or a list of them; see :mod:`normplace.lab.train.corpus`.
         tokenizer: ``bytes``, a ``tokenizer.json``, or a name on the Hugging Face Hub.
         log: Names of trackers: ``tensorboard``, ``wandb``.
-        on_start: Called in the first process before the first step.
+        signals: When to measure stream and gradients at every depth; None for never.
+        observer: Receives the events of the run, in the first process.
         on_step: Called in the first process after every step.
 
     Returns:
@@ -56,17 +61,22 @@ def train_language(
         UsageError: If the arguments do not fit together, or the disk is full.
     """
     network, config, out = network or NetworkConfig(), config or TrainConfig(), Path(out)
-    trackers = [log] if isinstance(log, str) else log
-    check_trackers(trackers)
+    observer = observer or TrainingObserver()
+    trackers = check_trackers(log)
+    check_folder(out)
+    earlier = read_result(out)
     with join_process_group(config.device) as group:
-        corpus = load_corpus(text, tokenizer)
+        start = time.perf_counter()
+        corpus, tokens = load_corpus(text, tokenizer), load_tokenizer(tokenizer)
+        if group.is_first:
+            observer.on_read(corpus, time.perf_counter() - start)
         model_config = network.transformer_config(corpus.vocab_size, config.context)
         check_memory(model_config, config, group)
         model = Transformer(model_config, generator=torch.Generator().manual_seed(config.seed))
-        if on_start is not None and group.is_first:
-            on_start(model, corpus, group)
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        training = fit(model, corpus, config, out, group, trackers=trackers, on_step=on_step)
+        training = fit(
+            model, corpus, config, out, group, trackers=trackers, signals=signals, observer=observer, on_step=on_step
+        )
         loss = training.held_out_loss
         result = {
             **dataclasses.asdict(training),
@@ -74,29 +84,28 @@ def train_language(
             "parameters": parameters,
             "processes": group.size,
             "equation": model_config.rule.equation(),
-            "text": {
-                "sources": corpus.name,
-                "tokenizer": tokenizer,
-                "sha256": corpus.sha256,
-                "packages": [dataclasses.asdict(package) for package in corpus.packages],
-            },
+            "text": _describe_text(corpus, tokenizer),
             "network": dataclasses.asdict(network),
             "config": dataclasses.asdict(config),
+            "signals": None if signals is None else dataclasses.asdict(signals),
             "versions": {"normplace": __version__, "torch": torch.__version__, "python": platform.python_version()},
             "device": _device_name(group.device),
         }
+        is_new = not (training.resumed_from == config.steps and has_finished(earlier, config.steps))
         weights = full_state_dict(model, group) if training.status == "finished" else None
         if group.is_first:
-            _write(out, result, model_config, weights)
-    return result
+            if is_new:
+                keep_earlier(out)
+            if weights is not None and (is_new or not (out / MODEL).is_dir()):
+                write_model(out, model_config, weights, tokens)
+            if is_new:
+                write_result(out, result)
+    return result if is_new or earlier is None else earlier
 
 
-def _write(out: Path, result: dict[str, Any], model_config: TransformerConfig, weights: Any) -> None:
-    write_atomic(out / RESULT, json.dumps(result) + "\n", "free space and run the same command to resume")
-    if weights is not None:
-        model = Transformer(model_config, device="meta")
-        model.load_state_dict(weights, assign=True)
-        save(model, out / MODEL)
+def _describe_text(corpus: Corpus, tokenizer: str) -> dict[str, Any]:
+    packages = [dataclasses.asdict(package) for package in corpus.packages]
+    return {"sources": corpus.name, "tokenizer": tokenizer, "sha256": corpus.sha256, "packages": packages}
 
 
 def _device_name(device: torch.device) -> str:

@@ -83,17 +83,22 @@ TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
 }
 
 
-def check_trackers(names: Sequence[str]) -> None:
-    """Check that every tracker is known and installed.
+def check_trackers(names: str | Sequence[str]) -> list[str]:
+    """Return the trackers as a list, after checking that each is known and installed.
+
+    Args:
+        names: One name or several.
 
     Raises:
         UsageError: If one is not.
     """
+    names = [names] if isinstance(names, str) else list(names)
     for name in names:
         if name not in TRACKERS:
             raise unknown("log", name, TRACKERS)
         if importlib.util.find_spec(name) is None:
             raise UsageError(f"the log {name!r} needs the package {name!r}: pip install {name}.")
+    return names
 
 
 class Log:
@@ -108,23 +113,24 @@ class Log:
         UsageError: If the file cannot be written or is in use, or a tracker is not installed.
     """
 
-    def __init__(self, out: Path, trackers: Sequence[str] = (), config: Mapping[str, Any] | None = None) -> None:
-        check_trackers(trackers)
+    def __init__(self, out: Path, trackers: str | Sequence[str] = (), config: Mapping[str, Any] | None = None) -> None:
+        names = check_trackers(trackers)
         self.path = out / FILE
         self._file = open_for_append(self.path)
         self._truncate_partial_line()
-        self._trackers = [TRACKERS[name](out, config or {}) for name in trackers]
+        self._trackers = [TRACKERS[name](out, config or {}) for name in names]
 
     def _truncate_partial_line(self) -> None:
         complete = self.path.read_bytes().rpartition(b"\n")
         os.ftruncate(self._file, len(complete[0]) + len(complete[1]))
 
-    def write(self, event: str, step: int, **values: Any) -> None:
+    def write(self, event: str, step: int, *, scalars: Mapping[str, float] | None = None, **values: Any) -> None:
         """Append a line, and pass its numbers to the trackers.
 
         Args:
             event: Kind of the line.
             step: Number of steps taken.
+            scalars: Numbers for the trackers; by default those among ``values``.
             **values: Other fields; NaN and infinity are written as text, since JSON has no such numbers.
         """
         line = {"event": event, "step": step, **{key: _to_json(value) for key, value in values.items()}}
@@ -134,7 +140,8 @@ class Log:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise self._write_error(error) from error
-        numbers = {key: value for key, value in values.items() if isinstance(value, float) and math.isfinite(value)}
+        named = values if scalars is None else scalars
+        numbers = {key: value for key, value in named.items() if isinstance(value, float) and math.isfinite(value)}
         for tracker in self._trackers:
             tracker.write(step, numbers)
 
@@ -157,6 +164,8 @@ class Log:
 
 
 def _to_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_to_json(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

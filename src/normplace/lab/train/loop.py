@@ -20,78 +20,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace.lab.train import checkpoint
-from normplace.lab.train.checks import check_fit, check_same_run, describe_model
+from normplace.lab.train.checks import check_fit, describe_model
+from normplace.lab.train.compiling import CompileTimer
 from normplace.lab.train.config import MAY_DIFFER, TrainConfig
 from normplace.lab.train.corpus import Corpus
 from normplace.lab.train.cuda_graph import set_learning_rate
 from normplace.lab.train.data import TokenWindows, held_out_sequences, shard
 from normplace.lab.train.distributed import ProcessGroup, distribute, full_tensor, gradient_sync, unwrap
 from normplace.lab.train.divergence import DivergenceDetector
+from normplace.lab.train.extend import WARM_UP_STEPS, find_checkpoint
 from normplace.lab.train.log import Log
+from normplace.lab.train.observer import StepStats, TrainingObserver, TrainResult
 from normplace.lab.train.optimizer import parameter_groups
 from normplace.lab.train.sequence import autocast
+from normplace.lab.train.signal_log import SignalMonitor, SignalsConfig, log_fields
 from normplace.lab.train.throughput import ThroughputMeter, flops_per_token, measure_peak
 
 CHECKPOINTS = "checkpoints"
 RECENT_LOSSES = 100
-
-
-@dataclass(frozen=True)
-class StepStats:
-    """The numbers of a completed step.
-
-    Args:
-        number: Counted from 1.
-        loss: Mean over all sequences, in nats per token.
-        gradient_norm: Norm of the gradient before clipping.
-        learning_rate: Learning rate of the step.
-        seconds: Duration of the step.
-        tokens_per_second: Throughput of the median step.
-        mfu: Model FLOPs utilization.
-        held_out_loss: Loss on held-out text, if the step was followed by an evaluation.
-    """
-
-    number: int
-    loss: float
-    gradient_norm: float
-    learning_rate: float
-    seconds: float
-    tokens_per_second: float | None
-    mfu: float | None
-    held_out_loss: float | None = None
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """The outcome of a run.
-
-    Args:
-        status: ``finished`` or ``diverged``.
-        reason: Why it diverged.
-        step: The last step taken.
-        loss: Mean of the last hundred losses.
-        held_out_loss: Loss on held-out text at the end, in nats per token; None if it diverged.
-        spikes: Number of loss spikes.
-        tokens: Number of training tokens.
-        tokens_per_second: Throughput of the median step.
-        mfu: Model FLOPs utilization.
-        peak_tflops: Peak of one device, which the MFU is relative to.
-        seconds: Wall time of this process.
-        resumed_from: The step that the run resumed from; 0 for a new run.
-    """
-
-    status: str
-    reason: str | None
-    step: int
-    loss: float | None
-    held_out_loss: float | None
-    spikes: int
-    tokens: int
-    tokens_per_second: float | None
-    mfu: float | None
-    peak_tflops: float
-    seconds: float
-    resumed_from: int
 
 
 @dataclass
@@ -115,7 +61,9 @@ def fit(
     out: Path,
     group: ProcessGroup,
     *,
-    trackers: Sequence[str] = (),
+    trackers: str | Sequence[str] = (),
+    signals: SignalsConfig | None = None,
+    observer: TrainingObserver | None = None,
     on_step: Callable[[StepStats], None] | None = None,
 ) -> TrainResult:
     """Train on next-token prediction with AdamW; resume from the newest checkpoint in the folder, if there is one.
@@ -127,6 +75,8 @@ def fit(
         out: Folder of the log and the checkpoints.
         group: The processes, from :func:`normplace.lab.train.distributed.join_process_group`.
         trackers: Names of further logs; see :mod:`normplace.lab.train.log`.
+        signals: When to measure the network, see :mod:`normplace.lab.train.signal_log`; None for never.
+        observer: Receives the events of the run.
         on_step: Called in the first process after every step.
 
     Raises:
@@ -142,7 +92,11 @@ def fit(
         if group.is_first:
             log = Log(out, trackers, dataclasses.asdict(config))
             stack.callback(log.close)
-        return _Loop(model, corpus, config, out, group, log, on_step).run()
+        timer = CompileTimer()
+        if config.compile:
+            stack.enter_context(timer.running())
+        loop = _Loop(model, corpus, config, out, group, log, signals, timer, observer or TrainingObserver(), on_step)
+        return loop.run()
 
 
 class _Loop:
@@ -156,9 +110,13 @@ class _Loop:
         out: Path,
         group: ProcessGroup,
         log: Log | None,
+        signals: SignalsConfig | None,
+        timer: CompileTimer,
+        observer: TrainingObserver,
         on_step: Callable[[StepStats], None] | None,
     ) -> None:
-        self.config, self.group, self.log, self.on_step = config, group, log, on_step
+        self.corpus, self.config, self.group = corpus, config, group
+        self.log, self.timer, self.observer, self.on_step = log, timer, observer, on_step
         self.checkpoints = out / CHECKPOINTS
         self.identity = {
             "network": describe_model(model),
@@ -168,6 +126,12 @@ class _Loop:
         self.peak = config.peak_tflops * 1e12 or measure_peak(group.device, config.precision)
         flops = flops_per_token(model, config.context)
         self.meter = ThroughputMeter(config.batch * config.context, flops, self.peak * group.size)
+        self.windows = TokenWindows(corpus.train, config.context, config.seed)
+        self.held_out = held_out_sequences(corpus.held_out, config.context, config.evaluate_sequences)
+        self.monitor = None
+        if signals is not None:
+            is_sharded = group.is_distributed and config.parallel == "fsdp"
+            self.monitor = SignalMonitor(signals, model, self.held_out, config.precision, group, is_sharded)
         self.model = distribute(model, group, config.parallel, config.compile)
         self.optimizer = torch.optim.AdamW(
             parameter_groups(unwrap(self.model), config.weight_decay),
@@ -176,8 +140,6 @@ class _Loop:
             fused=group.device.type in ("cpu", "cuda"),
         )
         self.schedule = config.learning_rate_schedule()
-        self.windows = TokenWindows(corpus.train, config.context, config.seed)
-        self.held_out = held_out_sequences(corpus.held_out, config.context, config.evaluate_sequences)
         self.divergence = DivergenceDetector(config.spike, config.patience)
         self.pending: _PendingStep | None = None
         self.losses: list[float] = []
@@ -186,8 +148,14 @@ class _Loop:
         """Train to the last step, or until the run diverges."""
         start, config = time.perf_counter(), self.config
         resumed_from = taken = self._resume()
+        if self.group.is_first:
+            self.observer.on_start(unwrap(self.model), self.corpus, self.group)
+            if resumed_from:
+                self.observer.on_resume(resumed_from)
         status, reason, held_out_loss = "finished", None, None
         self.model.train()
+        if taken == 0:
+            self._measure(taken)
         self.meter.start_step()
         try:
             while taken < config.steps:
@@ -196,12 +164,16 @@ class _Loop:
                 self.pending, taken = launched, taken + 1
                 last = taken == config.steps
                 evaluate = last or taken % config.evaluate_every == 0
-                save = last or taken % config.checkpoint_every == 0
-                if evaluate or save or launched.ready is None:  # on a CPU the step is already complete
+                decays_next = config.schedule == "wsd" and taken == self.schedule.decay_start
+                save = last or decays_next or taken % config.checkpoint_every == 0
+                measure = self.monitor is not None and self.monitor.is_due(taken, config.steps)
+                if evaluate or save or measure or launched.ready is None:  # on a CPU the step is already complete
                     held_out_loss = self._complete_step(evaluate)
+                if measure:
+                    self._measure(taken)
                 if save:
                     self._save(taken)
-                if evaluate or save:
+                if evaluate or save or measure:
                     self.meter.start_step()
             held_out_loss = self._evaluate() if held_out_loss is None else held_out_loss
         except Diverged as error:
@@ -220,6 +192,7 @@ class _Loop:
             mfu=self.meter.mfu,
             peak_tflops=self.peak / 1e12,
             seconds=time.perf_counter() - start,
+            compile_seconds=self.timer.seconds,
             resumed_from=resumed_from,
         )
 
@@ -267,7 +240,8 @@ class _Loop:
         if step.ready is not None:
             step.ready.synchronize()
         loss, gradient_norm = step.numbers.tolist()
-        seconds = self.meter.end_step()
+        compile_seconds = self.timer.take()
+        seconds = self.meter.end_step(compile_seconds)
         spikes = self.divergence.spikes
         reason = self.divergence.update(loss, gradient_norm)
         stats = StepStats(
@@ -297,9 +271,28 @@ class _Loop:
         held_out_loss = self._evaluate() if evaluate else None
         if held_out_loss is not None:
             self._log("held-out", step.number, held_out_loss=held_out_loss)
-        if self.on_step is not None and self.group.is_first:
-            self.on_step(dataclasses.replace(stats, held_out_loss=held_out_loss))
+        self._report(dataclasses.replace(stats, held_out_loss=held_out_loss), compile_seconds + self.timer.take())
         return held_out_loss
+
+    def _report(self, stats: StepStats, compile_seconds: float) -> None:
+        """Pass the numbers of a step on."""
+        if not self.group.is_first:
+            return
+        if compile_seconds:
+            self._log("compile", stats.number, seconds=compile_seconds)
+            self.observer.on_compile(compile_seconds)
+        self.observer.on_step(stats)
+        if self.on_step is not None:
+            self.on_step(stats)
+
+    def _measure(self, taken: int) -> None:
+        """Measure and log the signals of the network, if they are wanted."""
+        if self.monitor is None:
+            return
+        signals = self.monitor.measure(self.model, self.optimizer)
+        if signals is not None:
+            self._log("signals", taken, scalars=signals.scalars(), **log_fields(signals))
+            self.observer.on_signals(taken, signals)
 
     @torch.no_grad()
     def _evaluate(self) -> float:
@@ -313,19 +306,22 @@ class _Loop:
         return float(group.all_reduce(total)) / (count * group.size * self.config.context)
 
     def _save(self, taken: int) -> None:
-        state = {**self.identity, "divergence": self.divergence.state_dict(), "losses": self.losses[-RECENT_LOSSES:]}
-        checkpoint.save(self.checkpoints, taken, self.model, self.optimizer, state, self.group)
+        state = {
+            **self.identity,
+            WARM_UP_STEPS: self.schedule.warm_up,
+            "divergence": self.divergence.state_dict(),
+            "losses": self.losses[-RECENT_LOSSES:],
+        }
+        keep = {self.schedule.decay_start} if self.schedule.kind == "wsd" else set()
+        checkpoint.save(self.checkpoints, taken, self.model, self.optimizer, state, self.group, keep)
         self._log("checkpoint", taken)
         if self.log is not None:
             self.log.sync()
 
     def _resume(self) -> int:
-        """Load the newest checkpoint, if there is one, and return its step."""
+        """Load the checkpoint to resume from, if there is one, and return its step."""
         with self.group.share_errors():
-            path = checkpoint.newest(self.checkpoints)
-            manifest = {} if path is None else checkpoint.read_manifest(path)
-            if path is not None:
-                check_same_run(path, manifest, self.identity)
+            path, manifest, self.schedule = find_checkpoint(self.checkpoints, self.config, self.identity)
         if path is None:
             return 0
         checkpoint.load(path, self.model, self.optimizer, self.group)

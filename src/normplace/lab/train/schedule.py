@@ -54,15 +54,20 @@ class Schedule:
         if not (0 <= self.decay <= 1 and 0 <= self.floor <= 1):
             raise UsageError(f"decay and floor must be between 0 and 1, got {self.decay} and {self.floor}.")
 
+    @property
+    def decay_start(self) -> int:
+        """The number of steps before the learning rate falls below its peak; all of them if it never does."""
+        if self.kind == "constant":
+            return self.steps
+        return max(self.warm_up, self.steps - round(self.decay * self.steps)) if self.kind == "wsd" else self.warm_up
+
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
         if step < self.warm_up:
             return self.peak * (step + 1) / self.warm_up
         if self.kind == "constant":
             return self.peak
-        begin = self.warm_up
-        if self.kind == "wsd":
-            begin = max(begin, self.steps - round(self.decay * self.steps))
+        begin = self.decay_start
         progress = max(0, step - begin) / max(1, self.steps - begin)
         decayed = (1 - math.cos(math.pi * progress)) / 2 if self.kind == "cosine" else progress
         return self.peak * (1 - (1 - self.floor) * decayed)

@@ -24,12 +24,9 @@ from normplace.lab.train.cuda_graph import set_learning_rate
 from normplace.lab.train.data import TokenWindows
 from normplace.lab.train.divergence import WINDOW, DivergenceDetector
 from normplace.lab.train.sequence import autocast
-from normplace.models.transformer import Transformer
 
 BLOCK = 20
 """Steps whose losses are copied from the device at once."""
-NETWORKS = 64
-"""Compiled forms of a layer that are kept: one for each placement and norm type."""
 
 
 class Paused(BaseException):
@@ -64,15 +61,6 @@ class StepHistory:
     gradient_norms: list[float] = field(default_factory=list)
     measured: dict[int, Any] = field(default_factory=dict)
     diverged: str | None = None
-
-
-def compile_layers(model: Transformer) -> None:
-    """Compile each layer in place; networks with the same placement and widths share the compiled code."""
-    from torch._dynamo import config as compile_config  # takes a second to import
-
-    compile_config.recompile_limit = max(compile_config.recompile_limit, NETWORKS)
-    for layer in model.layers:
-        layer.compile(dynamic=False)
 
 
 def take_steps(

@@ -75,11 +75,15 @@ class ThroughputMeter:
         """Start the clock of the next step."""
         self._step_start = time.perf_counter()
 
-    def end_step(self) -> float:
-        """Return the seconds of the step, and start the clock of the next one."""
+    def end_step(self, excluded: float = 0.0) -> float:
+        """Return the seconds of the step, and start the clock of the next one.
+
+        Args:
+            excluded: Seconds of the step that do not count, such as for compilation.
+        """
         now = time.perf_counter()
         assert self._step_start is not None
-        seconds, self._step_start = now - self._step_start, now
+        seconds, self._step_start = now - self._step_start - excluded, now
         self.seconds.append(seconds)
         return seconds
 

@@ -29,12 +29,13 @@ from normplace.lab.studies.periln.pretraining_signals import headline_numbers, m
 from normplace.lab.studies.periln.training import BYTES, STUCK_MARGIN, diverged
 from normplace.lab.tasks.data_files import search_settings, unavailable_reason
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, find_text
+from normplace.lab.train.compiling import compile_layers
 from normplace.lab.train.config import TrainConfig
 from normplace.lab.train.corpus import Corpus, load_corpus
 from normplace.lab.train.data import TokenWindows, spread_sequences
 from normplace.lab.train.optimizer import parameter_groups
 from normplace.lab.train.packages import PACKAGES
-from normplace.lab.train.steps import Pause, StepHistory, compile_layers, spikes, take_steps, token_loss
+from normplace.lab.train.steps import Pause, StepHistory, spikes, take_steps, token_loss
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
 from normplace.placement import Placement

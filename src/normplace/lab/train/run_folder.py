@@ -1,0 +1,134 @@
+"""The folder of a training run: its result, its model with the tokenizer, and those of shorter runs that it extends."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from normplace._shared.fields import quoted
+from normplace._shared.output import cannot_write, write_atomic
+from normplace.errors import UsageError
+from normplace.lab.train.tokenizer import BYTES, FILE, Tokenizer, load_tokenizer, save_tokenizer
+from normplace.models.transformer import Transformer, TransformerConfig, load, save
+from normplace.models.weights import Damage, read_json
+
+RESULT, MODEL = "result.json", "model"
+NETWORK = "config.json"
+REMEDY = "free space and run the same command to resume"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, or any saved Transformer with a tokenizer.
+
+    Args:
+        folder: Folder of the run; None if only a model was named.
+        model: The network, in evaluation mode.
+        tokenizer: Its tokenizer.
+        result: The content of ``result.json``; empty if only a model was named.
+    """
+
+    folder: Path | None
+    model: Transformer
+    tokenizer: Tokenizer
+    result: dict[str, Any]
+
+
+def open_run(path: str | Path) -> Run:
+    """Load the model of a run.
+
+    Args:
+        path: Folder of a finished run, or of a saved Transformer.
+
+    Raises:
+        UsageError: If there is no such run, it has not finished, or a file is damaged.
+    """
+    folder = Path(path)
+    try:
+        is_run, is_model = (folder / MODEL / NETWORK).is_file(), (folder / NETWORK).is_file()
+        has_begun = (folder / "checkpoints").is_dir()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {quoted(str(path))} ({error}): name the folder of a run.") from error
+    if is_run:
+        result = read_result(folder) or {}
+        return Run(folder, load(folder / MODEL).eval(), _tokenizer(folder / MODEL, result), result)
+    if is_model:
+        return Run(None, load(folder).eval(), _tokenizer(folder, {}), {})
+    if has_begun:
+        raise UsageError(f"the run in {folder} has no model, since it has not finished: run its command again.")
+    raise UsageError(f"there is no run in {quoted(str(path))}: name the --out folder of 'normplace train'.")
+
+
+def _tokenizer(folder: Path, result: dict[str, Any]) -> Tokenizer:
+    """The tokenizer in the folder of a model; without one, that of the result."""
+    if (folder / FILE).is_file():
+        return load_tokenizer(str(folder))
+    return load_tokenizer(result.get("text", {}).get("tokenizer", BYTES))
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """The content of the folder's ``result.json``; None if there is none.
+
+    Raises:
+        UsageError: If it is damaged.
+    """
+    path = folder / RESULT
+    if not path.exists():
+        return None
+    try:
+        return read_json(path)
+    except Damage as damage:
+        raise UsageError(f"{path} is damaged ({damage}): remove it, and train with the same command.") from damage
+
+
+def has_finished(result: dict[str, Any] | None, steps: int) -> bool:
+    """Whether a result is that of a finished run with this number of steps."""
+    return result is not None and result.get("status") == "finished" and result.get("step") == steps
+
+
+def keep_earlier(folder: Path) -> None:
+    """Rename result and model of a finished run to ``result-STEPS.json`` and ``model-STEPS``, so that they stay.
+
+    Raises:
+        UsageError: If they cannot be renamed.
+    """
+    earlier = read_result(folder)
+    if earlier is None or not has_finished(earlier, earlier.get("step", 0)):
+        return
+    for name in (MODEL, RESULT):  # the result last: while it is there, a rerun renames again
+        path = folder / name
+        kept = path.with_stem(f"{path.stem}-{earlier['step']}")
+        number = 1
+        while kept.exists():
+            number += 1
+            kept = path.with_stem(f"{path.stem}-{earlier['step']}-{number}")
+        try:
+            if path.exists():
+                path.rename(kept)
+        except OSError as error:
+            raise cannot_write(kept, error, REMEDY) from error
+
+
+def write_result(folder: Path, result: dict[str, Any]) -> None:
+    """Write ``result.json``.
+
+    Raises:
+        UsageError: If it cannot be written.
+    """
+    write_atomic(folder / RESULT, json.dumps(result) + "\n", REMEDY)
+
+
+def write_model(folder: Path, config: TransformerConfig, weights: dict[str, Tensor], tokenizer: Tokenizer) -> None:
+    """Write the network and its tokenizer.
+
+    Raises:
+        UsageError: If they cannot be written.
+    """
+    model = Transformer(config, device="meta")
+    model.load_state_dict(weights, assign=True)
+    save_tokenizer(tokenizer, folder / MODEL)
+    save(model, folder / MODEL)
