@@ -107,3 +107,28 @@ def test_an_unknown_order_of_casts_under_autocast_is_left_to_the_model(monkeypat
     assert torch.allclose(result(x), model(x), atol=1e-5) and counts["sum"] == 4
     with torch.autocast("cpu", HALF):
         assert torch.equal(result(x), model(x)) and counts["sum"] == 4
+
+
+class Float32Stream(nn.Module):
+    """Branches in half precision on a stream in float32, without autocast."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList(RMSNorm() for _ in range(3))
+        self.branches = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+        self.to(HALF)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.branches[0](self.norms[0](x).to(HALF))
+        x = x + self.branches[1](self.norms[1](x).to(HALF))
+        return self.norms[2](x)
+
+
+def test_a_float32_stream_with_branches_in_half_precision(monkeypatch):
+    torch.manual_seed(0)
+    model, x = Float32Stream(), rows()
+    result = fused(model, x)
+    counts = count_kernels(monkeypatch)
+    one, other = result(x), model(x)
+    assert one.dtype == other.dtype == torch.float32 and counts["sum"] == 2
+    assert torch.allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -59,6 +59,16 @@ def test_a_wrong_order_of_casts_is_noticed(monkeypatch, name):
         npl.edit.fuse(model, only_if_faster=False, **inputs)
 
 
+@pytest.mark.parametrize("wrong", [{"rounding": "result"}, {"result": HALF}], ids=["order", "dtype"])
+def test_wrong_casts_under_autocast_are_noticed(monkeypatch, wrong):
+    """Although the model is fused without autocast."""
+    model, inputs = build("Llama")
+    changed = {"casts": lambda form: tuple((key, c._replace(**wrong) if key.autocast else c) for key, c in form.casts)}
+    inject(monkeypatch, **changed)
+    with pytest.raises(npl.UsageError, match="differs from the model's own in autocast"):
+        npl.edit.fuse(model, only_if_faster=False, **inputs)
+
+
 def test_a_wrong_gradient_of_a_kernel_is_noticed(monkeypatch):
     plain = fuse_runtime.norm_add_norm
 

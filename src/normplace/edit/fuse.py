@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -11,6 +12,7 @@ from torch import nn
 
 from normplace._shared.resources import available_memory
 from normplace.analysis.api import analyze
+from normplace.analysis.recording.passes import first_line
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.capture import Arguments
 from normplace.edit.changes import ATTRIBUTE, Changes, changes
@@ -85,6 +87,8 @@ def fuse(
     model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("fuse verifies numbers, and a model on the meta device has none: use plan_fusion.")
+    if _is_sharded(model):
+        raise UsageError("the parameters of this model are sharded (DTensor): fuse the model before it is sharded.")
     arguments = (inputs, kwargs)
     fused = unfuse(model) if inplace else copy_model(model)
     with require_independent(nn.Module() if inplace else model):
@@ -98,6 +102,12 @@ def fuse(
         fusions = tuple(left_out(fusion, "see above") for fusion in fusions)
     setattr(fused, ATTRIBUTE, replace(changes(fused), fusions=fusions, fusion_note=outcome.note))
     return fused
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    """Whether parameters are sharded; the module of DTensor is slow to import, and is there if one exists."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and any(isinstance(parameter, module.DTensor) for parameter in model.parameters())
 
 
 class _Outcome(NamedTuple):
@@ -124,12 +134,12 @@ def _fuse(
     if not plan.sums and not plan.norms:
         return _Outcome(False, "nothing is fused: no residual sum or norm of this model qualifies")
     before = measure(model, arguments, loss)
-    truth = _truth(model, arguments, loss)
+    truth, no_truth = _truth(model, arguments, loss)
     notes = []
     if before.error is not None:
         notes.append(f"gradients are not verified, because the backward pass of the original fails ({before.error})")
     if truth is None:
-        notes.append("only the parts are verified, because the model in float64 does not fit into memory")
+        notes.append(f"only the parts are verified, because the model {no_truth}")
     try:
         apply_plan(plan, model, rounding, timed_on)
         if compiled:
@@ -181,15 +191,18 @@ def _cannot_be_faster(model: nn.Module) -> str | None:
     return f"nothing is fused: {choice.reason}; only_if_faster=False fuses with plain PyTorch, which is slower"
 
 
-def _truth(model: nn.Module, arguments: Arguments, loss: Loss | None) -> Numbers | None:
-    """The numbers of the model in float64; None if they do not fit into memory."""
+def _truth(model: nn.Module, arguments: Arguments, loss: Loss | None) -> tuple[Numbers | None, str]:
+    """The numbers of the model in float64, or None and what is wrong with the model."""
+    too_large = "in float64 does not fit into memory"
     if not _has_memory_for_float64(model):
-        return None
+        return None, too_large
     try:
-        return measure_in_float64(model, arguments, loss)
+        return measure_in_float64(model, arguments, loss), ""
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
-        return None
+        return None, too_large
+    except Exception as error:  # layers of quantised models have kernels for some dtypes only, and raise anything
+        return None, f"does not run in float64 ({first_line(error)})"
 
 
 def _has_memory_for_float64(model: nn.Module) -> bool:

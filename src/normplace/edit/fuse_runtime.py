@@ -104,6 +104,7 @@ class FusedSum:
             right: The second operand.
             in_place: Whether the model adds to the first operand in place, so that the sum has its dtype.
         """
+        left, right = _waited(left), _waited(right)
         skip, branch = (left, right) if self.skip_first else (right, left)
         before = after = None
         if self.out is not None:
@@ -180,9 +181,17 @@ def take_normed(x: Tensor, norm: nn.Module, casts: Casts) -> Tensor | None:
     known: Normed | None = _normed.get(x)
     if known is None or known.norm is not norm or known.version != _version(x) or known.grad_fn is not x.grad_fn:
         return None
-    if known.casts != casts:
+    if known.casts != casts or _has_gradient_hooks(x):
         return None
     return known.value if torch.is_grad_enabled() or not known.value.requires_grad else None
+
+
+def _has_gradient_hooks(x: Tensor) -> bool:
+    """Whether code observes the gradient of a sum, which is complete only if its norm is computed separately.
+
+    FSDP gathers the parameters of a layer again when the gradient of its output arrives.
+    """
+    return bool(x._backward_hooks) or x.retains_grad
 
 
 def is_normed(x: Tensor) -> bool:
@@ -194,6 +203,25 @@ def is_observed(norm: nn.Module) -> bool:
     """Whether a call of a norm must happen: it has hooks, is compiled, or someone replaced its ``forward``."""
     forward = vars(norm).get("forward")
     return has_call_hooks(norm) or not (forward is None or isinstance(forward, FusedForward))
+
+
+class _Wait(torch.autograd.Function):
+    """The tensor that a collective operation has computed, when it is complete."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Tensor:
+        return x.trigger_wait()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0]
+
+
+def _waited(x: Tensor) -> Tensor:
+    """The tensor itself, complete: tensor parallel layers return the pending result of a collective operation."""
+    if type(x) is Tensor or type(x).__name__ != "AsyncCollectiveTensor" or torch.compiler.is_compiling():
+        return x
+    return _Wait.apply(x)
 
 
 def _are_alike(one: Tensor, other: Tensor) -> bool:
