@@ -222,6 +222,17 @@ def time_in_turns(calls: Mapping[str, Callable[[], object]], rounds: int) -> dic
     return times
 
 
+def host_time(call: Callable[[], object], rounds: int = 5) -> float:
+    """Milliseconds until a call returns to Python, while the GPU may still compute: the cost of launching."""
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
 def loss_curves(shape: Shape, settings: argparse.Namespace) -> dict[str, list[float]]:
     """Losses of a model, of the fused model, and of the model from weights changed by a millionth."""
     count = settings.steps * settings.loss_sequences * settings.loss_length
@@ -283,10 +294,12 @@ def measure_model(name: str, settings: argparse.Namespace, turns: Any, ready: An
     ready.wait()
     with alone:
         calls = {
-            "step_ms": {variant: partial(trainee.step, inputs) for variant, trainee in trainees.items()},
-            "forward_ms": {variant: partial(trainee.predict, inputs) for variant, trainee in trainees.items()},
+            "step": {variant: partial(trainee.step, inputs) for variant, trainee in trainees.items()},
+            "forward": {variant: partial(trainee.predict, inputs) for variant, trainee in trainees.items()},
         }
-        result |= {kind: time_in_turns(variants, settings.rounds) for kind, variants in calls.items() if variants}
+        for kind, variants in calls.items() if trainees else ():
+            result[f"{kind}_ms"] = time_in_turns(variants, settings.rounds)
+            result[f"{kind}_host_ms"] = {variant: host_time(call) for variant, call in variants.items()}
         torch.cuda.empty_cache()
     results.put((name, result))
 
@@ -333,7 +346,7 @@ def summarize(name: str, result: dict[str, Any]) -> None:
         result |= {f"{kind}_median_ms": medians, f"{kind}_over_compiled_branches": ratios}
         shown = {variant: f"{median:.1f} ms ({ratios[variant]:.2f}x)" for variant, median in medians.items()}
         print(name, kind, shown, flush=True)
-    for key in ("loss_gaps", "first_call_s", "fused", "not_fused", "error"):
+    for key in ("loss_gaps", "step_host_ms", "forward_host_ms", "first_call_s", "fused", "not_fused", "error"):
         if key in result:
             print(name, key, result[key], flush=True)
 
@@ -372,7 +385,7 @@ def measure_large(settings: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     """Measure and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="*", default=list(SHAPES), choices=[*SHAPES, []])
+    parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=[*SHAPES])
     for name, default in (
         ("sequences", 8), ("length", 2048), ("rounds", 15), ("together", 3), ("steps", 200), ("perturbations", 2),
         ("loss-sequences", 4), ("loss-length", 512), ("large-sequences", 2),
@@ -382,12 +395,14 @@ def main() -> int:
     parser.add_argument("--large", action="store_true", help="also a model of 7 billion parameters, fused in place")
     parser.add_argument("--out", type=Path)
     settings = parser.parse_args()
-    report = run_environment() | {"settings": {key: value for key, value in vars(settings).items() if key != "out"}}
-    report["models"] = measure_models(settings) if settings.models else {}
-    if settings.large:
-        report["7B"] = measure_large(settings)
-    if settings.out:
-        settings.out.write_text(json.dumps(report, indent=1) + "\n")
+    report = run_environment()
+    report["versions"]["transformers"] = transformers.__version__
+    report |= {"settings": {key: value for key, value in vars(settings).items() if key != "out"}}
+    measurements = {"models": measure_models} | ({"7B": measure_large} if settings.large else {})
+    for name, measure in measurements.items():
+        report[name] = measure(settings)
+        if settings.out:
+            settings.out.write_text(json.dumps(report, indent=1) + "\n")
     return int(any("error" in result for result in report["models"].values()))
 
 

@@ -1,20 +1,89 @@
-"""Write docs/reference/benchmarks.md from the committed records of `normplace bench`."""
+"""Write docs/reference/benchmarks.md from the committed records of `normplace bench` and `benchmarks/fuse.py`."""
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+from normplace._shared.text_table import markdown_table
 from normplace.lab.bench.page import page
 from normplace.lab.bench.record import Record
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+FUSED = "fused, branches compiled"
+PASSES = {"step": "training step", "forward": "forward pass"}
 
 
 def committed() -> list[Record]:
     """The records, those of a GPU first, the newest of each device first."""
-    records = [Record.read(path) for path in (ROOT / "benchmarks" / "results").glob("bench-*.json")]
+    records = [Record.read(path) for path in RESULTS.glob("bench-*.json")]
     return sorted(records, key=lambda record: (record.device, record.date), reverse=True)
 
 
+def fused_models(report: dict[str, Any]) -> str:
+    """The section on whole models that `npl.fuse` changed.
+
+    Args:
+        report: The record of `benchmarks/fuse.py`.
+    """
+    settings, versions = report["settings"], report["versions"]
+    date = datetime.fromisoformat(report["date"])
+    tokens = settings["sequences"] * settings["length"]
+    parts = [
+        "## Fused models\n",
+        f"`npl.fuse` of whole models of Hugging Face on an {report['hardware']['gpu']}, measured by "
+        f"`benchmarks/fuse.py` on {date:%-d %B %Y}: bfloat16, {tokens:,} tokens per step, AdamW, in turns on the same "
+        "weights, and the loss compiled in every column. *Liger* replaces the model's norms by Liger's. "
+        '*Fused* is `npl.fuse(model, reach="stack")`. Times are medians in milliseconds, and the number in '
+        "parentheses is the time divided by that of the last column.\n",
+        f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}.\n",
+    ]
+    for kind, title in PASSES.items():
+        rows = []
+        for name, model in report["models"].items():
+            medians = model[f"{kind}_median_ms"]
+            cells = [f"{ms:.1f} ({ms / medians[FUSED]:.2f}×)" for ms in medians.values()]
+            rows.append([f"{name} ({model['placement']}), {model['parameters'] / 1e6:.0f}M", *cells])
+        columns = next(iter(report["models"].values()))[f"{kind}_median_ms"]
+        parts.append(f"{markdown_table([title, *columns], rows, right_from=1)}\n")
+    parts += [_losses(report), _large(report.get("7B"))]
+    return "\n".join(parts)
+
+
+def _losses(report: dict[str, Any]) -> str:
+    rows = []
+    for name, model in report["models"].items():
+        if gaps := model.get("loss_gaps"):
+            others = [gap for variant, gap in gaps.items() if variant.startswith("perturbed")]
+            rows.append([name, f"{gaps['fused']:.2e}", f"{min(others):.2e} to {max(others):.2e}"])
+    title = (
+        f"Training for {report['settings']['steps']} steps from the same weights on the same text: median relative "
+        "difference of the loss from that of the original model over the last half, for the fused model, and for the "
+        "original model from weights that differ by a millionth, which shows the effect of rounding."
+    )
+    return f"{title}\n\n{markdown_table(['model', 'fused', 'weights differ'], rows, right_from=1)}\n"
+
+
+def _large(model: dict[str, Any] | None) -> str:
+    if model is None:
+        return ""
+    rows = [
+        [name, f"{values['step_median_ms']:.0f}", f"{values['peak_gib']:.1f}"]
+        for name, values in model.items()
+        if isinstance(values, dict)
+    ]
+    title = f"Llama with {model['parameters'] / 1e9:.1f} billion parameters, fused in place: training step and memory."
+    return f"{title}\n\n{markdown_table(['7B', 'step, ms', 'peak, GiB'], rows, right_from=1)}\n"
+
+
+def document() -> str:
+    """The whole page."""
+    path = RESULTS / "fuse-cuda.json"
+    return page(committed()) + (f"\n{fused_models(json.loads(path.read_text()))}" if path.is_file() else "")
+
+
 if __name__ == "__main__":
-    (ROOT / "docs" / "reference" / "benchmarks.md").write_text(page(committed()))
+    (ROOT / "docs" / "reference" / "benchmarks.md").write_text(document())
