@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from tests.edit.fuse_models import build, first_output, fused_parts
+from tests.ops import interpreter  # noqa: F401 (sets up Triton's interpreter)
 
 import normplace as npl
 from normplace.edit import fuse_runtime, fuse_verify
 from normplace.ops.norm_add_norm import triton
-
-# The interpreter computes in NumPy, which warns about masked lanes where a GPU does not.
-warnings.filterwarnings("ignore", category=RuntimeWarning)
 
 
 def main() -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
+from tests.ops import interpreter  # noqa: F401 (sets up Triton's interpreter)
 from tests.ops.norm_add_norm.boundary import Boundary, variants
 
 from normplace.ops import norm_add_norm
 from normplace.ops.launch import clear_plans
 from normplace.ops.norm_add_norm import layouts
-
-# The interpreter computes in NumPy, which warns about masked lanes where a GPU does not.
-warnings.filterwarnings("ignore", category=RuntimeWarning)
 
 
 def poison() -> None:
@@ -42,13 +38,15 @@ def main() -> None:
         case.compare("triton")
     needs_no_gradients(Boundary("layer", "rms", shifts=True))
     for width in (1, 2, 3, 7, 31, 64, 127, 257, 1021, 2053):
+        if width == 1021:  # wide rows add few partial sums at a time, of many channels
+            layouts.SUM_CHUNK, layouts.SUM_SPAN = 2, 512
         Boundary("layer", "layer", shape=(3, width), shifts=True).compare("triton")
         Boundary("rms", "rms", shape=(2, 1, width)).compare("triton")
     Boundary("layer", "rms", shape=(2, 16384)).compare("triton")
     Boundary("rms", "layer", shape=(2, 16381), shifts=True, scales=True, dropout=0.2).compare("triton")
     Boundary("layer", "layer", shape=(2, 6144), shifts=True).compare("triton")
     # More rows than programs: each processes several.
-    for rows in (1, 2, 33, 300):
+    for rows in (1, 2, 33, 70):
         Boundary("layer", "layer", shape=(rows, 1), shifts=True, scales=True).compare("triton")
         Boundary("rms", "layer", shape=(rows, 130)).compare("triton")
     for dtype in (torch.bfloat16, torch.float16):
