@@ -16,7 +16,6 @@ from normplace.analysis.signal_probe.probe import Probe
 from normplace.analysis.signal_probe.results import Depth
 from normplace.edit.capture import Arguments
 from normplace.lab.compare.task import Loss
-from normplace.lab.trials.cost import peak_bytes
 
 WINDOW = 64
 """Steps before a step that decide whether its loss is a spike."""
@@ -119,18 +118,28 @@ class KnownOutput(nn.Module):
 
 
 def memory_megabytes(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Any) -> float:
-    """Peak memory of training: weights, gradients, optimizer state, and what one more forward and backward pass needs.
+    """Memory of training.
 
-    On a GPU it is the peak of the whole process since the training began.
+    On a GPU it is the peak that the process allocated since the training began. On a CPU it is the sum of weights,
+    gradients, optimizer state, and the activations that the forward pass keeps for the backward pass.
     """
-    device = next(model.parameters()).device
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
     weights = list(model.parameters())
-    tensors = [*weights, *(weight for weight in weights if weight.requires_grad), *model.buffers(), *states]
-    optimizer.zero_grad()
-    peak = peak_bytes(lambda: loss(model, batch).backward(), device)
-    gradients = sum(weight.grad.nbytes for weight in weights if weight.grad is not None)
-    optimizer.zero_grad()
-    return (sum(tensor.nbytes for tensor in tensors) + max(0, peak - gradients)) / 2**20
+    if weights[0].is_cuda:
+        return torch.cuda.max_memory_allocated(weights[0].device) / 2**20
+    states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    trained = [weight for weight in weights if weight.requires_grad]  # again, for their gradients
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = loss(model, batch)  # the graph keeps its tensors, so their addresses differ
+    for weight in weights:
+        kept.pop(weight.untyped_storage().data_ptr(), None)
+    del output
+    return (
+        sum(tensor.nbytes for tensor in (*weights, *trained, *model.buffers(), *states)) + sum(kept.values())
+    ) / 2**20

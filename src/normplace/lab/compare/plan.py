@@ -27,7 +27,7 @@ SEARCH_SEED = 1_000_000
 """Seed of the search, which no reported training has."""
 MOST_EVALUATIONS = 10
 EVALUATION_SHARE = 0.1
-"""Largest part of a reported training's time that is spent on validation during training."""
+"""Largest part of a reported training's time that is spent on validation during training, if the budget is a time."""
 GROWTH = 1
 """Learning rates by which grids are expected to grow."""
 TARGET = 0.98
@@ -256,9 +256,8 @@ def make_plan(
         on_gpu=on_gpu,
         notes=notes,
     )
-    if limit.steps is not None:
-        plan = dataclasses.replace(plan, steps=limit.steps)
-        return dataclasses.replace(plan, evaluations=_evaluations(plan))
+    if limit.steps is not None:  # a plan that does not depend on the speed of the machine
+        return dataclasses.replace(plan, steps=limit.steps, evaluations=min(MOST_EVALUATIONS, limit.steps))
     assert limit.seconds is not None
     left = TARGET * limit.seconds - spent
     plan = _filled(plan, left, jobs)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -202,13 +203,15 @@ class Stages:
         self.runner.progress.note(f"reported trainings have {steps} steps, from the speed of the search.")
 
     def _slowdown(self) -> dict[str, float]:
-        """Measured over expected time of the search trials of each edit; those that diverged stopped early."""
+        """Median of measured over expected time of the search trials of each edit; those that diverged stopped early.
+
+        The median leaves out the first trial of each process, which loads libraries.
+        """
         slowdown = {}
         for name, cost in self.plan.costs.items():
             records = [record for record in self._search_records(name) if not record.metrics["diverged"]]
-            expected = sum(cost.search(record.config["steps"]) for record in records)
-            if expected:
-                slowdown[name] = sum(record.seconds for record in records) / expected
+            if records:
+                slowdown[name] = median(record.seconds / cost.search(record.config["steps"]) for record in records)
         return slowdown
 
     def _records(self, trials: Sequence[CompareTrial]) -> list[TrialRecord]:

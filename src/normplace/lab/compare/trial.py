@@ -114,7 +114,9 @@ def train(trial: CompareTrial, task: Task, edit: Edit, measure_all: bool = False
         optimizer = start.optimizer(start.model, trial.learning_rate)
         history = take_steps(training, optimizer, trial.steps, trial.evaluations)
         report = validated(start, "report") if history.is_finite else math.nan
-        diverged = not math.isfinite(report) or _has_risen(history, trial.start)
+        diverged = not math.isfinite(report)
+        if trial.start == "fresh" and not diverged:
+            diverged = _is_worse_than_untrained(history, task.better)
         metrics = {
             "choose": math.nan if diverged else history.held_out[-1],
             "report": math.nan if diverged else report,
@@ -187,9 +189,15 @@ def validated(start: Start, split: str) -> float:
         return float(start.validate(start.model, split))
 
 
-def _has_risen(history: History, start: str) -> bool:
-    """Whether a new model ends with a larger loss than it began with (as in Wortsman et al. 2023, arXiv 2309.14322)."""
-    return start == "fresh" and final_loss(history.losses) > history.losses[0]
+def _is_worse_than_untrained(history: History, better: str) -> bool:
+    """Whether training ended with a larger loss than it began with, and with a worse measure.
+
+    Wortsman et al. 2023 (arXiv 2309.14322) compare the losses. The loss of the first batch varies, so the measure on
+    held-out data must be worse too.
+    """
+    sign = 1.0 if better == "smaller" else -1.0
+    is_measure_worse = sign * history.held_out[-1] > sign * history.held_out[0]
+    return is_measure_worse and final_loss(history.losses) > history.losses[0]
 
 
 def _signals(training: Training) -> dict[str, float]:

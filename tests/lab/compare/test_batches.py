@@ -1,0 +1,131 @@
+"""The data order depends on the seed only, and held-out batches are never trained on."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from tests.lab.compare.tiny_task import loss
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from normplace.errors import UsageError
+from normplace.lab.compare import held_out
+from normplace.lab.compare.batches import BatchStream
+from normplace.lab.compare.held_out import hold_out
+from normplace.lab.compare.rng import preserved_random_state
+
+
+def random_epoch(epoch):
+    """Two batches that read every global generator."""
+    for _ in range(2):
+        yield float(torch.rand(())), random.random(), float(np.random.rand()), epoch  # noqa: NPY002
+
+
+def take(batches, count, seed=0, disturb=False):
+    stream = BatchStream(batches, seed)
+    taken = []
+    for batch in islice(stream, count):
+        taken.append(batch)
+        if disturb:  # as a model with dropout does
+            torch.rand(3), random.random(), np.random.rand()  # noqa: NPY002
+    return taken
+
+
+def test_random_numbers_of_the_model_do_not_change_the_data():
+    assert take(random_epoch, 5) == take(random_epoch, 5, disturb=True)
+    assert take(random_epoch, 5) != take(random_epoch, 5, seed=1)
+
+
+def test_the_data_does_not_change_the_random_numbers_of_the_model():
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+    torch.manual_seed(0)
+    take(random_epoch, 3)
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_lists_and_functions_are_repeated():
+    assert take([1, 2], 5) == [1, 2, 1, 2, 1]
+    assert [batch[-1] for batch in take(random_epoch, 5)] == [0, 0, 1, 1, 2]
+
+
+def test_a_peeked_batch_stays_the_next():
+    stream = BatchStream([1, 2], 0)
+    assert (stream.peek(), stream.peek(), next(stream), next(stream)) == (1, 1, 1, 2)
+
+
+def test_an_iterator_that_runs_out_is_an_error():
+    with pytest.raises(UsageError, match="the training batches ran out after 2"):
+        take(iter([1, 2]), 3)
+
+
+@pytest.mark.parametrize("empty", [[], lambda epoch: []])
+def test_no_batches_are_an_error(empty):
+    with pytest.raises(UsageError, match="the training data has no batch"):
+        take(empty, 1)
+
+
+def test_the_random_state_is_restored():
+    state = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
+    with preserved_random_state():
+        torch.rand(1), random.random(), np.random.rand()  # noqa: NPY002
+    assert torch.equal(state[0], torch.get_rng_state()) and state[1] == random.getstate()
+    assert np.array_equal(state[2], np.random.get_state()[1])  # noqa: NPY002
+
+
+class First(nn.Module):
+    """Predicts the first feature, so that the loss identifies the batch."""
+
+    def forward(self, x):
+        return x[:, 0]
+
+
+def batch(number):
+    return torch.full((2, 1), float(number)), torch.zeros(2)
+
+
+def means(held):
+    return [held.validate(First(), split) for split in ("choose", "report")]
+
+
+@pytest.mark.parametrize("kind", ["list", "iterator", "function"])
+def test_the_first_batches_are_held_out(kind):
+    batches = [batch(number) for number in range(40)]
+    data = {"list": batches, "iterator": iter(batches), "function": lambda epoch: batches}[kind]
+    held = hold_out(data, loss, "make")
+    each = 8 if kind == "iterator" else 4
+    numbers = range(2 * each)
+    assert means(held) == [pytest.approx(sum(number**2 for number in numbers[side::2]) / each) for side in (0, 1)]
+    epochs = 1 if kind == "iterator" else 3
+    seen = [float(x[0, 0]) for x, _ in take(held.batches, epochs * (40 - 2 * each))]
+    assert sorted(seen) == sorted([*range(2 * each, 40)] * epochs)
+    assert f"{each} and {each} training batches are held out" in held.note
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_samples_of_a_loader_are_held_out_of_every_epoch(shuffle):
+    samples = TensorDataset(torch.arange(60.0)[:, None], torch.zeros(60))
+    held = hold_out(DataLoader(samples, batch_size=3, shuffle=shuffle), loss, "make")
+    stream = BatchStream(held.batches, 0)
+    epochs = [[int(x) for batch in islice(stream, 16) for x in batch[0]] for _ in range(2)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) and len(set(epochs[0])) == 48
+    assert (epochs[0] != sorted(epochs[0])) == shuffle
+    chosen, reported = means(held)
+    assert chosen != reported
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_too_few_batches_to_hold_out(count):
+    with pytest.raises(UsageError, match="make has too few training batches to hold some out: return validate"):
+        hold_out([batch(number) for number in range(count)], loss, "make")
+
+
+def test_a_large_epoch_cannot_be_repeated_from_memory(monkeypatch):
+    monkeypatch.setattr(held_out, "MOST_KEPT", 100)
+    held = hold_out(lambda epoch: (batch(number) for number in range(40)), loss, "make")
+    with pytest.raises(UsageError, match="too large to hold batches out"):
+        take(held.batches, 40)

@@ -1,0 +1,101 @@
+"""Budgets: parsing, the wall time of parallel trainings, and plans that fit."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tests.lab.compare.tiny_task import make
+
+from normplace.errors import UsageError
+from normplace.lab.compare.budget import LEAST_STEPS, Budget, largest_steps, makespan
+from normplace.lab.compare.edits import parse_edits
+from normplace.lab.compare.factory import FactoryTask
+from normplace.lab.compare.plan import TARGET, Cost, Plan, final_steps, make_plan
+
+EDITS = parse_edits(["as-is", "post"])
+COSTS = {"as-is": Cost(0.01, 0.2, 0.05, 0.3), "post": Cost(0.02, 0.4, 0.05, 0.3)}
+
+
+def plan(budget, jobs=2, spent=3.0, seeds=3, rates=(1e-3, 1e-2), costs=COSTS):
+    options = {"rates": rates, "seeds": seeds, "start": "fresh", "budget": budget}
+    return make_plan(FactoryTask(make), EDITS, costs, **options, jobs=jobs, spent=spent)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "steps"),
+    [("30m", 1800, None), ("1h30m", 5400, None), ("90 s", 90, None), ("0.5h", 1800, None), (2000, None, 2000),
+     ("500 steps", None, 500), ("1_000", None, 1000)],
+)  # fmt: skip
+def test_budgets_are_times_or_steps(text, seconds, steps):
+    assert Budget.parse(text) == Budget(seconds, steps)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "5", 0, -3, "m30", "30mm", "10 minutes ago", "0s", 10**9])
+def test_other_budgets_are_refused(text):
+    with pytest.raises(UsageError):
+        Budget.parse(text)
+
+
+def test_the_makespan_of_trainings_on_workers():
+    assert makespan([1, 1, 1, 1], 2) == 2
+    assert makespan([5, 1, 1, 1], 2) == 5
+    assert makespan([], 3) == 0
+
+
+@pytest.mark.parametrize("limit", [LEAST_STEPS, 21, 1000, 123_456])
+def test_the_largest_number_of_steps_that_fits(limit):
+    assert largest_steps(lambda steps: steps <= limit) == limit
+
+
+def test_nothing_fits():
+    assert largest_steps(lambda steps: False) is None
+
+
+@pytest.mark.parametrize("budget", [30, 60, 600, 7200])
+@pytest.mark.parametrize("jobs", [1, 2, 7])
+def test_a_plan_fills_its_time_and_not_more(budget, jobs):
+    planned = plan(f"{budget}s", jobs)
+    left = TARGET * budget - 3.0
+    assert planned.wall_seconds(planned.steps, jobs) <= left
+    longer = dataclasses.replace(planned, steps=planned.steps + 1)
+    slack = max(0.05 * 10 * 3, 0.01 * left)  # the number of validations may change with the length
+    assert longer.wall_seconds(longer.steps, jobs) > left - slack
+
+
+def test_a_budget_of_steps_is_the_length_of_a_reported_training():
+    planned = plan(400)
+    assert (planned.steps, planned.final_steps, planned.rungs) == (400, 400, (100, 200))
+
+
+def test_a_budget_that_is_too_small_names_the_time_that_is_needed():
+    with pytest.raises(UsageError, match=r"those of 20 steps already take 6.7 s"):
+        plan("8s")
+
+
+def test_the_length_of_reported_trainings_follows_the_measured_speed():
+    planned = plan("10m")
+    left = sum(planned.final_seconds(planned.steps)) / 2
+    same = final_steps(planned, {}, left, 2)
+    half = final_steps(planned, {"as-is": 2.0, "post": 2.0}, left, 2)
+    assert same == pytest.approx(planned.steps, rel=0.2)
+    assert half == pytest.approx(same / 2, rel=0.05)
+    assert final_steps(planned, {}, -5.0, 2) == LEAST_STEPS
+
+
+def test_a_plan_survives_its_file(tmp_path):
+    planned = plan("10m")
+    planned.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == planned
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"costs": {"a": 3}}'])
+def test_another_file_is_not_a_plan(tmp_path, text):
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(UsageError, match="is not the plan of a comparison"):
+        Plan.load(tmp_path / "plan.json")
+
+
+def test_the_plan_is_described_with_its_cost():
+    text = plan("10m").describe(2)
+    assert "2 edits × 3 seeds of make" in text and "expected time: 9.7 min" in text

@@ -1,0 +1,214 @@
+"""A whole comparison: stages, resuming, adding seeds and edits, and what the caller keeps."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from tests.lab.compare.tiny_task import draw, make
+
+import normplace as npl
+from normplace.errors import UsageError
+from normplace.lab.compare import Plan, run, stages
+from normplace.lab.compare.checks import Checked
+from normplace.lab.compare.config import FINAL, SEARCH
+from normplace.lab.compare.plan import Cost
+from normplace.lab.compare.run import RESULT_FILE
+from normplace.lab.trials.results import read_records
+
+TIMES = {"step_ms", "memory_mb"}
+
+
+def own_make(seed):
+    return make(seed)
+
+
+def local_make():
+    """The task as a function that other processes cannot import."""
+    return lambda seed: own_make(seed)
+
+
+def compare(out, edits=("as-is", "post"), task=None, **options):
+    options = {"rates": [3e-3, 1e-2], "seeds": 2, "budget": 20, **options}
+    return npl.compare(task or local_make(), edits, out=out, **options)
+
+
+def facts(folder):
+    """What must not depend on interruptions: everything but times."""
+    lines = read_records(folder / RESULT_FILE)
+    assert len({line.hash for line in lines}) == len(lines)
+    return {
+        line.hash: (line.part, line.config, line.series, {k: v for k, v in line.metrics.items() if k not in TIMES})
+        for line in lines
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    return folder, compare(folder)
+
+
+def test_every_edit_is_searched_and_reported(finished):
+    folder, comparison = finished
+    lines = read_records(folder / RESULT_FILE)
+    for edit in ("as-is", "post"):
+        search = [line.config for line in lines if line.part == SEARCH and line.config["edit"] == edit]
+        final = [line for line in lines if line.part == FINAL and line.config["edit"] == edit]
+        assert {config["steps"] for config in search} == {5, 10}
+        assert {config["seed"] for config in search}.isdisjoint({0, 1})
+        assert [line.seed for line in final] == [0, 1]
+        assert {line.config["steps"] for line in final} == {20}
+        assert {line.study for line in final} == {"compare"}
+    assert {row.edit for row in comparison.rows} == {"as-is", "post"}
+    assert comparison.baseline == "as-is"
+
+
+def test_the_choosing_split_chooses(finished):
+    lines = read_records(finished[0] / RESULT_FILE)
+    for edit in ("as-is", "post"):
+        longest = [line for line in lines if line.config["edit"] == edit and line.config["rung"] == 1]
+        best = min(longest, key=lambda line: math.inf if line.metrics["diverged"] else line.metrics["choose"])
+        final = {line.config["learning_rate"] for line in lines if line.config["edit"] == edit and line.part == FINAL}
+        assert final == {best.config["learning_rate"]}
+
+
+def test_nothing_of_the_caller_changes(tmp_path):
+    torch.manual_seed(11)
+    state = torch.get_rng_state(), random.getstate(), torch.get_num_threads()
+    compare(tmp_path, edits=["as-is"], rates=[1e-2], seeds=1)
+    assert torch.equal(state[0], torch.get_rng_state()) and state[1:] == (random.getstate(), torch.get_num_threads())
+
+
+def test_the_same_call_trains_nothing_again(finished):
+    ran = []
+    again = compare(finished[0], on_trial=ran.append)
+    assert ran == [] and str(again) == str(finished[1])
+
+
+def test_an_interrupted_comparison_resumes_with_the_same_lines(finished, tmp_path):
+    expected, runs = facts(finished[0]), 0
+    while runs < 40:
+        runs += 1
+        left = [1 + runs % 3]
+
+        def interrupt(record, left=left):
+            left[0] -= 1
+            if not left[0]:
+                raise KeyboardInterrupt
+
+        try:
+            compare(tmp_path, on_trial=interrupt)
+            break
+        except KeyboardInterrupt:
+            continue
+    assert 4 < runs < 40
+    assert facts(tmp_path) == expected
+
+
+def test_seeds_and_edits_are_added_to_a_finished_comparison(finished, tmp_path):
+    for name in ("plan.json", RESULT_FILE):
+        (tmp_path / name).write_bytes((finished[0] / name).read_bytes())
+    ran = []
+    compare(tmp_path, seeds=3, on_trial=ran.append)
+    assert [(line.part, line.seed) for line in ran] == [(FINAL, 2)] * 2
+    ran.clear()
+    more = compare(tmp_path, edits=["peri"], on_trial=ran.append)
+    assert {line.config["edit"] for line in ran} == {"peri"} and sorted(
+        line.seed for line in ran if line.part == FINAL
+    ) == [0, 1, 2]
+    assert len(more.rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"budget": 30}, "another budget (20, now 30)"),
+        ({"rates": [1e-3]}, "another rates"),
+        ({"start": "weights"}, "another start (fresh, now weights)"),
+        ({"edits": {"post": "pre"}}, "another edit called 'post' (post)"),
+    ],
+)
+def test_another_comparison_needs_another_folder(finished, change, message):
+    with pytest.raises(UsageError) as error:
+        compare(finished[0], **change)
+    assert message in str(error.value) and "choose another --out" in str(error.value)
+
+
+def test_the_same_edit_under_two_names_gives_the_same_numbers(tmp_path):
+    comparison = compare(tmp_path, edits={"a": "as-is", "b": "as-is", "c": draw}, rates=[1e-2])
+    reports = {}
+    for line in read_records(tmp_path / RESULT_FILE):
+        reports.setdefault(line.config["edit"], []).append(line.metrics["report"])
+    assert reports["a"] == reports["b"] == reports["c"]
+    assert len(comparison.rows) == 3
+
+
+def test_diverged_trainings_are_counted(tmp_path):
+    comparison = compare(tmp_path, edits=["as-is"], rates=[1e30], seeds=2)
+    assert comparison.rows[0].diverged == 2
+
+
+def test_a_dry_run_plans_and_writes_nothing(tmp_path):
+    plan = compare(tmp_path / "new", dry_run=True)
+    assert isinstance(plan, Plan) and plan.final_steps == 20
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture
+def slow_steps(monkeypatch):
+    """Steps that are measured as 50 ms, so that a time budget of seconds has few of them."""
+    cost = Cost(step=0.05, prepare=0.1, validate=0.01, measure=0.1)
+    monkeypatch.setattr(run, "check_task", lambda task, edits, start: Checked({"as-is": cost}, (), on_gpu=False))
+
+
+def test_the_length_of_reported_trainings_is_set_once_after_the_search(tmp_path, slow_steps):
+    ran = []
+    for seeds in (1, 2):
+        compare(tmp_path, edits=["as-is"], budget="20s", seeds=seeds, on_trial=ran.append)
+    plan = Plan.load(tmp_path / "plan.json")
+    assert plan.final_steps == 2 * plan.steps  # this machine is faster than measured; trainings at most double
+    assert [line.config["steps"] for line in ran if line.part == FINAL] == [plan.final_steps] * 2
+
+
+def test_no_training_starts_after_the_budget(tmp_path, slow_steps, monkeypatch, capsys):
+    monkeypatch.setattr(stages, "OVERTIME", 0.0)
+    ran = []
+    options = {"edits": ["as-is"], "rates": [1e-2], "budget": "10s", "seeds": 3, "on_trial": ran.append}
+    compare(tmp_path, **options)
+    assert len(ran) == 1
+    assert "the budget ended before all seeds" in capsys.readouterr().err
+    assert compare(tmp_path, **options).rows[0].seeds == len(ran) == 3
+
+
+def test_failed_trainings_stop_the_comparison_with_the_reason(tmp_path):
+    def fails_later(seed):
+        if seed == 1:
+            assert len(starts) < 7, "the disk is full"
+        starts.append(seed)
+        return make(seed)
+
+    starts = []
+    with pytest.raises(UsageError, match=r"1 of 2 trainings failed, among them as-is, .*the disk is full"):
+        compare(tmp_path, edits=["as-is"], rates=[1e-2], task=lambda seed: fails_later(seed))
+
+
+def test_functions_of_this_process_run_here_only(tmp_path):
+    for options in ({"engine": "ray"}, {"jobs": 2}):
+        with pytest.raises(UsageError, match="other processes cannot import '<lambda>'"):
+            compare(tmp_path, **options)
+
+
+def test_results_of_default_folders_do_not_mix(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for rate in (1e-2, 2e-2):
+        compare(None, edits=["as-is"], rates=[rate], seeds=1)
+    assert len(list((tmp_path / "runs" / "compare").iterdir())) == 2
+
+
+@pytest.mark.parametrize("value", [3, None])
+def test_other_objects_are_not_tasks(value):
+    with pytest.raises(UsageError, match=r"a task is a function make\(seed\)"):
+        npl.compare(value)
