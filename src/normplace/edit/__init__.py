@@ -16,6 +16,7 @@ from normplace.edit.changes import Change, Changes, Fusion, changes
 from normplace.edit.files import load, save
 from normplace.edit.fuse import fuse, plan_fusion
 from normplace.edit.fuse_edit import unfuse
+from normplace.edit.fused_callback import FusedCallback
 from normplace.edit.insert import InsertedScale, Insertions, insert, insertions
 from normplace.edit.move import move
 from normplace.edit.pretrained import from_pretrained, save_pretrained
@@ -27,6 +28,7 @@ __all__ = [
     "Change",
     "Changes",
     "Comparison",
+    "FusedCallback",
     "Fusion",
     "InsertedScale",
     "Insertions",

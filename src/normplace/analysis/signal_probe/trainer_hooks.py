@@ -1,40 +1,22 @@
-"""Hooks that Hugging Face's Trainer and Lightning's call, without importing either.
-
-Both frameworks look hooks up by name, so a class that has the hooks is a callback. Hooks that are not defined here are
-taken from the framework's callback class once the framework is loaded, so new hooks of later versions are no-ops.
-"""
+"""Hooks of Hugging Face's Trainer and Lightning's that measure while a model trains."""
 
 from __future__ import annotations
 
 import abc
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
 
+from normplace._shared.framework_callback import FrameworkCallback
 from normplace.analysis.signal_probe.effective_lr import Optimizer
 
-CALLBACK_CLASSES = (
-    ("transformers.trainer_callback", "TrainerCallback"),
-    ("lightning.pytorch", "Callback"),
-    ("pytorch_lightning", "Callback"),
-)
 
-
-class TrainerHooks(abc.ABC):
+class TrainerHooks(FrameworkCallback, abc.ABC):
     """Measures at the start of training and after every optimizer step, and sends flat scalars to the run's loggers."""
 
     @abc.abstractmethod
     def __call__(self, model: nn.Module, step: int, optimizer: Optimizer | None = None) -> Any:
         """Measure, or return None if this step is not measured."""
-
-    def __getattr__(self, name: str) -> Any:
-        """Other hooks and attributes, as the loaded frameworks define them."""
-        for base in () if name.startswith("__") else _loaded_classes():
-            if hasattr(base, name):
-                return _no_op if name.startswith("on_") else getattr(base(), name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **arguments: Any) -> None:
         """Hugging Face: training begins or resumes."""
@@ -72,18 +54,3 @@ class TrainerHooks(abc.ABC):
         if measured is not None:
             for logger in trainer.loggers:
                 logger.log_metrics(measured.scalars(), step=step)
-
-    @property
-    def state_key(self) -> str:
-        """Lightning's name for the callback's state, which is empty."""
-        return type(self).__qualname__
-
-
-def _loaded_classes() -> Iterator[Any]:
-    for module, name in CALLBACK_CLASSES:
-        if (base := getattr(sys.modules.get(module), name, None)) is not None:
-            yield base
-
-
-def _no_op(*args: Any, **kwargs: Any) -> None:
-    """A hook that does nothing."""
