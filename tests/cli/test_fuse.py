@@ -41,6 +41,25 @@ def test_a_configuration_needs_no_weights(capsys, tmp_path):
         assert result["bytes_saved"] == sum(part["bytes_saved"] for part in result["fusions"]) > 0
 
 
+def test_the_expected_gain_follows_from_bytes_and_bandwidth(capsys, tmp_path):
+    next(case for case in DECODERS if case.name == "Llama").build().config.save_pretrained(tmp_path)
+    results = []
+    for options in ([], ["--tokens", "1000"], ["--tokens", "2000", "--bandwidth", "4000"]):
+        assert main(["fuse", str(tmp_path), "--json", *options]) == 0
+        results.append(json.loads(capsys.readouterr().out))
+    default, one, two = results
+    assert default["tokens"] == 16384 and default["bytes_saved"] == pytest.approx(16.384 * one["bytes_saved"], rel=1e-3)
+    assert two["bytes_saved"] == 2 * one["bytes_saved"]
+    assert one["expected_forward_ms_saved"] == one["bytes_saved"] / 2000e9 * 1e3
+    assert two["expected_forward_ms_saved"] == pytest.approx(one["expected_forward_ms_saved"])
+    assert one["dtype"] == "float32" and one["step_ms"] is None
+    assert main(["fuse", "fused_model:model"]) == 0
+    # Each of two sums and its norm saves one tensor of 128 bytes and two statistics of four rows.
+    assert "a forward pass in float32 moves 0.00 MB less, which saves 1.6e-07 ms" in capsys.readouterr().out
+
+
 def test_usage_errors(capsys):
+    assert "--tokens has no meaning" in usage_error(capsys, "fuse", "fused_model:model", "--tokens", "5")
+    assert "greater than 0" in usage_error(capsys, "fuse", "fused_model:model", "--bandwidth", "0")
     assert "name one model" in usage_error(capsys, "fuse")
     assert "--reach" in usage_error(capsys, "fuse", "fused_model:model", "--reach", "all")

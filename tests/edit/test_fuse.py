@@ -481,6 +481,7 @@ def test_steps_are_timed_in_turns_and_a_slower_model_is_restored(monkeypatch):
         record = npl.changes(result)
         assert bool(list(fused_parts(result))) is fast is any(part.fused for part in record.fusions)
         assert f"{original:.2f} ms before and 0.60 ms after" in record.fusion_note
+        assert record.step_ms == (original, 0.6)
 
 
 def test_the_original_is_timed_without_its_fused_parts(count):

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from json import dumps
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from normplace.cli.options import HuggingFace, Target, find_model
+from normplace.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from normplace.edit import Changes
+
+CONFIG_TOKENS = 16384
+"""Batch size in tokens for models from a configuration, which have inputs of a few tokens."""
 
 
 def fuse(
@@ -14,29 +24,35 @@ def fuse(
     /,
     *,
     reach: Literal["layer", "stack"] = "layer",
+    tokens: int | None = None,
+    bandwidth: float = 2000.0,
     json: bool = False,
     hf: HuggingFace = None,
 ) -> int:
     """List which residual sums and norms of a model npl.fuse computes in one pass, and why not the others.
 
-    Nothing is changed, and no weights are needed. On a machine with a GPU that Triton supports, a model from a function
-    is also fused and timed, forward and backward.
+    Nothing is changed, and no weights are needed. The expected gain of a forward pass is the time in which a GPU moves
+    the bytes that are saved. On a machine with a GPU that Triton supports, a model from a function is also fused and
+    timed, forward and backward.
 
     Args:
         target: The model: file.py:function or package.module:function without arguments that returns (model, input,
             ...); a config.json or its folder; or a model id on the Hugging Face Hub, such as google/gemma-2-2b.
         reach: layer for norms inside the module that adds; stack also for those of the next layer.
+        tokens: Batch size in tokens for the bytes and the expected gain, for models that take input_ids; 16384 for a
+            configuration, and the size of the inputs for a function.
+        bandwidth: Memory bandwidth of the GPU in GB/s: about 2000 for an A100, 3350 for an H100, 4800 for an H200.
         json: Print JSON.
         hf: Same as TARGET, for a config.json or its folder.
     """
+    if not bandwidth > 0 or (tokens is not None and tokens < 1):
+        raise UsageError("--bandwidth and --tokens must be greater than 0.")
     source = find_model(target, hf)
     import torch
 
     from normplace.analysis.loading.models import from_config, from_factory
     from normplace.analysis.loading.targets import FactoryTarget
-    from normplace.analysis.recording.structures import map_tensors
-    from normplace.edit import changes, plan_fusion
-    from normplace.edit import fuse as fuse_model
+    from normplace.edit import plan_fusion
 
     is_factory = isinstance(source, FactoryTarget)
     if isinstance(source, FactoryTarget):
@@ -45,20 +61,51 @@ def fuse(
         model, inputs, kwargs = from_config(source.path)
         if source.note is not None:
             print(source.note, file=sys.stderr)
+    record = plan_fusion(model, *inputs, reach=reach, **kwargs)
     if is_factory and torch.cuda.is_available():
-        inputs, kwargs = map_tensors(lambda tensor: tensor.cuda(), (inputs, kwargs))
-        record = changes(fuse_model(model.cuda(), *inputs, reach=reach, inplace=True, **kwargs))
-    else:
-        record = plan_fusion(model, *inputs, reach=reach, **kwargs)
+        record = _timed(record, model, inputs, kwargs, reach)
+    batch = _count_tokens(inputs, kwargs)
+    if batch is None and tokens is not None:
+        raise UsageError(
+            "this model takes no input_ids, so --tokens has no meaning: let the function return the batch."
+        )
+    if batch is not None:
+        tokens = tokens or (batch if is_factory else CONFIG_TOKENS)
+        parts = (replace(part, bytes_saved=round(part.bytes_saved * tokens / batch)) for part in record.fusions)
+        record = replace(record, fusions=tuple(parts))
     fused = sum(fusion.fused for fusion in record.fusions)
+    gain_ms = record.bytes_saved / bandwidth / 1e6
+    dtype = str(next((p.dtype for p in model.parameters()), torch.float32)).removeprefix("torch.")
     if json:
         counts = {"fused": fused, "not_fused": len(record.fusions) - fused, "bytes_saved": record.bytes_saved}
-        parts = {"note": record.fusion_note, "fusions": record.to_dict()["fusions"]}
-        print(dumps({"model": type(model).__name__, "reach": reach, **counts, **parts}, indent=1))
+        expected = {"tokens": tokens, "dtype": dtype, "bandwidth_gb_s": bandwidth, "expected_forward_ms_saved": gain_ms}
+        measured = None if record.step_ms is None else dict(zip(("before", "after"), record.step_ms, strict=True))
+        details = {"step_ms": measured, "note": record.fusion_note, "fusions": record.to_dict()["fusions"]}
+        print(dumps({"model": type(model).__name__, "reach": reach, **counts, **expected, **details}, indent=1))
         return 0
     print(record)
+    print(f"{fused} of {len(record.fusions)} sums and norms of {type(model).__name__} are computed in one pass each")
+    size = "" if tokens is None else f" of {tokens:,} tokens"
     print(
-        f"{fused} of {len(record.fusions)} sums and norms of {type(model).__name__} are computed in one pass each, "
-        f"which saves {record.bytes_saved:,} bytes per forward pass"
+        f"expected: a forward pass{size} in {dtype} moves {record.bytes_saved / 1e6:,.2f} MB less, which saves "
+        f"{gain_ms:.3g} ms at {bandwidth:,.0f} GB/s"
     )
     return 0
+
+
+def _timed(record: Changes, model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], reach: str) -> Changes:
+    """The plan with the times of a step on the GPU."""
+    from normplace.analysis.recording.structures import map_tensors
+    from normplace.edit import changes
+    from normplace.edit import fuse as fuse_model
+
+    inputs, kwargs = map_tensors(lambda tensor: tensor.cuda(), (inputs, kwargs))
+    measured = changes(fuse_model(model.cuda(), *inputs, reach=reach, inplace=True, **kwargs))
+    return replace(record, fusion_note=measured.fusion_note, step_ms=measured.step_ms)
+
+
+def _count_tokens(inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """The number of tokens of a call; None if it has no token ids."""
+    ids: Any = kwargs.get("input_ids", inputs[0] if inputs else None)
+    is_ids = hasattr(ids, "dtype") and not ids.dtype.is_floating_point and ids.dim() <= 2
+    return ids.numel() if is_ids else None

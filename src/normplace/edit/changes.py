@@ -75,6 +75,7 @@ class Changes:
             cannot be described.
         fusions: Every residual sum and norm that :func:`normplace.fuse` fused or refused; empty for other models.
         fusion_note: What :func:`normplace.fuse` measured, or why it left the model unchanged.
+        step_ms: Milliseconds of a training step before and after :func:`normplace.fuse`; None if it timed none.
     """
 
     before: str | None
@@ -88,6 +89,7 @@ class Changes:
     call: dict[str, Any] | None = None
     fusions: tuple[Fusion, ...] = ()
     fusion_note: str = ""
+    step_ms: tuple[float, float] | None = None
 
     def where(self, action: str) -> tuple[Change, ...]:
         """The norms and scales that were kept, moved, added or removed."""

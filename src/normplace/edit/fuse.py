@@ -100,7 +100,8 @@ def fuse(
     fusions = plan.fusions
     if not outcome.is_fused:
         fusions = tuple(left_out(fusion, "see above") for fusion in fusions)
-    setattr(fused, ATTRIBUTE, replace(changes(fused), fusions=fusions, fusion_note=outcome.note))
+    record = replace(changes(fused), fusions=fusions, fusion_note=outcome.note, step_ms=outcome.step_ms)
+    setattr(fused, ATTRIBUTE, record)
     return fused
 
 
@@ -115,6 +116,8 @@ class _Outcome(NamedTuple):
 
     is_fused: bool
     note: str = ""
+    step_ms: tuple[float, float] | None = None
+    """Before and after."""
 
 
 def _fuse(
@@ -140,6 +143,7 @@ def _fuse(
         notes.append(f"gradients are not verified, because the backward pass of the original fails ({before.error})")
     if truth is None:
         notes.append(f"only the parts are verified, because the model {no_truth}")
+    times = None
     try:
         apply_plan(plan, model, rounding, timed_on)
         if compiled:
@@ -151,12 +155,16 @@ def _fuse(
             times = time_steps(model, arguments, loss)
             if not times.is_faster:
                 remove_fusions(model)
-                return _Outcome(False, f"nothing is fused: it does not help on this machine ({times})")
+                return _Outcome(
+                    False,
+                    f"nothing is fused: it does not help on this machine ({times})",
+                    (times.original, times.fused),
+                )
             notes.append(str(times))
     except BaseException:
         remove_fusions(model)
         raise
-    return _Outcome(True, "; ".join(notes))
+    return _Outcome(True, "; ".join(notes), None if times is None else (times.original, times.fused))
 
 
 def plan_fusion(model: nn.Module, *inputs: Any, reach: str = "layer", **kwargs: Any) -> Changes:

@@ -114,5 +114,5 @@ def unfuse(model: Model) -> Model:
     """
     target = getattr(model, "_orig_mod", model)
     if remove_fusions(target) or changes(target).fusions:
-        setattr(target, ATTRIBUTE, replace(changes(target), fusions=(), fusion_note=""))
+        setattr(target, ATTRIBUTE, replace(changes(target), fusions=(), fusion_note="", step_ms=None))
     return model
