@@ -51,6 +51,11 @@ def test_new_scales_of_a_fresh_model_are_small(model):
     assert gains == {"fresh": pytest.approx([FRESH_LAYERSCALE] * 2), "weights": [1.0, 1.0]}
 
 
+def test_another_kind_of_norm(model):
+    sites = npl.audit(parse_edit("post+norm:rms").apply(model, INPUTS), *INPUTS[0]).sites
+    assert {(site.slot, site.kind) for site in sites} == {("stream", "rms")}
+
+
 class Attention(nn.Module):
     def __init__(self):
         super().__init__()

@@ -23,7 +23,6 @@ from typing import Any
 
 from torch import nn
 
-import normplace
 from normplace._shared.references import load_reference
 from normplace.edit.capture import Arguments
 from normplace.edit.changes import changes
@@ -31,6 +30,7 @@ from normplace.edit.insert import insert
 from normplace.edit.modules import HeadNorm, LearnedScaling
 from normplace.edit.move import move
 from normplace.edit.new_norms import reset_gain
+from normplace.edit.swap import KINDS, swap
 from normplace.errors import UsageError, unknown
 from normplace.models.topology import TOPOLOGIES, check_name
 from normplace.norms import NORMS
@@ -145,14 +145,14 @@ def _step(name: str, start: str) -> Apply:
         return _move(start, scale="layerscale")
     if name in ALL_PRESETS or name in ALIASES:
         return _move(start, to=name)
-    if key == "norm" and option in NORMS:
+    if key == "norm" and option in KINDS:
         return _swap(option)
     source, _, site = name.partition("@")
     if source.partition("^")[0].removeprefix("constant:") in (*TOPOLOGIES, "constant"):
         return _insert(source, site)
     if _is_reference(name):
         return _own_function(load_reference(name), name)
-    known = [AS_IS, "qk", "layerscale", *ALL_PRESETS, *ALIASES, *(f"norm:{norm}" for norm in NORMS), *TOPOLOGIES]
+    known = [AS_IS, "qk", "layerscale", *ALL_PRESETS, *ALIASES, *(f"norm:{kind}" for kind in KINDS), *TOPOLOGIES]
     raise unknown("edit", name, known)
 
 
@@ -187,7 +187,7 @@ def _reset_added(model: nn.Module) -> None:
 def _swap(norm: str) -> Apply:
     def apply(model: nn.Module, inputs: Arguments) -> nn.Module:
         args, kwargs = inputs
-        return normplace.swap(model, *args, norm=norm, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        return swap(model, *args, norm=norm, **kwargs)
 
     return apply
 

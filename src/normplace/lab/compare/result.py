@@ -79,6 +79,7 @@ class Comparison:
         rows: The edits from best to worst.
         unfinished: Edits without a finished trial to report.
         records: The result lines.
+        notes: Sentences about how it was run, such as which data was held out.
     """
 
     task: str
@@ -87,10 +88,16 @@ class Comparison:
     rows: tuple[Row, ...]
     unfinished: tuple[str, ...]
     records: tuple[TrialRecord, ...] = field(repr=False)
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def from_records(
-        cls, records: Iterable[TrialRecord], *, better: Better = "smaller", baseline: str | None = None
+        cls,
+        records: Iterable[TrialRecord],
+        *,
+        better: Better = "smaller",
+        baseline: str | None = None,
+        notes: Iterable[str] = (),
     ) -> Comparison:
         """Evaluate the result lines of a comparison.
 
@@ -98,6 +105,7 @@ class Comparison:
             records: Result lines of one task.
             better: Whether smaller or larger reported numbers are better.
             baseline: Name of the baseline; by default ``as-is`` if it was tried, else the first edit.
+            notes: Sentences about how it was run.
 
         Raises:
             UsageError: If no reported trial is finished, the lines belong to several tasks, or an argument is wrong.
@@ -121,6 +129,7 @@ class Comparison:
             rows=_rows(measured, reference, better),
             unfinished=tuple(edit for edit in edits if edit not in measured),
             records=records,
+            notes=tuple(notes),
         )
 
     @property
@@ -169,6 +178,7 @@ class Comparison:
             "advice": {**asdict(self.advice), "warnings": list(self.advice.warnings)},
             "rows": [{**_plain(asdict(row)), "verdict": row.verdict} for row in self.rows],
             "unfinished": list(self.unfinished),
+            "notes": list(self.notes),
             "trials": len(self.records),
             "seconds": round(sum(record.seconds for record in self.records), 3),
         }

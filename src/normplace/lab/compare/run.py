@@ -121,14 +121,16 @@ def compare(
         progress.note(note)
     plan.save(folder / PLAN_FILE)
     references = [*chosen.code, *(reference for edit in parsed for reference in edit.code)]
-    workers: Engine = InProcessEngine() if in_process else open_engine(engine, slots, address)
+    workers: Engine = (
+        InProcessEngine() if in_process else open_engine(engine, slots, address, gpu_share=1 / slots if on_gpu else 0.0)
+    )
     with closing(workers):
         code = ComparisonCode.collect(references, workers.remote, tuple(files))
         runner = TrialRunner(workers, code, progress, run_here(chosen, parsed) if in_process else None, on_trial)
         with ResultFile(folder / RESULT_FILE, (STUDY_NAME,)) as results:
             stages = Stages(plan, folder / PLAN_FILE, results, runner, slots)
             records = stages.run(began, is_new=saved is None)
-    return Comparison.from_records(records, better=chosen.better, baseline=baseline)
+    return Comparison.from_records(records, better=chosen.better, baseline=baseline, notes=plan.notes)
 
 
 def _with_recorded(saved: Plan, edits: list[Edit], start: str, folder: Path) -> list[Edit]:

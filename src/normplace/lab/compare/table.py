@@ -49,6 +49,7 @@ def comparison_text(comparison: Comparison) -> str:
     advice = comparison.advice
     title = f"{comparison.task}: {count(len(comparison.rows), 'edit')}, {trials}, {time} of training"
     notes = [TIED_MEANS] if any(row.verdict == Verdict.TIED for row in comparison.rows) else []
+    notes += comparison.notes
     return "\n\n".join([title, ranked, measured, "\n".join([advice.sentence, advice.limits, *advice.warnings, *notes])])
 
 

@@ -179,6 +179,7 @@ class RayEngine:
     Args:
         address: Address of the cluster; None uses ``RAY_ADDRESS`` or starts a cluster on this machine.
         jobs: Number of CPUs of a cluster that is started here.
+        gpu_share: Part of a GPU that each trial needs; Ray hides the GPUs from trials that need none.
 
     Raises:
         UsageError: If the cluster is not reachable, or has another version of Ray or Python.
@@ -186,10 +187,10 @@ class RayEngine:
 
     remote = True
 
-    def __init__(self, address: str | None, jobs: int) -> None:
+    def __init__(self, address: str | None, jobs: int, gpu_share: float = 0.0) -> None:
         import ray
 
-        self._ray = ray
+        self._ray, self._gpu_share = ray, gpu_share
         self._owned = not ray.is_initialized()
         if not ray.is_initialized():
             address = address or os.environ.get("RAY_ADDRESS")
@@ -219,7 +220,7 @@ class RayEngine:
         from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
 
         ray = self._ray
-        task = ray.remote(make_call()).options(num_cpus=1, max_retries=RETRIES)
+        task = ray.remote(make_call()).options(num_cpus=1, num_gpus=self._gpu_share, max_retries=RETRIES)
         shared_bytes = ray.put(pickle.dumps(shared))
         running = {}
         for index, item in enumerate(items):
@@ -329,13 +330,14 @@ def _check_reachable(kind: str, address: str | None) -> None:
 ENGINES = {"local": None, "ray": "ray", "dask": "distributed"}
 
 
-def open_engine(name: str, jobs: int, address: str | None = None) -> Engine:
+def open_engine(name: str, jobs: int, address: str | None = None, gpu_share: float = 0.0) -> Engine:
     """Open an engine by its name.
 
     Args:
         name: A key of :data:`ENGINES`.
         jobs: Number of trials at once, if the engine starts its workers here.
         address: Address of a running cluster.
+        gpu_share: Part of a GPU that each trial needs, for Ray; the trials of other engines see every GPU.
 
     Raises:
         UsageError: If there is no such engine, it is not installed, or its cluster is not reachable.
@@ -351,4 +353,4 @@ def open_engine(name: str, jobs: int, address: str | None = None) -> Engine:
         return LocalEngine(jobs)
     if importlib.util.find_spec(module) is None:
         raise UsageError(f"the {name} engine needs {module!r}: pip install 'normplace[engines]'.")
-    return RayEngine(address, jobs) if name == "ray" else DaskEngine(address, jobs)
+    return RayEngine(address, jobs, gpu_share) if name == "ray" else DaskEngine(address, jobs)
