@@ -123,6 +123,7 @@ TORCH_INTERNALS = {
     "_len_torch_dispatch_stack": "see _C",
     "_current_level": "whether forward-mode differentiation is active has no public accessor",
     "_version": "the counter of in-place changes of a tensor has no public accessor",
+    "_base": "the tensor that a tensor is a view of has no public accessor",
     "_cdata": "the identity of a storage has no public accessor",
     "_ops": "the type of an operator is not exported",
     "_schema": "the argument names of an operator have no public accessor",

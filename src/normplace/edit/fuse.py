@@ -19,6 +19,7 @@ from normplace.edit.changes import ATTRIBUTE, Changes, changes
 from normplace.edit.copying import copy_model, require_independent
 from normplace.edit.fuse_edit import apply_plan, remove_fusions, unfuse
 from normplace.edit.fuse_edit import compile_branches as compile_modules
+from normplace.edit.fuse_gate_verify import verify_gates
 from normplace.edit.fuse_numbers import Loss, Numbers, measure, measure_in_float64
 from normplace.edit.fuse_plan import REACHES, FusePlan, left_out
 from normplace.edit.fuse_timing import time_steps
@@ -134,7 +135,7 @@ def _fuse(
     Raises:
         UsageError: If the fused model differs; the model is restored first.
     """
-    if not plan.sums and not plan.norms:
+    if plan.is_empty:
         return _Outcome(False, "nothing is fused: no residual sum or norm of this model qualifies")
     before = measure(model, arguments, loss)
     truth, no_truth = _truth(model, arguments, loss)
@@ -149,6 +150,7 @@ def _fuse(
         if compiled:
             compile_modules(plan, model, compiled if isinstance(compiled, Mapping) else {})
         verify_parts(model)
+        verify_gates(model)
         if truth is not None:
             verify_model(before, measure(model, arguments, loss), truth)
         if timed_on is not None:

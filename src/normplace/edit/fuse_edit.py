@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from torch import nn
 
 from normplace.edit.changes import ATTRIBUTE, changes
+from normplace.edit.fuse_gates import MODULATIONS, GatedSum, Modulation, ModulationForm
 from normplace.edit.fuse_plan import FusePlan
-from normplace.edit.fuse_rewrite import FusedMethod, SumEdit
+from normplace.edit.fuse_rewrite import FusedMethod, FusionEdit, SumEdit
 from normplace.edit.fuse_runtime import SUMS, FusedForward, FusedSum, NormRef
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -32,27 +33,43 @@ def apply_plan(plan: FusePlan, model: nn.Module, rounding: str, device: str | No
         norm = model.get_submodule(name)
         form = form.rounded_once() if rounding == "once" else form
         vars(norm)["forward"] = FusedForward(norm, form, kernel, device)
-    edits: dict[tuple[str, str], list[SumEdit]] = {}
+    edits: dict[tuple[str, str], list[FusionEdit]] = {}
     for planned in plan.sums:
-        refs = []
-        for name in (planned.out, planned.after):
-            if name is None:
-                refs.append(None)
-                continue
-            form = plan.form(name)
-            form = form.rounded_once() if rounding == "once" else form
-            parent, _, child = name.rpartition(".")
-            refs.append(NormRef(model.get_submodule(parent), child, form))
-        out, after = refs
-        owner = model.get_submodule(planned.ref.module)
-        sums = vars(owner).setdefault(SUMS, [])
-        path = planned.ref.module
+        out, after = (_ref(plan, model, name, rounding) for name in (planned.out, planned.after))
+        path, modulation = planned.ref.module, planned.modulation
+        sums = vars(model.get_submodule(path)).setdefault(SUMS, [])
         relative = None if planned.out is None else planned.out.removeprefix(f"{path}.") if path else planned.out
-        edits.setdefault((path, planned.ref.method), []).append(SumEdit(planned.ref.position, len(sums), relative))
-        sums.append(FusedSum(out, after, planned.skip_first, device))
+        is_gated = planned.gate_first is not None
+        edit = SumEdit(
+            planned.ref.position, len(sums), relative, is_gated, None if modulation is None else modulation.edit
+        )
+        edits.setdefault((path, planned.ref.method), []).append(edit)
+        if is_gated or modulation is not None:
+            styles = None if modulation is None else modulation.styles
+            steps = "once" if rounding == "once" else "result"
+            part = GatedSum(is_gated, planned.skip_first, bool(planned.gate_first), after, styles, steps, device)
+        else:
+            part = FusedSum(out, after, planned.skip_first, device)
+        sums.append(part)
+    for name, modulation in plan.modulations.items():
+        ref = _ref(plan, model, name, rounding)
+        assert ref is not None
+        parts = vars(model.get_submodule(modulation.module)).setdefault(MODULATIONS, [])
+        edit = replace(modulation.edit, index=len(parts))
+        edits.setdefault((modulation.module, modulation.method), []).append(edit)
+        parts.append(Modulation(ModulationForm(ref, modulation.styles), device))
     for (path, method), chosen in edits.items():
         owner = model.get_submodule(path)
         vars(owner)[method] = FusedMethod(owner, method, tuple(chosen))
+
+
+def _ref(plan: FusePlan, model: nn.Module, name: str | None, rounding: str) -> NormRef | None:
+    """A norm of the plan in the model."""
+    if name is None:
+        return None
+    form = plan.form(name)
+    parent, _, child = name.rpartition(".")
+    return NormRef(model.get_submodule(parent), child, form.rounded_once() if rounding == "once" else form)
 
 
 def compile_branches(plan: FusePlan, model: nn.Module, options: Mapping[str, Any]) -> list[str]:
@@ -98,7 +115,7 @@ def remove_fusions(model: nn.Module) -> bool:
     for module in model.modules():
         attributes = vars(module)
         for name, value in list(attributes.items()):
-            if name == SUMS or isinstance(value, FusedMethod | FusedForward):
+            if name in (SUMS, MODULATIONS) or isinstance(value, FusedMethod | FusedForward):
                 del attributes[name]
                 is_fused = True
         if attributes.pop(COMPILED, False):

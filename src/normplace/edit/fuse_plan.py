@@ -15,6 +15,8 @@ from normplace.analysis.recording.ids import NodeId, NormIndex, ValueId
 from normplace.analysis.residuals.reachability import ResidualAdd
 from normplace.edit.changes import Fusion
 from normplace.edit.fuse_forms import NormForm, identify
+from normplace.edit.fuse_gate_plan import PlannedModulation, find_gate, find_modulations
+from normplace.edit.fuse_modulation import LATE
 from normplace.edit.fuse_rewrite import SumEdit, fuse_sums
 from normplace.edit.model_map import ModelMap, SumRef, is_outside_tree
 from normplace.edit.rewrite import RewrittenMethod
@@ -36,6 +38,8 @@ class PlannedSum:
         after: The name of the norm that reads the sum; None if it is not computed with it.
         reason: Why not more is computed with it.
         bytes_saved: Bytes that a forward pass no longer moves.
+        gate_first: Whether the gate of the branch is its first factor; None if the branch has no gate.
+        modulation: The modulation of the norm that reads the sum; None if it is not computed with the sum.
     """
 
     ref: SumRef
@@ -44,15 +48,19 @@ class PlannedSum:
     after: str | None = None
     reason: str = ""
     bytes_saved: int = 0
+    gate_first: bool | None = None
+    modulation: PlannedModulation | None = None
 
     @property
     def is_fused(self) -> bool:
-        """Whether any norm is computed with the sum."""
-        return self.out is not None or self.after is not None
+        """Whether a norm or a gate is computed with the sum."""
+        return self.out is not None or self.after is not None or self.gate_first is not None
 
     def as_fusion(self) -> Fusion:
         """The record of this sum."""
-        parts = [*(["norm"] if self.out else []), "add", *(["norm"] if self.after else [])]
+        before = ["norm"] if self.out else ["gate"] if self.gate_first is not None else []
+        after = (["norm"] if self.after else []) + (["modulate"] if self.modulation else [])
+        parts = [*before, "add", *after]
         norms = tuple(name for name in (self.out, self.after) if name is not None)
         name = self.ref.module or "the model"
         return Fusion(", ".join(parts), name, self.is_fused, norms, self.reason, self.bytes_saved)
@@ -68,6 +76,7 @@ class FusePlan:
     Attributes:
         sums: The fused sums.
         norms: The forms of the norms that get a fused ``forward``, by name, and whether one kernel computes them.
+        modulations: The norms that are computed with their scale and shift, by name.
         fusions: The record of every sum and norm.
     """
 
@@ -75,6 +84,11 @@ class FusePlan:
         self.analysis, self.model_map, self.reach = analysis, ModelMap(analysis), reach
         self.norms: dict[str, tuple[NormForm, bool]] = {}
         self._forms: dict[str, NormForm | str] = {}
+        self.modulations = {
+            name: modulation
+            for name, modulation in find_modulations(analysis, self.model_map, self._usable).items()
+            if _fits_gates(self.form(name))
+        }
         records: list[Fusion] = []
         planned: dict[tuple[str, str, object], list[PlannedSum]] = {}
         for add in analysis.adds:
@@ -88,15 +102,20 @@ class FusePlan:
         self.sums = [plan for plan in merged if plan.is_fused]
         with_sums = {name for plan in self.sums for name in (plan.out, plan.after) if name is not None}
         for name in dict.fromkeys(plan.after for plan in self.sums):
-            if name is not None:
+            if name is not None and name not in self.modulations:
                 self.norms[name] = self.form(name), not self._is_one_kernel(name)
         records += [plan.as_fusion() for plan in merged]
         self.fusions = (*records, *self._plan_norms(with_sums))
         function = next((block.custom_backward for block in analysis.blocks if block.custom_backward is not None), None)
         if function is not None:
-            self.sums, self.norms = [], {}
+            self.sums, self.norms, self.modulations = [], {}, {}
             reason = f"blocks run in {function}, whose backward pass cannot be verified"
             self.fusions = tuple(left_out(fusion, reason) for fusion in self.fusions)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is fused."""
+        return not (self.sums or self.norms or self.modulations)
 
     def form(self, name: str) -> NormForm:
         """The form of a norm that is fused."""
@@ -129,22 +148,39 @@ class FusePlan:
         reasons = dict.fromkeys(reason for reason in (why_not_out, why_not_rewritten, why_not_after) if reason)
         if (unwritable := self._rewritable(function, ref, None, None)[1]) is not None:
             return unwritable
-        bytes_saved = self._bytes_saved(add, out, after) if out or after else 0
         skip_first = operands[0] == add.skip
         if after is not None and out is not None and self.form(out).unit_offset != self.form(after).unit_offset:
             after, reasons["the gains of its norms are stored differently"] = None, None
-        return PlannedSum(ref, skip_first, out, after, "; ".join(reasons), bytes_saved)
+        planned = self._with_factors(PlannedSum(ref, skip_first, out, after, "; ".join(reasons)), add, function)
+        return replace(planned, bytes_saved=self._bytes_saved(add, planned)) if planned.is_fused else planned
+
+    def _with_factors(self, plan: PlannedSum, add: ResidualAdd, function: FunctionType) -> PlannedSum:
+        """A planned sum with its gate, and with the modulation of its norm, as far as the code allows it."""
+        ref = plan.ref
+        gate = find_gate(self.analysis, add) if plan.out is None else None
+        if gate is not None and _cannot_rewrite(function, SumEdit(ref.position, 0, None, is_gated=True)) is None:
+            plan = replace(plan, gate_first=gate)
+        modulation = self.modulations.get(plan.after) if plan.after is not None else None
+        if modulation is None:
+            fits = plan.after is None or _fits_gates(self.form(plan.after))
+            return plan if fits else replace(plan, gate_first=None)
+        edit = SumEdit(ref.position, 0, None, plan.gate_first is not None, modulation.edit)
+        reason = LATE if (modulation.module, modulation.method) != (ref.module, ref.method) else None
+        reason = reason or _cannot_rewrite(function, edit)
+        if reason is None and plan.out is not None:
+            reason = f"{plan.after} is computed with its scale and shift"
+        if reason is None:
+            return replace(plan, modulation=modulation)
+        reasons = dict.fromkeys(each for each in (plan.reason, reason) if each)
+        return replace(plan, after=None, reason="; ".join(reasons))
 
     @staticmethod
     def _rewritable(
         function: FunctionType, ref: SumRef, relative: str | None, out: str | None
     ) -> tuple[str | None, str | None]:
         """The output norm if the sum can be rewritten with it, and the reason if it cannot."""
-        try:
-            fuse_sums(function, (SumEdit(ref.position, 0, relative),))
-        except UsageError as error:
-            return None, str(error).rstrip(".")
-        return out, None
+        reason = _cannot_rewrite(function, SumEdit(ref.position, 0, relative))
+        return (out, None) if reason is None else (None, reason)
 
     def _output_norm(self, add: ResidualAdd, path: str) -> tuple[str | None, str | None]:
         """The norm whose result is the branch, and why it cannot be computed with the sum."""
@@ -168,7 +204,9 @@ class FusePlan:
         analysis, reason = self.analysis, None
         for index in analysis.norms_of_input.get(add.output, ()):
             name, reason = self._usable(index)
-            calls = analysis.tape.enclosing_calls(analysis.norms[index].call)
+            calls = set(analysis.tape.enclosing_calls(analysis.norms[index].call))
+            if reason is None and name in self.modulations and add.call not in calls:
+                reason = LATE
             if reason is None and self.reach == "layer" and add.call not in calls:
                 reason = f"{name} runs in another module, which reach='stack' includes"
             if reason is None and "forward" in vars(analysis.model.get_submodule(name)):
@@ -213,6 +251,12 @@ class FusePlan:
                 continue
             done.add(site.name)
             name, reason = self._usable(NormIndex(index))
+            norm, modulation = analysis.norms[index], self.modulations.get(name)
+            if modulation is not None:
+                passes = 2 * self._size(norm.input)
+                saved = self._traffic(norm.nodes | modulation.nodes) - passes
+                yield Fusion("norm, modulate", name, True, (name,), bytes_saved=saved)
+                continue
             if reason is None and self._is_one_kernel(name):
                 reason = "PyTorch computes it in one kernel"
             if reason is None and "forward" in vars(analysis.model.get_submodule(name)):
@@ -221,13 +265,15 @@ class FusePlan:
                 yield Fusion("norm", name, False, reason=reason.removeprefix(f"{name}: ").removeprefix(f"{name} "))
                 continue
             self.norms[name] = self.form(name), True
-            norm = analysis.norms[index]
             saved = self._traffic(norm.nodes) - self._size(norm.input) - self._size(norm.output)
             yield Fusion("norm", name, True, (name,), bytes_saved=saved)
 
-    def _bytes_saved(self, add: ResidualAdd, out: str | None, after: str | None) -> int:
+    def _bytes_saved(self, add: ResidualAdd, plan: PlannedSum) -> int:
         """Bytes that the separate operators move and one pass does not."""
-        nodes, analysis = {add.node}, self.analysis
+        analysis, out, after = self.analysis, plan.out, plan.after
+        nodes = {add.node} | (plan.modulation.nodes if plan.modulation is not None else set())
+        if plan.gate_first is not None:
+            nodes.add(analysis.graph.producer[add.branch])
         for index, site in enumerate(analysis.sites):
             norm = analysis.norms[index]
             if (site.name == out and norm.output == add.branch) or (site.name == after and norm.input == add.output):
@@ -253,6 +299,20 @@ class FusePlan:
         return count
 
 
+def _cannot_rewrite(function: FunctionType, edit: SumEdit) -> str | None:
+    """Why a sum cannot be rewritten."""
+    try:
+        fuse_sums(function, (edit,))
+    except UsageError as error:
+        return str(error).rstrip(".")
+    return None
+
+
+def _fits_gates(form: NormForm) -> bool:
+    """Whether the op with gates and modulations computes a norm."""
+    return not form.unit_offset and dict(form.casts)[form.analysed].result == form.analysed.x
+
+
 def left_out(fusion: Fusion, reason: str) -> Fusion:
     """The record of a sum or norm that is not fused after all."""
     return replace(fusion, fused=False, norms=(), reason=fusion.reason or reason, bytes_saved=0)
@@ -263,8 +323,11 @@ def _merged(plans: list[PlannedSum]) -> PlannedSum:
     first = plans[0]
     out = first.out if all(plan.out == first.out for plan in plans) else None
     after = first.after if all(plan.after == first.after for plan in plans) else None
-    if any(plan.skip_first != first.skip_first for plan in plans):
-        out = after = None
+    gate, modulation = first.gate_first, first.modulation
+    if any((plan.skip_first, plan.gate_first) != (first.skip_first, gate) for plan in plans):
+        out = after = gate = None
+    if after is None or any(plan.modulation != modulation for plan in plans):
+        after, modulation = after if modulation is None else None, None
     reason = first.reason if (out, after) == (first.out, first.after) else "one line of code adds for different norms"
-    saved = sum(plan.bytes_saved for plan in plans) if out or after else 0
-    return replace(first, out=out, after=after, reason=reason, bytes_saved=saved)
+    merged = replace(first, out=out, after=after, reason=reason, gate_first=gate, modulation=modulation)
+    return replace(merged, bytes_saved=sum(plan.bytes_saved for plan in plans) if merged.is_fused else 0)

@@ -3,12 +3,18 @@
 ``a + b`` becomes ``self.normplace_sums[0](a, b)``, and ``a += b`` an assignment of the same with ``in_place=True``.
 Where the sum computes the norm of the branch's output too, the call of that norm is replaced by its argument. This is
 done only if no other code can read the result of the norm: the call is an operand of the sum, or is assigned to a
-variable that only the sum reads.
+variable that only the sum reads. In the same way a gate of the branch becomes an argument: ``a + g * b`` becomes
+``self.normplace_sums[0](a, g, b)``.
+
+A sum that computes the norm that reads it and the modulation of that norm also receives the scale and the shift. The
+modulation itself, ``norm(a) * (1 + scale) + shift``, is evaluated only if its result is not known:
+``known if (known := self.normplace_modulations[0](a, scale, shift)) is not None else norm(a) * (1 + scale) + shift``.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,9 +23,12 @@ from typing import Any
 
 from torch import nn
 
+from normplace.edit.fuse_gates import MODULATIONS
+from normplace.edit.fuse_modulation import ModulationEdit, find_modulation, require_early
 from normplace.edit.fuse_runtime import SUMS
 from normplace.edit.recompile import definition_of, recompile
 from normplace.edit.rewrite import Position
+from normplace.edit.syntax import ancestors, attribute_path, block_of, parents_of, replace_node, statement_of
 from normplace.errors import UsageError
 
 
@@ -31,11 +40,20 @@ class SumEdit:
         position: Its position in the source.
         index: The index of its :class:`~normplace.edit.fuse_runtime.FusedSum` in the module's list.
         out_norm: The output norm whose call is left out, relative to the module; None if there is none.
+        is_gated: Whether one operand is a product that is computed with the sum.
+        modulation: The modulation of the next norm that is computed with the sum; None if there is none.
     """
 
     position: Position
     index: int
     out_norm: str | None
+    is_gated: bool = False
+    modulation: ModulationEdit | None = None
+
+
+FusionEdit = SumEdit | ModulationEdit
+KNOWN = "normplace_known"
+"""The variable of a rewritten method for a modulation that is known."""
 
 
 class FusedMethod:
@@ -44,10 +62,10 @@ class FusedMethod:
     Args:
         module: The module.
         method: The method's name.
-        edits: The sums.
+        edits: The sums and modulations.
     """
 
-    def __init__(self, module: nn.Module, method: str, edits: tuple[SumEdit, ...]) -> None:
+    def __init__(self, module: nn.Module, method: str, edits: tuple[FusionEdit, ...]) -> None:
         self.module, self.method, self.edits = module, method, edits
         original = getattr(type(module), method)
         self.function = fuse_sums(original, edits)
@@ -63,16 +81,33 @@ class FusedMethod:
 
 
 @lru_cache(maxsize=256)  # the layers of a stack share a method
-def fuse_sums(function: FunctionType, edits: tuple[SumEdit, ...]) -> FunctionType:
-    """Rewrite sums of a method.
+def fuse_sums(function: FunctionType, edits: tuple[FusionEdit, ...]) -> FunctionType:
+    """Rewrite sums and modulations of a method.
 
     Raises:
-        UsageError: If a sum cannot be rewritten, with the reason.
+        UsageError: If one cannot be rewritten, with the reason.
     """
     tree = definition_of(function)
     for edit in edits:
-        _SumFuser(tree, edit).run()
+        if isinstance(edit, SumEdit):
+            _SumFuser(tree, edit).run()
+    for edit in edits:
+        if isinstance(edit, ModulationEdit):
+            _fuse_modulation(tree, edit)
     return recompile(function, tree)
+
+
+def _fuse_modulation(tree: ast.FunctionDef, edit: ModulationEdit) -> None:
+    """Rewrite one modulation in the syntax tree of a method."""
+    code = find_modulation(tree, edit)
+    arguments = [copy.deepcopy(part) for part in (code.x, code.scale, code.shift)]
+    source = f"{KNOWN} if ({KNOWN} := {tree.args.args[0].arg}.{MODULATIONS}[{edit.index}]()) is not None else None"
+    new = ast.parse(source, mode="eval").body
+    assert isinstance(new, ast.IfExp)
+    call = next(node for node in ast.walk(new.test) if isinstance(node, ast.Call))
+    call.args, new.orelse = list(arguments), code.node
+    parent = parents_of(tree)[code.node]
+    replace_node(parent, code.node, ast.copy_location(new, code.node))
 
 
 class _SumFuser:
@@ -81,7 +116,7 @@ class _SumFuser:
     def __init__(self, tree: ast.FunctionDef, edit: SumEdit) -> None:
         self.tree, self.edit = tree, edit
         self.instance = tree.args.args[0].arg
-        self.parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        self.parents = parents_of(tree)
 
     def run(self) -> None:
         """Rewrite the sum.
@@ -99,14 +134,39 @@ class _SumFuser:
             call = self._output_norm(node, operands)
             operands = [call.args[0] if operand is call else operand for operand in operands]
             if call in self.parents and self.parents[call] is not node:
-                _replace(self.parents[call], call, call.args[0])
+                replace_node(self.parents[call], call, call.args[0])
+        keywords = self._factors(node)
+        if self.edit.is_gated:
+            operands = self._with_gate(node, operands)
         function = ast.parse(f"{self.instance}.{SUMS}[{self.edit.index}]", mode="eval").body
-        new = ast.copy_location(ast.Call(function, operands, []), node)
+        new = ast.copy_location(ast.Call(function, operands, keywords), node)
         if isinstance(node, ast.AugAssign):
             new.keywords.append(ast.keyword("in_place", ast.Constant(True)))
-            _replace(self.parents[node], node, ast.copy_location(ast.Assign([node.target], new), node))
+            replace_node(self.parents[node], node, ast.copy_location(ast.Assign([node.target], new), node))
         else:
-            _replace(self.parents[node], node, new)
+            replace_node(self.parents[node], node, new)
+
+    def _factors(self, node: ast.AST) -> list[ast.keyword]:
+        """The scale and the shift of the modulation that the sum computes, as arguments."""
+        if self.edit.modulation is None:
+            return []
+        code = find_modulation(self.tree, self.edit.modulation)
+        require_early(self.tree, node, code)
+        return [ast.keyword(name, copy.deepcopy(getattr(code, name))) for name in ("scale", "shift")]
+
+    def _with_gate(self, node: ast.AST, operands: list[ast.expr]) -> list[ast.expr]:
+        """The operands with the two factors of the product in its place."""
+        for index, operand in enumerate(operands):
+            factors = _factors_of(operand)
+            if factors is None and isinstance(operand, ast.Name):
+                value = self._assigned_value(node, operand)
+                factors = None if value is None else _factors_of(value)
+                if value is not None and factors is not None:
+                    replace_node(self.parents[value], value, ast.copy_location(ast.Tuple(factors, ast.Load()), value))
+                    factors = [ast.Starred(operand, ast.Load())]
+            if factors is not None:
+                return [*operands[:index], *factors, *operands[index + 1 :]]
+        raise UsageError("other code may read the gated branch")
 
     def _sum(self) -> ast.AST:
         for node in ast.walk(self.tree):
@@ -122,9 +182,9 @@ class _SumFuser:
             if self._is_norm_call(operand):
                 return operand  # type: ignore[return-value]
             if isinstance(operand, ast.Name):
-                call = self._assigned_call(node, operand)
-                if call is not None:
-                    return call
+                value = self._assigned_value(node, operand)
+                if self._is_norm_call(value):
+                    return value  # type: ignore[return-value]
         raise UsageError("other code may read the result of its output norm")
 
     def _is_norm_call(self, node: ast.AST | None) -> bool:
@@ -133,25 +193,18 @@ class _SumFuser:
             and len(node.args) == 1
             and not node.keywords
             and not isinstance(node.args[0], ast.Starred)
-            and _path(node.func, self.instance) == self.edit.out_norm
+            and attribute_path(node.func, self.instance) == self.edit.out_norm
         )
 
-    def _assigned_call(self, node: ast.AST, operand: ast.Name) -> ast.Call | None:
-        """The call of the norm that an earlier statement assigns to the operand's variable, for the sum alone."""
-        statement = node
-        while not isinstance(statement, ast.stmt):
-            statement = self.parents[statement]
-        block = _block_of(self.parents[statement], statement)
-        index = block.index(statement)
-        for earlier in reversed(block[:index]):
-            names = _names(earlier, operand.id)
-            if not names:
+    def _assigned_value(self, node: ast.AST, operand: ast.Name) -> ast.expr | None:
+        """The expression that an earlier statement assigns to the operand's variable, for the sum alone."""
+        statement = statement_of(node, self.parents)
+        block = block_of(self.parents[statement], statement)
+        for earlier in reversed(block[: block.index(statement)]):
+            if not _names(earlier, operand.id):
                 continue
-            is_norm = isinstance(earlier, ast.Assign) and self._is_norm_call(earlier.value)
-            if not is_norm or not _assigns_only(earlier, operand.id):
+            if not isinstance(earlier, ast.Assign) or not _assigns_only(earlier, operand.id):
                 return None
-            assert isinstance(earlier, ast.Assign)
-            assert isinstance(earlier.value, ast.Call)
             return earlier.value if self._is_only_reader(node, statement, operand) else None
         return None
 
@@ -166,15 +219,19 @@ class _SumFuser:
             for name in _names(self.tree, operand.id)
             if isinstance(name.ctx, ast.Load) and (name.lineno, name.col_offset) > here
         ]
-        in_loop = any(isinstance(parent, ast.For | ast.While) for parent in self._ancestors(statement))
-        return reads == [operand] and (_assigns_only(statement, operand.id) or not (later or in_loop))
+        in_loop = any(isinstance(parent, ast.For | ast.While) for parent in ancestors(statement, self.parents))
+        is_replaced = _assigns_only(statement, operand.id) or self._is_overwritten(statement, operand.id)
+        return reads == [operand] and (is_replaced or not (later or in_loop))
 
-    def _ancestors(self, node: ast.AST) -> list[ast.AST]:
-        ancestors = []
-        while node in self.parents:
-            node = self.parents[node]
-            ancestors.append(node)
-        return ancestors
+    def _is_overwritten(self, statement: ast.stmt, name: str) -> bool:
+        """Whether the next statement of the same block that uses a variable assigns a new value to it."""
+        block = block_of(self.parents[statement], statement)
+        for later in block[block.index(statement) + 1 :]:
+            names = _names(later, name)
+            if names:
+                is_read = any(isinstance(each.ctx, ast.Load) for each in names)
+                return not is_read and _assigns_only(later, name)
+        return False
 
 
 def _operands(node: ast.AST) -> list[ast.expr] | None:
@@ -183,29 +240,14 @@ def _operands(node: ast.AST) -> list[ast.expr] | None:
         return [node.left, node.right]
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
         return [ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target), node.value]
-    if isinstance(node, ast.Call) and _path(node.func, "torch") == "add" and len(node.args) == 2 and not node.keywords:
-        return list(node.args)
+    if isinstance(node, ast.Call) and len(node.args) == 2 and not node.keywords:
+        return list(node.args) if attribute_path(node.func, "torch") == "add" else None
     return None
 
 
-def _path(node: ast.AST, root: str) -> str | None:
-    """The dotted name of an attribute of ``root``, with constant indices; None for other expressions."""
-    if isinstance(node, ast.Name):
-        return "" if node.id == root else None
-    if isinstance(node, ast.Attribute):
-        base, name = _path(node.value, root), node.attr
-    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        base, name = _path(node.value, root), str(node.slice.value)
-    else:
-        return None
-    return None if base is None else f"{base}.{name}".lstrip(".")
-
-
-def _block_of(parent: ast.AST, statement: ast.stmt) -> list[ast.stmt]:
-    for _, value in ast.iter_fields(parent):
-        if isinstance(value, list) and statement in value:
-            return value
-    return [statement]
+def _factors_of(node: ast.AST) -> list[ast.expr] | None:
+    """The two factors of a product; None for other expressions."""
+    return [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else None
 
 
 def _names(node: ast.AST, name: str) -> list[ast.Name]:
@@ -216,12 +258,3 @@ def _assigns_only(statement: ast.stmt, name: str) -> bool:
     """Whether a statement assigns to one variable."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     return len(targets) == 1 and isinstance(targets[0], ast.Name) and targets[0].id == name
-
-
-def _replace(parent: ast.AST, old: ast.AST, new: ast.AST) -> None:
-    """Put a node in the place of another."""
-    for field, value in ast.iter_fields(parent):
-        if value is old:
-            setattr(parent, field, new)
-        elif isinstance(value, list) and old in value:
-            value[value.index(old)] = new

@@ -104,15 +104,15 @@ class FusedSum:
             right: The second operand.
             in_place: Whether the model adds to the first operand in place, so that the sum has its dtype.
         """
-        left, right = _waited(left), _waited(right)
+        left, right = waited(left), waited(right)
         skip, branch = (left, right) if self.skip_first else (right, left)
         before = after = None
         if self.out is not None:
-            if _may_fuse(skip, self.device) and _are_alike(skip, branch) and not is_observed(self.out.module):
+            if may_fuse(skip, self.device) and are_alike(skip, branch) and not is_observed(self.out.module):
                 before = self.out.arguments("out", branch, branch.dtype)
             if before is None:
                 branch = self.out.module(branch)
-        if _may_fuse(skip, self.device) and _are_alike(skip, branch):
+        if may_fuse(skip, self.device) and are_alike(skip, branch):
             branch_dtype = branch.dtype if before is None else before[1].result
             left_dtype = skip.dtype if self.skip_first else branch_dtype
             dtype = left_dtype if in_place else torch.promote_types(skip.dtype, branch_dtype)
@@ -137,7 +137,7 @@ class FusedSum:
         norms |= {} if after is None else after[0] | {"y_dtype": after[1].result}
         stream, value = norm_add_norm(skip, branch, **norms, backend=BACKEND)
         if self.after is not None and after is not None:
-            _normed[stream] = Normed(self.after.module, value, _version(stream), stream.grad_fn, after[1])
+            keep_normed(stream, self.after.module, value, after[1])
         return stream
 
 
@@ -159,7 +159,7 @@ class FusedForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The norm of the only argument."""
         x = args[0] if args else next(iter(kwargs.values()), None)
-        if len(args) + len(kwargs) == 1 and isinstance(x, Tensor) and _may_fuse(x, self.device):
+        if len(args) + len(kwargs) == 1 and isinstance(x, Tensor) and may_fuse(x, self.device):
             casts = _casts(self.form, x, x.dtype, *self.form.parameters(self.module))
             if casts is not None:
                 normed = take_normed(x, self.module, casts)
@@ -179,11 +179,26 @@ class FusedForward:
 def take_normed(x: Tensor, norm: nn.Module, casts: Casts) -> Tensor | None:
     """The result of a norm that a fused sum has computed for this tensor, if it is still the norm's result."""
     known: Normed | None = _normed.get(x)
-    if known is None or known.norm is not norm or known.version != _version(x) or known.grad_fn is not x.grad_fn:
+    if known is None or known.norm is not norm or known.casts != casts or not is_known(known, x):
         return None
-    if known.casts != casts or _has_gradient_hooks(x):
-        return None
-    return known.value if torch.is_grad_enabled() or not known.value.requires_grad else None
+    return known.value
+
+
+def keep_normed(stream: Tensor, norm: nn.Module, value: Tensor, casts: Casts) -> None:
+    """Keep the result of the norm that reads a sum, until the sum is freed."""
+    _normed[stream] = Normed(norm, value, version_of(stream), stream.grad_fn, casts)
+
+
+def is_known(known: Any, x: Tensor) -> bool:
+    """Whether a kept result is still the result for its sum, and has a gradient if one is needed."""
+    if known.version != version_of(x) or known.grad_fn is not x.grad_fn or _has_gradient_hooks(x):
+        return False
+    return torch.is_grad_enabled() or not known.value.requires_grad
+
+
+def fused_backend() -> str:
+    """The backend of the fused ops."""
+    return BACKEND
 
 
 def _has_gradient_hooks(x: Tensor) -> bool:
@@ -217,14 +232,14 @@ class _Wait(torch.autograd.Function):
         return grads[0]
 
 
-def _waited(x: Tensor) -> Tensor:
+def waited(x: Tensor) -> Tensor:
     """The tensor itself, complete: tensor parallel layers return the pending result of a collective operation."""
     if type(x) is Tensor or type(x).__name__ != "AsyncCollectiveTensor" or torch.compiler.is_compiling():
         return x
     return _Wait.apply(x)
 
 
-def _are_alike(one: Tensor, other: Tensor) -> bool:
+def are_alike(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have one type, shape and device, and the second is of floating point like the first."""
     return (
         type(one) is type(other)
@@ -233,7 +248,7 @@ def _are_alike(one: Tensor, other: Tensor) -> bool:
     )
 
 
-def _may_fuse(x: Tensor, device: str | None) -> bool:
+def may_fuse(x: Tensor, device: str | None) -> bool:
     """Whether the fused form may run now for a tensor."""
     if (
         torch.compiler.is_compiling()
@@ -259,5 +274,6 @@ def _casts(form: NormForm, x: Tensor, dtype: torch.dtype, weight: Tensor | None,
     return form.casts_of(dtype, bias if weight is None else weight, x.device.type)
 
 
-def _version(x: Tensor) -> int | None:
+def version_of(x: Tensor) -> int | None:
+    """The version of a tensor, which changes when it is written to; None for inference tensors, which have none."""
     return None if x.is_inference() else x._version

@@ -53,7 +53,9 @@ def verify_parts(model: nn.Module) -> None:
     """
     seen: set[object] = set()
     for path, module in model.named_modules():
-        parts: list[FusedSum | FusedForward] = [*vars(module).get(SUMS, ())]
+        parts: list[FusedSum | FusedForward] = [
+            part for part in vars(module).get(SUMS, ()) if isinstance(part, FusedSum)
+        ]
         forward = vars(module).get("forward")
         parts += [forward] if isinstance(forward, FusedForward) else []
         for part in parts:

@@ -171,7 +171,16 @@ class ModelMap:
             add: The residual add.
             path: The name of the module.
         """
-        op = self.analysis.graph.nodes[add.node].op
+        return self.expression_of(add.node, path)
+
+    def expression_of(self, node: NodeId, path: str) -> SumRef | str:
+        """The expression of a sum, or the reason why it is not in a method of a module.
+
+        Args:
+            node: The operator.
+            path: The name of the module.
+        """
+        op = self.analysis.graph.nodes[node].op
         if op is None or not op.location:
             return "it is part of a fused operator: write it as a separate sum"
         methods = [method_of(self.model.get_submodule(path), code) for code, _ in op.location]
