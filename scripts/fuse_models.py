@@ -32,13 +32,10 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the table into docs/reference/fuse.md")
     arguments = parser.parse_args()
     table = "\n".join([HEADER, *map(row, ARCHITECTURES)])
-    if not arguments.write:
+    if arguments.write:
+        replace_table(table)
+    else:
         print(table)
-        return
-    text = PAGE.read_text()
-    start = text.index(HEADER)
-    end = text.index("\n\n", start)
-    PAGE.write_text(text[:start] + table + text[end:])
 
 
 def row(case: Architecture) -> str:
@@ -47,8 +44,19 @@ def row(case: Architecture) -> str:
         warnings.simplefilter("ignore")
         model = case.build()
         layer, stack = (plan_fusion(model, **case.inputs, reach=reach) for reach in ("layer", "stack"))
-    cells = [case.model or case.name, _counts(layer.fusions), _counts(stack.fusions), _reasons(stack)]
-    return f"| {' | '.join(cells)} |"
+    return line(case.model or case.name, layer, stack)
+
+
+def line(name: str, layer: Changes, stack: Changes) -> str:
+    """The line of a model, from what is fused in a layer and in the stack."""
+    return f"| {' | '.join([name, _counts(layer.fusions), _counts(stack.fusions), _reasons(stack)])} |"
+
+
+def replace_table(table: str) -> None:
+    """Put a table into the page, in place of the one with the same first column."""
+    text = PAGE.read_text()
+    start = text.index(table.splitlines()[0])
+    PAGE.write_text(text[:start] + table + text[text.index("\n\n", start) :])
 
 
 def _counts(fusions: Iterable[Fusion]) -> str:
