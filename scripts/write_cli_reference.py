@@ -32,6 +32,11 @@ EXAMPLES = {
         "normplace swap models.py:build --norm rms --out swapped",
         "normplace swap checkpoints/resnet --norm group --groups 16 --out swapped",
     ),
+    "compare": (
+        "normplace compare pre post peri --text notes.txt",
+        "normplace compare as-is degree^-1 --graph influence",
+        "normplace compare my_gnn.py:make --edits scales --dry-run",
+    ),
     "fuse": (
         "normplace fuse models.py:build",
         "normplace fuse google/gemma-2-2b --reach stack --json",

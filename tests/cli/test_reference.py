@@ -30,4 +30,6 @@ def test_every_verb_has_a_section(script):
     for option in ("--fail-on", "--seeds", "--dry-run", "--verdict", "--install-completion", "--placement"):
         assert option in page
     assert "--no-json" not in page
-    assert "--hf " not in page  # the older name of TARGET
+    for verb in ("audit", "move"):
+        section = page.split(f"\n## normplace {verb}\n")[1].partition("\n## ")[0]
+        assert "--hf " not in section  # the older name of TARGET

@@ -22,6 +22,7 @@ from normplace._startup import INTERRUPTED, restore_interrupt
 from normplace._version import __version__
 from normplace.cli.audit import audit
 from normplace.cli.bench import bench
+from normplace.cli.compare import compare
 from normplace.cli.config_file import apply_config_file
 from normplace.cli.demo import demo
 from normplace.cli.doctor import doctor
@@ -42,6 +43,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "move": move,
     "swap": swap,
     "fuse": fuse,
+    "compare": compare,
     "train": train,
     "demo": demo,
     "study": study,

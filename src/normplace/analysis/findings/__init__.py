@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from normplace.analysis.analysis import Analysis
-from normplace.analysis.findings import depth, initialization, numerics, order
+from normplace.analysis.findings import depth, initialization, numerics, order, topology
 from normplace.analysis.findings.extrapolation import extrapolation
 from normplace.analysis.results import SEVERITIES, Finding, pattern
 
@@ -16,6 +16,7 @@ RULES: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
     *depth.RULES,
     *initialization.RULES,
     *numerics.RULES,
+    *topology.RULES,
 )
 
 __all__ = ["RULES", "find"]

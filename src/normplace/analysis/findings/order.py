@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 
 from torch import nn
 
@@ -49,7 +49,7 @@ def undone(analysis: Analysis) -> Iterator[Finding]:
     for norm, site in zip(analysis.norms, analysis.sites, strict=True):
         if norm.kind not in ("rms", "l2"):
             continue
-        after = _normalized_again(graph, norm, starts)
+        after = norms_that_undo(graph, norm, starts)
         if after:
             yield Finding(
                 "norm undone",
@@ -173,10 +173,24 @@ def _only_read_by(graph: Graph, value: ValueId, norm: Norm, through: Set[str] | 
     return True
 
 
-def _normalized_again(graph: Graph, norm: Norm, starts: dict[ValueId, tuple[Norm, Site]]) -> list[Site]:
-    """The norms after products without bias that end every path from a norm; empty if a path ends elsewhere."""
+def norms_that_undo(
+    graph: Graph,
+    norm: Norm,
+    starts: Mapping[ValueId, tuple[Norm, Site]],
+    through: Set[str] = PASSING,
+    needs_product: bool = True,
+) -> list[Site]:
+    """The norms that divide out a row's scale on every path from a norm; empty if one path keeps it.
+
+    Args:
+        graph: The graph.
+        norm: Where the paths start.
+        starts: The norm that reads each value, and its site.
+        through: Operators, besides products without bias, that pass a positive factor of a row on.
+        needs_product: Whether a path must cross a product.
+    """
     ends: dict[str, Site] = {}
-    queue, seen = [(norm.output, False)], set()
+    queue, seen = [(norm.output, not needs_product)], set()
     while queue:
         state = value, crossed = queue.pop()
         if state in seen:
@@ -191,7 +205,7 @@ def _normalized_again(graph: Graph, norm: Norm, starts: dict[ValueId, tuple[Norm
         for node in readers:
             if node.name in PLAIN_PRODUCTS and len(graph.factors(node)) == 1:
                 queue += [(number, True) for number in node.outputs]
-            elif node.name in PASSING:
+            elif node.name in through:
                 queue += [(number, crossed) for number in node.outputs if number in graph.consumers]
             else:
                 return []

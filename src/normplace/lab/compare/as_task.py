@@ -1,4 +1,4 @@
-"""The task that a user passes: a task, a function, or the name of one."""
+"""The task that a user passes: a task, a function, a training object of another library, or the name of one."""
 
 from __future__ import annotations
 
@@ -9,26 +9,36 @@ from normplace._shared.references import load_reference
 from normplace.errors import UsageError
 from normplace.lab.compare.factory import FactoryTask
 from normplace.lab.compare.task import Better, Task, load_task
+from normplace.lab.compare.tasks.training_objects import is_training_object, training_object_task
 
-TaskLike = Task | str | Callable[[int], Any]
+TaskLike = Task | str | Callable[[int], Any] | tuple[Any, Any]
 
 
-def as_task(value: TaskLike, better: Better | None = None) -> Task:
+def as_task(value: TaskLike, better: Better | None = None, start: str = "fresh") -> Task:
     """Convert what a user passes to a task.
 
     Args:
-        value: A task, a function ``make(seed)``, or ``file.py:name`` or ``package.module:name`` of either.
-        better: Whether a ``smaller`` or ``larger`` measure is better, for functions; None for smaller.
+        value: A task, a function ``make(seed)``, a ``Trainer`` of transformers, a tuple of a Lightning module and its
+            data module, or ``file.py:name`` or ``package.module:name`` of one of them.
+        better: Whether a ``smaller`` or ``larger`` measure is better, for functions and Lightning; None for smaller.
+        start: ``fresh`` or ``weights``, for the model of a Trainer or a Lightning module.
 
     Raises:
         UsageError: If it is none of these.
     """
     if isinstance(value, str):
-        if "?" in value or isinstance(load_reference(value), Task):
+        if "?" in value or isinstance(loaded := load_reference(value), Task):
             return load_task(value)
+        if is_training_object(loaded):
+            return training_object_task(loaded, better, start)
         return FactoryTask(value, better or "smaller")
     if isinstance(value, Task):
         return value
+    if is_training_object(value):
+        return training_object_task(value, better, start)
     if callable(value):
         return FactoryTask(value, better or "smaller")
-    raise UsageError(f"a task is a function make(seed) or its name, such as file.py:make, got {type(value).__name__}.")
+    raise UsageError(
+        "a task is a function make(seed), its name such as file.py:make, a Trainer, or a Lightning module with its "
+        f"data module, got {type(value).__name__}."
+    )

@@ -7,7 +7,7 @@
 ``layerscale``         A learned factor per channel on every branch.
 ``norm:rms``           Another kind of norm in every slot, by ``normplace.swap``.
 ``degree^-1``          A topology scale after every norm, by ``normplace.insert``.
-``degree^-1@norm.0``   The same after one norm; ``degree^-1@before:norm.0`` before it.
+``degree^-1@norm.0``   The same after one norm; ``degree^-1@before:norm.0`` before it; ``@norm.*`` for all numbers.
 ``mine.py:halve``      The user's function from a model to a model.
 ``peri+qk``            One edit after another.
 =====================  ================================================================================
@@ -24,9 +24,10 @@ from typing import Any
 from torch import nn
 
 from normplace._shared.references import load_reference
+from normplace.analysis.results import pattern
 from normplace.edit.capture import Arguments
 from normplace.edit.changes import changes
-from normplace.edit.insert import insert
+from normplace.edit.insert import NormChoice, insert
 from normplace.edit.modules import HeadNorm, LearnedScaling
 from normplace.edit.move import move
 from normplace.edit.new_norms import reset_gain
@@ -65,7 +66,7 @@ class Edit:
     @property
     def code(self) -> tuple[str, ...]:
         """References of the user's functions, which are sent to workers on other machines."""
-        return tuple(part for part in (self.recipe or "").split("+") if ":" in part and _is_reference(part))
+        return tuple(part for part in (self.recipe or "").split("+") if ":" in part and is_reference(part))
 
 
 def parse_edits(edits: Iterable[Any] | Mapping[str, Any] | str, start: str = "fresh") -> list[Edit]:
@@ -150,13 +151,14 @@ def _step(name: str, start: str) -> Apply:
     source, _, site = name.partition("@")
     if source.partition("^")[0].removeprefix("constant:") in (*TOPOLOGIES, "constant"):
         return _insert(source, site)
-    if _is_reference(name):
+    if is_reference(name):
         return _own_function(load_reference(name), name)
     known = [AS_IS, "qk", "layerscale", *ALL_PRESETS, *ALIASES, *(f"norm:{kind}" for kind in KINDS), *TOPOLOGIES]
     raise unknown("edit", name, known)
 
 
-def _is_reference(name: str) -> bool:
+def is_reference(name: str) -> bool:
+    """Whether a word is ``file.py:name`` or ``module:name``, and not the name of an edit."""
     key = name.partition(":")[0]
     return ":" in name and key not in ("qk", "norm", "constant") and "@" not in name
 
@@ -206,9 +208,16 @@ def _insert(source: str, site: str) -> Apply:
 
     def apply(model: nn.Module, inputs: Arguments) -> nn.Module:
         args, kwargs = inputs
-        return insert(model, scale, after=name or None, inputs=None if kwargs else args)
+        return insert(model, scale, after=_sites(name), inputs=None if kwargs else args)
 
     return apply
+
+
+def _sites(name: str) -> NormChoice | None:
+    """The norms of a slot: all for an empty name, those whose names differ only in numbers for a name with ``*``."""
+    if "*" in name:
+        return lambda path, module: pattern(path) == name
+    return name or None
 
 
 def _own_function(function: Callable[..., Any], name: str) -> Apply:

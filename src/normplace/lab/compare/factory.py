@@ -13,6 +13,7 @@ from normplace.errors import UsageError, unknown
 from normplace.lab.compare.edits import importable_name
 from normplace.lab.compare.held_out import hold_out
 from normplace.lab.compare.task import BETTER, Better, Start, Task, Validate, task_reference
+from normplace.lab.compare.tasks.training_objects import is_training_object, training_object_task
 
 SHAPE = "(model, batches, loss) or (model, batches, loss, validate)"
 
@@ -67,6 +68,10 @@ class FactoryTask(Task):
             raise UsageError(f"{self.name}({seed}) failed ({reason[:200]}): call it to see where.") from error
         if isinstance(made, Start):
             return made
+        if is_training_object(made):
+            task = training_object_task(made, self.better, "weights")
+            self.notes = (f"Each seed calls {self.name}.", *task.notes[1:])
+            return task.start(seed)
         if not isinstance(made, tuple | list) or len(made) not in (3, 4) or not isinstance(made[0], nn.Module):
             raise UsageError(f"{self.name} must return {SHAPE}, got {_described(made)}.")
         model, batches, loss, *rest = made

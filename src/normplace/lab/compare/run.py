@@ -21,6 +21,7 @@ from normplace.lab.compare.config import STUDY_NAME
 from normplace.lab.compare.edits import AS_IS, Edit, parse_edit, parse_edits
 from normplace.lab.compare.plan import Plan, make_plan
 from normplace.lab.compare.result import Comparison
+from normplace.lab.compare.scales import with_scales
 from normplace.lab.compare.search import checked_rates, default_rates
 from normplace.lab.compare.stages import Stages, TrialRunner, run_here
 from normplace.lab.compare.study import ComparisonCode
@@ -63,11 +64,14 @@ def compare(
 
     Args:
         task: A function ``make(seed) -> (model, batches, loss)``, optionally with ``validate`` as a fourth element, its
-            name such as ``my_gnn.py:make``, or a :class:`~normplace.lab.compare.task.Task`. See
-            :class:`~normplace.lab.compare.factory.FactoryTask`. A function that other processes cannot import, such as
-            one of a notebook, is trained in this process.
+            name such as ``my_gnn.py:make``, a ``Trainer`` of transformers, a tuple of a Lightning module and its data
+            module, or a :class:`~normplace.lab.compare.task.Task` such as
+            :class:`~normplace.lab.compare.tasks.TextTask`. See :class:`~normplace.lab.compare.factory.FactoryTask`. A
+            function or object that other processes cannot import, such as one of a notebook, is trained in this
+            process.
         edits: What is compared: names as in :mod:`normplace.lab.compare.edits`, such as ``"peri"`` and ``"qk"``,
-            functions from a model to a model, or a mapping from other names to these.
+            functions from a model to a model, or a mapping from other names to these; ``"scales"`` are the edits of
+            :mod:`normplace.lab.compare.scales`.
         rates: Learning rates tried first; by default five, half a decade apart. A single one is not searched.
         seeds: Number of seeds of the reported trainings.
         budget: Wall time of the comparison such as ``"30m"``, or steps of each reported training such as ``2000``.
@@ -93,9 +97,10 @@ def compare(
     began = time.monotonic()
     expect_whole(1, seeds=seeds)
     Budget.parse(budget)
-    chosen, parsed = as_task(task, better), parse_edits(edits, start)
+    chosen = as_task(task, better, start)
+    parsed = parse_edits(with_scales(edits, chosen), start)
     grid = default_rates(chosen.learning_rate) if rates is None else checked_rates(rates)
-    folder = _default_folder(chosen, start, grid, budget) if out is None else Path(out)
+    folder = default_folder(chosen, start, grid, budget) if out is None else Path(out)
     saved = Plan.load(folder / PLAN_FILE) if (folder / PLAN_FILE).exists() else None
     if saved is not None:
         saved.require_same(folder, rates=grid, budget=budget, start=start)
@@ -176,8 +181,15 @@ def _runs_in_process(task: Task, edits: Sequence[Edit], engine: str, jobs: int |
     return bool(local)
 
 
-def _default_folder(task: Task, start: str, rates: Sequence[float], budget: str | int) -> Path:
-    """A folder for these arguments, so that the same call resumes and another one does not interfere."""
+def default_folder(task: Task, start: str, rates: Sequence[float], budget: str | int) -> Path:
+    """A folder for these arguments, so that the same call resumes and another one does not interfere.
+
+    Args:
+        task: The task.
+        start: ``fresh`` or ``weights``.
+        rates: The learning rates tried first.
+        budget: The budget.
+    """
     text = json.dumps([task.reference or task.name, start, list(rates), str(budget)])
     name = re.sub(r"[^\w-]+", "-", task.name).strip("-")[:40]
     return Path("runs", "compare", f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}")

@@ -52,6 +52,8 @@ class Start:
         optimizer: From the model and a learning rate to an optimizer. The schedule multiplies the learning rate of each
             parameter group.
         clip: Largest gradient norm; None to leave gradients unclipped.
+        can_rise: Whether the loss of a training that works may end above its first value, as that of a policy may; a
+            training whose loss does otherwise counts as diverged.
     """
 
     model: nn.Module
@@ -61,6 +63,7 @@ class Start:
     inputs: Arguments | None = None
     optimizer: Callable[[nn.Module, float], torch.optim.Optimizer] = adamw
     clip: float | None = 1.0
+    can_rise: bool = False
 
 
 class Task(ABC):

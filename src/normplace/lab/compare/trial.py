@@ -115,7 +115,7 @@ def train(trial: CompareTrial, task: Task, edit: Edit, measure_all: bool = False
         history = take_steps(training, optimizer, trial.steps, trial.evaluations)
         report = validated(start, "report") if history.is_finite else math.nan
         diverged = not math.isfinite(report)
-        if trial.start == "fresh" and not diverged:
+        if trial.start == "fresh" and not (diverged or start.can_rise):
             diverged = _is_worse_than_untrained(history, task.better)
         metrics = {
             "choose": math.nan if diverged else history.held_out[-1],

@@ -8,6 +8,7 @@ the other orders sampled on the same graph (Kool, van Hoof, Welling 2019), which
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -62,6 +63,50 @@ def order_log_probability(scores: Tensor, orders: Tensor, lengths: Tensor) -> Te
     return torch.where(counts, ordered - remaining, 0.0).sum(-1)
 
 
+@dataclass(frozen=True)
+class PolicyLoss:
+    """The loss of a batch of graphs, and the mean reward of the orders that were sampled for it."""
+
+    loss: Tensor
+    mean_reward: float
+
+
+def policy_loss(
+    scores: Tensor,
+    graphs: Sequence[Graph],
+    reward: Selection,
+    samples: int,
+    *,
+    generator: torch.Generator,
+    seed: int,
+) -> PolicyLoss:
+    """Sample orders, compute their rewards, and return the loss whose gradient REINFORCE follows.
+
+    Args:
+        scores: One score per node, graph after graph.
+        graphs: The graphs.
+        reward: Reward of an order.
+        samples: Orders sampled per graph; at least 2, for the baseline.
+        generator: Draws the orders; on the device of the scores.
+        seed: Random seed of the rewards.
+    """
+    padded = torch.nn.utils.rnn.pad_sequence(
+        list(scores.split([graph.num_nodes for graph in graphs])), batch_first=True, padding_value=PADDING
+    )
+    orders = sample_orders(padded, samples, generator)
+    rewards = np.stack(
+        [
+            reward.rewards(graph, graph_orders[:, : graph.num_nodes], seed=seed)
+            for graph, graph_orders in zip(graphs, orders.cpu().numpy(), strict=True)
+        ]
+    )
+    returns = torch.from_numpy(rewards).to(padded)
+    advantage = (returns - returns.mean(1, keepdim=True)) * samples / (samples - 1)
+    lengths = torch.tensor([reward.length(graph) for graph in graphs], device=padded.device)
+    loss = -(advantage * order_log_probability(padded, orders, lengths)).mean()
+    return PolicyLoss(loss, float(rewards.mean()))
+
+
 def train_policy(
     policy: Policy,
     graphs: Sequence[Graph],
@@ -104,29 +149,14 @@ def train_policy(
     noise = torch.Generator(policy.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
     history = []
     for step in range(steps):
-        batch = [prepared[i] for i in torch.randint(len(graphs), (batch_size,), generator=generator).tolist()]
-        scores = torch.nn.utils.rnn.pad_sequence(
-            list(policy(batch, generator).split([item.graph.num_nodes for item in batch])),
-            batch_first=True,
-            padding_value=PADDING,
-        )
-        orders = sample_orders(scores, samples, noise)
-        orders_on_cpu = orders.cpu().numpy()
-        rewards = np.stack(
-            [
-                reward.rewards(item.graph, graph_orders[:, : item.graph.num_nodes], seed=step)
-                for item, graph_orders in zip(batch, orders_on_cpu, strict=True)
-            ]
-        )
-        returns = torch.from_numpy(rewards).to(scores)
-        advantage = (returns - returns.mean(1, keepdim=True)) * samples / (samples - 1)
-        lengths = torch.tensor([reward.length(item.graph) for item in batch], device=scores.device)
-        loss = -(advantage * order_log_probability(scores, orders, lengths)).mean()
+        drawn = torch.randint(len(graphs), (batch_size,), generator=generator).tolist()
+        scores = policy([prepared[index] for index in drawn], generator)
+        sampled = policy_loss(scores, [graphs[index] for index in drawn], reward, samples, generator=noise, seed=step)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        sampled.loss.backward()
         clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        history.append(float(rewards.mean()))
+        history.append(sampled.mean_reward)
         on_step(step, history[-1])
     return history

@@ -1,0 +1,211 @@
+"""The text task: train a language model on the user's text.
+
+The network is normplace's Transformer, or any causal language model of a Hugging Face ``config.json``. A tenth of the
+text is held out (:mod:`normplace.lab.train.corpus`). Its windows alternate between the split that chooses and the split
+that is reported, so both have the same mixture of documents. The measure is bits per byte.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normplace._shared.fields import check_range
+from normplace.analysis.loading.models import build_model, read_config
+from normplace.errors import UsageError, unknown
+from normplace.lab.compare.task import SPLITS, Start, Task, task_reference
+from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
+from normplace.lab.train.config import PRECISIONS, NetworkConfig
+from normplace.lab.train.corpus import BYTES, HUB, Corpus, load_corpus
+from normplace.lab.train.data import TokenWindows, spread_sequences
+from normplace.lab.train.optimizer import parameter_groups
+from normplace.lab.train.packages import PACKAGES
+from normplace.models.transformer import Transformer
+
+LEARNING_RATE, HF_LEARNING_RATE = 3e-3, 1e-3
+WEIGHT_DECAY, BETAS = 0.1, (0.9, 0.95)
+AUTO = "auto"
+DEVICES = (AUTO, "cpu", "cuda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig(NetworkConfig):
+    """Text, network and batches of a text task.
+
+    Args:
+        text: Files, folders, ``hf:NAME``, ``python`` or ``packages``; see :mod:`normplace.lab.train.corpus`.
+        tokenizer: ``bytes``, a ``tokenizer.json``, or a name on the Hugging Face Hub.
+        hf: A ``config.json`` of a causal language model, or its folder; empty for normplace's Transformer.
+        context: Context length in tokens.
+        batch: Sequences per step.
+        held_out: Sequences of each held-out split.
+        init: Initial weights of the Transformer: ``xavier``, ``fixed`` or ``depth``. Weights that are scaled down with
+            depth favour ``pre`` over placements with output norms.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        precision: ``auto``, ``float32``, or ``bfloat16`` under autocast with float32 weights, which ``auto`` chooses on
+            a GPU.
+
+    Raises:
+        UsageError: If a value has the wrong type, is out of range or is an unknown name.
+    """
+
+    text: tuple[str, ...] = (STANDARD_LIBRARY,)
+    tokenizer: str = BYTES
+    hf: str = ""
+    context: int = 64
+    batch: int = 8
+    held_out: int = 128
+    init: str = "xavier"
+    device: str = AUTO
+    precision: str = AUTO
+    placement: str = "pre"
+    dim: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, "context", "batch", "held_out", least=1)
+        for name, options in (("device", DEVICES), ("precision", (AUTO, *PRECISIONS))):
+            if getattr(self, name) not in options:
+                raise unknown(name, getattr(self, name), options)
+
+
+class TextTask(Task):
+    """Next-token prediction on the user's text.
+
+    Args:
+        **settings: The fields of :class:`TextConfig`; ``text`` may also be one string.
+
+    Raises:
+        UsageError: If a setting is wrong, or the text is missing or too short.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        text = settings.get("text", (STANDARD_LIBRARY,))
+        sources = (text,) if isinstance(text, str | Path) else text
+        self.config = TextConfig(**{**settings, "text": tuple(_absolute(str(source)) for source in sources)})
+        config = self.config
+        self.device = _chosen_device(config.device)
+        is_rounded = config.precision == "bfloat16" or (config.precision == AUTO and self.device.type == "cuda")
+        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=is_rounded)
+        self.corpus = _corpus(config.text, config.tokenizer)
+        self.splits = _held_out_splits(self.corpus, config.context, config.held_out)
+        TokenWindows(self.corpus.train, config.context, seed=0)  # raises if the text is too short
+        self.name = f"text {' '.join(Path(source).name for source in config.text)}"
+        self.learning_rate = HF_LEARNING_RATE if config.hf else LEARNING_RATE
+        self.reference = task_reference(TextTask, dataclasses.asdict(config))
+        self.hf_config = _read_causal_config(Path(config.hf), self.corpus, config.context) if config.hf else None
+        self.notes = tuple(self._notes())
+
+    def start(self, seed: int) -> Start:
+        """Build the network and the data order of a seed."""
+        model = self._build(seed).to(self.device)
+        return Start(model, lambda epoch: self._batches(seed), self.loss, self.validate, optimizer=_adamw)
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        """Mean negative log-likelihood of the next token, in nats."""
+        tokens, targets = batch[:, :-1], batch[:, 1:]
+        with self.autocast:
+            logits = model(tokens) if self.hf_config is None else model(input_ids=tokens, use_cache=False).logits
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def validate(self, model: nn.Module, split: str) -> float:
+        """Bits per byte of a held-out split."""
+        sequences = self.splits[split]
+        total = sum(
+            float(self.loss(model, part.to(self.device))) * len(part) for part in sequences.split(self.config.batch)
+        )
+        return self.corpus.bits_per_byte(total / len(sequences))
+
+    def describe(self) -> dict[str, Any]:
+        """The text, the network and the batches."""
+        settings = dataclasses.asdict(self.config)
+        return {**super().describe(), "measure": "bits per byte", "sha256": self.corpus.sha256, "settings": settings}
+
+    def _build(self, seed: int) -> nn.Module:
+        if self.hf_config is None:
+            network = self.config.transformer_config(self.corpus.vocab_size, self.config.context)
+            network = dataclasses.replace(network, init=self.config.init)
+            return Transformer(network, generator=torch.Generator().manual_seed(seed))
+        from transformers import AutoModelForCausalLM
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return build_model(Path(self.config.hf), self.hf_config, AutoModelForCausalLM.from_config)
+
+    def _batches(self, seed: int) -> Iterator[Tensor]:
+        """An endless sequence of batches, count × (context + 1)."""
+        windows = TokenWindows(self.corpus.train, self.config.context, seed)
+        first = 0
+        while True:
+            yield windows.sequences(first, self.config.batch).to(self.device)
+            first += self.config.batch
+
+    def _notes(self) -> Iterator[str]:
+        corpus, count = self.corpus, len(self.splits[SPLITS[0]])
+        yield (
+            f"{len(corpus.train):,} tokens train; {count} sequences of {self.config.context} held-out "
+            f"tokens choose the learning rate, and {len(self.splits[SPLITS[1]])} others are reported."
+        )
+        if self.hf_config is not None:
+            yield f"The model has the vocabulary of the tokenizer, {corpus.vocab_size} tokens."
+
+
+def _absolute(source: str) -> str:
+    """The source with an absolute path, so that a worker in another folder reads the same files."""
+    is_name = source in (STANDARD_LIBRARY, PACKAGES) or source.startswith(HUB)
+    return source if is_name or not source.strip() or "\0" in source else str(Path(source).absolute())
+
+
+def _chosen_device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device is cuda, but PyTorch sees no GPU: leave it out, or install a build for it.")
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == AUTO else name)
+
+
+@lru_cache(maxsize=2)
+def _corpus(sources: tuple[str, ...], tokenizer: str) -> Corpus:
+    """The text; a worker reads it once for all its trials."""
+    return load_corpus(sources, tokenizer)
+
+
+def _held_out_splits(corpus: Corpus, context: int, count: int) -> dict[str, Tensor]:
+    windows = spread_sequences(corpus.held_out, context, 2 * count)
+    if len(windows) < 2:
+        raise UsageError(
+            f"the held-out tenth of {corpus.name} has {len(corpus.held_out)} tokens, and two splits need "
+            f"{2 * context + 1}: give more text, or set context={max(1, (len(corpus.held_out) - 1) // 2)}."
+        )
+    return {split: windows[index::2] for index, split in enumerate(SPLITS)}
+
+
+def _read_causal_config(path: Path, corpus: Corpus, context: int) -> Any:
+    """A configuration of a causal language model, with the vocabulary of the text.
+
+    Raises:
+        UsageError: If it is none, or its context is shorter.
+    """
+    config, _ = read_config(path)
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UsageError(f"{path} does not configure a causal language model: {type(config).__name__} is another kind.")
+    longest = getattr(config, "max_position_embeddings", None)
+    if isinstance(longest, int) and 0 < longest < context:
+        raise UsageError(f"{path} has {longest} positions, but the context is {context} tokens: lower context.")
+    config.vocab_size = corpus.vocab_size
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        if isinstance(token := getattr(config, name, None), int) and token >= corpus.vocab_size:
+            setattr(config, name, None)
+    return config
+
+
+def _adamw(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameter_groups(model, WEIGHT_DECAY), lr=learning_rate, betas=BETAS)

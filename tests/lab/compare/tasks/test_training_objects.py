@@ -1,0 +1,246 @@
+"""Trainers of transformers and Lightning modules as tasks: what they train with, and that they are not changed."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tests.lab.compare.tasks.entry import edited, first_batch, trained
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from normplace.errors import UsageError
+from normplace.lab.compare.as_task import as_task
+from normplace.lab.compare.factory import FactoryTask
+from normplace.lab.compare.tasks import LightningTask, TrainerTask
+from normplace.lab.compare.tasks.fresh_model import fresh_model
+
+VOCABULARY = 20
+
+
+class Branch(nn.Module):
+    """A map with a parameter that no ``reset_parameters`` reaches."""
+
+    def __init__(self, dim: int = 8) -> None:
+        super().__init__()
+        self.map, self.bias = nn.Linear(dim, dim), nn.Parameter(torch.arange(float(dim)))
+
+    def forward(self, x):
+        return (self.map(x) + self.bias).relu()
+
+
+class Block(nn.Module):
+    """A post-norm block."""
+
+    def __init__(self, dim: int = 8) -> None:
+        super().__init__()
+        self.norm, self.branch = nn.LayerNorm(dim), Branch()
+
+    def forward(self, x):
+        return self.norm(x + self.branch(x))
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 8), Block(), Block(), nn.Linear(8, 1))
+
+
+def samples(count: int = 24) -> TensorDataset:
+    x = torch.randn(count, 3, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(x, x.sum(1, keepdim=True))
+
+
+def test_a_fresh_model_has_new_weights_from_the_global_seed():
+    model = network()
+    before = copy.deepcopy(model.state_dict())
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results.append(fresh_model(model))
+    first, again, other = (result.model for result in results)
+    assert all(torch.equal(one, two) for one, two in zip(first.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(first[0].weight, other[0].weight)
+    assert first[1].branch.bias.sort().values.tolist() == list(range(8))  # the same values
+    assert first[1].branch.bias.tolist() != other[1].branch.bias.tolist()  # in another order
+    assert "1.branch.bias, 2.branch.bias have no reset_parameters" in results[0].note
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+
+lightning = pytest.importorskip("lightning")
+
+
+class Lit(lightning.LightningModule):
+    """Calls its network directly in the training step, and logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch):
+        x, y = batch
+        loss = (self.net(x) - y).square().mean()
+        self.log("train_loss", loss)
+        return {"loss": loss}
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        self.log_dict({"val_loss": (self(x) - y).square().mean(), "other": 0.0})
+
+    def configure_optimizers(self):
+        groups = [{"params": self.net[0].parameters(), "lr": 1e-3}, {"params": self.net[1:].parameters()}]
+        optimizer = torch.optim.SGD(groups, lr=1e-2)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+
+class Data(lightning.LightningDataModule):
+    def train_dataloader(self):
+        return DataLoader(samples(), 8, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(samples(7), 2)
+
+
+class WithTestStep(Lit):
+    def test_step(self, batch, batch_idx):
+        return torch.tensor(5.0)
+
+
+class DataWithTest(Data):
+    def test_dataloader(self):
+        return DataLoader(samples(3), 2)
+
+
+def test_a_lightning_module_is_trained_with_its_steps_and_optimizer():
+    module = Lit()
+    before = copy.deepcopy(module.state_dict())
+    task = as_task((module, Data()))
+    assert isinstance(task, LightningTask)
+    assert task.learning_rate == 1e-2
+    assert "Edits apply to net" in task.notes[1]
+    start, model = edited(task, "peri")
+    assert isinstance(model, nn.Sequential)
+    optimizer = start.optimizer(model, 0.5)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.5]
+    untrained = start.validate(model.eval(), "choose")
+    measures = trained(task, "peri", steps=30, learning_rate=0.05)
+    assert measures["choose"] < untrained
+    assert measures["choose"] != measures["report"]
+    assert all(torch.equal(weight, before[name]) for name, weight in module.state_dict().items())
+
+
+def test_a_test_step_is_reported():
+    task = LightningTask(WithTestStep(), DataWithTest(), start="weights")
+    start = task.start(3)
+    with torch.no_grad():
+        assert start.validate(start.model, "report") == 5.0 != start.validate(start.model, "choose")
+    assert torch.equal(start.model[0].weight, task.module.net[0].weight)  # the weights of the module
+
+
+class Manual(Lit):
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class Several(Lit):
+    def configure_optimizers(self):
+        return [torch.optim.SGD(self.parameters(), lr=1.0) for _ in range(2)]
+
+
+class NoLoss(Lit):
+    def training_step(self, batch):
+        self(batch[0])
+
+
+class NeedsTrainer(Lit):
+    def training_step(self, batch):
+        return self.trainer.global_step * self(batch[0]).mean()
+
+
+class Unvalidated(Data):
+    val_dataloader = lightning.LightningDataModule.val_dataloader
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "complaint"),
+    [
+        (Manual, Data, "Manual optimizes manually"),
+        (Several, Data, "must return one optimizer, got 2 of SGD, SGD"),
+        (NoLoss, Data, "training_step of NoLoss returned no loss"),
+        (NeedsTrainer, Data, "training_step of NeedsTrainer failed"),
+    ],
+)
+def test_a_lightning_module_that_cannot_be_compared_is_one_sentence(module, data, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        trained(LightningTask(module(), data()), "as-is", steps=1)
+
+
+transformers = pytest.importorskip("transformers")
+
+
+def trainer(folder, **options):
+    """A Trainer of a small GPT-2."""
+    ids = torch.randint(VOCABULARY, (16, 9), generator=torch.Generator().manual_seed(0))
+    data = [{"input_ids": row, "labels": row} for row in ids]
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY, loss_type="ForCausalLM", bos_token_id=0, eos_token_id=0, **sizes
+    )
+    settings = {"report_to": [], "use_cpu": True, "per_device_train_batch_size": 4, "learning_rate": 2e-3}
+    args = transformers.TrainingArguments(str(folder), **settings)
+    options = {
+        "model": transformers.GPT2LMHeadModel(config),
+        "train_dataset": data,
+        "eval_dataset": data[:5],
+        **options,
+    }
+    return transformers.Trainer(args=args, **options)
+
+
+def test_a_trainer_is_trained_with_its_loss_and_optimizer(tmp_path):
+    given = trainer(tmp_path)
+    before = copy.deepcopy(given.model.state_dict())
+    task = as_task(given)
+    assert isinstance(task, TrainerTask)
+    assert (task.learning_rate, task.better) == (2e-3, "smaller")
+    start, model = edited(task, "peri")
+    again, other = task.start(0), task.start(1)
+    assert torch.equal(first_batch(start)["input_ids"], first_batch(again)["input_ids"])
+    assert not torch.equal(first_batch(start)["input_ids"], first_batch(other)["input_ids"])
+    assert not torch.equal(again.model.transformer.wte.weight, other.model.transformer.wte.weight)
+    optimizer = start.optimizer(model, 0.5)
+    assert {group["lr"] for group in optimizer.param_groups} == {0.5}
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters()))
+    measures = trained(task, "as-is", steps=8, learning_rate=1e-2)
+    assert measures["report"] != measures["choose"] < 3.0
+    assert given.optimizer is None
+    assert given.args.learning_rate == 2e-3
+    assert all(torch.equal(weight, before[name]) for name, weight in given.model.state_dict().items())
+
+
+def test_the_models_of_a_trainer(tmp_path):
+    given = trainer(tmp_path)
+    copied = TrainerTask(given, "weights").start(5).model
+    assert torch.equal(copied.transformer.wte.weight, given.model.transformer.wte.weight)
+    init = trainer(tmp_path, model=None, model_init=lambda: copy.deepcopy(given.model))
+    task = TrainerTask(init)
+    assert task.notes[0] == "Each seed builds the model with model_init."
+    made = FactoryTask(lambda seed: given)
+    assert torch.equal(made.start(1).model.transformer.wte.weight, given.model.transformer.wte.weight)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"eval_dataset": None}, "no eval_dataset"),
+        ({"train_dataset": None}, "no train_dataset"),
+        ({"eval_dataset": [{}]}, "cannot be split in two"),
+        ({"eval_dataset": {"one": [{}], "report": [{}]}}, "keys one, report: name them choose and report"),
+    ],
+)
+def test_a_trainer_without_data_is_one_sentence(options, complaint, tmp_path):
+    with pytest.raises(UsageError, match=complaint):
+        TrainerTask(trainer(tmp_path, **options))
