@@ -11,7 +11,7 @@ from normplace.errors import UsageError
 from normplace.lab.compare.budget import LEAST_STEPS, Budget, largest_steps, makespan
 from normplace.lab.compare.edits import parse_edits
 from normplace.lab.compare.factory import FactoryTask
-from normplace.lab.compare.plan import TARGET, Cost, Plan, final_steps, make_plan
+from normplace.lab.compare.plan import TARGET, Cost, Plan, at_speed, final_steps, make_plan
 
 EDITS = parse_edits(["as-is", "post"])
 COSTS = {"as-is": Cost(0.01, 0.2, 0.05, 0.3), "post": Cost(0.02, 0.4, 0.05, 0.3)}
@@ -76,11 +76,11 @@ def test_a_budget_that_is_too_small_names_the_time_that_is_needed():
 def test_the_length_of_reported_trainings_follows_the_measured_speed():
     planned = plan("10m")
     left = sum(planned.final_seconds(planned.steps)) / 2
-    same = final_steps(planned, {}, left, 2)
-    half = final_steps(planned, {"as-is": 2.0, "post": 2.0}, left, 2)
+    same = final_steps(planned, left, 2)
+    slower = final_steps(at_speed(planned, {"as-is": 1.5, "post": 1.5}), left, 2)
     assert same == pytest.approx(planned.steps, rel=0.2)
-    assert half == pytest.approx(same / 2, rel=0.05)
-    assert final_steps(planned, {}, -5.0, 2) == LEAST_STEPS
+    assert slower == pytest.approx(same / 1.5, rel=0.05)
+    assert final_steps(planned, -5.0, 2) == planned.rungs[-1]
 
 
 def test_a_plan_survives_its_file(tmp_path):

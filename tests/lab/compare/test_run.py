@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 
@@ -159,28 +160,39 @@ def test_a_dry_run_plans_and_writes_nothing(tmp_path):
 
 @pytest.fixture
 def slow_steps(monkeypatch):
-    """Steps that are measured as 50 ms, so that a time budget of seconds has few of them."""
-    cost = Cost(step=0.05, prepare=0.1, validate=0.01, measure=0.1)
+    """Steps that are measured as slower than they are, so that a short time budget has few of them."""
+    cost = Cost(step=0.01, prepare=0.01, validate=0.001, measure=0.01)
     monkeypatch.setattr(run, "check_task", lambda task, edits, start: Checked({"as-is": cost}, (), on_gpu=False))
 
 
-def test_the_length_of_reported_trainings_is_set_once_after_the_search(tmp_path, slow_steps):
-    ran = []
+def test_a_time_budget_is_planned_again_from_the_speed_of_the_workers(tmp_path, slow_steps, monkeypatch):
+    ran, plans = [], []
+
+    def filled(plan, left, jobs):
+        plans.append(plan)
+        return dataclasses.replace(plan, steps=40)
+
+    planned = compare(tmp_path, edits=["as-is"], budget="9s", seeds=1, dry_run=True)
+    monkeypatch.setattr(stages, "fill_time", filled)
+    monkeypatch.setattr(stages, "final_steps", lambda plan, left, jobs: 30)
     for seeds in (1, 2):
-        compare(tmp_path, edits=["as-is"], budget="20s", seeds=seeds, on_trial=ran.append)
-    plan = Plan.load(tmp_path / "plan.json")
-    assert plan.final_steps == 2 * plan.steps  # this machine is faster than measured; trainings at most double
-    assert [line.config["steps"] for line in ran if line.part == FINAL] == [plan.final_steps] * 2
+        compare(tmp_path, edits=["as-is"], budget="9s", seeds=seeds, on_trial=ran.append)
+    first, *search = [line for line in ran if line.part == SEARCH]
+    assert (first.config["steps"], first.config["learning_rate"]) == (planned.rungs[0], 1e-2)
+    assert plans[0].costs["as-is"].step == pytest.approx(first.metrics["step_ms"] / 1000, rel=1e-6)
+    assert {line.config["steps"] for line in search} == {10, 20}
+    assert [line.config["steps"] for line in ran if line.part == FINAL] == [30, 30]
+    assert len(plans) == 1
 
 
-def test_no_training_starts_after_the_budget(tmp_path, slow_steps, monkeypatch, capsys):
+def test_after_the_budget_only_the_first_two_seeds_are_trained(tmp_path, slow_steps, monkeypatch, capsys):
     monkeypatch.setattr(stages, "OVERTIME", 0.0)
     ran = []
-    options = {"edits": ["as-is"], "rates": [1e-2], "budget": "10s", "seeds": 3, "on_trial": ran.append}
+    options = {"edits": ["as-is"], "rates": [1e-2], "budget": "2s", "seeds": 4, "on_trial": ran.append}
     compare(tmp_path, **options)
-    assert len(ran) == 1
+    assert len(ran) == 2
     assert "the budget ended before all seeds" in capsys.readouterr().err
-    assert compare(tmp_path, **options).rows[0].seeds == len(ran) == 3
+    assert compare(tmp_path, **options).rows[0].seeds == len(ran) == 4
 
 
 def test_failed_trainings_stop_the_comparison_with_the_reason(tmp_path):

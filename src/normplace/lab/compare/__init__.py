@@ -5,7 +5,7 @@
 - ``edits``: what is compared.
 - ``trial``, ``measures``, ``rng``: one training and its measurements.
 - ``checks``, ``budget``, ``plan``: which trainings run, and what they cost.
-- ``search``, ``stages``, ``study``, ``config``: run them, in the order that their results require.
+- ``search``, ``stages``, ``trial_runner``, ``study``, ``config``: run them, in the order that their results require.
 - ``edit_trials``, ``statistics``, ``sensitivity``: from result lines to differences with intervals.
 - ``result``, ``advice``, ``table``, ``figures``, ``page``: what is reported.
 """

@@ -81,6 +81,7 @@ class Plan:
         final_steps: Steps of a reported training once the search is finished; None before, if the budget is a time.
         evaluations: Validations during a reported training.
         on_gpu: Whether the models are on a GPU.
+        is_calibrated: Whether the costs are those of the workers, if the budget is a time.
         notes: Sentences for the result.
     """
 
@@ -95,6 +96,7 @@ class Plan:
     final_steps: int | None
     evaluations: int
     on_gpu: bool = False
+    is_calibrated: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -260,25 +262,29 @@ def make_plan(
         return dataclasses.replace(plan, steps=limit.steps, evaluations=min(MOST_EVALUATIONS, limit.steps))
     assert limit.seconds is not None
     left = TARGET * limit.seconds - spent
-    plan = _filled(plan, left, jobs)
-    plan = _filled(dataclasses.replace(plan, evaluations=_evaluations(plan)), left, jobs)
-    return dataclasses.replace(plan, evaluations=_evaluations(plan))
-
-
-def _filled(plan: Plan, left: float, jobs: int) -> Plan:
-    """The plan with trainings as long as the time allows.
-
-    Raises:
-        UsageError: If not even the fewest steps fit.
-    """
-    steps = largest_steps(lambda steps: plan.wall_seconds(steps, jobs) <= left)
-    if steps is None:
-        least = duration(plan.wall_seconds(LEAST_STEPS, jobs))
+    if plan.wall_seconds(LEAST_STEPS, jobs) > left:
         raise UsageError(
             f"the budget of {plan.budget} leaves {duration(max(0.0, left))} for trainings, but those of {LEAST_STEPS} "
-            f"steps already take {least}: raise the budget, or compare fewer edits, learning rates or seeds."
+            f"steps already take {duration(plan.wall_seconds(LEAST_STEPS, jobs))}: raise the budget, or compare fewer "
+            "edits, learning rates or seeds."
         )
-    return dataclasses.replace(plan, steps=steps)
+    return fill_time(plan, left, jobs)
+
+
+def fill_time(plan: Plan, left: float, jobs: int) -> Plan:
+    """The plan with trainings as long as the time allows, or of the fewest steps.
+
+    Args:
+        plan: The plan.
+        left: Seconds left for all stages.
+        jobs: Trainings at once.
+    """
+    for _ in range(2):  # the number of validations follows from the number of steps, and the reverse
+        plan = dataclasses.replace(
+            plan, steps=largest_steps(lambda steps, plan=plan: plan.wall_seconds(steps, jobs) <= left) or LEAST_STEPS
+        )
+        plan = dataclasses.replace(plan, evaluations=_evaluations(plan))
+    return plan
 
 
 def _evaluations(plan: Plan) -> int:
@@ -289,16 +295,24 @@ def _evaluations(plan: Plan) -> int:
     return max(1, min(MOST_EVALUATIONS, plan.steps, *map(int, affordable)))
 
 
-def final_steps(plan: Plan, slowdown: Mapping[str, float], left: float, jobs: int) -> int:
-    """Steps of the reported trainings that use up the time left after the search; the fewest if nothing is left.
+def at_speed(plan: Plan, slowdown: Mapping[str, float]) -> Plan:
+    """The plan with costs of a slower machine.
 
     Args:
         plan: The plan.
-        slowdown: Measured over expected time of the search, by edit.
+        slowdown: Measured over expected time, by edit.
+    """
+    costs = {name: cost.times(slowdown.get(name, 1.0)) for name, cost in plan.costs.items()}
+    return dataclasses.replace(plan, costs=costs)
+
+
+def final_steps(plan: Plan, left: float, jobs: int) -> int:
+    """Steps of the reported trainings that use up the time left after the search; at least those of the search.
+
+    Args:
+        plan: The plan.
         left: Seconds left.
         jobs: Trainings at once.
     """
-    costs = {name: cost.times(slowdown.get(name, 1.0)) for name, cost in plan.costs.items()}
-    measured = dataclasses.replace(plan, costs=costs)
-    steps = largest_steps(lambda steps: makespan(measured.final_seconds(steps), jobs) <= left)
-    return min(steps or LEAST_STEPS, round(LONGEST * plan.steps))
+    steps = largest_steps(lambda steps: makespan(plan.final_seconds(steps), jobs) <= left) or 0
+    return min(max(steps, *plan.rungs, LEAST_STEPS), round(LONGEST * plan.steps))

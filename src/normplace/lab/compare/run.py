@@ -23,9 +23,10 @@ from normplace.lab.compare.plan import Plan, make_plan
 from normplace.lab.compare.result import Comparison
 from normplace.lab.compare.scales import with_scales
 from normplace.lab.compare.search import checked_rates, default_rates
-from normplace.lab.compare.stages import Stages, TrialRunner, run_here
+from normplace.lab.compare.stages import Stages
 from normplace.lab.compare.study import ComparisonCode
 from normplace.lab.compare.task import Better, Task
+from normplace.lab.compare.trial_runner import TrialRunner, run_here
 from normplace.lab.trials.engines import Engine, InProcessEngine, open_engine
 from normplace.lab.trials.results import ResultFile, TrialRecord
 

@@ -2,116 +2,35 @@
 
 Each stage follows from the recorded trials alone. After an interruption, the stages are computed again, the recorded
 trials are skipped, and the others run.
+
+A time budget is kept in three ways. The first training of each edit measures the speed of the workers, and the plan is
+made again if it differs. After the search, the length of the reported trainings is set from the time that is left.
+After the budget and 5% of it, no further seed starts.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
 
-import torch
-
-from normplace.errors import UsageError
 from normplace.lab.compare.budget import Budget
 from normplace.lab.compare.config import FINAL, SEARCH, CompareTrial
-from normplace.lab.compare.edits import Edit
-from normplace.lab.compare.plan import TARGET, Plan, final_steps
+from normplace.lab.compare.plan import TARGET, Plan, at_speed, fill_time, final_steps
 from normplace.lab.compare.search import Scores, SearchState, search_state
-from normplace.lab.compare.study import STUDY, ComparisonCode
-from normplace.lab.compare.task import Task
-from normplace.lab.compare.trial import train
+from normplace.lab.compare.study import STUDY
+from normplace.lab.compare.trial_runner import TrialRunner
 from normplace.lab.trials.config import config_dict, config_hash
-from normplace.lab.trials.engines import Engine
 from normplace.lab.trials.results import ResultFile, TrialRecord
-from normplace.lab.trials.study import Outcome
-from normplace.lab.trials.study_code import StudyCode
-from normplace.lab.trials.trial import Trial, failure_reasons, run_trial, run_trials
 
-if TYPE_CHECKING:
-    from normplace.lab.trials.progress import Progress
-
-SCALE = "full"
-"""The scale that result lines have."""
 OVERTIME = 1.05
-"""Multiple of a time budget after which no further training starts."""
-
-Worker = Callable[[Trial, StudyCode], Any]
-
-
-@dataclass(frozen=True)
-class TrialRunner:
-    """How trials run.
-
-    Args:
-        engine: Runs them.
-        code: The code that workers import.
-        progress: Shows the progress.
-        worker: Runs one trial; None for the one of worker processes.
-        on_trial: Called with each record.
-    """
-
-    engine: Engine
-    code: ComparisonCode
-    progress: Progress
-    worker: Worker | None = None
-    on_trial: Callable[[TrialRecord], None] | None = None
-
-    def run(self, part: str, trials: Sequence[CompareTrial], results: ResultFile, deadline: float | None) -> bool:
-        """Run the trials that are not recorded; return whether all were started before the deadline.
-
-        Raises:
-            UsageError: If trials fail.
-        """
-        pending = [trial for trial in trials if not is_recorded(results, part, trial)]
-        items = [Trial(STUDY.reference, part, SCALE, config_dict(trial), {}) for trial in pending]
-        skipped, failed = len(trials) - len(pending), []
-        records = run_trials(STUDY, items, self.engine, self.progress, self.code, skipped=skipped, worker=self.worker)
-        left = len(pending)
-        with closing(records):
-            for record in records:
-                results.append(record)
-                left -= 1
-                failed += [record] if record.status != "ok" else []
-                if self.on_trial is not None:
-                    self.on_trial(record)
-                if deadline is not None and time.monotonic() > deadline:
-                    break
-        if failed:
-            ((label, reason), *_) = failure_reasons(STUDY, failed).items()
-            raise UsageError(
-                f"{len(failed)} of {len(pending)} trainings failed, among them {label} ({reason}): correct the cause "
-                "and run the same command to resume."
-            )
-        return left == 0
-
-
-def is_recorded(results: ResultFile, part: str, trial: CompareTrial) -> bool:
-    """Whether a trial has a successful record."""
-    record = results.latest.get(config_hash(STUDY.hash_name, part, trial))
-    return record is not None and record.status == "ok"
-
-
-def run_here(task: Task, edits: Sequence[Edit]) -> Worker:
-    """A worker for this process, with a task and edits that other processes cannot import."""
-    by_name = {edit.name: edit for edit in edits}
-
-    def worker(trial: Trial, code: StudyCode) -> TrialRecord:
-        def run(config: CompareTrial) -> Outcome:
-            return train(config, task, by_name[config.edit], measure_all=trial.part == FINAL)
-
-        threads = torch.get_num_threads()
-        try:
-            return run_trial(trial, run, code)
-        finally:
-            torch.set_num_threads(threads)
-
-    return worker
+"""Multiple of a time budget after which no further seed starts."""
+LEAST_SEEDS = 2
+"""Seeds that are trained even after the budget."""
+TOLERANCE = 0.1
+"""Relative change of the number of steps for which the plan is made again."""
 
 
 class Stages:
@@ -127,7 +46,9 @@ class Stages:
 
     def __init__(self, plan: Plan, plan_file: Path, results: ResultFile, runner: TrialRunner, jobs: int) -> None:
         self.plan, self.plan_file, self.results, self.runner, self.jobs = plan, plan_file, results, runner, jobs
+        self._limit = Budget.parse(plan.budget).seconds
         self._earlier = sum(record.seconds for record in results.records) / jobs
+        self._began = 0.0
 
     def run(self, began: float, is_new: bool) -> list[TrialRecord]:
         """Run all stages; return the records of the plan.
@@ -139,23 +60,17 @@ class Stages:
         Raises:
             UsageError: If trials fail.
         """
+        self._began = began
         if change := self.runner.code.change_note(self.results.records):
             self.runner.progress.note(f"{change}; their results are kept, choose another --out to run them again.")
+        self._calibrate()
         while missing := self._missing_search():
-            self.runner.run(SEARCH, missing, self.results, None)
-        states = self.search_states()
-        for name, state in states.items():
-            if not state.is_interior and len(self.plan.rates) > 1:
-                self.runner.progress.note(
-                    f"the best learning rate of {name!r}, {state.best:g}, is at the end of those tried "
-                    f"({state.grid[0]:g} to {state.grid[-1]:g})."
-                )
-        self._set_final_steps(began)
-        best = {name: state.best for name, state in states.items() if state.best is not None}
+            self.runner.run(SEARCH, missing, self.results)
+        self._set_final_steps()
+        best = {name: state.best for name, state in self.search_states().items() if state.best is not None}
         trials = self.plan.final_trials(best)
-        limit = Budget.parse(self.plan.budget).seconds
-        deadline = None if limit is None or not is_new else began + OVERTIME * limit
-        if not self.runner.run(FINAL, trials, self.results, deadline):
+        deadline = None if self._limit is None or not is_new else began + OVERTIME * self._limit
+        if not self.runner.run(FINAL, trials, self.results, deadline, LEAST_SEEDS * len(self.plan.edits)):
             self.runner.progress.note("the budget ended before all seeds; run the same command to finish them.")
         return self._records(trials)
 
@@ -191,16 +106,41 @@ class Stages:
             scores[key] = None if measure is None else sign * measure
         return scores
 
-    def _set_final_steps(self, began: float) -> None:
-        """Set the length of the reported trainings from the time that is left, once, and save the plan."""
-        limit = Budget.parse(self.plan.budget).seconds
-        if self.plan.final_steps is not None or limit is None:
+    def _left(self) -> float:
+        """Seconds of a time budget that are left for planning."""
+        assert self._limit is not None
+        return TARGET * self._limit - self._earlier - (time.monotonic() - self._began)
+
+    def _save(self, plan: Plan) -> None:
+        self.plan = plan
+        plan.save(self.plan_file)
+
+    def _calibrate(self) -> None:
+        """Train each edit once to measure the speed of the workers, and plan again if it differs."""
+        if self._limit is None or self.plan.is_calibrated or not self.plan.rungs:
             return
-        left = TARGET * limit - self._earlier - (time.monotonic() - began)
-        steps = final_steps(self.plan, self._slowdown(), left, self.jobs)
-        self.plan = dataclasses.replace(self.plan, final_steps=steps)
-        self.plan.save(self.plan_file)
-        self.runner.progress.note(f"reported trainings have {steps} steps, from the speed of the search.")
+        middle = self.plan.rates[len(self.plan.rates) // 2]
+        self.runner.run(SEARCH, [self.plan.search_trial(name, 0, middle) for name in self.plan.edits], self.results)
+        slowdown = {}
+        for name, cost in self.plan.costs.items():
+            step = self._search_records(name)[0].metrics["step_ms"]
+            slowdown[name] = 1.0 if step is None else step / (1000 * cost.step)
+        plan = fill_time(at_speed(self.plan, slowdown), self._left(), self.jobs)
+        if abs(plan.steps - self.plan.steps) <= TOLERANCE * self.plan.steps:
+            plan = self.plan  # the trainings so far belong to it
+        else:
+            self.runner.progress.note(
+                f"reported trainings have about {plan.steps} steps, from the speed of the workers."
+            )
+        self._save(dataclasses.replace(plan, is_calibrated=True))
+
+    def _set_final_steps(self) -> None:
+        """Set the length of the reported trainings from the time that is left, once."""
+        if self._limit is None or self.plan.final_steps is not None:
+            return
+        steps = final_steps(at_speed(self.plan, self._slowdown()), self._left(), self.jobs)
+        self._save(dataclasses.replace(self.plan, final_steps=steps))
+        self.runner.progress.note(f"reported trainings have {steps} steps, from the time that is left.")
 
     def _slowdown(self) -> dict[str, float]:
         """Median of measured over expected time of the search trials of each edit; those that diverged stopped early.
