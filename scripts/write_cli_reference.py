@@ -32,6 +32,10 @@ EXAMPLES = {
         "normplace swap models.py:build --norm rms --out swapped",
         "normplace swap checkpoints/resnet --norm group --groups 16 --out swapped",
     ),
+    "fold": (
+        "normplace fold models.py:build --out folded",
+        "normplace fold checkpoints/gpt2 --untie --center --out folded",
+    ),
     "compare": (
         "normplace compare pre post peri --text notes.txt",
         "normplace compare as-is degree^-1 --graph influence",

@@ -14,7 +14,7 @@ from normplace._version import __version__
 if TYPE_CHECKING:
     from normplace import edit, models, ntk, ops
     from normplace.analysis import SignalsCallback, audit, signals, survival
-    from normplace.edit import FusedCallback, changes, fuse, insert, move, swap, unfuse
+    from normplace.edit import FusedCallback, changes, fold, fuse, insert, move, swap, unfuse
     from normplace.errors import UsageError
     from normplace.lab.compare import compare
     from normplace.norms import BatchNorm, DyT, GraphNorm, Identity, LayerNorm, MsgNorm, PairNorm, RMSNorm, build_norm
@@ -62,6 +62,7 @@ __all__ = [
     "insert",
     "move",
     "swap",
+    "fold",
     "fuse",
     "unfuse",
     "FusedCallback",
@@ -82,7 +83,7 @@ _MODULE_OF = {
     name: module
     for module, names in {
         "analysis": "SignalsCallback audit signals survival",
-        "edit": "FusedCallback changes fuse insert move swap unfuse",
+        "edit": "FusedCallback changes fold fuse insert move swap unfuse",
         "errors": "UsageError",
         "lab.compare": "compare",
         "norms": "BatchNorm DyT GraphNorm Identity LayerNorm MsgNorm PairNorm RMSNorm build_norm",

@@ -26,6 +26,7 @@ from normplace.cli.compare import compare
 from normplace.cli.config_file import apply_config_file
 from normplace.cli.demo import demo
 from normplace.cli.doctor import doctor
+from normplace.cli.fold import fold
 from normplace.cli.fuse import fuse
 from normplace.cli.list import list_names
 from normplace.cli.move import move
@@ -42,6 +43,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "audit": audit,
     "move": move,
     "swap": swap,
+    "fold": fold,
     "fuse": fuse,
     "compare": compare,
     "train": train,

@@ -1,6 +1,6 @@
 """Edit existing models. An edit works on a copy, verifies it, and reports what it did.
 
-Each edit is one file (``insert``) or a few with a common prefix (``move``, ``swap``, ``fuse``). They share:
+Each edit is one file (``insert``) or a few with a common prefix (``move``, ``swap``, ``fold``, ``fuse``). They share:
 
 - ``copying``: copy a model.
 - ``model_map``, ``projections``, ``layer_numbers``: where an analysed model can be edited.
@@ -14,6 +14,8 @@ from normplace.analysis.signal_probe.probe import compare
 from normplace.analysis.signal_probe.results import Comparison
 from normplace.edit.changes import Change, Changes, Fusion, changes
 from normplace.edit.files import load, save
+from normplace.edit.fold import fold
+from normplace.edit.fold_undo import unfold
 from normplace.edit.fuse import fuse, plan_fusion
 from normplace.edit.fuse_edit import unfuse
 from normplace.edit.fused_callback import FusedCallback
@@ -35,6 +37,7 @@ __all__ = [
     "changes",
     "compare",
     "finish_swap",
+    "fold",
     "from_pretrained",
     "fuse",
     "insert",
@@ -46,6 +49,7 @@ __all__ = [
     "save_pretrained",
     "set_strength",
     "swap",
+    "unfold",
     "unfuse",
     "unswap",
 ]

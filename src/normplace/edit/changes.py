@@ -76,6 +76,7 @@ class Changes:
         fusions: Every residual sum and norm that :func:`normplace.fuse` fused or refused; empty for other models.
         fusion_note: What :func:`normplace.fuse` measured, or why it left the model unchanged.
         step_ms: Milliseconds of a training step before and after :func:`normplace.fuse`; None if it timed none.
+        note: What another edit measured.
     """
 
     before: str | None
@@ -90,6 +91,7 @@ class Changes:
     fusions: tuple[Fusion, ...] = ()
     fusion_note: str = ""
     step_ms: tuple[float, float] | None = None
+    note: str = ""
 
     def where(self, action: str) -> tuple[Change, ...]:
         """The norms and scales that were kept, moved, added or removed."""
@@ -122,6 +124,7 @@ class Changes:
         lines = [_placement_line(self.before, self.after), *self.equations]
         for action in ACTIONS:
             lines += _summary_lines(self.where(action))
+        lines += [f"  {self.note}"] if self.note else []
         lines += [f"  refused: {reason}" for reason in self.refused]
         lines += [f"  warning: {warning}" for warning in self.warnings]
         lines += fusions

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 from torch import nn
 
 from normplace.edit.capture import Arguments
+from normplace.edit.copying import copy_model
+from normplace.edit.fold import repeat_fold
 from normplace.edit.move import move
 from normplace.edit.swap import SwapRequest, apply_swap
 from normplace.edit.swap_undo import forget_originals, remove_old_norms
@@ -53,8 +55,15 @@ def _finish_swap(model: Model, settings: dict[str, Any], arguments: Arguments) -
     return model
 
 
+def _fold(model: Model, settings: dict[str, Any], arguments: Arguments) -> Model:
+    copied = copy_model(model)
+    repeat_fold(copied, **settings)
+    return copied
+
+
 REPEATED: dict[str, Callable[[Any, dict[str, Any], Arguments], Any]] = {
     "move": _move,
     "swap": _swap,
     "finish_swap": _finish_swap,
+    "fold": _fold,
 }

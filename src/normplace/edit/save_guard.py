@@ -52,3 +52,9 @@ def guard_save(model: nn.Module) -> None:
     """Replace ``save_pretrained`` of a moved Hugging Face model; other models have no such method."""
     if callable(getattr(type(model), "save_pretrained", None)) and hasattr(model, "config"):
         cast(Any, model).save_pretrained = GuardedSave(model)
+
+
+def release_save(model: nn.Module) -> None:
+    """Restore ``save_pretrained`` of a model whose edits were undone."""
+    if isinstance(model.__dict__.get("save_pretrained"), GuardedSave):
+        del model.__dict__["save_pretrained"]

@@ -10,6 +10,7 @@ from torch import nn
 from normplace.edit.attachments import has_other_hooks, move_hooks, replace_attached
 from normplace.edit.changes import ATTRIBUTE, Change, changes
 from normplace.edit.copying import copy_model
+from normplace.edit.save_guard import release_save
 from normplace.edit.swap_modules import FadingNorm
 from normplace.errors import UsageError
 
@@ -91,6 +92,8 @@ def unswap(model: Model) -> Model:
         Change("swapped", site.slot, site.name, note="restored") for site in record.sites if site.action == "swapped"
     )
     setattr(copied, ATTRIBUTE, replace(record, sites=sites, moves=moves, refused=()))
+    if not moves:
+        release_save(copied)
     return copied
 
 
