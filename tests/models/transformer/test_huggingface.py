@@ -41,6 +41,7 @@ MODELS = {
     "hyperclovax pre": ("hyperclovax", {**GROUPED, **MUP, "use_post_norm": False}),
     "gemma2": ("gemma2", {**GROUPED, **GEMMA}),
     "olmo2": ("olmo2", GROUPED),
+    "qwen3": ("qwen3", {**GROUPED, "head_dim": 16}),
     "bert": ("bert", SMALL),
 }
 PLACEMENTS = {
@@ -49,6 +50,7 @@ PLACEMENTS = {
     "hyperclovax": "x + 0.3 N(F(N(x)))",
     "gemma2": "x + N(F(N(x)))",
     "olmo2": "attention: x + N(F[N: q_full, k_full](x)); mlp: x + N(F(x))",
+    "qwen3": "attention: x + F[N: q, k](N(x)); mlp: x + F(N(x))",
     "bert": "N(x + F(x))",
 }
 IDS = torch.randint(61, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -187,6 +189,8 @@ def test_the_first_family_that_fits_is_taken():
 
     assert family("pre") == "LlamaForCausalLM"
     assert family("peri") == "HyperCLOVAXForCausalLM"
+    assert family("qk") == "Qwen3ForCausalLM"
+    assert family("lns-init") == "LlamaForCausalLM"  # it differs from pre in its initial weights only
     assert family(Placement.named("qk", base="output", over="projection")) == "Olmo2ForCausalLM"
     assert (
         family(
@@ -203,6 +207,10 @@ def test_the_first_family_that_fits_is_taken():
 def test_networks_they_do_not_have_are_refused():
     with pytest.raises(UsageError, match=r"no supported Hugging Face family .* has networks of this shape"):
         to_huggingface(build("siamese", torch.float32))
+    with pytest.raises(UsageError, match=r"the nearest is hyperclovax, which has the placement x \+ N\(F"):
+        to_huggingface(build("output", torch.float32))
+    with pytest.raises(UsageError, match=r"nearest is llama, which .* without the norm on the embedding"):
+        to_huggingface(build("embedding-norm", torch.float32))
     with pytest.raises(UsageError, match="llama does not support this network's placement"):
         to_huggingface(build("peri", torch.float32), "llama")
     with pytest.raises(UsageError, match="did you mean 'llama'"):

@@ -249,6 +249,16 @@ def _olmo2_links(config: TransformerConfig) -> Iterator[Link]:
     return _rotary_links(config, norms)
 
 
+def _read_qwen3(config: Any) -> TransformerConfig:
+    _require(config, use_sliding_window=False)
+    return _read_rotary(config, Placement.named("qk"), _choice(GATED, config.hidden_act))
+
+
+def _qwen3_links(config: TransformerConfig) -> Iterator[Link]:
+    inner = {"attention.branch.norms.q": "self_attn.q_norm", "attention.branch.norms.k": "self_attn.k_norm"}
+    return _rotary_links(config, PRE_NORMS | inner)
+
+
 def _read_gpt2(config: Any) -> TransformerConfig:
     _require(config, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     return TransformerConfig(
@@ -367,5 +377,6 @@ FAMILIES = {
     "hyperclovax": Family("HyperCLOVAXForCausalLM", _read_hyperclovax, _write_hyperclovax, _hyperclovax_links),
     "gemma2": Family("Gemma2ForCausalLM", _read_gemma2, _write_gemma2, _gemma2_links),
     "olmo2": Family("Olmo2ForCausalLM", _read_olmo2, _write_rotary, _olmo2_links),
+    "qwen3": Family("Qwen3ForCausalLM", _read_qwen3, _write_rotary, _qwen3_links),
     "bert": Family("BertForMaskedLM", _read_bert, _write_bert, _bert_links),
 }

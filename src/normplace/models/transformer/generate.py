@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -58,7 +58,6 @@ def draw(
     return torch.multinomial(probability, 1, generator=generator).squeeze(-1)
 
 
-@torch.no_grad()
 def generate(
     model: Transformer,
     ids: Tensor,
@@ -85,14 +84,54 @@ def generate(
     Raises:
         UsageError: If an argument is out of range, or the network is an encoder.
     """
+    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "generator": generator}
+    return torch.cat([ids, *(token[:, None] for token in stream(model, ids, new, stop=stop, **options))], 1)
+
+
+def stream(
+    model: Transformer,
+    ids: Tensor,
+    new: int,
+    *,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Iterator[Tensor]:
+    """Yield the generated tokens one by one, each as one token per sequence.
+
+    Args:
+        model: A decoder.
+        ids: The prompt, batch × length.
+        new: Maximum number of new tokens.
+        temperature: As in :func:`generate`.
+        top_k: As in :func:`generate`.
+        top_p: As in :func:`generate`.
+        stop: As in :func:`generate`.
+        generator: As in :func:`generate`.
+
+    Raises:
+        UsageError: If an argument is out of range, or the network is an encoder.
+    """
     _check(model, ids, new, temperature, top_k, top_p)
     cache = model.new_cache()
     choose = functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
-    return extend(ids, new, lambda read: choose(model(read, cache=cache)[:, -1]), stop)
+
+    @torch.no_grad()
+    def follow(unread: Tensor) -> Tensor:
+        return choose(model(unread, cache=cache)[:, -1])
+
+    return new_tokens(ids, new, follow, stop)
 
 
 def extend(ids: Tensor, new: int, follow: Callable[[Tensor], Tensor], stop: int | None = None) -> Tensor:
-    """Append up to ``new`` tokens, until every sequence has ended.
+    """Append up to ``new`` tokens, until every sequence has ended; the arguments are those of :func:`new_tokens`."""
+    return torch.cat([ids, *(token[:, None] for token in new_tokens(ids, new, follow, stop))], 1)
+
+
+def new_tokens(ids: Tensor, new: int, follow: Callable[[Tensor], Tensor], stop: int | None = None) -> Iterator[Tensor]:
+    """Yield up to ``new`` tokens of each sequence, until every sequence has ended.
 
     Args:
         ids: The prompt, batch × length.
@@ -106,11 +145,10 @@ def extend(ids: Tensor, new: int, follow: Callable[[Tensor], Tensor], stop: int 
         if stop is not None:
             token = token.masked_fill(done, stop)
             done |= token == stop
+        yield token
         unread = token[:, None]
-        ids = torch.cat((ids, unread), 1)
         if stop is not None and bool(done.all()):
             break
-    return ids
 
 
 def _check(

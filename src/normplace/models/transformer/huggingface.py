@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from normplace.models.transformer.config import TransformerConfig
 from normplace.models.transformer.families import FAMILIES, Family
 from normplace.models.transformer.model import Transformer
 from normplace.norms import build_norm
+from normplace.placement import Placement
 
 TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # not part of a network here
 
@@ -26,7 +29,8 @@ def from_huggingface(model: nn.Module) -> Transformer:
     """The same network as a :class:`Transformer`, with copies of its weights.
 
     Args:
-        model: A language model of a known family: Llama, GPT-2, HyperCLOVA X, Gemma 2, OLMo 2, or BERT's masked one.
+        model: A language model of a known family: Llama, GPT-2, HyperCLOVA X, Gemma 2, OLMo 2, Qwen 3, or BERT's
+            masked one.
 
     Raises:
         UsageError: If the family or a setting is not supported, or a weight is not used.
@@ -59,7 +63,8 @@ def to_huggingface(model: Transformer, family: str | None = None, **fields: Any)
 
     Args:
         model: A Transformer whose shape and placement exist in a Hugging Face family.
-        family: ``llama``, ``gpt2``, ``hyperclovax``, ``gemma2``, ``olmo2`` or ``bert``; None for the first that fits.
+        family: ``llama``, ``gpt2``, ``hyperclovax``, ``gemma2``, ``olmo2``, ``qwen3`` or ``bert``; None for the first
+            that fits.
         **fields: Further fields of the Hugging Face configuration, such as ``eos_token_id``.
 
     Raises:
@@ -69,36 +74,78 @@ def to_huggingface(model: Transformer, family: str | None = None, **fields: Any)
         raise UsageError("Hugging Face models need transformers: pip install 'normplace[hf]'.")
     if family is not None and family not in FAMILIES:
         raise unknown("Hugging Face model type", family, FAMILIES)
-    reasons = {}
-    for name in FAMILIES if family is None else (family,):
-        config, reasons[name] = _huggingface_config(FAMILIES[name], model.config, fields)
-        if config is not None:
-            return _filled(FAMILIES[name], config, model)
+    fits = [_fit(name, model.config, fields) for name in (FAMILIES if family is None else (family,))]
+    for fit in fits:
+        if fit.config is not None and not fit.differences:
+            return _filled(FAMILIES[fit.family], fit.config, model)
     if family is not None:
-        raise UsageError(f"{family} does not support this network's {reasons[family]}: choose another family or shape.")
+        reason = fits[0].differences[0]
+        raise UsageError(f"{family} does not support this network's {reason}: choose another family or shape.")
+    nearest = min(fits, key=lambda fit: fit.distance)
     raise UsageError(
         f"no supported Hugging Face family ({', '.join(FAMILIES)}) has networks of this shape and placement, "
-        f"{model.config.rule.equation()}."
+        f"{model.config.rule.equation()}: the nearest is {nearest.family}, which has {nearest.description}."
     )
 
 
-def _huggingface_config(family: Family, config: TransformerConfig, fields: dict[str, Any]) -> tuple[Any, str]:
-    """The Hugging Face configuration of the same network, or None and the first field that it cannot express."""
+@dataclass(frozen=True)
+class _FamilyFit:
+    """How well a Hugging Face family expresses a network.
+
+    Args:
+        family: Name of the family.
+        config: The Hugging Face configuration that comes nearest; None if there is none.
+        differences: The fields of :class:`TransformerConfig` that differ, or why there is no configuration.
+        distance: Number of differing fields, those of the placement and the parts counted one by one.
+        description: The differing fields as the family has them.
+    """
+
+    family: str
+    config: Any
+    differences: tuple[str, ...]
+    distance: float = math.inf
+    description: str = ""
+
+
+def _fit(name: str, config: TransformerConfig, fields: dict[str, Any]) -> _FamilyFit:
+    """Write a network as a configuration of a family, read it again, and compare."""
     import transformers
 
-    wanted = spelled_out(config)
+    family, wanted = FAMILIES[name], spelled_out(config)
     if not hasattr(transformers, family.model):
-        return None, f"family, which transformers {transformers.__version__} lacks"
+        return _FamilyFit(name, None, (f"family, which transformers {transformers.__version__} lacks",))
     config_class = getattr(transformers, family.model).config_class
     try:
         written = config_class(**{**TOKENS, **family.write(wanted), **fields})
         read = spelled_out(family.read(written))
     except Exception as error:  # configuration classes raise different errors
-        return None, f"settings ({' '.join(str(error).split())})"
-    for field in dataclasses.fields(TransformerConfig):
-        if getattr(read, field.name) != getattr(wanted, field.name):
-            return None, field.name
-    return written, ""
+        return _FamilyFit(name, None, (f"settings ({' '.join(str(error).split())})",))
+    names = [field.name for field in dataclasses.fields(TransformerConfig)]
+    pairs = {name: (getattr(read, name), getattr(wanted, name)) for name in names}
+    differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    described = [
+        _describe_placement(*pair) if name == "placement" else f"{name}={pair[0]!r}" for name, pair in differing.items()
+    ]
+    distance = sum(_distance(*pair) for pair in differing.values())
+    return _FamilyFit(name, written, tuple(differing), distance, " and ".join(described))
+
+
+def _describe_placement(theirs: Placement, wanted: Placement) -> str:
+    """A placement in words that differ from those for ``wanted``."""
+    if theirs.embedding == wanted.embedding:
+        return f"the placement {theirs.equation()}"
+    return f"the placement {theirs.equation()} {'with a' if theirs.embedding else 'without the'} norm on the embedding"
+
+
+def _distance(first: Any, second: Any) -> int:
+    """Number of differing values in two configurations."""
+    if dataclasses.is_dataclass(first) and type(first) is type(second):
+        return sum(
+            _distance(getattr(first, field.name), getattr(second, field.name)) for field in dataclasses.fields(first)
+        )
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return sum(_distance(*pair) for pair in zip_longest(first, second))
+    return int(first != second)
 
 
 def _filled(family: Family, config: Any, model: Transformer) -> Any:
@@ -130,9 +177,10 @@ def spelled_out(config: TransformerConfig) -> TransformerConfig:
         score_scale=branch.score_scale,
         windows=windows if any(windows) else (),
     )
+    rule = config.rule.map_specs(lambda spec: replace(spec, init_gain=1.0, input_gain=1.0))  # of initial values
     return replace(
         config,
-        placement=replace(config.rule, name=None),
+        placement=replace(rule, name=None),
         eps=getattr(build_norm(config.norm, 1), "eps", None) if config.eps is None else config.eps,
         attention=attention,
         mlp=replace(config.mlp, hidden=layer.mlp.branch.up.out_features),
