@@ -79,10 +79,12 @@ ODD = [
     "True", "[1]", "{}", "1j", "0x10", "1_0", "--help", "--version", "-h", "--no-such", "=x",
 ]  # fmt: skip
 NAMES = ["peri", "pre", "post", "layernorm", "rmsnorm", "lns", "layerscale", "cpu", "cuda", "auto", "smoke", "laptop"]
-VERBS = ["study", "report", "verify", "audit", "move", "fuse", "bench", "train", "list", "doctor", "stduy"]
+VERBS = ["study", "report", "verify", "audit", "move", "fuse", "bench", "train", "generate", "export",
+         "evaluate", "list", "doctor", "stduy"]  # fmt: skip
 PATHS = [
     "good.jsonl", "good.jsonl.gz", "cut.jsonl.gz", "damaged.jsonl", "binary.jsonl", "empty.jsonl", "folder", "hollow",
     "pipe", "loop", "dangling", "link.jsonl", "config.json", "ill.json", "list.json", "record.json", "text.txt", "none",
+    "run", "model", "run.toml", "ill.toml",
     "good.jsonl/inside", "loop/inside", "/proc/self/mem", "/dev/full", "/dev/null", "/nonexistent/a/b", "x" * 300,
 ]  # fmt: skip
 WRITABLE = ["out", "new/out", "good.jsonl/inside", "loop", "loop/x", "dangling", "pipe", "folder", "", "device",
@@ -90,7 +92,7 @@ WRITABLE = ["out", "new/out", "good.jsonl/inside", "loop", "loop/x", "dangling",
 TRAIN = ["--text", "text.txt", "--steps", "1", "--depth", "1", "--dim", "16", "--heads", "1", "--context", "8",
          "--batch", "1", "--device", "cpu", "--peak-tflops", "1"]  # fmt: skip
 TRAIN_OPTIONS = ["steps", "depth", "dim", "heads", "context", "batch", "seed", "text", "tokenizer", "rate",
-                 "learning-rate", "precision", "schedule", "positions", "log", "set"]  # fmt: skip
+                 "learning-rate", "precision", "schedule", "positions", "log", "set", "config", "signals"]  # fmt: skip
 
 
 def fixtures(folder: Path) -> None:
@@ -107,10 +109,13 @@ def fixtures(folder: Path) -> None:
         "good.jsonl.gz": gzip.compress(lines), "cut.jsonl.gz": gzip.compress(lines)[:-9], "empty.jsonl": b"",
         "binary.jsonl": random.Random(0).randbytes(5000), "config.json": json.dumps(LLAMA).encode(),
         "ill.json": json.dumps(LLAMA | {"hidden_size": "eight"}).encode(), "list.json": b"[1, 2]",
-        "record.json": b'{"format": 1, "cases": 5}', "text.txt": b"the quick brown fox jumps over it\n" * 200,
+        "record.json": b'{"format": 1, "cases": 5}', "run.toml": b"steps = 1\n",
+        "ill.toml": b"steps = 'one'\nx = [", "text.txt": b"the quick brown fox jumps over it\n" * 200,
     }  # fmt: skip
     for name, content in files.items():
         (folder / name).write_bytes(content)
+    write_run(folder / "run")
+    shutil.copytree(folder / "run" / "model", folder / "model")
     (folder / "folder").mkdir()
     (folder / "folder" / "tiny-smoke.jsonl").write_bytes(lines)
     (folder / "hollow").mkdir()
@@ -120,6 +125,20 @@ def fixtures(folder: Path) -> None:
     (folder / "loop").symlink_to("loop")
     (folder / "dangling").symlink_to("made-by-link")
     (folder / "link.jsonl").symlink_to("good.jsonl")
+
+
+def write_run(folder: Path) -> None:
+    """Write what ``normplace train`` leaves, without training."""
+    from normplace.lab.train.config import NetworkConfig
+    from normplace.lab.train.run_folder import write_model, write_result
+    from normplace.lab.train.tokenizer import ByteTokenizer
+    from normplace.models.transformer import Transformer
+
+    config = NetworkConfig(dim=16, depth=1, heads=2).transformer_config(256, 16)
+    folder.mkdir()
+    write_model(folder, config, Transformer(config).state_dict(), ByteTokenizer())
+    text = {"inputs": ["text.txt"], "tokenizer": "bytes", "sha256": "0" * 64}
+    write_result(folder, {"status": "finished", "step": 1, "config": {"context": 16}, "text": text})
 
 
 def words(rng: random.Random) -> list[str]:
@@ -160,6 +179,14 @@ def words(rng: random.Random) -> list[str]:
         chosen += ["--out", target()] if verb == "move" else []
         chosen += rng.choice([[], ["--json"], ["--reach", odd()]]) if verb == "fuse" else []
         chosen += rng.choice([[], ["--to", odd()], ["--qk", odd()], ["--norm", odd()]]) if verb == "move" else []
+    elif verb in ("generate", "export", "evaluate"):
+        chosen += [rng.choice(["run", "run", "model", path(), odd()])]
+        chosen += ["--hf", target()] if verb == "export" else ["--device", "cpu"]
+        value = rng.choice([odd(), "3", "0.5"])
+        more = {"generate": ["length", "prompt", "temperature", "top-k", "top-p", "seed", "device"],
+                "export": ["family"], "evaluate": ["tasks", "text", "samples", "seed"]}[verb]  # fmt: skip
+        chosen += rng.choice([[], ["--json"], [f"--{rng.choice(more)}", value], [f"--{rng.choice(more)}", path()]])
+        chosen += ["--length", "4"] if verb == "generate" and "--length" not in chosen else []
     elif verb == "list":
         chosen += rng.choice([[], [odd()], [path()], ["fuzzed.py:STUDY"], ["placements", "--json"], ["norms"]])
     elif verb == "bench":

@@ -45,7 +45,17 @@ EXAMPLES = {
         "normplace fuse models.py:build",
         "normplace fuse google/gemma-2-2b --reach stack --json",
     ),
-    "train": ("normplace train --placement peri --steps 200",),
+    "train": (
+        "normplace train --placement peri --steps 200",
+        "normplace train --config run.toml --signals every=200 --log tensorboard",
+        "torchrun --nproc-per-node 8 -m normplace train --text books --batch 64",
+    ),
+    "generate": ('normplace generate runs/train --prompt "import " --length 300 --top-k 40',),
+    "export": ("normplace export runs/train --hf exported",),
+    "evaluate": (
+        "normplace evaluate runs/train",
+        "normplace evaluate runs/train --tasks copy lambada_openai",
+    ),
     "study": (
         "normplace study postdeg --dry-run",
         "normplace study extrapolation --part toy --out runs",

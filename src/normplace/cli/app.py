@@ -26,8 +26,11 @@ from normplace.cli.compare import compare
 from normplace.cli.config_file import apply_config_file
 from normplace.cli.demo import demo
 from normplace.cli.doctor import doctor
+from normplace.cli.evaluate import evaluate
+from normplace.cli.export import export
 from normplace.cli.fold import fold
 from normplace.cli.fuse import fuse
+from normplace.cli.generate import generate
 from normplace.cli.list import list_names
 from normplace.cli.move import move
 from normplace.cli.new import new
@@ -47,6 +50,9 @@ VERBS: dict[str, Callable[..., int]] = {
     "fuse": fuse,
     "compare": compare,
     "train": train,
+    "generate": generate,
+    "export": export,
+    "evaluate": evaluate,
     "demo": demo,
     "study": study,
     "report": report,

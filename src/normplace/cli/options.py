@@ -57,6 +57,8 @@ Jobs = Annotated[int, Parameter(show_default=lambda cores: "one per core")]
 Target = Annotated[str | None, Parameter(name="TARGET")]
 HuggingFace = Annotated[Path | None, Parameter(metavar="FILE", show=False)]
 """The option that named a configuration before the argument TARGET did."""
+Run = Annotated[Path, Parameter(name="RUN")]
+"""The folder of a training run."""
 File = Annotated[Path, Parameter(metavar="FILE")]
 Folder = Annotated[Path, Parameter(metavar="FOLDER")]
 

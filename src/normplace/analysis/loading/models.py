@@ -132,17 +132,20 @@ def build_model(path: Path, config: Any, build: Build) -> nn.Module:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress advice of transformers on stderr."""
+    """Suppress advice and progress bars of transformers on stderr."""
     import transformers
 
-    level = transformers.logging.get_verbosity()
+    level, has_bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         transformers.logging.set_verbosity(level)
+        if has_bars:
+            transformers.logging.enable_progress_bar()
 
 
 def _check_sizes(file: Path, fields: Any, name: str = "") -> None:

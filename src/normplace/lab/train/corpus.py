@@ -15,6 +15,7 @@ import gzip
 import hashlib
 import importlib.util
 import math
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -88,7 +89,7 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
     files = [one.file for one in installed] + [file for source in sources for file in _source_files(source)]
     size = sum(file.size for file in files)
     text = None
-    identity = " ".join(sources)
+    identity = " ".join(absolute_sources(sources))
     if any(source.startswith(HUB) for source in sources):  # the package that downloads them keeps the text
         text = _read_text(sources, installed)
         size, identity = text.size, text.sha256
@@ -108,8 +109,25 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
     packages = tuple(
         Package(**{**package, "distributions": tuple(package["distributions"])}) for package in manifest["packages"]
     )
-    fields = {key: manifest[key] for key in ("name", "vocab_size", "bytes_per_token", "sha256")}
-    return Corpus(**arrays, **fields, packages=packages)
+    fields = {key: manifest[key] for key in ("vocab_size", "bytes_per_token", "sha256")}
+    return Corpus(name=" ".join(sources), **arrays, **fields, packages=packages)
+
+
+def absolute_sources(sources: Sources) -> list[str]:
+    """The sources with absolute paths, which name the same text from every folder.
+
+    Args:
+        sources: One source or several, as for :func:`load_corpus`.
+
+    Raises:
+        UsageError: If there are none, or one is not a string or path.
+    """
+    return [source if _is_name(source) else os.path.abspath(source) for source in _source_names(sources)]  # noqa: PTH100
+
+
+def _is_name(source: str) -> bool:
+    """Whether a source is not a path."""
+    return source in {STANDARD_LIBRARY, PACKAGES} or source.startswith(HUB)
 
 
 @dataclass(frozen=True)
@@ -135,7 +153,7 @@ class _Text:
 
 def _source_files(source: str) -> list[TextFile]:
     """The files at a path; none for the standard library, which is short, and for packages and datasets."""
-    if source in {STANDARD_LIBRARY, PACKAGES} or source.startswith(HUB):
+    if _is_name(source):
         return []
     return [TextFile.of(path) for path in _text_files(Path(source))]
 

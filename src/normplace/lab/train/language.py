@@ -15,7 +15,7 @@ from normplace._version import __version__
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
 from normplace.lab.train.checks import check_folder, check_memory
 from normplace.lab.train.config import NetworkConfig, TrainConfig
-from normplace.lab.train.corpus import Corpus, Sources, load_corpus
+from normplace.lab.train.corpus import Corpus, Sources, absolute_sources, load_corpus
 from normplace.lab.train.distributed import full_state_dict, join_process_group
 from normplace.lab.train.log import check_trackers
 from normplace.lab.train.loop import fit
@@ -84,7 +84,7 @@ def train_language(
             "parameters": parameters,
             "processes": group.size,
             "equation": model_config.rule.equation(),
-            "text": _describe_text(corpus, tokenizer),
+            "text": _describe_text(corpus, text, tokenizer),
             "network": dataclasses.asdict(network),
             "config": dataclasses.asdict(config),
             "signals": None if signals is None else dataclasses.asdict(signals),
@@ -103,9 +103,14 @@ def train_language(
     return result if is_new or earlier is None else earlier
 
 
-def _describe_text(corpus: Corpus, tokenizer: str) -> dict[str, Any]:
-    packages = [dataclasses.asdict(package) for package in corpus.packages]
-    return {"sources": corpus.name, "tokenizer": tokenizer, "sha256": corpus.sha256, "packages": packages}
+def _describe_text(corpus: Corpus, sources: Sources, tokenizer: str) -> dict[str, Any]:
+    return {
+        "sources": corpus.name,
+        "inputs": absolute_sources(sources),
+        "tokenizer": tokenizer,
+        "sha256": corpus.sha256,
+        "packages": [dataclasses.asdict(package) for package in corpus.packages],
+    }
 
 
 def _device_name(device: torch.device) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from normplace._shared.fields import quoted
 from normplace._shared.output import cannot_write, write_atomic
 from normplace.errors import UsageError
-from normplace.lab.train.tokenizer import BYTES, FILE, Tokenizer, load_tokenizer, save_tokenizer
+from normplace.lab.train.tokenizer import BYTES, FILE, ByteTokenizer, Tokenizer, load_tokenizer, save_tokenizer
 from normplace.models.transformer import Transformer, TransformerConfig, load, save
 from normplace.models.weights import Damage, read_json
 
@@ -29,12 +29,14 @@ class Run:
         folder: Folder of the run; None if only a model was named.
         model: The network, in evaluation mode.
         tokenizer: Its tokenizer.
+        tokenizer_name: The name by which :func:`normplace.lab.train.tokenizer.load_tokenizer` loads it.
         result: The content of ``result.json``; empty if only a model was named.
     """
 
     folder: Path | None
     model: Transformer
     tokenizer: Tokenizer
+    tokenizer_name: str
     result: dict[str, Any]
 
 
@@ -54,20 +56,19 @@ def open_run(path: str | Path) -> Run:
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {quoted(str(path))} ({error}): name the folder of a run.") from error
     if is_run:
-        result = read_result(folder) or {}
-        return Run(folder, load(folder / MODEL).eval(), _tokenizer(folder / MODEL, result), result)
+        return _open(folder, folder / MODEL, read_result(folder) or {})
     if is_model:
-        return Run(None, load(folder).eval(), _tokenizer(folder, {}), {})
+        return _open(None, folder, {})
     if has_begun:
         raise UsageError(f"the run in {folder} has no model, since it has not finished: run its command again.")
     raise UsageError(f"there is no run in {quoted(str(path))}: name the --out folder of 'normplace train'.")
 
 
-def _tokenizer(folder: Path, result: dict[str, Any]) -> Tokenizer:
-    """The tokenizer in the folder of a model; without one, that of the result."""
-    if (folder / FILE).is_file():
-        return load_tokenizer(str(folder))
-    return load_tokenizer(result.get("text", {}).get("tokenizer", BYTES))
+def _open(folder: Path | None, model: Path, result: dict[str, Any]) -> Run:
+    """Load a model and the tokenizer in its folder; without one, that of the result."""
+    name = str(model) if (model / FILE).is_file() else result.get("text", {}).get("tokenizer", BYTES)
+    tokenizer = load_tokenizer(name)
+    return Run(folder, load(model).eval(), tokenizer, BYTES if isinstance(tokenizer, ByteTokenizer) else name, result)
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:

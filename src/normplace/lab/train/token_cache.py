@@ -57,7 +57,7 @@ def cache_entry(files: Iterable[TextFile], tokenizer: str) -> Path:
     """
     digest = hashlib.sha256(f"{FORMAT}\n{tokenizer}\n".encode())
     for path, size, modified in files:
-        digest.update(f"{path}\n{size}\n{modified}\n".encode("utf-8", "surrogateescape"))
+        digest.update(f"{os.path.abspath(path)}\n{size}\n{modified}\n".encode("utf-8", "surrogateescape"))  # noqa: PTH100
     return cache_folder() / "tokens" / digest.hexdigest()[:24]
 
 

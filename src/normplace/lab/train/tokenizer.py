@@ -173,9 +173,9 @@ def tokenizer_file(name: str) -> Path | None:
 
 
 def tokenizer_identity(name: str) -> str:
-    """A text that differs between tokenizers: the name, and the hash of the file if it is one."""
+    """A text that differs between tokenizers: the hash of the file, or the name if it is not a file."""
     path = None if name == BYTES else tokenizer_file(name)
-    return name if path is None else f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return name if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

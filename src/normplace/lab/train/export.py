@@ -1,0 +1,113 @@
+"""Write a trained network as a folder that Hugging Face's Auto classes load."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from normplace._shared.output import cannot_write
+from normplace.analysis.loading.models import quiet
+from normplace.errors import UsageError
+from normplace.lab.train.run_folder import Run
+from normplace.lab.train.tokenizer import save_tokenizer
+from normplace.models.transformer import Transformer, to_huggingface
+
+PROBE_TOKENS = 64
+REMEDY = "choose another --hf"
+TOLERANCE = 1e-4
+"""Largest difference of the logits, relative to the largest logit: a few roundings in float32 per layer."""
+
+
+def export_huggingface(run: Run, folder: Path, family: str | None = None) -> dict[str, Any]:
+    """Write a network and its tokenizer, load them again, and compare the logits.
+
+    Args:
+        run: The network and its tokenizer.
+        folder: Output folder; it must not exist yet, or be empty.
+        family: Hugging Face family; None for the first that has such networks.
+
+    Returns:
+        The class of the model, its parameters, the folder, and the largest difference of the logits.
+
+    Raises:
+        UsageError: If no family has such networks, the folder is in use or cannot be written, or transformers is not
+            installed.
+    """
+    _check_unused(folder)
+    model = run.model.float().cpu()
+    context = run.result.get("config", {}).get("context")
+    fields = {} if context is None or model.config.positions.kind == "learned" else {"max_position_embeddings": context}
+    converted = to_huggingface(model, family, **fields)
+    with _new_folder(folder) as draft, quiet():
+        converted.save_pretrained(draft)
+        save_tokenizer(run.tokenizer, draft)
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        (draft / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
+        difference = _difference(model, draft, context or PROBE_TOKENS)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    name = type(converted).__name__
+    return {"model": name, "parameters": count, "folder": str(folder.resolve()), "difference": difference}
+
+
+def _check_unused(folder: Path) -> None:
+    """Check that a folder does not exist or is empty.
+
+    Raises:
+        UsageError: If it is in use, or cannot be read.
+    """
+    try:
+        folder.lstat()
+        in_use = not folder.is_dir() or any(folder.iterdir())
+    except FileNotFoundError:
+        in_use = False
+    except OSError as error:
+        raise cannot_write(folder, error, REMEDY) from error
+    except ValueError as error:  # a null byte, or text that the file system cannot encode
+        raise UsageError(f"cannot write {str(folder)!r}: this is not a possible file name; {REMEDY}.") from error
+    if in_use:
+        raise UsageError(f"{folder} already exists: remove it, or {REMEDY}.")
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A folder next to ``folder`` that is renamed to it once the block has finished.
+
+    Raises:
+        UsageError: If it cannot be written.
+    """
+    target = Path(os.path.abspath(folder))  # noqa: PTH100 (resolve fails for loops of links)
+    draft = target.with_name(f".{target.name}-{secrets.token_hex(4)}.tmp")
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        draft.replace(target)
+    except OSError as error:
+        raise cannot_write(folder, error, REMEDY) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@torch.no_grad()
+def _difference(model: Transformer, folder: Path, length: int) -> float:
+    """The largest difference of the logits of the model in a folder.
+
+    Raises:
+        UsageError: If it is more than rounding.
+    """
+    from transformers import AutoModelForCausalLM
+
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(model.config.vocab_size, (1, min(length, PROBE_TOKENS)), generator=generator)
+    expected, logits = model(ids), AutoModelForCausalLM.from_pretrained(folder).eval()(ids).logits
+    difference = float((logits - expected).abs().max())
+    if not difference <= TOLERANCE * float(expected.abs().max()):
+        raise UsageError(f"the logits of the exported model differ by {difference:.2g}: please report this.")
+    return difference
