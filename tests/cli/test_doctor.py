@@ -55,7 +55,7 @@ def test_a_missing_package_has_its_command(only_numba, capsys):
     extras = "charts,hf,graphs,engines,train,trees,images,kamis"
     assert lines[-1] == (
         f"1 of {len(OPTIONAL)} optional packages are installed; "
-        f"pip install 'normplace[{extras}]' wandb installs the others."
+        f"pip install 'normplace[{extras}]' wandb mlflow installs the others."
     )
 
 

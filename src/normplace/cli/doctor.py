@@ -64,6 +64,7 @@ OPTIONAL = (
     Package("datasets", "datasets", "train --text hf:NAME", "normplace[train]"),
     Package("tensorboard", "tensorboard", "train --log tensorboard", "normplace[train]"),
     Package("wandb", "wandb", "train --log wandb", "wandb"),
+    Package("mlflow", "mlflow", "train --log mlflow", "mlflow"),
     Package("xgboost-cpu", "xgboost", "the XGBoost baseline of study extrapolation", "normplace[trees]"),
     Package("pillow", "PIL", "the pictures of study extrapolation", "normplace[images]"),
     Package("chszlablib", "chszlablib", "KaMIS as a baseline of node selection", "normplace[kamis]"),

@@ -46,7 +46,7 @@ def train(
         short_learning_rate: Same as --learning-rate.
         out: Output folder.
         signals: Measure stream and gradients at every depth, such as every=200.
-        log: Further logs: tensorboard, wandb.
+        log: Further logs: tensorboard, wandb, mlflow.
         settings: Network and training settings by name, such as warm_up=0.1.
         json: Print only the result.
     """

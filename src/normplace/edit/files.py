@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from normplace._shared.output import cannot_write
 from normplace.edit.changes import changes
+from normplace.edit.copying import copy_model
 from normplace.edit.replay import repeat_edit
 from normplace.errors import UsageError
 from normplace.models.weights import (
@@ -174,7 +175,9 @@ def load_moved(
     """
     if changes(model).moves:
         raise UsageError("the model was moved already: pass it as it was before its first move.")
-    for settings in record["changes"]["moves"]:
+    moves = record["changes"]["moves"]
+    model = model if moves else copy_model(model)  # an edit copies it
+    for settings in moves:
         model = repeat_edit(model, settings, (inputs, kwargs))
     from safetensors.torch import load_model
 

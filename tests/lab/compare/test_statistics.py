@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from normplace.lab.compare.statistics import (
-    Verdict,
-    against_baseline,
-    best_against_each,
-    difference,
-    power,
-    ranking,
-    seeds_needed,
-    sidak_level,
-)
+from normplace.lab.compare.statistics import Verdict, against_baseline, best_against_each, difference, ranking
 
 
 def by_seed(*values):
@@ -26,15 +17,14 @@ def by_seed(*values):
 
 def compared(own, other, better="smaller", comparisons=1):
     scores = {"own": by_seed(*own), "other": by_seed(*other)}
-    return difference("own", "other", scores, better=better, comparisons=comparisons)
+    return difference("own", "other", scores, better, comparisons)
 
 
 @pytest.mark.parametrize("comparisons", [1, 4])
-def test_the_interval_is_students_with_a_sidak_level(comparisons):
+def test_the_interval_is_students_with_a_sidak_correction(comparisons):
     own, other = [1.0, 2.5, 2.0, 4.0], [1.5, 2.0, 3.0, 4.5]
     one = compared(own, other, comparisons=comparisons)
-    level = 0.95 ** (1 / comparisons)
-    expected = stats.ttest_rel(own, other).confidence_interval(level)
+    expected = stats.ttest_rel(own, other).confidence_interval(0.95 ** (1 / comparisons))
     assert (one.low, one.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
     assert one.estimate == pytest.approx(-0.375)
     assert one.verdict is Verdict.TIED
@@ -49,7 +39,7 @@ def test_the_verdict_depends_on_which_direction_is_better():
 
 def test_only_shared_seeds_are_compared():
     scores = {"own": {0: 1.0, 1: 2.0, 7: 100.0}, "other": {1: 1.0, 0: 0.5, 9: -100.0}}
-    one = difference("own", "other", scores, better="smaller", comparisons=1)
+    one = difference("own", "other", scores, "smaller", 1)
     assert (one.seeds, one.estimate) == (2, 0.75)
 
 
@@ -103,7 +93,8 @@ def test_the_family_is_covered_simultaneously(seeds):
     rng = np.random.default_rng(seeds)
     missed = 0
     for _ in range(600):
-        scores = {name: by_seed(*rng.normal(0, 1 + number, seeds)) for number, name in enumerate("abcd")}
+        spreads = rng.permutation([1.0, 1.0, 2.0, 6.0])
+        scores = {name: by_seed(*rng.normal(0, spread, seeds)) for name, spread in zip("abcd", spreads, strict=True)}
         missed += any(
             one.verdict is not Verdict.TIED for one in against_baseline(scores, "a", better="smaller").values()
         )
@@ -119,20 +110,3 @@ def test_ranking_puts_divergences_last():
     }
     assert ranking(scores, better="smaller") == ["good", "fair", "half", "gone"]
     assert ranking(scores, better="larger") == ["fair", "good", "half", "gone"]
-
-
-@pytest.mark.parametrize(("effect", "seeds", "comparisons"), [(1.0, 5, 1), (0.6, 20, 3), (4.0, 3, 6)])
-def test_power_is_that_of_the_noncentral_t(effect, seeds, comparisons):
-    threshold = stats.t.ppf(1 - sidak_level(comparisons) / 2, seeds - 1)
-    expected = stats.nct.sf(threshold, seeds - 1, effect * math.sqrt(seeds))
-    assert power(effect, seeds, comparisons) == pytest.approx(expected, abs=2e-3)
-
-
-@pytest.mark.parametrize("comparisons", [1, 5])
-def test_seeds_needed_is_the_smallest_number_with_the_power(comparisons):
-    needed = seeds_needed(-0.7, 1.0, 200, comparisons)
-    assert needed is not None
-    assert power(0.7, needed - 1, comparisons) < 0.8 <= power(0.7, needed, comparisons)
-    assert seeds_needed(-0.7, 1.0, needed - 1, comparisons) is None
-    assert seeds_needed(0.0, 1.0, 200) is None
-    assert seeds_needed(1.0, 0.0, 200) == 2

@@ -101,6 +101,21 @@ def test_tensorboard_and_wandb_get_the_numbers(tmp_path, monkeypatch):
     assert got == [*begun, ("loss", 0.5, 7), ({"loss": 0.5}, 7), "closed", "finished"]
 
 
+def test_mlflow_gets_the_numbers_under_names_that_it_accepts(tmp_path, monkeypatch):
+    got = []
+    members = {
+        "start_run": lambda run_name: got.append(run_name),
+        "log_params": got.append,
+        "log_metrics": lambda values, step: got.append((values, step)),
+        "end_run": lambda: got.append("ended"),
+    }
+    installed(monkeypatch, "mlflow", **members)
+    log = Log(tmp_path / "run", ["mlflow"], {"steps": 3})
+    log.write("step", 7, scalars={"final/degree^-1/report": 0.5})
+    log.close()
+    assert got == ["run", {"steps": "3"}, ({"final/degree_-1/report": 0.5}, 7), "ended"]
+
+
 def test_an_unknown_or_missing_tracker_is_an_error(monkeypatch):
     with pytest.raises(UsageError, match="did you mean 'tensorboard'"):
         logs.check_trackers(["tensorbord"])

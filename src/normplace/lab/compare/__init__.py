@@ -6,8 +6,8 @@
 - ``trial``, ``measures``, ``rng``: one training and its measurements.
 - ``checks``, ``budget``, ``plan``: which trainings run, and what they cost.
 - ``search``, ``stages``, ``trial_runner``, ``study``, ``config``: run them, in the order that their results require.
-- ``edit_trials``, ``statistics``, ``sensitivity``: from result lines to differences with intervals.
-- ``result``, ``advice``, ``table``, ``figures``, ``page``: what is reported.
+- ``edit_trials``, ``statistics``, ``power``, ``sensitivity``: from result lines to differences with intervals.
+- ``result``, ``advice``, ``table``, ``figures``, ``page``, ``winner``, ``trial_log``: what is reported.
 """
 
 from normplace.lab.compare.edits import Edit, parse_edits

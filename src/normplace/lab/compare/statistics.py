@@ -1,10 +1,13 @@
-"""Paired differences between edits: simultaneous intervals, verdicts, and the number of seeds that would decide.
+"""Paired differences between edits: simultaneous intervals and verdicts.
 
 Two families of differences are reported: every edit against the baseline, and the best edit against every other. Each
-family covers all its true differences at once with a probability of 95%. The intervals are Student's with a Šidák
-correction. Sign flips and the bootstrap cannot reach 95% below six seeds, and a variance pooled over edits is too small
-for the edits that vary most; ``scripts/calibrate_compare.py`` measures all of them. The data chooses the best edit, so
-its family counts every pair of edits.
+family covers all its true differences at once with a probability of 95%. The data chooses the best edit, so its family
+counts every pair of edits.
+
+The intervals are Student's with a Šidák correction. They are calibrated from three to ten seeds, also if one edit
+varies much more between seeds than the others. Sign flips cannot reach 95% below six seeds, and bootstrap intervals are
+too narrow. A variance pooled over edits is too small for an edit that varies more than the others.
+``scripts/calibrate_compare.py`` measures all of these.
 """
 
 from __future__ import annotations
@@ -13,27 +16,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from statistics import fmean, stdev
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from normplace.lab.trials.intervals import CONFIDENCE
+from normplace.lab.compare.power import HORIZON, LEVEL, critical_value, seeds_needed, sidak_level
 
 Better = Literal["smaller", "larger"]
 Scores = Mapping[int, float | None]
 """The reported number of each seed; None if the trial diverged."""
 
-POWER = 0.8
-"""Probability of separating two edits that the number of seeds is planned for."""
-HORIZON = 8
-"""Numbers of seeds are extrapolated up to this multiple of those measured."""
 _DISCORDANT = 0.25
 """Largest probability that a seed diverges with one of two equal edits only, if seeds do not correlate negatively."""
 _FEWEST_ALL_DIVERGED = 3
-_NODES = 256
 
 
 class Verdict(StrEnum):
@@ -55,7 +49,7 @@ class Difference:
         estimate: Mean difference over the seeds with which neither diverged; NaN without such seeds.
         low: Lower end of the simultaneous 95% interval; unbounded with fewer than two seeds.
         high: Upper end.
-        deviation: Standard deviation of the differences; NaN with fewer than two seeds.
+        deviation: Standard deviation of the difference over seeds; NaN with fewer than two.
         seeds: Number of seeds with which neither diverged.
         diverged: Number of seeds with which only the edit diverged.
         other_diverged: Number of seeds with which only the other one diverged.
@@ -81,7 +75,31 @@ class Difference:
     most_seeds: int
 
 
-def difference(edit: str, other: str, scores: Mapping[str, Scores], *, better: Better, comparisons: int) -> Difference:
+def against_baseline(scores: Mapping[str, Scores], baseline: str, *, better: Better) -> dict[str, Difference]:
+    """Every other edit minus the baseline.
+
+    Args:
+        scores: Reported numbers of every edit.
+        baseline: Name of the baseline.
+        better: Whether smaller or larger numbers are better.
+    """
+    edits = [edit for edit in scores if edit != baseline]
+    return {edit: difference(edit, baseline, scores, better, len(edits)) for edit in edits}
+
+
+def best_against_each(scores: Mapping[str, Scores], best: str, *, better: Better) -> dict[str, Difference]:
+    """The best edit minus every other; the intervals hold whichever edit is the best.
+
+    Args:
+        scores: Reported numbers of every edit.
+        best: Name of the edit that ranks first.
+        better: Whether smaller or larger numbers are better.
+    """
+    pairs = math.comb(len(scores), 2)
+    return {other: difference(best, other, scores, better, pairs) for other in scores if other != best}
+
+
+def difference(edit: str, other: str, scores: Mapping[str, Scores], better: Better, comparisons: int) -> Difference:
     """Compare two edits over the seeds that both have.
 
     If some seed diverged with one of them only, two tests share the level: Student's test of the other seeds, and a
@@ -100,15 +118,13 @@ def difference(edit: str, other: str, scores: Mapping[str, Scores], *, better: B
     differences = [own - their for own, their in pairs if own is not None and their is not None]
     diverged = sum(own is None and their is not None for own, their in pairs)
     other_diverged = sum(own is not None and their is None for own, their in pairs)
-    level = sidak_level(comparisons)
-    if (diverged or other_diverged) and len(differences) > 1:
-        level /= 2
-    estimate, deviation, half = _student(differences, level)
     balance = other_diverged - diverged
+    level = LEVEL / 2 if (diverged or other_diverged) and len(differences) > 1 else LEVEL
+    estimate, deviation, half = _interval(differences, comparisons, level)
+    by_scores = int(math.copysign(1, estimate)) * (-1 if better == "smaller" else 1) if abs(estimate) > half else 0
+    decides = _divergence_decides(balance, len(pairs), sidak_level(comparisons, level))
+    by_divergence = int(math.copysign(1, balance)) if decides else 0
     most_seeds = HORIZON * len(differences) if len(differences) > 1 else 0
-    sign = -1 if better == "smaller" else 1
-    by_scores = 0 if not abs(estimate) > half else sign * int(math.copysign(1, estimate))
-    by_divergence = int(math.copysign(1, balance)) if _divergence_decides(balance, len(pairs), level) else 0
     return Difference(
         edit=edit,
         other=other,
@@ -124,32 +140,6 @@ def difference(edit: str, other: str, scores: Mapping[str, Scores], *, better: B
         seeds_needed=seeds_needed(estimate, deviation, most_seeds, comparisons),
         most_seeds=most_seeds,
     )
-
-
-def against_baseline(scores: Mapping[str, Scores], baseline: str, *, better: Better) -> dict[str, Difference]:
-    """Every other edit minus the baseline.
-
-    Args:
-        scores: Reported numbers of every edit.
-        baseline: Name of the baseline.
-        better: Whether smaller or larger numbers are better.
-    """
-    others = [edit for edit in scores if edit != baseline]
-    return {edit: difference(edit, baseline, scores, better=better, comparisons=len(others)) for edit in others}
-
-
-def best_against_each(scores: Mapping[str, Scores], best: str, *, better: Better) -> dict[str, Difference]:
-    """The best edit minus every other; the intervals hold whichever edit is the best.
-
-    Args:
-        scores: Reported numbers of every edit.
-        best: Name of the edit that ranks first.
-        better: Whether smaller or larger numbers are better.
-    """
-    pairs = math.comb(len(scores), 2)
-    return {
-        other: difference(best, other, scores, better=better, comparisons=pairs) for other in scores if other != best
-    }
 
 
 def ranking(scores: Mapping[str, Scores], *, better: Better) -> list[str]:
@@ -171,63 +161,15 @@ def ranking(scores: Mapping[str, Scores], *, better: Better) -> list[str]:
     return sorted(scores, key=key)
 
 
-def sidak_level(comparisons: int) -> float:
-    """Two-sided level of one of several comparisons that are wrong together at most 5% of the time."""
-    return 1 - CONFIDENCE ** (1 / comparisons)
-
-
-def power(effect: float, seeds: int, comparisons: int = 1) -> float:
-    """Probability that seeds separate two edits.
-
-    Args:
-        effect: Mean difference divided by the standard deviation of the differences.
-        seeds: Number of paired seeds.
-        comparisons: Number of differences that are covered simultaneously.
-    """
-    from scipy.special import ndtr
-
-    threshold = _quantile(seeds - 1, sidak_level(comparisons))
-    return float(ndtr(abs(effect) * math.sqrt(seeds) - threshold * _relative_deviations(seeds - 1)).mean())
-
-
-def seeds_needed(estimate: float, deviation: float, most: int, comparisons: int = 1) -> int | None:
-    """Smallest number of seeds that separates a difference with a probability of 80%; None if it is above ``most``.
-
-    Args:
-        estimate: Mean difference.
-        deviation: Standard deviation of the differences.
-        most: Largest number of seeds.
-        comparisons: Number of differences that are covered simultaneously.
-
-    Examples:
-        >>> seeds_needed(1.0, 1.0, 40), seeds_needed(0.1, 1.0, 40)
-        (10, None)
-    """
-    if most < 2 or not estimate:
-        return None
-    if not deviation:
-        return 2
-    low, high = 1, most  # the power grows with the seeds: bisect
-    if power(estimate / deviation, high, comparisons) < POWER:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if power(estimate / deviation, middle, comparisons) < POWER:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def _student(differences: Sequence[float], level: float) -> tuple[float, float, float]:
-    """Mean, standard deviation and half the width of the interval of a level."""
+def _interval(differences: Sequence[float], comparisons: int, level: float) -> tuple[float, float, float]:
+    """Mean, standard deviation, and half the width of the interval."""
     if not differences:
         return math.nan, math.nan, math.inf
-    estimate = fmean(differences)
-    if len(differences) < 2:
+    estimate, seeds = fmean(differences), len(differences)
+    if seeds < 2:
         return estimate, math.nan, math.inf
     deviation = stdev(differences)
-    return estimate, deviation, _quantile(len(differences) - 1, level) * deviation / math.sqrt(len(differences))
+    return estimate, deviation, critical_value(seeds, comparisons, level) * deviation / math.sqrt(seeds)
 
 
 def _divergence_decides(balance: int, seeds: int, level: float) -> bool:
@@ -249,19 +191,3 @@ def _verdict(by_scores: int, by_divergence: int, balance: int) -> Verdict:
     """
     decision = by_divergence or (by_scores if by_scores * balance >= 0 else 0)
     return Verdict.TIED if not decision else Verdict.BETTER if decision > 0 else Verdict.WORSE
-
-
-@cache
-def _quantile(degrees: int, level: float) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, 1 - level / 2))
-
-
-@cache
-def _relative_deviations(degrees: int) -> NDArray[np.float64]:
-    """Equally probable standard deviations of samples, relative to the true one."""
-    from scipy.special import gammaincinv
-
-    probabilities = (np.arange(_NODES) + 0.5) / _NODES
-    return np.sqrt(2 * gammaincinv(degrees / 2, probabilities) / degrees)

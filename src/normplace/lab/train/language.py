@@ -49,7 +49,7 @@ def train_language(
         out: Folder of ``log.jsonl``, ``checkpoints``, ``result.json`` and, at the end, ``model``.
         text: A source, or a list of them; see :mod:`normplace.lab.train.corpus`.
         tokenizer: ``bytes``, a ``tokenizer.json``, or a name on the Hugging Face Hub.
-        log: Names of trackers: ``tensorboard``, ``wandb``.
+        log: Names of trackers: ``tensorboard``, ``wandb``, ``mlflow``.
         signals: When to measure stream and gradients at every depth; None for never.
         observer: Receives the events of the run, in the first process.
         on_step: Called in the first process after every step.

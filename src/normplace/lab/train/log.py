@@ -1,4 +1,4 @@
-"""The log of a run: JSON lines, and optionally TensorBoard and Weights & Biases.
+"""The log of a run: JSON lines, and optionally TensorBoard, Weights & Biases and MLflow.
 
 The file is append-only. A resumed run writes a line ``resume`` and logs the steps after its checkpoint again; the last
 line of a step counts.
@@ -11,6 +11,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,9 +78,39 @@ class WeightsAndBiases:
         self.run.finish()
 
 
+class MLflow:
+    """An MLflow run, configured by its environment variables.
+
+    Args:
+        out: Folder of the run.
+        config: Settings of the run.
+    """
+
+    def __init__(self, out: Path, config: Mapping[str, Any]) -> None:
+        import mlflow  # pyright: ignore[reportMissingImports]
+
+        self.client = mlflow
+        mlflow.start_run(run_name=out.name)
+        mlflow.log_params({name: str(value)[:500] for name, value in config.items()})
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the numbers of a step."""
+        self.client.log_metrics({_mlflow_name(name): value for name, value in values.items()}, step=step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        self.client.end_run()
+
+
+def _mlflow_name(name: str) -> str:
+    """A name with the characters that MLflow accepts; edits have others, such as ``degree^-1``."""
+    return re.sub(r"[^\w\-. /]", "_", name)
+
+
 TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
+    "mlflow": MLflow,
 }
 
 

@@ -1,0 +1,225 @@
+"""Simulate comparisons whose truth is known, and write how often the verdicts and the numbers of seeds are right.
+
+The noise between seeds is that of the committed results of the Peri-LN study.
+``python scripts/calibrate_compare.py`` writes benchmarks/results/compare-calibration.json and the tables of
+docs/reference/compare.md; it takes about five minutes. ``--tables`` writes the tables only, from the committed figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from calibration.methods import METHODS
+from calibration.noise import KINDS, Noise, as_scores, measured_noise
+from numpy.typing import NDArray
+from papers.blocks import fill
+
+from normplace._shared.output import write_atomic
+from normplace._shared.text_table import markdown_table
+from normplace.lab.compare.power import POWER, detectable_effect, seeds_needed
+from normplace.lab.compare.result import Comparison
+from normplace.lab.compare.statistics import Difference, Verdict, against_baseline, best_against_each, ranking
+from normplace.lab.trials.record import TrialRecord, trial_hash
+
+ROOT = Path(__file__).parents[1]
+FIGURES = ROOT / "benchmarks" / "results" / "compare-calibration.json"
+PAGE = ROOT / "docs" / "reference" / "compare.md"
+SEEDS, EDITS = (3, 5, 10), (2, 4, 6)
+COMPARISONS = 200
+"""Comparisons of an edit with itself, from result lines to the table."""
+SIMULATIONS = 2000
+FAMILIES = ("against the baseline", "best against each")
+METHOD_EDITS = 4
+MOST_SEEDS = 10_000
+
+
+def main() -> int:
+    """Simulate, write the figures and the tables; 1 if a promise does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", action="store_true", help="write the tables from the committed figures")
+    arguments = parser.parse_args()
+    if not arguments.tables:
+        write_atomic(FIGURES, json.dumps(measure(measured_noise()), indent=1) + "\n")
+    figures = json.loads(FIGURES.read_text())
+    write_atomic(PAGE, fill(PAGE.read_text(), tables(figures)))
+    broken = broken_promises(figures)
+    print(*broken or ["every promise holds"], sep="\n")
+    return 1 if broken else 0
+
+
+def measure(noise: Noise) -> dict[str, Any]:
+    """Run all simulations."""
+    rng = np.random.default_rng(20)
+    return {
+        "noise": {"shared": noise.shared, "spreads": [float(noise.spreads.min()), float(noise.spreads.max())]},
+        "same edit": [_same_edit(noise, seeds, edits, rng) for seeds in SEEDS for edits in EDITS],
+        "equal edits": [_equal_edits(noise, kind, s, k, rng) for kind in KINDS for s in SEEDS for k in EDITS],
+        "planted effects": [_planted(noise, seeds, edits, rng) for seeds in SEEDS for edits in EDITS],
+        "seeds needed": [
+            _seeds_needed(noise, seeds, factor, edits, rng) for edits in (2, 4) for seeds in SEEDS for factor in (2, 4)
+        ],
+        "methods": [_method(noise, name, rng) for name in METHODS],
+    }
+
+
+def _same_edit(noise: Noise, seeds: int, edits: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Comparisons of equal edits, evaluated from result lines."""
+    tied = 0
+    for _ in range(COMPARISONS):
+        comparison = Comparison.from_records(_lines(noise.draw("measured", edits, seeds, rng)))
+        tied += all(row.verdict in {Verdict.TIED, "baseline"} for row in comparison.rows)
+    return {"seeds": seeds, "edits": edits, "comparisons": COMPARISONS, "tied": tied}
+
+
+def _lines(scores: NDArray[np.float64]) -> list[TrialRecord]:
+    lines = []
+    for number, row in enumerate(scores):
+        for seed, value in enumerate(row):
+            config = {"task": "simulated", "edit": f"edit {number}", "learning_rate": 1e-3, "steps": 1, "seed": seed}
+            key = trial_hash("compare", "final", config)
+            metrics = {"choose": float(value), "report": float(value), "diverged": 0.0}
+            lines.append(TrialRecord("compare", "final", "full", key, config, seed, "ok", metrics))
+    return lines
+
+
+def _equal_edits(noise: Noise, kind: str, seeds: int, edits: int, rng: np.random.Generator) -> dict[str, Any]:
+    """How often edits with equal means are all tied, in either family."""
+    baseline = best = 0
+    for _ in range(SIMULATIONS):
+        scores = as_scores(noise.draw(kind, edits, seeds, rng))
+        first = ranking(scores, better="smaller")[0]
+        baseline += _all_tied(against_baseline(scores, "edit 0", better="smaller"))
+        best += _all_tied(best_against_each(scores, first, better="smaller"))
+    shares = {"against the baseline": baseline / SIMULATIONS, "best against each": best / SIMULATIONS}
+    return {"noise": kind, "seeds": seeds, "edits": edits, "simulations": SIMULATIONS, **shares}
+
+
+def _all_tied(family: Mapping[str, Difference]) -> bool:
+    return all(one.verdict is Verdict.TIED for one in family.values())
+
+
+def _planted(noise: Noise, seeds: int, edits: int, rng: np.random.Generator) -> dict[str, Any]:
+    """How often an effect with a stated power of 80% is found."""
+    effect = detectable_effect(seeds, edits - 1)
+    shares = {"effect": round(effect, 4), "stated power": POWER, "found": _found(noise, effect, seeds, edits, rng)}
+    return {"seeds": seeds, "edits": edits, "simulations": SIMULATIONS, **shares}
+
+
+def _found(noise: Noise, effect: float, seeds: int, edits: int, rng: np.random.Generator) -> float:
+    """How often a better edit is found."""
+    verdicts = [_better_edit(noise, effect, seeds, edits, rng).verdict for _ in range(SIMULATIONS)]
+    return verdicts.count(Verdict.BETTER) / SIMULATIONS
+
+
+def _better_edit(noise: Noise, effect: float, seeds: int, edits: int, rng: np.random.Generator) -> Difference:
+    """A simulated edit that is better than the baseline, by an effect in standard deviations of the difference."""
+    drawn = noise.draw("equal spreads", edits, seeds, rng)
+    drawn[1] -= effect * math.sqrt(2)
+    return against_baseline(as_scores(drawn), "edit 0", better="smaller")["edit 1"]
+
+
+def _seeds_needed(noise: Noise, seeds: int, factor: int, edits: int, rng: np.random.Generator) -> dict[str, Any]:
+    """The number of seeds from a first comparison, relative to the number that simulations need for the power."""
+    planned = factor * seeds
+    effect = detectable_effect(planned, edits - 1)
+    truth = next(
+        n for n in range(max(2, 4 * planned // 5), 3 * planned) if _found(noise, effect, n, edits, rng) >= POWER
+    )
+    ratios = []
+    for _ in range(SIMULATIONS):
+        one = _better_edit(noise, effect, seeds, edits, rng)
+        # Without the limit, so that every first comparison has a number.
+        needed = one.seeds_needed or seeds_needed(one.estimate, one.deviation, MOST_SEEDS, edits - 1)
+        ratios.append((needed or MOST_SEEDS) / truth)
+    return {
+        "seeds": seeds,
+        "edits": edits,
+        "formula": planned,
+        "needed": truth,
+        "simulations": SIMULATIONS,
+        "quartiles of the ratio": [round(float(value), 3) for value in np.quantile(ratios, [0.25, 0.5, 0.75])],
+    }
+
+
+def _method(noise: Noise, name: str, rng: np.random.Generator) -> dict[str, Any]:
+    """Errors and power of one method with three edits and a baseline."""
+    figures: dict[str, Any] = {"method": name, "edits": METHOD_EDITS, "simulations": SIMULATIONS}
+    for seeds in SEEDS:
+        wrong = noisy = found = 0
+        effect = detectable_effect(seeds, METHOD_EDITS - 1) * math.sqrt(2)
+        for _ in range(SIMULATIONS):
+            noisy += bool(METHODS[name](noise.draw("noisy edit", METHOD_EDITS, seeds, rng)).any())
+            drawn = noise.draw("measured", METHOD_EDITS, seeds, rng)
+            wrong += bool(METHODS[name](drawn).any())
+            drawn[1] -= effect
+            found += bool(METHODS[name](drawn)[0])
+        counts = {"wrong": wrong, "wrong, noisy edit": noisy, "found": found}
+        figures[f"{seeds} seeds"] = {what: number / SIMULATIONS for what, number in counts.items()}
+    return figures
+
+
+def broken_promises(figures: Mapping[str, Any]) -> list[str]:
+    """What the figures do not show although the page promises it."""
+    total = sum(row["comparisons"] for row in figures["same edit"])
+    tied = sum(row["tied"] for row in figures["same edit"])
+    broken = [f"equal edits from result lines: {tied} of {total} tied"] if tied < 0.95 * total else []
+    for row in figures["equal edits"]:
+        margin = 3 * math.sqrt(0.05 * 0.95 / row["simulations"])
+        case = f"equal edits, {row['noise']}, {row['seeds']} seeds, {row['edits']} edits"
+        broken += [f"{case}, {family}: {row[family]:.1%}" for family in FAMILIES if row[family] < 0.95 - margin]
+    for row in figures["planted effects"]:
+        margin = 3 * math.sqrt(POWER * (1 - POWER) / row["simulations"])
+        if abs(row["found"] - row["stated power"]) > margin:
+            broken.append(f"planted effect, {row['seeds']} seeds, {row['edits']} edits: found {row['found']:.1%}")
+    for row in figures["seeds needed"]:
+        ratio = row["quartiles of the ratio"][1]
+        if not 1 / 1.5 <= ratio <= 1.5:
+            broken.append(f"seeds needed, {row['seeds']} seeds, {row['edits']} edits, {row['needed']}: ratio {ratio}")
+    return broken
+
+
+def tables(figures: Mapping[str, Any]) -> dict[str, str]:
+    """The tables of the page by the name of their block."""
+    same = [
+        [str(row["seeds"]), str(row["edits"]), f"{row['tied']} of {row['comparisons']}"] for row in figures["same edit"]
+    ]
+    equal = [
+        [row["noise"], str(row["seeds"]), str(row["edits"]), *(f"{row[name]:.1%}" for name in FAMILIES)]
+        for row in figures["equal edits"]
+    ]
+    planted = [
+        [*(str(row[key]) for key in ("seeds", "edits")), f"{row['effect']:.2f}", f"{row['found']:.1%}"]
+        for row in figures["planted effects"]
+    ]
+    needed = [
+        [
+            str(row["seeds"]),
+            str(row["edits"]),
+            str(row["needed"]),
+            str(row["formula"]),
+            *(f"{ratio:.2f}" for ratio in row["quartiles of the ratio"]),
+        ]
+        for row in figures["seeds needed"]
+    ]
+    columns = [(what, f"{seeds} seeds") for what in ("wrong", "wrong, noisy edit", "found") for seeds in SEEDS]
+    methods = [[row["method"], *(f"{row[seeds][what]:.1%}" for what, seeds in columns)] for row in figures["methods"]]
+    return {
+        "same-edit": markdown_table(["seeds", "edits", "tied"], same, right_from=0),
+        "equal-edits": markdown_table(["noise", "seeds", "edits", *FAMILIES], equal, right_from=1),
+        "planted": markdown_table(["seeds", "edits", "effect", "found"], planted, right_from=0),
+        "seeds-needed": markdown_table(
+            ["seeds", "edits", "needed", "formula", "lower quartile", "median", "upper quartile"], needed, right_from=0
+        ),
+        "methods": markdown_table(["method", *map(", ".join, columns)], methods, right_from=1),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Parts of ``scripts/calibrate_compare.py``."""
