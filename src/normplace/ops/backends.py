@@ -56,7 +56,7 @@ def choose_triton(
 @functools.cache
 def import_backend(op: str, module: str) -> Any:
     """A backend's module, imported at first use because its dependency is optional."""
-    return importlib.import_module(f"normplace.ops.{op}.{module}")
+    return importlib.import_module(f"{__package__}.{op}.{module}")
 
 
 def on_device_of(tensor: Tensor, call: Callable[..., Result], *arguments: object) -> Result:

@@ -28,6 +28,8 @@ from torch import Tensor
 
 from normplace.ops.tracing import all_plain, in_transform, is_grads_batched, is_traced, needs_differentiable_backward
 
+NAMESPACE = "normplace"
+"""The operators are ``torch.ops.<NAMESPACE>.<name>``."""
 Spec = TypeVar("Spec", bound=tuple)
 Tensors = Sequence[Tensor | None]
 SCHEMA_TYPES = {str: "str", bool: "bool", int: "int", float: "float", torch.dtype: "ScalarType"}
@@ -60,7 +62,7 @@ class DifferentiableOp(ABC, Generic[Spec]):
         arguments = (f"Tensor? grad_{number}" for number in range(self.num_results))
         saved = _declared(f"saved_{name.removesuffix('?')}?" for name in self.saved)
         self.operator = torch.library.custom_op(
-            f"normplace::{self.name}",
+            f"{NAMESPACE}::{self.name}",
             self._run,
             mutates_args=(),
             schema=f"({inputs}, {spec}) -> {_returned(self.num_outputs)}",
@@ -68,7 +70,7 @@ class DifferentiableOp(ABC, Generic[Spec]):
         self.operator.register_fake(self._run_fake)
         self.operator.register_autograd(self._backward_of_operator, setup_context=self._setup_operator)
         self.backward_operator = torch.library.custom_op(
-            f"normplace::{self.name}_backward",
+            f"{NAMESPACE}::{self.name}_backward",
             self._run_backward,
             mutates_args=(),
             schema=f"({', '.join(arguments)}, {saved}, {spec}, bool[] needs) -> {_returned(self.num_grads)}",
