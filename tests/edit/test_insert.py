@@ -80,6 +80,29 @@ def test_the_output_matches_the_network_written_by_hand(source, where):
     compare(insert(build(), scale), build(factor=factor, where=where), EDGES)
 
 
+@torch.no_grad()
+def test_values_of_tokens_of_each_call():
+    """Any network: the factor has the leading dimensions of the features, and may depend on the arguments."""
+    model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True).eval()
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    mass = 1 + torch.arange(10.0).view(2, 5)
+
+    def branch(y: torch.Tensor) -> torch.Tensor:
+        return model.linear2(model.linear1(y).relu())
+
+    h = x + model.self_attn(*[mass[..., None] * model.norm1(x)] * 3)[0]
+    expected = h + branch(mass[..., None] * model.norm2(h))
+    scale = Scale("mass")
+    for values in (mass, lambda src: mass[:, : src.shape[1]]):
+        net = insert(model, scale, values=values, inputs=(x,))
+        torch.testing.assert_close(net(x), expected)
+    per_sample = insert(model, scale, "norm1", values=lambda src: torch.tensor([1.0, 2.0]))
+    h = x + model.self_attn(*[torch.tensor([1.0, 2.0]).view(2, 1, 1) * model.norm1(x)] * 3)[0]
+    torch.testing.assert_close(per_sample(x), h + branch(model.norm2(h)))
+    with pytest.raises(UsageError, match=r"features of shape \(2, 4, 8\) where the scale has values of shape \(2, 5\)"):
+        insert(model, scale, values=mass)(x[:, :4])
+
+
 def test_values_can_be_given():
     values = torch.linspace(0.5, 3, NODES, dtype=torch.float64)
     compare(insert(build(), Scale("mass", power=2), values=values), build(factor=values.square()[:, None]), EDGES)
@@ -309,7 +332,9 @@ def test_refusals_name_the_mistake():
     assert "did you mean 'learned'" in complaint(lambda: insert(net, scale, gate="lerned"))
     wrapped = nn.Sequential(nn.Sequential(nn.LayerNorm(3)))
     assert "name the norm inside it" in complaint(lambda: insert(wrapped, scale, after="0", gate="mlp"))
-    assert "one number per node, got shape (7, 2)" in complaint(lambda: insert(net, scale, values=torch.ones(NODES, 2)))
+    assert "must be a tensor or a function" in complaint(lambda: insert(net, scale, values=[1.0] * NODES))
+    wide = insert(net, scale, values=torch.ones(NODES, 2))
+    assert "where the scale has values of shape (7, 2)" in complaint(lambda: wide(x, EDGES))
     assert "must be positive" in complaint(lambda: insert(net, scale, values=torch.zeros(NODES)))
     assert "no argument holds the edges" in complaint(lambda: insert(WithData().double(), scale)(SimpleNamespace(x=x)))
     assert "7 rows where the graph has 5 nodes" in complaint(lambda: insert(net, scale, values=torch.ones(5))(x, EDGES))

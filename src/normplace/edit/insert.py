@@ -1,4 +1,4 @@
-"""Insert a topology scale before or after chosen norms of an existing graph network.
+"""Insert a scale before or after chosen norms of an existing network: of a graph, or any positive number per row.
 
 Hooks on the norms multiply by the scale. A ``forward`` attribute on the copy wraps the forward of its class: it finds
 the graph of the call (:mod:`normplace.edit.graph_finder`) and provides its factor to the hooks until the call ends. So
@@ -8,7 +8,7 @@ the copy has the class, the arguments and the parameter names of the model.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -30,6 +30,8 @@ from normplace.norms import MsgNorm
 from normplace.placement.scale import Gate, Scale
 
 Model = TypeVar("Model", bound=nn.Module)
+Values = Tensor | Callable[..., Tensor]
+"""The scalar of every row, or a function of a call's arguments that returns it."""
 NormChoice = str | nn.Module | Iterable[str | nn.Module] | Callable[[str, nn.Module], bool]
 
 
@@ -77,10 +79,10 @@ def insert(
     gate: str | None = None,
     edges: str = "",
     batch: str = "",
-    values: Tensor | None = None,
+    values: Values | None = None,
     inputs: tuple[Any, ...] | None = None,
 ) -> Model:
-    """Return a copy of a graph network with a positive scalar per node multiplied in at chosen norms.
+    """Return a copy with a positive scalar per row, such as a node or a token, multiplied in at chosen norms.
 
     PostDeg (arXiv 2606.14022) in any PyG model is ``insert(model, Scale("degree", power=-1))``. ``insertions`` of the
     copy reports where the scales are, and where the norm divides the scalar out again. :func:`normplace.survival`
@@ -91,7 +93,7 @@ def insert(
     submodule, has no graph unless ``values`` are passed.
 
     Args:
-        model: Any module whose forward receives a graph; it is not changed.
+        model: Any module; it is not changed. Without ``values``, its forward must receive a graph.
         scale: The scalar, and the side of the norm it is on. Its ``slot`` applies only to networks built by normplace.
         after: The norms: a name such as ``"convs.0.norm"``, several names, the modules themselves, or a predicate of
             name and module. By default all norm modules: those that the analysis of ``inputs`` finds or, without
@@ -100,8 +102,9 @@ def insert(
         edges: The name of the forward argument that holds the edges, or ``name.attribute``; only needed if the rules
             of :mod:`normplace.edit.graph_finder` do not find it.
         batch: The same for the argument that holds the graph of each node.
-        values: The scalar of every node, for a model that always sees the same graph. The edges are then not needed,
-            and the scale's source may have any name.
+        values: The scalar of every row, with the leading dimensions of the norms' features: one number per node, per
+            sample, or per sample and token. Or a function that returns it, called with the arguments of each call of
+            the model. The edges are then not needed, and the scale's source may have any name.
         inputs: The positional arguments of an example call. With them, norms of any class are found, and the copy is
             verified by analysing a call of it.
 
@@ -128,8 +131,8 @@ def insert(
         )
     if values is None:
         check_name(scale.source)
-    elif values.ndim != 1:
-        raise UsageError(f"values must hold one number per node, got shape {tuple(values.shape)}.")
+    elif not isinstance(values, Tensor) and not callable(values):
+        raise UsageError(f"values must be a tensor or a function that returns one, not a {type(values).__name__}.")
     names = _all_norms(model, inputs) if after is None else _chosen_norms(model, after)
     edited = copy_model(model)
     forward = ScaledForward(edited, scale, GraphFinder.of(model, edges, batch), values)
@@ -159,15 +162,16 @@ class ScaledForward:
         model: The edited copy.
         scale: The scale.
         graph_finder: Finds the graph of a call.
-        values: The scalar of every node; None to compute it from the graph.
+        values: The scalar of every row, or a function of the arguments; None to compute it from the graph.
     """
 
-    def __init__(self, model: nn.Module, scale: Scale, graph_finder: GraphFinder, values: Tensor | None) -> None:
+    def __init__(self, model: nn.Module, scale: Scale, graph_finder: GraphFinder, values: Values | None) -> None:
         self.model, self.inner = model, model.__dict__.get("forward")
         self.__signature__ = inspect.signature(model.forward)
         self.scale, self.graph_finder, self.memory = scale, graph_finder, FactorMemory()
         # Double precision, like the factors in memory; rounded where it is used.
-        self.fixed_factor = None if values is None else scale.factor(values.detach().double())
+        self.fixed_factor = scale.factor(values.detach().double()) if isinstance(values, Tensor) else None
+        self.values = None if isinstance(values, Tensor) else values
         self.factor = self.fixed_factor
         self.sites: tuple[InsertedScale, ...] = ()
         # Unpickling a handle reserves its hook id, so later hooks get other ids.
@@ -188,7 +192,9 @@ class ScaledForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model with the factor of its graph."""
-        if self.fixed_factor is None:
+        if self.values is not None:
+            self.factor = self.scale.factor(self.values(*args, **kwargs))
+        elif self.fixed_factor is None:
             graph = self.graph_finder.find(args, kwargs)
             self.factor = self.memory.factor(self.scale, graph.edge_index, graph.num_nodes, graph.batch, torch.float64)
         try:
@@ -221,17 +227,27 @@ class ScaledForward:
                 f"{name!r} was called outside the model's forward, where its graph is not known: call the model "
                 "itself, or insert the scale with values=."
             )
-        if not isinstance(features, Tensor) or features.shape[:1] != factor.shape[:1]:
-            is_tensor = isinstance(features, Tensor)
-            size = f"{features.shape[0] if features.ndim else 1} rows" if is_tensor else type(features).__name__
-            raise UsageError(
-                f"{name!r} has {size} where the graph has {len(factor)} nodes: leave out norms that are not applied to "
-                "nodes, with after=."
-            )
+        rows = factor.shape[:-1]
+        if not isinstance(features, Tensor) or features.ndim <= len(rows) or features.shape[: len(rows)] != rows:
+            raise _wrong_rows(name, features, rows)
         if gate is not None:
             learned = norm.get_submodule(gate)
             factor = learned(factor.to(next(learned.parameters())))
-        return features * factor.to(features).view(-1, *[1] * (features.ndim - 1))
+        return features * factor.to(features).view(*rows, *[1] * (features.ndim - len(rows)))
+
+
+def _wrong_rows(name: str, features: Any, rows: Sequence[int]) -> UsageError:
+    """The error for a norm whose rows are not those of the scale."""
+    advice = "leave out norms that are not applied to them, with after="
+    if len(rows) > 1 or (isinstance(features, Tensor) and features.ndim > 2):
+        size = f"has features of shape {tuple(features.shape)}" if isinstance(features, Tensor) else "has no features"
+        return UsageError(f"{name!r} {size} where the scale has values of shape {tuple(rows)}: {advice}.")
+    is_tensor = isinstance(features, Tensor)
+    size = f"{features.shape[0] if features.ndim else 1} rows" if is_tensor else type(features).__name__
+    return UsageError(
+        f"{name!r} has {size} where the graph has {rows[0]} nodes: leave out norms that are not applied to nodes, with "
+        "after=."
+    )
 
 
 def _all_norms(model: nn.Module, inputs: tuple[Any, ...] | None) -> list[str]:
