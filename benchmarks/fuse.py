@@ -22,7 +22,7 @@ import statistics
 import sysconfig
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -93,7 +93,7 @@ SHAPES = {
     "olmo2": Shape("output, q/k norms", "Olmo2", "ForCausalLM", DECODER, {"casting_mode": "llama", "in_place": False}),
     "gemma2": Shape("peri", "Gemma2", "ForCausalLM", DECODER | NO_CAPS, GEMMA),
     "gemma3": Shape("peri, q/k norms", "Gemma3", "ForCausalLM", DECODER | NO_CAPS, GEMMA),
-    "bert": Shape("post", "Bert", "Model", ENCODER | {"vocab_size": 32768}),
+    "bert": Shape("post", "Bert", "Model", ENCODER | {"vocab_size": 32768, "max_position_embeddings": 2048}),
     "vit": Shape("pre", "ViT", "Model", ENCODER),
 }
 
@@ -318,8 +318,8 @@ def first_calls(trainees: Mapping[str, Trainee], inputs: Mapping[str, Tensor]) -
     return seconds
 
 
-def measure_models(settings: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """All models, each in its own process."""
+def measure_models(settings: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and result of each model, which has its own process, as they finish."""
     context = multiprocessing.get_context("spawn")
     turns, alone = context.Semaphore(settings.together), context.Lock()
     ready, results = context.Barrier(len(settings.models)), context.Queue()
@@ -328,11 +328,10 @@ def measure_models(settings: argparse.Namespace) -> dict[str, dict[str, Any]]:
             process = context.Process(target=measure_model, args=(name, settings, turns, ready, alone, results))
             process.start()
             stack.callback(process.join)
-        models = {}
         for _ in settings.models:
-            name, models[name] = results.get()
-            summarize(name, models[name])
-    return {name: models[name] for name in settings.models}
+            name, result = results.get()
+            summarize(name, result)
+            yield name, result
 
 
 def summarize(name: str, result: dict[str, Any]) -> None:
@@ -382,6 +381,12 @@ def measure_large(settings: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
+def write(report: dict[str, Any], path: Path | None) -> None:
+    """Write what is measured so far."""
+    if path is not None:
+        path.write_text(json.dumps(report, indent=1) + "\n")
+
+
 def main() -> int:
     """Measure and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -398,11 +403,13 @@ def main() -> int:
     report = run_environment()
     report["versions"]["transformers"] = transformers.__version__
     report |= {"settings": {key: value for key, value in vars(settings).items() if key != "out"}}
-    measurements = {"models": measure_models} | ({"7B": measure_large} if settings.large else {})
-    for name, measure in measurements.items():
-        report[name] = measure(settings)
-        if settings.out:
-            settings.out.write_text(json.dumps(report, indent=1) + "\n")
+    report["models"] = {}
+    for name, result in measure_models(settings):
+        report["models"][name] = result
+        write(report, settings.out)
+    if settings.large:
+        report["7B"] = measure_large(settings)
+        write(report, settings.out)
     return int(any("error" in result for result in report["models"].values()))
 
 
