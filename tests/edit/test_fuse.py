@@ -191,6 +191,24 @@ def test_compiled_branches_are_the_same_function():
     assert all(module._compiled_call_impl is None for module in copy.deepcopy(result).modules())
 
 
+def test_layers_share_compiled_code():
+    """Norms of queries and keys keep their own method: an object that differs between layers would be a new graph."""
+    torch.compiler.reset()
+    graphs = []
+
+    def backend(module, inputs):
+        graphs.append(module)
+        return module.forward
+
+    model, inputs = build("Qwen3")
+    with torch.compiler.set_stance("force_eager"):
+        result = fused(model, compile_branches={"backend": backend}, **inputs)
+    result(**inputs, use_cache=False)
+    assert len(result.layers) == 2 and len(graphs) == 2  # attention and MLP
+    reasons = {fusion.name: fusion.reason for fusion in npl.changes(result).fusions if not fusion.fused}
+    assert reasons["layers.0.self_attn.q_norm"] == "is compiled with its branch"
+
+
 def test_exported_it_consists_of_the_operators_of_the_model():
     model, x = peri(), rows()
     program = torch.export.export(fused(model, x), (x,))

@@ -93,7 +93,7 @@ def fuse(
     arguments = (inputs, kwargs)
     fused = unfuse(model) if inplace else copy_model(model)
     with require_independent(nn.Module() if inplace else model):
-        plan = _plan(fused, arguments, reach)
+        plan = _plan(fused, arguments, reach, compiles_branches=compile_branches is not False)
     outcome = _Outcome(False, _cannot_be_faster(fused) or "") if only_if_faster else _Outcome(True)
     if not outcome.note:
         device = next((parameter.device.type for parameter in fused.parameters()), "cpu")
@@ -135,7 +135,7 @@ def _fuse(
     Raises:
         UsageError: If the fused model differs; the model is restored first.
     """
-    if plan.is_empty:
+    if plan.is_empty and not plan.compiled:
         return _Outcome(False, "nothing is fused: no residual sum or norm of this model qualifies")
     before = measure(model, arguments, loss)
     truth, no_truth = _truth(model, arguments, loss)
@@ -147,7 +147,7 @@ def _fuse(
     times = None
     try:
         apply_plan(plan, model, rounding, timed_on)
-        if compiled:
+        if plan.compiled:
             compile_modules(plan, model, compiled if isinstance(compiled, Mapping) else {})
         verify_parts(model)
         verify_gates(model)
@@ -187,9 +187,9 @@ def plan_fusion(model: nn.Module, *inputs: Any, reach: str = "layer", **kwargs: 
     return replace(changes(model), fusions=_plan(model, (inputs, kwargs), reach).fusions)
 
 
-def _plan(model: nn.Module, arguments: Arguments, reach: str) -> FusePlan:
+def _plan(model: nn.Module, arguments: Arguments, reach: str, compiles_branches: bool = False) -> FusePlan:
     inputs, kwargs = fresh_inputs(arguments)
-    return FusePlan(analyze(model, *inputs, **kwargs), reach)
+    return FusePlan(analyze(model, *inputs, **kwargs), reach, compiles_branches)
 
 
 def _cannot_be_faster(model: nn.Module) -> str | None:

@@ -72,28 +72,18 @@ def _ref(plan: FusePlan, model: nn.Module, name: str | None, rounding: str) -> N
     return NormRef(model.get_submodule(parent), child, form.rounded_once() if rounding == "once" else form)
 
 
-def compile_branches(plan: FusePlan, model: nn.Module, options: Mapping[str, Any]) -> list[str]:
-    """Compile the modules of the residual branches, and return their names.
+def compile_branches(plan: FusePlan, model: nn.Module, options: Mapping[str, Any]) -> None:
+    """Compile the modules of the residual branches.
 
     Args:
-        plan: The plan, whose analysis has the branches.
+        plan: The plan, which names them.
         model: The analysed model.
         options: Arguments of ``torch.compile``.
     """
-    names = dict.fromkeys(branch.module for block in plan.analysis.blocks for branch in block.branches)
-    compiled = []
-    for name in names:
-        module = None if not name else model.get_submodule(name)
-        if (
-            module is None
-            or isinstance(module, nn.ModuleList | nn.ModuleDict)
-            or module._compiled_call_impl is not None
-        ):
-            continue
+    for name in plan.compiled:
+        module = model.get_submodule(name)
         module.compile(**options)
         vars(module)[COMPILED] = True
-        compiled.append(name)
-    return [name for name in compiled if name is not None]
 
 
 @contextmanager

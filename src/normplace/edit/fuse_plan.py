@@ -72,16 +72,19 @@ class FusePlan:
     Args:
         analysis: The analysis of the model.
         reach: ``layer`` for norms that run inside the module that adds, ``stack`` for any.
+        compiles_branches: Whether the modules of the residual branches are compiled, with the norms in them.
 
     Attributes:
+        compiled: The names of the modules that are compiled.
         sums: The fused sums.
         norms: The forms of the norms that get a fused ``forward``, by name, and whether one kernel computes them.
         modulations: The norms that are computed with their scale and shift, by name.
         fusions: The record of every sum and norm.
     """
 
-    def __init__(self, analysis: Analysis, reach: str) -> None:
+    def __init__(self, analysis: Analysis, reach: str, compiles_branches: bool = False) -> None:
         self.analysis, self.model_map, self.reach = analysis, ModelMap(analysis), reach
+        self.compiled = _branch_modules(analysis) if compiles_branches else ()
         self.norms: dict[str, tuple[NormForm, bool]] = {}
         self._forms: dict[str, NormForm | str] = {}
         self.modulations = {
@@ -128,6 +131,8 @@ class FusePlan:
         node = self.analysis.graph.nodes[add.node]
         if is_outside_tree(path):
             return "the module that adds is not registered as a submodule"
+        if self._is_compiled(path):
+            return "it is compiled with its branch"
         ref = self.model_map.sum_of(add, path)
         if isinstance(ref, str):
             return ref
@@ -219,6 +224,8 @@ class FusePlan:
         """The name of a norm, and why no kernel computes it."""
         analysis = self.analysis
         site, norm = analysis.sites[index], analysis.norms[index]
+        if self._is_compiled(site.name):
+            return site.name, f"{site.name} is compiled with its branch"
         if not site.own_module:
             return site.name, f"{site.name} is part of the code of its module"
         if is_outside_tree(site.name) or self.model_map.argument_count(site.name) != 1:
@@ -234,6 +241,14 @@ class FusePlan:
             )
         form = self._forms[site.name]
         return site.name, f"{site.name}: {form}" if isinstance(form, str) else None
+
+    def _is_compiled(self, name: str) -> bool:
+        """Whether a module is part of one that is compiled.
+
+        The compiler fuses its norms. Fused parts in it would differ between the layers, and every layer would be
+        compiled again.
+        """
+        return any(name == module or name.startswith(f"{module}.") for module in self.compiled)
 
     def _is_one_kernel(self, name: str) -> bool:
         """Whether PyTorch computes a norm in one kernel already."""
@@ -311,6 +326,17 @@ def _cannot_rewrite(function: FunctionType, edit: SumEdit) -> str | None:
 def _fits_gates(form: NormForm) -> bool:
     """Whether the op with gates and modulations computes a norm."""
     return not form.unit_offset and dict(form.casts)[form.analysed].result == form.analysed.x
+
+
+def _branch_modules(analysis: Analysis) -> tuple[str, ...]:
+    """The modules of the residual branches that can be compiled."""
+    names = dict.fromkeys(branch.module for block in analysis.blocks for branch in block.branches if branch.module)
+    modules = {name: analysis.model.get_submodule(name) for name in names}
+    return tuple(
+        name
+        for name, module in modules.items()
+        if not isinstance(module, nn.ModuleList | nn.ModuleDict) and module._compiled_call_impl is None
+    )
 
 
 def left_out(fusion: Fusion, reason: str) -> Fusion:
