@@ -187,12 +187,14 @@ def broken_promises(figures: Mapping[str, Any]) -> list[str]:
 
 def tables(figures: Mapping[str, Any]) -> dict[str, str]:
     """The tables of the page by the name of their block."""
-    same = [
-        [str(row["seeds"]), str(row["edits"]), f"{row['tied']} of {row['comparisons']}"] for row in figures["same edit"]
-    ]
+    counts = {(row["edits"], row["seeds"]): f"{row['tied']} of {row['comparisons']}" for row in figures["same edit"]}
+    same = [[str(edits), *(counts[edits, seeds] for seeds in SEEDS)] for edits in EDITS]
+    shares = {(row["noise"], row["edits"], row["seeds"]): row for row in figures["equal edits"]}
+    cases = [(family, seeds) for family in FAMILIES for seeds in SEEDS]
     equal = [
-        [row["noise"], str(row["seeds"]), str(row["edits"]), *(f"{row[name]:.1%}" for name in FAMILIES)]
-        for row in figures["equal edits"]
+        [kind, str(edits), *(f"{shares[kind, edits, seeds][family]:.1%}" for family, seeds in cases)]
+        for kind in KINDS
+        for edits in EDITS
     ]
     planted = [
         [*(str(row[key]) for key in ("seeds", "edits")), f"{row['effect']:.2f}", f"{row['found']:.1%}"]
@@ -211,8 +213,10 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
     columns = [(what, f"{seeds} seeds") for what in ("wrong", "wrong, noisy edit", "found") for seeds in SEEDS]
     methods = [[row["method"], *(f"{row[seeds][what]:.1%}" for what, seeds in columns)] for row in figures["methods"]]
     return {
-        "same-edit": markdown_table(["seeds", "edits", "tied"], same, right_from=0),
-        "equal-edits": markdown_table(["noise", "seeds", "edits", *FAMILIES], equal, right_from=1),
+        "same-edit": markdown_table(["edits", *(f"{seeds} seeds" for seeds in SEEDS)], same, right_from=0),
+        "equal-edits": markdown_table(
+            ["noise", "edits", *(f"{family}, {seeds} seeds" for family, seeds in cases)], equal, right_from=1
+        ),
         "planted": markdown_table(["seeds", "edits", "effect", "found"], planted, right_from=0),
         "seeds-needed": markdown_table(
             ["seeds", "edits", "needed", "formula", "lower quartile", "median", "upper quartile"], needed, right_from=0
