@@ -73,8 +73,10 @@ class FusedMethod:
         self.__signature__ = inspect.signature(original).replace(parameters=parameters)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the rewritten method."""
-        return self.function(self.module, *args, **kwargs)
+        """Call the rewritten method, or the original one after ``unfuse``, if a wrapper still calls this one."""
+        is_fused = hasattr(self.module, SUMS) or hasattr(self.module, MODULATIONS)
+        function = self.function if is_fused else getattr(type(self.module), self.method)
+        return function(self.module, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FusedMethod, (self.module, self.method, self.edits)
