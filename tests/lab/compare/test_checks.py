@@ -116,6 +116,31 @@ def test_costs_are_measured_and_nothing_of_the_caller_changes():
     assert torch.equal(state, torch.get_rng_state()) and torch.get_num_threads() == threads
 
 
+@pytest.mark.parametrize("part", ["the loss", "validate"])
+def test_a_task_must_use_the_model_that_it_is_given(part):
+    def ignores_argument(seed):
+        own, batches, loss, validate = make(seed)
+        if part == "validate":
+            return own, batches, loss, lambda model, split: validate(own, split)
+        return own, batches, lambda model, batch: loss(own, batch) + 0 * model(batch[0]).detach().sum(), validate
+
+    with pytest.raises(UsageError, match=f"{part} of ignores_argument ignores its first argument"):
+        check_task(FactoryTask(ignores_argument), parse_edits(["post"]), "fresh")
+
+
+def test_batches_without_tensors_are_not_compared():
+    def strings(seed):
+        x, y = data()
+        return (
+            same_weights(seed)[0],
+            ["a", "b"],
+            lambda model, batch: loss(model, (x, y)),
+            lambda model, split: model(x).mean(),
+        )
+
+    assert check_task(FactoryTask(strings), AS_IS, "weights").costs
+
+
 def test_iterators_are_checked_for_the_whole_length():
     task = FactoryTask(lambda seed: (TinyNet(), iter(batches(seed)), loss, lambda model, split: 1.0))
     check_batches(task, 8)

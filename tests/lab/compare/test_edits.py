@@ -103,6 +103,15 @@ def test_own_functions_by_reference_and_as_objects(model):
     assert torch.equal(by_object.apply(model, INPUTS).head.weight, weight / 2)
 
 
+def test_a_function_of_a_file_is_named_as_written_and_imported_as_a_module(tmp_path, model, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)  # restores the path of imports
+    (tmp_path / "my_edits.py").write_text("def same(model):\n    return model\n")
+    edit = parse_edit(f"post+{tmp_path}/my_edits.py:same")
+    assert (edit.name, edit.recipe) == (f"post+{tmp_path}/my_edits.py:same", "post+my_edits:same")
+    assert edit.code == ("my_edits:same",)
+    assert npl.audit(edit.apply(model, INPUTS), *INPUTS[0]).placement == "post"
+
+
 def test_own_functions_may_take_the_inputs(model):
     shapes = []
 

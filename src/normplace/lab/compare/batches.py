@@ -37,7 +37,7 @@ class BatchStream:
     @property
     def can_run_out(self) -> bool:
         """Whether the data is an iterator, which cannot be repeated."""
-        return not callable(self._batches) and iter(self._batches) is self._batches
+        return isinstance(self._batches, Iterator)
 
     def peek(self) -> Any:
         """The next batch, which stays the next one."""

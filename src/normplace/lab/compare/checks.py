@@ -110,25 +110,27 @@ def _check_seeds(task: Task, start: str) -> Start:
     for later in (again, other):
         if {id(p) for p in first.model.parameters()} & {id(p) for p in later.model.parameters()}:
             raise UsageError(f"{task.name} returns the same parameters at every call: build a new model in it.")
-    if not _equal_tensors(first.model.state_dict(), again.model.state_dict()):
+    weights = [list(one.model.parameters()) for one in (first, again, other)]
+    if _are_equal(weights[0], weights[1]) is False:
         raise UsageError(f"{task.name} returns other weights for the same seed: draw all random numbers from the seed.")
     batches = [BatchStream(one.batches, seed).peek() for one, seed in ((first, 0), (again, 0), (other, 1))]
-    if not _equal_tensors(batches[0], batches[1]):
+    if _are_equal(batches[0], batches[1]) is False:
         raise UsageError(f"{task.name} returns other batches for the same seed: draw all random numbers from the seed.")
-    same_weights = _equal_tensors(first.model.state_dict(), other.model.state_dict())
+    same_weights = _are_equal(weights[0], weights[2])
     if start == "fresh" and same_weights:
         raise UsageError(
             f"{task.name} ignores its seed, because seeds 0 and 1 have the same weights: build the model from the "
             "seed, or use start='weights' to begin with given weights."
         )
-    if same_weights and _equal_tensors(batches[0], batches[2]):
+    if same_weights and _are_equal(batches[0], batches[2]):
         raise UsageError(f"{task.name} ignores its seed, because seeds 0 and 1 have the same weights and batches.")
     return _start(task, 0)
 
 
-def _equal_tensors(first: Any, second: Any) -> bool:
+def _are_equal(first: Any, second: Any) -> bool | None:
+    """Whether two structures have equal tensors; None if they have no tensors to compare."""
     pairs = list(zip(tensors_of(first), tensors_of(second), strict=False))
-    return all(one.shape == two.shape and torch.equal(one, two) for one, two in pairs)
+    return all(one.shape == two.shape and torch.equal(one, two) for one, two in pairs) if pairs else None
 
 
 def _check_loss(task: Task, start: Start) -> None:
@@ -183,6 +185,7 @@ def _check_edit(task: Task, edit: Edit, notes: list[str], measure: bool) -> Cost
     try:
         optimizer = training.start.optimizer(training.start.model, SMALL_RATE)
         step = _step_seconds(training, optimizer)
+        _require_given_model(task, training.start)
         validation = _timed(lambda: validated(training.start, "choose"))
     except UsageError:
         raise
@@ -190,6 +193,23 @@ def _check_edit(task: Task, edit: Edit, notes: list[str], measure: bool) -> Cost
         raise _failed(f"training {task.name} with the edit {edit.name!r}", error) from error
     measured = _measure_seconds(training, optimizer, edit, notes) if measure else 0.0
     return Cost(step, prepared, validation, measured)
+
+
+def _require_given_model(task: Task, start: Start) -> None:
+    """Check that loss and validation use the edited model, and not the one that the task built."""
+    if all(parameter.grad is None for parameter in start.model.parameters()):
+        raise UsageError(f"the loss of {task.name} ignores its first argument: call the model that it is given.")
+    called: list[nn.Module] = []
+    handles = [
+        module.register_forward_pre_hook(lambda module, _: called.append(module)) for module in start.model.modules()
+    ]
+    try:
+        validated(start, "report")
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not called:
+        raise UsageError(f"validate of {task.name} ignores its first argument: call the model that it is given.")
 
 
 def _step_seconds(training: Training, optimizer: torch.optim.Optimizer) -> float:

@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import nn
 
-from normplace._shared.references import load_reference
+from normplace._shared.references import load_module, load_reference
 from normplace.analysis.results import pattern
 from normplace.edit.capture import Arguments
 from normplace.edit.changes import changes
@@ -114,25 +114,33 @@ def parse_edit(recipe: str, start: str = "fresh") -> Edit:
     Raises:
         UsageError: If it is unknown.
     """
-    steps = [_step(part.strip(), start) for part in recipe.split("+")]
+    parts = [part.strip() for part in recipe.split("+")]
+    steps = [_step(part, start) for part in parts]
 
     def apply(model: nn.Module, inputs: Arguments) -> nn.Module:
         for step in steps:
             model = step(model, inputs)
         return model
 
-    return Edit(recipe, apply, recipe)
+    return Edit(recipe, apply, "+".join(_importable(part) if is_reference(part) else part for part in parts))
+
+
+def _importable(reference: str) -> str:
+    """``module:name`` of an imported reference such as ``mine.py:halve``, for processes that import it by its name."""
+    module, attribute = load_module(reference)
+    return f"{module.__name__}:{attribute}"
 
 
 def importable_name(function: Callable[..., Any]) -> str | None:
-    """``module:name`` of a function that a worker process can import; None for a closure or a notebook's function."""
+    """``module:name`` of a function that a worker process can import.
+
+    None for a function inside another one, of a notebook, or of the script that Python runs, which may do more than
+    define functions when it is imported.
+    """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if module is None or not name.isidentifier() or getattr(sys.modules.get(module), name, None) is not function:
+    if module in (None, "__main__") or not name.isidentifier():
         return None
-    if module != "__main__":
-        return f"{module}:{name}"
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    return None if file is None else f"{file}:{name}"
+    return f"{module}:{name}" if getattr(sys.modules.get(module), name, None) is function else None
 
 
 def _step(name: str, start: str) -> Apply:

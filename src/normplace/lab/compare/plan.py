@@ -90,7 +90,7 @@ class Plan:
     rates: tuple[float, ...]
     seeds: int
     start: str
-    budget: str | int
+    budget: str
     costs: Mapping[str, Cost]
     steps: int
     final_steps: int | None
@@ -218,7 +218,7 @@ def make_plan(
     rates: tuple[float, ...],
     seeds: int,
     start: str,
-    budget: str | int,
+    budget: str,
     jobs: int,
     spent: float,
     on_gpu: bool = False,

@@ -19,7 +19,7 @@ from normplace.lab.compare.budget import Budget
 from normplace.lab.compare.checks import Checked, check_batches, check_task
 from normplace.lab.compare.config import STUDY_NAME
 from normplace.lab.compare.edits import AS_IS, Edit, parse_edit, parse_edits
-from normplace.lab.compare.plan import Plan, make_plan
+from normplace.lab.compare.plan import LONGEST, Plan, make_plan
 from normplace.lab.compare.result import Comparison
 from normplace.lab.compare.scales import with_scales
 from normplace.lab.compare.search import checked_rates, default_rates
@@ -104,7 +104,7 @@ def compare(
     folder = default_folder(chosen, start, grid, budget) if out is None else Path(out)
     saved = Plan.load(folder / PLAN_FILE) if (folder / PLAN_FILE).exists() else None
     if saved is not None:
-        saved.require_same(folder, rates=grid, budget=budget, start=start)
+        saved.require_same(folder, rates=grid, budget=str(budget), start=start)
         parsed = _with_recorded(saved, parsed, start, folder)
     new = [edit for edit in parsed if saved is None or edit.name not in saved.edits]
     checked = check_task(chosen, new, start) if new else None
@@ -113,12 +113,20 @@ def compare(
     slots = jobs or (1 if on_gpu or in_process else usable_cores())
     if saved is None:
         assert checked is not None
-        options = {"rates": grid, "seeds": seeds, "start": start, "budget": budget, "jobs": slots, "on_gpu": on_gpu}
+        options = {
+            "rates": grid,
+            "seeds": seeds,
+            "start": start,
+            "budget": str(budget),
+            "jobs": slots,
+            "on_gpu": on_gpu,
+        }
         spent = time.monotonic() - began
         plan = make_plan(chosen, parsed, checked.costs, **options, spent=spent, notes=checked.notes)
     else:
         plan = _extended(saved, new, checked, seeds)
-    check_batches(chosen, plan.final_steps or plan.steps)
+    if saved is None:
+        check_batches(chosen, plan.final_steps or round(LONGEST * plan.steps))
     if dry_run:
         return plan
     progress = Progress()
