@@ -56,9 +56,9 @@ def dask_address(tmp_path_factory):
         yield address
 
 
-@pytest.fixture(params=["ray", "dask"])
+@pytest.fixture(scope="module", params=["ray", "dask"])
 def cluster(request):
-    """An engine whose workers were started by separate commands in another folder."""
+    """An engine whose workers were started by separate commands in another folder; all tests share its workers."""
     with closing(open_engine(request.param, 2, request.getfixturevalue(f"{request.param}_address"))) as engine:
         yield engine
 
