@@ -11,13 +11,14 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_killed_at_random_moments_then_finished():
+    # With the script's default seed both kills come after about four seconds, while trials run.
     words = [
         "--study",
         "tests.lab.sample:STUDY",
         "--scale",
         "laptop",
         "--kills",
-        "4",
+        "2",
         "--longest",
         "5",
         "--set",
@@ -33,4 +34,4 @@ def test_killed_at_random_moments_then_finished():
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 kills over" in done.stdout
+    assert "2 kills over" in done.stdout
