@@ -13,6 +13,14 @@ from tests.browser import CHROME, Browser
 gc.disable()
 
 
+# Files whose single tests or fixtures take longest start first, so that no worker waits for one at the end.
+LONGEST = ("test_engines.py", "test_kill.py", "test_kill_training.py", "test_triton.py", "test_site.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()

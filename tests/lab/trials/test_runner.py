@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -160,19 +161,25 @@ def test_an_error_in_a_studys_own_imports_is_not_hidden(tmp_path, monkeypatch):
         load_study("broken_study:STUDY", {})
 
 
-def test_local_processes_give_the_same_records(tmp_path):
-    records = execute(tmp_path / "local", LocalEngine(2))
+@pytest.fixture(scope="module")
+def two_processes():
+    with closing(LocalEngine(2)) as engine:
+        yield engine
+
+
+def test_local_processes_give_the_same_records(two_processes, tmp_path):
+    records = execute(tmp_path / "local", two_processes)
     assert reproducible(records) == reproducible(execute(tmp_path / "here"))
 
 
-def test_a_trial_is_retried_if_its_worker_dies(tmp_path):
-    records = execute(tmp_path, LocalEngine(2), mark=f"die:up0:{tmp_path / 'died'}")
+def test_a_trial_is_retried_if_its_worker_dies(two_processes, tmp_path):
+    records = execute(tmp_path, two_processes, mark=f"die:up0:{tmp_path / 'died'}")
     assert (tmp_path / "died").exists()
     assert [record.status for record in records] == ["ok"] * 4
 
 
-def test_a_trial_that_always_kills_its_worker_fails_alone(tmp_path):
-    records = execute(tmp_path, LocalEngine(2), mark="die:down0:always")
+def test_a_trial_that_always_kills_its_worker_fails_alone(two_processes, tmp_path):
+    records = execute(tmp_path, two_processes, mark="die:down0:always")
     assert [record.status for record in records] == ["ok", "failed", "ok", "ok"]
     assert f"died {RETRIES + 1} times" in records[1].error
 

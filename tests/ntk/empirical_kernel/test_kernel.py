@@ -66,7 +66,7 @@ def test_diagonal(case):
 
 
 def test_chunks_do_not_change_the_kernel(case):
-    model, x1, x2 = case.model(), case.samples(11), case.samples(5, seed=1)
+    model, x1, x2 = case.model(), case.samples(7), case.samples(4, seed=1)
     for other in (None, x2):
         whole = empirical(model, x1, other, output="full")
         for gigabytes in (1e-9, TINY_GB, 1e-3):
