@@ -155,4 +155,5 @@ def _print_next_steps(out: Path, page: Path) -> None:
 Try next:
   {normplace} study extrapolation --out {folder}    all trials of a study at scale laptop; those of the demo are kept
   {normplace} verify {folder}    every claim, with its checks and intervals
+  {normplace} compare pre post peri --text FILE    which placement is best on your text, in five minutes
   {normplace} --help    audit, move and train your own models""")

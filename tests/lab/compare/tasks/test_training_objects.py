@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from normplace.errors import UsageError
 from normplace.lab.compare.as_task import as_task
 from normplace.lab.compare.factory import FactoryTask
+from normplace.lab.compare.measures import stream_signals
+from normplace.lab.compare.task import first_call
 from normplace.lab.compare.tasks import LightningTask, TrainerTask
 from normplace.lab.compare.tasks.fresh_model import fresh_model
 
@@ -131,6 +133,23 @@ def test_a_lightning_module_is_trained_with_its_steps_and_optimizer():
     assert all(torch.equal(weight, before[name]) for name, weight in module.state_dict().items())
 
 
+class CallsItself(Lit):
+    def training_step(self, batch):
+        return (self(batch[0]) - batch[1]).square().mean()
+
+
+@pytest.mark.parametrize("kind", [Lit, CallsItself])
+def test_signals_of_a_lightning_module_are_measured(kind):
+    task = LightningTask(kind(), Data())
+    start, model = edited(task, "peri")
+    batch = first_batch(start)
+    args, kwargs = first_call(model, start.loss, batch)
+    signals = stream_signals(model, (args, kwargs), start.loss, batch)
+    assert signals["stream_peak"] > 0
+    start.loss(model, batch).backward()  # the model is in place again
+    assert all(weight.grad is not None for weight in model.parameters())
+
+
 def test_a_test_step_is_reported():
     task = LightningTask(WithTestStep(), DataWithTest(), start="weights")
     start = task.start(3)
@@ -160,8 +179,8 @@ class NeedsTrainer(Lit):
         return self.trainer.global_step * self(batch[0]).mean()
 
 
-class Unvalidated(Data):
-    val_dataloader = lightning.LightningDataModule.val_dataloader
+class Unvalidated(lightning.LightningDataModule):
+    train_dataloader = Data.train_dataloader
 
 
 @pytest.mark.parametrize(
@@ -169,6 +188,7 @@ class Unvalidated(Data):
     [
         (Manual, Data, "Manual optimizes manually"),
         (Several, Data, "must return one optimizer, got 2 of SGD, SGD"),
+        (Lit, Unvalidated, "Lit needs validation_step, and Unvalidated val_dataloader"),
         (NoLoss, Data, "training_step of NoLoss returned no loss"),
         (NeedsTrainer, Data, "training_step of NeedsTrainer failed"),
     ],

@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,6 +102,7 @@ class LightningRun:
 
     def __init__(self, host: Any, path: str, evaluation: Evaluation) -> None:
         self.host, self.path, self.evaluation = host, path, evaluation
+        self.device = next(host.parameters()).device
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """The loss of ``training_step``.
@@ -108,42 +110,55 @@ class LightningRun:
         Raises:
             UsageError: If the step returns no loss.
         """
-        host = self._with(model)
-        with _captured_logs(host):
-            result = _call_step(host, "training_step", batch)
+        with self._attached(model) as host, _captured_logs(host):
+            result = _call_step(host, "training_step", batch, self.device)
         loss = result.get("loss") if isinstance(result, Mapping) else result
         if loss is None:
-            raise UsageError(f"training_step of {type(host).__name__} returned no loss: return a scalar.")
+            raise UsageError(f"training_step of {type(self.host).__name__} returned no loss: return a scalar.")
         return loss
 
     def validate(self, model: nn.Module, split: str) -> float:
         """The mean value of the validation or test step, weighted by the sizes of the batches."""
-        host = self._with(model)
         step, loader = self.evaluation[split]
         total, count = 0.0, 0
-        for batch in loader:
-            with _captured_logs(host) as logged:
-                value = _measure(_call_step(host, step, batch), logged, step, type(host).__name__)
-            size = _size(batch)
-            total, count = total + size * value, count + size
+        with self._attached(model) as host:
+            for batch in loader:
+                with _captured_logs(host) as logged:
+                    result = _call_step(host, step, batch, self.device)
+                size = _size(batch)
+                total += size * _measure(result, logged, step, type(host).__name__)
+                count += size
         return total / count
 
     def optimizer(self, model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
         """The optimizer of ``configure_optimizers``; the largest of its learning rates becomes ``learning_rate``."""
-        optimizer = configured_optimizer(self._with(model))
+        with self._attached(model) as host:
+            optimizer = configured_optimizer(host)
         largest = max(group["lr"] for group in optimizer.param_groups)
         for group in optimizer.param_groups:
             group["lr"] *= learning_rate / largest
         return optimizer
 
-    def _with(self, model: nn.Module) -> Any:
-        """The module with the trained model in place."""
-        if not self.path:
+    @contextmanager
+    def _attached(self, model: nn.Module) -> Iterator[Any]:
+        """The module with a model in place: the edited one, or another that returns a known output."""
+        if self.path:
+            if self.host.get_submodule(self.path) is not model:
+                parent, _, name = self.path.rpartition(".")
+                setattr(self.host.get_submodule(parent), name, model)
+            yield self.host.train(model.training)
+        elif is_lightning(model):
             self.host = model
-        elif self.host.get_submodule(self.path) is not model:
-            parent, _, name = self.path.rpartition(".")
-            setattr(self.host.get_submodule(parent), name, model)
-        return self.host.train(model.training)
+            yield model
+        else:
+            before = vars(self.host).get("forward")
+            self.host.forward = partial(model)  # a function: a module would be registered
+            try:
+                yield self.host
+            finally:
+                del self.host.forward
+                if before is not None:
+                    self.host.forward = before
 
 
 class _FirstCall(Exception):
@@ -168,7 +183,7 @@ def called_module(host: Any, batch: Any, name: str) -> str:
     handles = [module.register_forward_pre_hook(recorder(path)) for path, module in host.named_modules()]
     try:
         with torch.no_grad(), _captured_logs(host):
-            _call_step(host, "training_step", batch)
+            _call_step(host, "training_step", batch, next(host.parameters()).device)
     except _FirstCall:
         return calls[0]
     except Exception as error:
@@ -235,8 +250,10 @@ def _evaluation(module: Any, data: Any) -> tuple[Evaluation, str]:
 
 
 def _overrides(value: Any, name: str) -> bool:
-    """Whether a class defines a method that Lightning's own classes leave open."""
-    return any(name in vars(kind) for kind in type(value).__mro__ if not kind.__module__.startswith(LIGHTNING))
+    """Whether an object or its class defines a method that Lightning's own classes leave open."""
+    return name in vars(value) or any(
+        name in vars(kind) for kind in type(value).__mro__ if not kind.__module__.startswith(LIGHTNING)
+    )
 
 
 def _single_loader(loader: Any, name: str) -> DataLoader[Any]:
@@ -245,10 +262,10 @@ def _single_loader(loader: Any, name: str) -> DataLoader[Any]:
     return loader
 
 
-def _call_step(host: Any, step: str, batch: Any) -> Any:
-    """Call a step with a batch on the module's device, and the index 0 if the step takes one."""
+def _call_step(host: Any, step: str, batch: Any, device: torch.device) -> Any:
+    """Call a step with a batch on a device, and the index 0 if the step takes one."""
     function = getattr(host, step)
-    moved = host.transfer_batch_to_device(batch, next(host.parameters()).device, 0)
+    moved = host.transfer_batch_to_device(batch, device, 0)
     return function(moved, 0) if len(inspect.signature(function).parameters) > 1 else function(moved)
 
 
