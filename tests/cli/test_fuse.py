@@ -7,6 +7,7 @@ import json
 import pytest
 from tests.analysis.architectures.decoders import DECODERS
 from tests.cli.usage_errors import usage_error
+from tests.ops.kernels import needs_gpu
 
 from normplace.cli import main
 
@@ -56,6 +57,13 @@ def test_the_expected_gain_follows_from_bytes_and_bandwidth(capsys, tmp_path):
     assert main(["fuse", "fused_model:model"]) == 0
     # Each of two sums and its norm saves one tensor of 128 bytes and two statistics of four rows.
     assert "a forward pass in float32 moves 0.00 MB less, which saves 1.6e-07 ms" in capsys.readouterr().out
+
+
+@needs_gpu
+def test_a_step_is_timed_on_a_gpu(capsys):
+    assert main(["fuse", "fused_model:model", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["fused"] == 2 and result["step_ms"].keys() == {"before", "after"}
 
 
 def test_usage_errors(capsys):

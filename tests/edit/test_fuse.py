@@ -209,6 +209,23 @@ def test_layers_share_compiled_code():
     assert reasons["layers.0.self_attn.q_norm"] == "is compiled with its branch"
 
 
+def test_a_compiled_layer_runs_the_operators_of_the_model(count):
+    torch.compiler.reset()
+    model, x = peri(), rows()
+    result = fused(model, x, reach="stack")
+    result.blocks[1].compile(backend="aot_eager")
+    count.update(sum=0)
+    agree(gradients(result, lambda m: m(x)), gradients(model, lambda m: m(x)))
+    assert count["sum"] == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_traced_it_consists_of_the_operators_of_the_model():
+    model, x = peri(), rows()
+    traced = torch.jit.trace(fused(model, x), (x,))
+    assert "norm_add_norm" not in str(traced.graph) and torch.equal(traced(x), model(x))
+
+
 def test_exported_it_consists_of_the_operators_of_the_model():
     model, x = peri(), rows()
     program = torch.export.export(fused(model, x), (x,))
@@ -447,6 +464,23 @@ def test_a_fused_model_can_be_audited_and_moved():
     assert torch.equal(moved(x), expected(x)) and not list(fused_parts(moved))
     again = fused(moved, x)
     assert npl.changes(again).moves == npl.changes(moved).moves and npl.changes(again).fusions
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda model, x: npl.move(model, x, to="pre"),
+        lambda model, x: npl.swap(model, x, norm="layer"),
+        lambda model, x: npl.fold(model, x),
+        lambda model, x: npl.insert(model, npl.Scale("mass"), values=x[..., 0].exp(), inputs=(x,)),
+    ],
+    ids=["move", "swap", "fold", "insert"],
+)
+def test_other_edits_of_a_fused_model_edit_the_model_itself(edit):
+    model, x = peri(), rows()
+    result, expected = edit(fused(model, x, reach="stack"), x), edit(model, x)
+    assert torch.equal(result(x), expected(x)) and not list(fused_parts(result))
+    assert npl.changes(result).fusions == ()
 
 
 def test_a_model_on_the_meta_device_can_be_planned_but_not_fused():

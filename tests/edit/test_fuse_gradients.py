@@ -91,8 +91,17 @@ def test_parameters_have_a_gradient_exactly_if_they_are_trained(trained):
     agree(*results)
 
 
-@pytest.mark.parametrize("name", ["Llama", "Gemma2", "Olmo2", "Qwen3", "Bert", "T5"])
-@pytest.mark.parametrize("reach", ["layer", "stack"])
+@pytest.mark.parametrize(
+    ("name", "reach"),
+    [
+        ("Llama", "layer"),
+        ("Gemma2", "layer"),
+        ("Gemma2", "stack"),
+        ("Olmo2", "stack"),
+        ("Qwen3", "stack"),
+        ("T5", "stack"),
+    ],
+)
 def test_everything_that_is_reported_as_fused_runs_as_one_kernel(name, reach, monkeypatch):
     model, inputs = build(name)
     result = npl.fuse(model, only_if_faster=False, reach=reach, **inputs).eval()

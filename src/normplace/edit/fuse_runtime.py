@@ -255,11 +255,10 @@ def may_fuse(x: Tensor, device: str | None) -> bool:
         or is_switched_off()
         or type(x) is not Tensor
         or not x.is_floating_point()
-        or not x.numel()
+        or (device is not None and x.device.type != device)
     ):
         return False
-    kind = x.device.type
-    return (device is None or kind == device) and blocked_by() is None
+    return blocked_by() is None and x.numel() > 0  # in this order: a tracer records the comparison
 
 
 def _casts(form: NormForm, x: Tensor, dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None) -> Casts | None:
