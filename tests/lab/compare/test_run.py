@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import random
@@ -144,7 +145,23 @@ def test_the_same_edit_under_two_names_gives_the_same_numbers(tmp_path):
     for line in read_records(tmp_path / RESULT_FILE):
         reports.setdefault(line.config["edit"], []).append(line.metrics["report"])
     assert reports["a"] == reports["b"] == reports["c"]
-    assert len(comparison.rows) == 3
+    assert sorted(row.verdict for row in comparison.rows) == ["baseline", "tied", "tied"]
+
+
+def test_given_weights_are_continued_and_the_caller_keeps_them(tmp_path):
+    pretrained = make(0)[0]
+    before = copy.deepcopy(pretrained.state_dict())
+
+    def from_pretrained(seed):
+        return copy.deepcopy(pretrained), *make(seed)[1:]
+
+    compare(tmp_path, task=from_pretrained, start="weights", rates=[1e-2])
+    lines = read_records(tmp_path / RESULT_FILE)
+    assert {line.config["start"] for line in lines} == {"weights"}
+    untrained = {line.series["held_out"][0] for line in lines if line.config["edit"] == "as-is"}
+    assert len(untrained) == 1  # every seed starts from the same weights
+    assert all(torch.equal(before[name], value) for name, value in pretrained.state_dict().items())
+    assert all(parameter.grad is None for parameter in pretrained.parameters())
 
 
 def test_diverged_trainings_are_counted(tmp_path):

@@ -5,6 +5,7 @@ Each mistake is reported in one sentence. The checks build the model a few times
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -75,6 +76,7 @@ def check_task(task: Task, edits: Sequence[Edit], start: str, measure: bool = Tr
             torch.set_num_threads(threads)
     if on_gpu:
         del first
+        gc.collect()
         torch.cuda.empty_cache()  # the workers need it
     return Checked(costs, tuple(dict.fromkeys(notes)), on_gpu)
 

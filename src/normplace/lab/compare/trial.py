@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from dataclasses import dataclass, field
@@ -210,5 +211,8 @@ def _signals(training: Training) -> dict[str, float]:
 
 
 def _reset_peak_memory(model: nn.Module) -> None:
+    if torch.cuda.is_initialized():
+        gc.collect()  # an edited model has reference cycles, so that of the last training may still be in memory
+        torch.cuda.empty_cache()
     for device in {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}:
         torch.cuda.reset_peak_memory_stats(device)
