@@ -20,7 +20,7 @@ from normplace.cli import main
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LANGUAGES = {"python", "console", "text", "yaml", "json", "bibtex"}
+LANGUAGES = {"python", "console", "text", "toml", "yaml", "json", "bibtex"}
 """Every fenced block has one of these, so that no code hides behind another word."""
 
 FENCE = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)

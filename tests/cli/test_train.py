@@ -153,10 +153,10 @@ def test_a_terminal_gets_a_live_bar(tmp_path, text, monkeypatch):
     stream.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setenv("COLUMNS", "80")
     words = ["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL, "--signals", "every=6"]
     assert main(words) == 0
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
-    assert re.search(r"step 6/6 ━+ +loss [\d.]+ +gradient norm", shown)
+    assert re.search(r"step 6/6 ━+ +loss [\d.]+ +[\d,]+ tokens/s +0:00:\d\d left", shown)
     assert re.search(r"(^|\r)signals at step 6  variance", shown, re.MULTILINE)
     assert re.search(r"(^|\r)step 6/6  loss .* held-out loss", shown, re.MULTILINE)

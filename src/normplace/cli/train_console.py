@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from normplace.lab.train.distributed import ProcessGroup
 
 SECONDS_BETWEEN_LINES = 1.0
+BAR_WIDTH = 24
+"""Characters of the bar; with the numbers next to it, it fits into 80 columns."""
 SLOW_READING = 1.0
 """Seconds of reading from which on they are reported."""
 
@@ -81,12 +83,10 @@ class ConsoleLog(TrainingObserver):
             f"{processes} on {group.device.type}"
         )
         if self._is_live:
-            columns = (
-                TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-                BarColumn(),
-                TextColumn("{task.fields[note]}"),
+            count, note = TextColumn("step {task.completed:.0f}/{task.total:.0f}"), TextColumn("{task.fields[note]}")
+            self._bar = Progress(
+                count, BarColumn(BAR_WIDTH), note, console=self._console, transient=True, refresh_per_second=4
             )
-            self._bar = Progress(*columns, console=self._console, transient=True, refresh_per_second=4)
             self._bar.add_task("", total=self.config.steps, note="compiling" if self.config.compile else "")
             self._stack.enter_context(self._bar)
 
@@ -106,13 +106,15 @@ class ConsoleLog(TrainingObserver):
         """Move the bar, or print at most one line per second; evaluations and the last step are always printed."""
         now = time.monotonic()
         is_evaluated = stats.held_out_loss is not None or stats.number == self.config.steps
-        note = "  ".join([f"loss {stats.loss:.4f}", f"gradient norm {stats.gradient_norm:.3f}", *self._speed(stats)])
-        self._move_bar(stats.number, note)
+        loss, speed, left = f"loss {stats.loss:.4f}", *self._speed(stats)
+        self._move_bar(stats.number, "  ".join(filter(None, (loss, speed, left))))
         if not is_evaluated and (self._is_live or now - self._last_line < SECONDS_BETWEEN_LINES):
             return
         self._last_line = now
-        held_out = "" if stats.held_out_loss is None else f"  held-out loss {stats.held_out_loss:.4f}"
-        self._print(f"step {stats.number}/{self.config.steps}  {note}{held_out}")
+        mfu = f"MFU {stats.mfu:.1%}" if stats.mfu else ""
+        held_out = "" if stats.held_out_loss is None else f"held-out loss {stats.held_out_loss:.4f}"
+        words = f"step {stats.number}/{self.config.steps}", loss, f"gradient norm {stats.gradient_norm:.3f}"
+        self._print("  ".join(filter(None, (*words, speed, mfu, left, held_out))))
 
     def on_signals(self, step: int, signals: Signals) -> None:
         """Print the measured quantities over depth as bars."""
@@ -134,12 +136,13 @@ class ConsoleLog(TrainingObserver):
         self._print(f"The log is {out / FILE}, the result {out / RESULT}:")
         print(dumps(result))
 
-    def _speed(self, stats: StepStats) -> list[str]:
-        if not stats.tokens_per_second or not stats.mfu:
-            return []
+    def _speed(self, stats: StepStats) -> tuple[str, str]:
+        """The throughput and the remaining time in words; empty before they are known."""
+        if not stats.tokens_per_second:
+            return "", ""
         tokens_left = (self.config.steps - stats.number) * self.config.batch * self.config.context
         left = timedelta(seconds=round(tokens_left / stats.tokens_per_second))
-        return [f"{stats.tokens_per_second:,.0f} tokens/s", f"MFU {stats.mfu:.1%}", f"{left} left"]
+        return f"{stats.tokens_per_second:,.0f} tokens/s", f"{left} left"
 
     def _move_bar(self, step: int, note: str) -> None:
         if self._bar is not None:

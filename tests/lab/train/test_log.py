@@ -116,6 +116,17 @@ def test_mlflow_gets_the_numbers_under_names_that_it_accepts(tmp_path, monkeypat
     assert got == ["run", {"steps": "3"}, ({"final/degree_-1/report": 0.5}, 7), "ended"]
 
 
+def test_one_tracker_needs_no_list_and_lists_keep_their_numbers(tmp_path, monkeypatch):
+    monkeypatch.setitem(logs.TRACKERS, "tensorboard", lambda out, config: types.SimpleNamespace(
+        write=lambda step, values: got.append((step, values)), close=lambda: None))  # fmt: skip
+    got = []
+    log = Log(tmp_path, "tensorboard")
+    log.write("signals", 3, scalars={"peak/1": 2.0, "peak/2": math.inf}, peak=[2.0, math.inf, None], loss=1.0)
+    log.close()
+    assert got == [(3, {"peak/1": 2.0})]
+    assert read_log(str(tmp_path)) == [{"event": "signals", "step": 3, "peak": [2.0, "inf", None], "loss": 1.0}]
+
+
 def test_an_unknown_or_missing_tracker_is_an_error(monkeypatch):
     with pytest.raises(UsageError, match="did you mean 'tensorboard'"):
         logs.check_trackers(["tensorbord"])

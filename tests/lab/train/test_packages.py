@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -127,3 +129,36 @@ def test_an_unwritable_cache(monkeypatch, tmp_path):
     (tmp_path / "text.txt").write_bytes(b"0123456789" * 3)
     with pytest.raises(UsageError, match="set NORMPLACE_CACHE to another folder"):
         load_corpus(str(tmp_path / "text.txt"))
+
+
+def test_of_several_processes_one_tokenizes(monkeypatch, tmp_path):
+    monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(reading, "CACHED_SIZE", 10)
+    (tmp_path / "text").write_bytes(b"some text of some length\n" * 9)
+    tokenize, calls = reading._tokenize, []
+
+    def slowly(text, name):
+        calls.append(name)
+        time.sleep(0.3)
+        return tokenize(text, name)
+
+    monkeypatch.setattr(reading, "_tokenize", slowly)
+    with ThreadPoolExecutor() as pool:
+        corpora = list(pool.map(load_corpus, [str(tmp_path / "text")] * 3))
+    assert calls == ["bytes"]
+    assert len({corpus.sha256 for corpus in corpora}) == 1
+    monkeypatch.chdir(tmp_path)
+    assert load_corpus("text").name == "text"  # another name of the same file
+    assert calls == ["bytes"]
+
+
+def test_the_tokens_of_a_data_set_are_cached_by_its_content(monkeypatch, tmp_path):
+    monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(reading, "CACHED_SIZE", 10)
+    content = b"some text of some length\n" * 9
+    monkeypatch.setattr(reading, "_dataset", lambda source: content)
+    first, again = load_corpus("hf:any"), load_corpus("hf:any")
+    assert isinstance(again.train, np.memmap)
+    assert again.sha256 == first.sha256
+    content = content.upper()
+    assert load_corpus("hf:any").sha256 != first.sha256

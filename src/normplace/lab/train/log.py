@@ -200,7 +200,7 @@ def _to_json(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_log(path: Path) -> list[dict[str, Any]]:
+def read_log(path: str | Path) -> list[dict[str, Any]]:
     """Return the complete lines of a log, in the order of the file.
 
     Args:
@@ -209,7 +209,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     Raises:
         UsageError: If the file cannot be read, or a line is not a JSON object.
     """
-    path = path / FILE if path.is_dir() else path
+    path = Path(path) / FILE if Path(path).is_dir() else Path(path)
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
