@@ -14,10 +14,7 @@ import normplace as npl
 
 UNSUPPORTED = {("FNet", torch.bfloat16): "PyTorch has no Fourier transform in bfloat16"}
 NOTHING_FUSED = {
-    "Falcon": "the sum is computed by a function that the method calls",
-    "Bloom": "the sum is computed by a function that the method calls",
     "ConvNext": "no norm reads the sum",
-    "OPT": "no norm reads the sum",
     "ResNet": "no kernel computes norms of kind 'batch'",
     "Reformer": "blocks run in _ReversibleFunction",
 }

@@ -41,15 +41,16 @@ def apply_plan(plan: FusePlan, model: nn.Module, rounding: str, device: str | No
         relative = None if planned.out is None else planned.out.removeprefix(f"{path}.") if path else planned.out
         is_gated = planned.gate_first is not None
         edit = SumEdit(
-            planned.ref.position, len(sums), relative, is_gated, None if modulation is None else modulation.edit
-        )
+            planned.ref.position, len(sums), relative, is_gated, None if modulation is None else modulation.edit,
+            planned.helper is not None,
+        )  # fmt: skip
         edits.setdefault((path, planned.ref.method), []).append(edit)
         if is_gated or modulation is not None:
             styles = None if modulation is None else modulation.styles
             steps = "once" if rounding == "once" else "result"
             part = GatedSum(is_gated, planned.skip_first, bool(planned.gate_first), after, styles, steps, device)
         else:
-            part = FusedSum(out, after, planned.skip_first, device)
+            part = FusedSum(out, after, planned.skip_first, device, planned.helper, planned.is_viewed)
         sums.append(part)
     for name, modulation in plan.modulations.items():
         ref = _ref(plan, model, name, rounding)

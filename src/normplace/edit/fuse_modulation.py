@@ -19,7 +19,16 @@ import torch
 from torch import Tensor
 
 from normplace.edit.rewrite import Position
-from normplace.edit.syntax import ancestors, attribute_path, block_of, parents_of, replace_node, statement_of
+from normplace.edit.syntax import (
+    ancestors,
+    attribute_path,
+    block_of,
+    parents_of,
+    position_in,
+    replace_node,
+    resolve_global,
+    statement_of,
+)
 from normplace.errors import UsageError
 
 VIEWS = ("unsqueeze", "view", "reshape", "squeeze")
@@ -65,16 +74,12 @@ def find_modulation(tree: ast.FunctionDef, edit: ModulationEdit) -> ModulationCo
     """
     instance = tree.args.args[0].arg
     for node in list(ast.walk(tree)):
-        if isinstance(node, ast.BinOp | ast.Call) and _position(node) == edit.position:
+        if isinstance(node, ast.BinOp | ast.Call) and position_in(node) == edit.position:
             _inline_norm(tree, node, edit.norm)
             code = _of_call(node, instance, edit) if isinstance(node, ast.Call) else _written_out(node, instance, edit)
             if code is not None:
                 return code
     raise UsageError("the modulation of the norm is not written as norm(x) * (1 + scale) + shift")
-
-
-def _position(node: ast.expr) -> Position:
-    return node.lineno, node.end_lineno or node.lineno, node.col_offset, node.end_col_offset or 0
 
 
 def _norm_input(node: ast.AST, instance: str, norm: str) -> ast.Name | None:
@@ -162,16 +167,16 @@ def identify_call(
     """
     instance = tree.args.args[0].arg
     for node in list(ast.walk(tree)):
-        if isinstance(node, ast.Call) and _position(node) == edit.position:
+        if isinstance(node, ast.Call) and position_in(node) == edit.position:
             _inline_norm(tree, node, edit.norm)
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _position(node) == edit.position)
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and position_in(node) == edit.position)
     call = next(calls, None)
     if call is None:
         find_modulation(tree, edit)
         return edit, (BROADCAST,)
     arguments = dict(_arguments(call))
     norms = [key for key, value in arguments.items() if _norm_input(value, instance, edit.norm) is not None]
-    called = _global(call.func, function)
+    called = resolve_global(call.func, function)
     if len(arguments) != 3 or len(norms) != 1 or "**" in arguments or not inspect.isfunction(called):
         raise UsageError("the modulation is not a function of the norm, a scale and a shift")
     others = [key for key in arguments if key != norms[0]]
@@ -180,18 +185,6 @@ def identify_call(
         if styles:
             return ModulationEdit(edit.position, edit.index, edit.norm, (scale, shift)), styles
     raise UsageError(f"{called.__name__} computes something else than norm * (1 + scale) + shift")
-
-
-def _global(node: ast.expr, function: FunctionType) -> Any:
-    """A global of a method by its dotted name, or None."""
-    names: list[str] = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    value = function.__globals__.get(node.id) if isinstance(node, ast.Name) else None
-    for name in reversed(names):
-        value = getattr(value, name, None)
-    return value
 
 
 def _computes(function: Callable[..., Any], norm: int | str, scale: int | str, shift: int | str, style: str) -> bool:

@@ -16,6 +16,7 @@ from normplace.analysis.residuals.reachability import ResidualAdd
 from normplace.edit.changes import Fusion
 from normplace.edit.fuse_forms import NormForm, identify
 from normplace.edit.fuse_gate_plan import PlannedModulation, find_gate, find_modulations
+from normplace.edit.fuse_helpers import HelperSum, find_helper
 from normplace.edit.fuse_modulation import LATE
 from normplace.edit.fuse_rewrite import SumEdit, fuse_sums
 from normplace.edit.model_map import ModelMap, SumRef, is_outside_tree
@@ -40,6 +41,8 @@ class PlannedSum:
         bytes_saved: Bytes that a forward pass no longer moves.
         gate_first: Whether the gate of the branch is its first factor; None if the branch has no gate.
         modulation: The modulation of the norm that reads the sum; None if it is not computed with the sum.
+        helper: The function that computes the sum, if the method calls one.
+        is_viewed: Whether the norm that reads the sum reads its rows in another shape.
     """
 
     ref: SumRef
@@ -50,6 +53,8 @@ class PlannedSum:
     bytes_saved: int = 0
     gate_first: bool | None = None
     modulation: PlannedModulation | None = None
+    helper: HelperSum | None = None
+    is_viewed: bool = False
 
     @property
     def is_fused(self) -> bool:
@@ -144,25 +149,38 @@ class FusePlan:
             return "an earlier move rewrote the method that adds"
         if ref.method in vars(owner):
             return f"the method {ref.method!r} of its module was replaced"
-        out, why_not_out = self._output_norm(add, path)
+        function, helper = getattr(type(owner), ref.method), None
+        if (unwritable := _cannot_rewrite(function, SumEdit(ref.position, 0, None))) is not None:
+            try:
+                helper = find_helper(node.op.location, function, ref.position)
+            except UsageError as error:
+                return str(error).rstrip(".")
+            if helper is None:
+                return unwritable
+        out, why_not_out = self._output_norm(add, path) if helper is None else (None, None)
         after, why_not_after = self._next_norm(add)
-        function = getattr(type(owner), ref.method)
-        out, why_not_rewritten = self._rewritable(function, ref, (out and out.removeprefix(f"{path}.")) or None, out)
-        if why_not_rewritten and out is None and after is None:
+        why_not_rewritten = None
+        if out is not None:
+            relative = out.removeprefix(f"{path}.") if path else out
+            why_not_rewritten = _cannot_rewrite(function, SumEdit(ref.position, 0, relative))
+            out = out if why_not_rewritten is None else None
+        if why_not_rewritten and after is None:
             return why_not_rewritten
         reasons = dict.fromkeys(reason for reason in (why_not_out, why_not_rewritten, why_not_after) if reason)
-        if (unwritable := self._rewritable(function, ref, None, None)[1]) is not None:
-            return unwritable
         skip_first = operands[0] == add.skip
         if after is not None and out is not None and self.form(out).unit_offset != self.form(after).unit_offset:
             after, reasons["the gains of its norms are stored differently"] = None, None
-        planned = self._with_factors(PlannedSum(ref, skip_first, out, after, "; ".join(reasons)), add, function)
+        is_viewed = after is not None and all(
+            self.analysis.sites[index].name != after for index in self.analysis.norms_of_input.get(add.output, ())
+        )
+        planned = PlannedSum(ref, skip_first, out, after, "; ".join(reasons), helper=helper, is_viewed=is_viewed)
+        planned = self._with_factors(planned, add, function)
         return replace(planned, bytes_saved=self._bytes_saved(add, planned)) if planned.is_fused else planned
 
     def _with_factors(self, plan: PlannedSum, add: ResidualAdd, function: FunctionType) -> PlannedSum:
         """A planned sum with its gate, and with the modulation of its norm, as far as the code allows it."""
         ref = plan.ref
-        gate = find_gate(self.analysis, add) if plan.out is None else None
+        gate = find_gate(self.analysis, add) if plan.out is None and not plan.is_viewed else None
         if gate is not None and _cannot_rewrite(function, SumEdit(ref.position, 0, None, is_gated=True)) is None:
             plan = replace(plan, gate_first=gate)
         modulation = self.modulations.get(plan.after) if plan.after is not None else None
@@ -178,14 +196,6 @@ class FusePlan:
             return replace(plan, modulation=modulation)
         reasons = dict.fromkeys(each for each in (plan.reason, reason) if each)
         return replace(plan, after=None, reason="; ".join(reasons))
-
-    @staticmethod
-    def _rewritable(
-        function: FunctionType, ref: SumRef, relative: str | None, out: str | None
-    ) -> tuple[str | None, str | None]:
-        """The output norm if the sum can be rewritten with it, and the reason if it cannot."""
-        reason = _cannot_rewrite(function, SumEdit(ref.position, 0, relative))
-        return (out, None) if reason is None else (None, reason)
 
     def _output_norm(self, add: ResidualAdd, path: str) -> tuple[str | None, str | None]:
         """The norm whose result is the branch, and why it cannot be computed with the sum."""
@@ -207,7 +217,8 @@ class FusePlan:
     def _next_norm(self, add: ResidualAdd) -> tuple[str | None, str | None]:
         """The norm that reads the sum, and why it cannot be computed with it."""
         analysis, reason = self.analysis, None
-        for index in analysis.norms_of_input.get(add.output, ()):
+        values = [add.output, *self._views(add.output)]
+        for index in [index for value in values for index in analysis.norms_of_input.get(value, ())]:
             name, reason = self._usable(index)
             calls = set(analysis.tape.enclosing_calls(analysis.norms[index].call))
             if reason is None and name in self.modulations and add.call not in calls:
@@ -219,6 +230,14 @@ class FusePlan:
             if reason is None:
                 return name, None
         return None, reason or "no norm reads the sum"
+
+    def _views(self, value: ValueId) -> Iterable[ValueId]:
+        """The same rows in other shapes."""
+        graph = self.analysis.graph
+        width = graph.values[value].shape[-1:]
+        for node in graph.readers(value):
+            if node.name in ("view", "reshape", "_unsafe_view") and graph.values[node.outputs[0]].shape[-1:] == width:
+                yield node.outputs[0]
 
     def _usable(self, index: NormIndex) -> tuple[str, str | None]:
         """The name of a norm, and why no kernel computes it."""
@@ -291,7 +310,9 @@ class FusePlan:
             nodes.add(analysis.graph.producer[add.branch])
         for index, site in enumerate(analysis.sites):
             norm = analysis.norms[index]
-            if (site.name == out and norm.output == add.branch) or (site.name == after and norm.input == add.output):
+            if (site.name == out and norm.output == add.branch) or (
+                site.name == after and norm.input in (add.output, *self._views(add.output))
+            ):
                 nodes |= norm.nodes
         passes = 4 if after is not None else 3  # skip, branch, sum, and the result of the next norm
         return self._traffic(nodes) - passes * self._size(add.output)
@@ -349,11 +370,13 @@ def _merged(plans: list[PlannedSum]) -> PlannedSum:
     first = plans[0]
     out = first.out if all(plan.out == first.out for plan in plans) else None
     after = first.after if all(plan.after == first.after for plan in plans) else None
-    gate, modulation = first.gate_first, first.modulation
+    gate, modulation, is_viewed = first.gate_first, first.modulation, any(plan.is_viewed for plan in plans)
     if any((plan.skip_first, plan.gate_first) != (first.skip_first, gate) for plan in plans):
         out = after = gate = None
     if after is None or any(plan.modulation != modulation for plan in plans):
         after, modulation = after if modulation is None else None, None
     reason = first.reason if (out, after) == (first.out, first.after) else "one line of code adds for different norms"
-    merged = replace(first, out=out, after=after, reason=reason, gate_first=gate, modulation=modulation)
+    merged = replace(
+        first, out=out, after=after, reason=reason, gate_first=gate, modulation=modulation, is_viewed=is_viewed
+    )
     return replace(merged, bytes_saved=sum(plan.bytes_saved for plan in plans) if merged.is_fused else 0)

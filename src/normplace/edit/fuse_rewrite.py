@@ -28,7 +28,15 @@ from normplace.edit.fuse_modulation import ModulationEdit, find_modulation, requ
 from normplace.edit.fuse_runtime import SUMS
 from normplace.edit.recompile import definition_of, recompile
 from normplace.edit.rewrite import Position
-from normplace.edit.syntax import ancestors, attribute_path, block_of, parents_of, replace_node, statement_of
+from normplace.edit.syntax import (
+    ancestors,
+    attribute_path,
+    block_of,
+    parents_of,
+    position_in,
+    replace_node,
+    statement_of,
+)
 from normplace.errors import UsageError
 
 
@@ -42,6 +50,7 @@ class SumEdit:
         out_norm: The output norm whose call is left out, relative to the module; None if there is none.
         is_gated: Whether one operand is a product that is computed with the sum.
         modulation: The modulation of the next norm that is computed with the sum; None if there is none.
+        in_helper: Whether a function that the method calls computes the sum, see :mod:`normplace.edit.fuse_helpers`.
     """
 
     position: Position
@@ -49,6 +58,7 @@ class SumEdit:
     out_norm: str | None
     is_gated: bool = False
     modulation: ModulationEdit | None = None
+    in_helper: bool = False
 
 
 FusionEdit = SumEdit | ModulationEdit
@@ -127,6 +137,10 @@ class _SumFuser:
             UsageError: If it is not written as a sum of two operands, or its output norm cannot be left out.
         """
         node = self._sum()
+        function = ast.parse(f"{self.instance}.{SUMS}[{self.edit.index}]", mode="eval").body
+        if self.edit.in_helper and isinstance(node, ast.Call):
+            node.func = ast.copy_location(ast.Attribute(function, "in_helper", ast.Load()), node.func)
+            return
         operands = _operands(node)
         if operands is None:
             if isinstance(node, ast.Call):
@@ -140,7 +154,6 @@ class _SumFuser:
         keywords = self._factors(node)
         if self.edit.is_gated:
             operands = self._with_gate(node, operands)
-        function = ast.parse(f"{self.instance}.{SUMS}[{self.edit.index}]", mode="eval").body
         new = ast.copy_location(ast.Call(function, operands, keywords), node)
         if isinstance(node, ast.AugAssign):
             new.keywords.append(ast.keyword("in_place", ast.Constant(True)))
@@ -172,10 +185,8 @@ class _SumFuser:
 
     def _sum(self) -> ast.AST:
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.BinOp | ast.Call | ast.AugAssign):
-                last = node.end_lineno or node.lineno, node.end_col_offset or 0
-                if (node.lineno, last[0], node.col_offset, last[1]) == self.edit.position:
-                    return node
+            if isinstance(node, ast.BinOp | ast.Call | ast.AugAssign) and position_in(node) == self.edit.position:
+                return node
         raise UsageError("the sum is not in the source of its method")
 
     def _output_norm(self, node: ast.AST, operands: list[ast.expr]) -> ast.Call:

@@ -10,12 +10,14 @@ unknown.
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from normplace.edit.fuse_forms import Casts, NormForm
+from normplace.edit.fuse_helpers import HelperSum, rewrite_helper
 from normplace.ops import norm_add_norm
 from normplace.ops.tracing import PLAIN_TYPES
 from normplace.stack.hooks import has_call_hooks
@@ -42,6 +44,8 @@ class Normed(NamedTuple):
 
 _normed: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 """Results of norms by the sum that they read, until the sum is freed."""
+_viewed: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
+"""The sum of which a norm will read a view, until it does: the model's code may keep the view only."""
 
 
 class NormRef:
@@ -91,10 +95,26 @@ class FusedSum:
         after: The norm that reads the sum; None if there is none.
         skip_first: Whether the first operand is the skip.
         device: The kind of device on which the fused form is used; None for any.
+        helper: The function that computes the sum, if the method calls one.
+        is_viewed: Whether the norm reads the rows of the sum in another shape.
     """
 
-    def __init__(self, out: NormRef | None, after: NormRef | None, skip_first: bool, device: str | None) -> None:
+    def __init__(
+        self,
+        out: NormRef | None,
+        after: NormRef | None,
+        skip_first: bool,
+        device: str | None,
+        helper: HelperSum | None = None,
+        is_viewed: bool = False,
+    ) -> None:
         self.out, self.after, self.skip_first, self.device = out, after, skip_first, device
+        self.helper, self.is_viewed = helper, is_viewed
+
+    def in_helper(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function that computes the sum, with this sum in its place."""
+        assert self.helper is not None
+        return rewrite_helper(self.helper)(self, *args, **kwargs)
 
     def __call__(self, left: Tensor, right: Tensor, in_place: bool = False) -> Tensor:
         """The sum of the operands, the branch normalized first if there is an output norm.
@@ -138,6 +158,8 @@ class FusedSum:
         stream, value = norm_add_norm(skip, branch, **norms, backend=BACKEND)
         if self.after is not None and after is not None:
             keep_normed(stream, self.after.module, value, after[1])
+            if self.is_viewed:
+                _viewed[self.after.module] = stream
         return stream
 
 
@@ -178,10 +200,24 @@ class FusedForward:
 
 def take_normed(x: Tensor, norm: nn.Module, casts: Casts) -> Tensor | None:
     """The result of a norm that a fused sum has computed for this tensor, if it is still the norm's result."""
-    known: Normed | None = _normed.get(x)
-    if known is None or known.norm is not norm or known.casts != casts or not is_known(known, x):
+    held = _viewed.pop(norm, None)
+    source = x if x in _normed else _same_rows(x, held)
+    known: Normed | None = None if source is None else _normed.get(source)
+    if known is None or source is None or known.norm is not norm or known.casts != casts:
         return None
-    return known.value
+    if not is_known(known, source) or _has_gradient_hooks(x):
+        return None
+    return known.value if source is x else known.value.view(x.shape)
+
+
+def _same_rows(x: Tensor, total: Tensor | None) -> Tensor | None:
+    """The sum, if x is a view of it that has the same rows in another shape."""
+    if total is None or not (x.is_contiguous() and total.is_contiguous()):
+        return None
+    # The sum may itself be a view, of the rows that an op returned.
+    is_view = x._base is not None and (x._base is total or x._base is total._base)
+    is_same = (x.data_ptr(), x.numel(), x.dtype) == (total.data_ptr(), total.numel(), total.dtype)
+    return total if is_view and is_same and x.shape[-1:] == total.shape[-1:] else None
 
 
 def keep_normed(stream: Tensor, norm: nn.Module, value: Tensor, casts: Casts) -> None:

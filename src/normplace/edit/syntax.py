@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+from types import FunctionType
+from typing import Any
+
+from normplace.edit.rewrite import Position
 
 Parents = dict[ast.AST, ast.AST]
 """The node that contains each node."""
@@ -48,6 +52,23 @@ def attribute_path(node: ast.AST, root: str) -> str | None:
     else:
         return None
     return None if base is None else f"{base}.{name}".lstrip(".")
+
+
+def position_in(node: ast.expr | ast.stmt) -> Position:
+    """The position of an expression or statement in the source."""
+    return node.lineno, node.end_lineno or node.lineno, node.col_offset, node.end_col_offset or 0
+
+
+def resolve_global(node: ast.expr, function: FunctionType) -> Any:
+    """What a dotted name of global variables in a function refers to; None for other expressions."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    value = function.__globals__.get(node.id) if isinstance(node, ast.Name) else None
+    for name in reversed(names):
+        value = getattr(value, name, None)
+    return value
 
 
 def replace_node(parent: ast.AST, old: ast.AST, new: ast.AST) -> None:
