@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import shlex
@@ -158,7 +159,14 @@ class PageRunner:
                 self._run_console(block)
 
     def _run_python(self, block: Block) -> None:
-        exec(compile(block.body, f"{self.page.name} example", "exec"), self.module.__dict__)
+        name = f"{self.page.name} example {hash(block.body)}"
+        linecache.cache[name] = (
+            len(block.body),
+            None,
+            block.body.splitlines(keepends=True),
+            name,
+        )  # read by edits of code
+        exec(compile(block.body, name, "exec"), self.module.__dict__)
         self.check_output(block.body, block.output or printed_by_comments(block.body), self.read_output())
 
     def _run_console(self, block: Block) -> None:
