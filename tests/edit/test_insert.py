@@ -417,3 +417,20 @@ def test_survival_predicts_the_effect_of_a_scale(pyg):
     assert [site.name for site in again.sites] == [site.name for site in table.sites]
     assert {site.method for site in again.sites} == {"jvp"}
     assert all(site.kept < 1e-2 and site.after > 0.05 for site in again.sites)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("gate", [None, "learned"])
+def test_an_inserted_scale_is_recorded_and_loads_again(tmp_path, gate):
+    net = insert(build(), Scale("degree", power=-1), after="norms.1", gate=gate)
+    assert [(site.action, site.slot, site.name) for site in npl.changes(net).sites] == [("added", "scale", "norms.1")]
+    npl.edit.save(net, tmp_path)
+    torch.manual_seed(5)
+    loaded = npl.edit.load(tmp_path, Net().double(), rows(), EDGES)
+    assert torch.equal(loaded(rows(), EDGES), net(rows(), EDGES))
+
+
+def test_a_scale_with_values_does_not_load_without_them(tmp_path):
+    npl.edit.save(insert(build(), Scale("age"), values=torch.ones(NODES)), tmp_path)
+    with pytest.raises(UsageError, match="the values of the scale 'age' are not recorded"):
+        npl.edit.load(tmp_path, build(), rows(), EDGES)

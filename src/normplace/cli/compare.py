@@ -36,6 +36,8 @@ def compare(
     better: Better | None = None,
     baseline: str | None = None,
     out: Folder | None = None,
+    winner: Folder | None = None,
+    log: Words = (),
     engine: Annotated[str, Parameter(choices=("local", "ray", "dask"))] = "local",
     address: str | None = None,
     jobs: Annotated[int | None, Parameter(show_default=lambda value: "one per core")] = None,
@@ -68,6 +70,8 @@ def compare(
         better: Whether a smaller or larger measure is better, for your task.
         baseline: The edit that the others are compared with.
         out: Output folder; by default one below runs/compare for these arguments.
+        winner: Train the winner's first seed once more, and write the model to this folder for npl.edit.load.
+        log: Log finished trainings: tensorboard, wandb, mlflow.
         engine: Where trainings run.
         address: Address of the Ray or Dask cluster.
         jobs: Trainings at once.
@@ -81,34 +85,42 @@ def compare(
     from normplace.lab.compare.run import compare as run_comparison
     from normplace.lab.compare.run import default_folder
     from normplace.lab.compare.search import checked_rates, default_rates
+    from normplace.lab.compare.trial_log import TrialLog
+    from normplace.lab.compare.winner import train_winner
 
     time = budget or source.budget
     grid = checked_rates(rates) if rates else default_rates(task.learning_rate)
     folder = out or default_folder(task, start, grid, time)
     page = folder / PAGE
-    result = run_comparison(
-        task,
-        (*source.edits, *edits) or source.default_edits,
-        rates=grid,
-        seeds=seeds,
-        budget=time,
-        start=start,
-        baseline=baseline,
-        engine=engine,
-        address=address,
-        jobs=jobs,
-        out=folder,
-        dry_run=dry_run,
-    )
+    with TrialLog(() if dry_run else log, folder, {"task": task.name, "start": start, "budget": time}) as on_trial:
+        result = run_comparison(
+            task,
+            (*source.edits, *edits) or source.default_edits,
+            rates=grid,
+            seeds=seeds,
+            budget=time,
+            start=start,
+            baseline=baseline,
+            engine=engine,
+            address=address,
+            jobs=jobs,
+            out=folder,
+            dry_run=dry_run,
+            on_trial=on_trial,
+        )
     if isinstance(result, Plan):
         print(dumps(asdict(result), indent=1) if json else result.describe(jobs or CORES))
         return 0
     result.page(page)
+    if winner is not None:
+        train_winner(result, task, winner)
     if json:
         print(dumps({**result.to_dict(), "folder": str(folder), "page": str(page)}, indent=1, ensure_ascii=False))
     else:
         print(result)
         print(f"The page is at {page.resolve()}")
+        if winner is not None:
+            print(f"The winner is in {winner.resolve()}")
     return 0
 
 

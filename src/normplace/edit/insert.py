@@ -8,8 +8,8 @@ the copy has the class, the arguments and the parameter names of the model.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from normplace._shared.text_table import text_table
 from normplace.analysis.api import analyze
 from normplace.analysis.norms.classes import known_norm_modules, module_names, rows_argument, subtracts_mean
 from normplace.analysis.recording.structures import fresh_inputs
+from normplace.edit.changes import ATTRIBUTE, Change, changes
 from normplace.edit.copying import copy_model
 from normplace.edit.graph_finder import GraphFinder
 from normplace.edit.model_map import is_outside_tree
@@ -141,7 +142,37 @@ def insert(
     edited.forward = forward
     if inputs is not None:
         _verify(edited, names, inputs)
+    request = {"scale": [scale.source, scale.power, scale.where], "after": names, "gate": gate}
+    request |= {"edges": edges, "batch": batch, "has_values": values is not None}
+    _record(edited, forward.sites, request)
     return edited
+
+
+def repeat_insert(model: Model, settings: Mapping[str, Any]) -> Model:
+    """Repeat a recorded insertion.
+
+    Args:
+        model: The model before it.
+        settings: Its entry in the record of the edits.
+
+    Raises:
+        UsageError: If it had values, which the record does not have.
+    """
+    source, power, where = settings["scale"]
+    if settings["has_values"]:
+        raise UsageError(
+            f"the values of the scale {source!r} are not recorded: insert it again, then load the weights."
+        )
+    options = {name: settings[name] for name in ("after", "gate", "edges", "batch")}
+    return insert(model, Scale(source, power, where), **options)
+
+
+def _record(edited: nn.Module, sites: Sequence[InsertedScale], request: Mapping[str, Any]) -> None:
+    """Add the insertion to the record of the model's edits."""
+    record = changes(edited)
+    added = tuple(Change("added", "scale", site.name, note=site.equation) for site in sites)
+    moves = (*record.moves, {"edit": "insert", **request})
+    setattr(edited, ATTRIBUTE, replace(record, sites=(*record.sites, *added), moves=moves))
 
 
 def insertions(model: nn.Module) -> Insertions:

@@ -10,6 +10,7 @@ from torch import nn
 from normplace.edit.capture import Arguments
 from normplace.edit.copying import copy_model
 from normplace.edit.fold import repeat_fold
+from normplace.edit.insert import repeat_insert
 from normplace.edit.move import move
 from normplace.edit.swap import SwapRequest, apply_swap
 from normplace.edit.swap_undo import forget_originals, remove_old_norms
@@ -61,9 +62,14 @@ def _fold(model: Model, settings: dict[str, Any], arguments: Arguments) -> Model
     return copied
 
 
+def _insert(model: Model, settings: dict[str, Any], arguments: Arguments) -> Model:
+    return repeat_insert(model, settings)
+
+
 REPEATED: dict[str, Callable[[Any, dict[str, Any], Arguments], Any]] = {
     "move": _move,
     "swap": _swap,
     "finish_swap": _finish_swap,
     "fold": _fold,
+    "insert": _insert,
 }

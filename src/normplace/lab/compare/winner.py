@@ -14,9 +14,46 @@ from normplace.analysis.recording.structures import fresh_inputs, tensors_of
 from normplace.edit.capture import Arguments
 from normplace.edit.files import WEIGHTS, load, save, write_folder, write_model
 from normplace.errors import UsageError
+from normplace.lab.compare.edits import AS_IS, Edit, parse_edit
 from normplace.lab.compare.result import Comparison
+from normplace.lab.compare.rng import preserved_random_state, seed_all
+from normplace.lab.compare.task import Task
+from normplace.lab.compare.trial import prepare, take_steps
 
 RESULT = "comparison.json"
+
+
+def train_winner(comparison: Comparison, task: Task, folder: str | Path, edit: Edit | None = None) -> None:
+    """Repeat one reported training of the winner, and write its model with :func:`save_winner`.
+
+    The first seed that did not diverge is trained, which takes as long as one reported training.
+
+    Args:
+        comparison: The result.
+        task: The task that was compared.
+        folder: The folder to write to; created if it does not exist.
+        edit: The winning edit; by default it is built from its recipe in the result lines.
+
+    Raises:
+        UsageError: If every seed of the winner diverged, loading cannot repeat the edit, or the folder cannot be
+            written.
+    """
+    trials = comparison.trials()[comparison.winner]
+    record = next((one for one in trials.final if trials.scores[one.seed] is not None), None)
+    if record is None:
+        raise UsageError(f"every training of {comparison.winner!r} diverged: there is no model to write.")
+    config = record.config
+    edit = edit or parse_edit(config["recipe"] or AS_IS, config["start"])
+    with preserved_random_state():
+        seed_all(record.seed)
+        original = task.start(record.seed).model
+        training = prepare(task, edit, record.seed)
+        model = training.start.model
+        with preserved_random_state():  # an edit that cannot be loaded is refused before the training
+            _check_loads(comparison, model, original, training.inputs)
+        optimizer = training.start.optimizer(model, config["learning_rate"])
+        take_steps(training, optimizer, config["steps"], config["evaluations"])
+    save_winner(comparison, model, folder, original=original, inputs=training.inputs)
 
 
 def save_winner(
@@ -36,6 +73,14 @@ def save_winner(
     Raises:
         UsageError: If loading cannot repeat the edit, as for a user's function, or the folder cannot be written.
     """
+    _check_loads(comparison, model, original, inputs)
+    with write_folder(Path(folder)) as written:
+        write_model(model, written, WEIGHTS)
+        written.write_text(RESULT, json.dumps(comparison.to_dict(), indent=1) + "\n")
+
+
+def _check_loads(comparison: Comparison, model: nn.Module, original: nn.Module, inputs: Arguments) -> None:
+    """Raise UsageError if a saved model cannot be loaded."""
     with tempfile.TemporaryDirectory() as draft:
         save(model, draft)
         if not _loads(Path(draft), model, original, inputs):
@@ -43,9 +88,6 @@ def save_winner(
                 f"the winner {comparison.winner!r} cannot be written: npl.edit.load cannot repeat this edit; apply it "
                 "to your model instead."
             )
-    with write_folder(Path(folder)) as written:
-        write_model(model, written, WEIGHTS)
-        written.write_text(RESULT, json.dumps(comparison.to_dict(), indent=1) + "\n")
 
 
 def _loads(folder: Path, model: nn.Module, original: nn.Module, inputs: Arguments) -> bool:
