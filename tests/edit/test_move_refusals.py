@@ -35,10 +35,10 @@ class Captured(nn.Module):
 class Maps(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm, self.up = nn.BatchNorm2d(2), nn.Conv2d(2, 2, 1)
+        self.up = nn.Conv2d(2, 2, 1)
 
     def forward(self, x):
-        return x + self.up(self.norm(x))
+        return x + self.up(x)
 
 
 class Fused(nn.Module):
@@ -63,7 +63,7 @@ class Fused(nn.Module):
         (Functional(), 2, {"to": "post"}, "':layer' is part of the code of 'the model'"),
         (Fused(), 2, {"to": "post"}, "part of a fused operator"),
         (Captured(), 2, {"to": "peri"}, "a copy of Captured calls modules of the original"),
-        (Maps(), 4, {"to": "peri"}, "cannot add a norm to feature maps"),
+        (Maps(), 4, {"to": "pre", "norm": "layer"}, "not clear which dimension holds the channels"),
         (Fused(), 2, {"to": "peri"}, "no module returns what it adds"),
         (Fused(), 2, {"qk": "rms"}, "the model has no attention"),
         (Block(), None, {"to": "pre"}, "does not take these inputs"),

@@ -13,6 +13,7 @@ from normplace.analysis.recording.ids import BlockIndex, CallId, NodeId, NormInd
 from normplace.analysis.recording.tape import Call, Op
 from normplace.analysis.residuals.reachability import ResidualAdd
 from normplace.edit.attachments import Key
+from normplace.edit.feature_axes import feature_axes
 from normplace.edit.modules import FixedScaling, LearnedScaling
 from normplace.edit.rewrite import Position, method_of, position_of
 from normplace.errors import UsageError
@@ -25,12 +26,14 @@ class TensorRef:
     Attributes:
         module: The module's name.
         keys: Which of its arguments, or which part of its output.
-        width: The size of their last dimension.
+        width: The number of their features.
+        axis: The axis of the features: -1, 1 for feature maps, or None if that is not clear.
     """
 
     module: str
     keys: tuple[Key, ...]
     width: int
+    axis: int | None = -1
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class ModelMap:
                     f"{path!r} is created during the pass or does not receive the stream as an argument: register it "
                     "as a submodule, and pass the stream as an argument",
                 )
-            refs.append(TensorRef(path, keys, self.width(arguments[keys[0]])))
+            refs.append(self._tensor_ref(path, keys, arguments[keys[0]]))
         if not refs:
             raise self._no_input_norm(block, "no module reads the stream there: move the code that does into a module")
         return list(dict.fromkeys(refs))
@@ -121,6 +124,10 @@ class ModelMap:
                     )
         return stream, readers
 
+    def _tensor_ref(self, path: str, keys: tuple[Key, ...], value: ValueId) -> TensorRef:
+        shape, axis = self.analysis.graph.values[value].shape, self.channel_axis(value)
+        return TensorRef(path, keys, shape[-1 if axis is None else axis] if shape else 1, axis)
+
     def _no_input_norm(self, block: BlockIndex, reason: str) -> UsageError:
         return UsageError(f"cannot put a norm before the branch of block {self.label(block)}, because {reason}.")
 
@@ -140,14 +147,16 @@ class ModelMap:
         """
         add, branch_value = self.analysis.branches_of(block)[branch]
         enclosing = set(self.analysis.tape.enclosing_calls(add.call))
-        width = self.width(branch_value)
+        width, axis = self.width(branch_value), self.channel_axis(branch_value)
         for value in self._unscaled(branch_value, removed):
             for call, key in self.returned_by.get(value, ()):
                 path = self._calls[call].path
-                if call in enclosing or self.width(value) != width or is_outside_tree(path):
+                if call in enclosing or is_outside_tree(path):
+                    continue
+                if self.width(value) != width or self.channel_axis(value) != axis:
                     continue
                 if not (skip_scalings and path in self._scalings):
-                    return TensorRef(path, (key,), width)
+                    return self._tensor_ref(path, (key,), value)
         raise UsageError(
             f"cannot put anything after the branch of block {self.label(block)}, because no module returns what it "
             "adds: move the branch into a module."
@@ -207,7 +216,7 @@ class ModelMap:
             key = next((key for key, value in self._calls[call].results.items() if value in values), False)
             path = self._calls[call].path
             if key is not False and path != "" and uses[path] == 1 and not is_outside_tree(path):
-                return TensorRef(path, (key,), self.width(add.output))
+                return self._tensor_ref(path, (key,), add.output)
         return None
 
     def owner(self, block: BlockIndex) -> str:
@@ -323,6 +332,17 @@ class ModelMap:
         """The size of a value's last dimension."""
         shape = self.analysis.graph.values[value].shape
         return shape[-1] if shape else 1
+
+    def channel_axis(self, value: ValueId) -> int | None:
+        """The axis of a value's features: the last one, or 1 for feature maps; None if that is not clear."""
+        rank = len(self.analysis.graph.values[value].shape)
+        if rank < 4:
+            return -1
+        return {1: 1, rank - 1: -1}.get(self._feature_axes.get(value, 0))
+
+    @cached_property
+    def _feature_axes(self) -> dict[ValueId, int]:
+        return feature_axes(self.analysis.graph)
 
 
 def require_editable(analysis: Analysis) -> None:

@@ -97,7 +97,8 @@ class MoveEdit:
                 before, note = site.name, _statistics_note(norm)
                 self._reused.add(before)
             else:
-                before, (norm, note) = "", self._new_norm(values[min(branch, len(values) - 1)])
+                refs = self._branch_inputs[block, branch] if slot == "input" and not placeholders else []
+                before, (norm, note) = "", self._new_norm(values[min(branch, len(values) - 1)], refs)
             name = self._place(block, slot, branch, norm)
             if name is not None:
                 self.editor.record("moved" if before else "added", slot, name, before, note)
@@ -122,13 +123,19 @@ class MoveEdit:
             return self.editor.add_after(output, owner, name, norm, first=True)
         return self.editor.add_to_sum(self.model_map.sum(block), name, norm)
 
-    def _new_norm(self, value: ValueId) -> tuple[nn.Module, str]:
-        if len(self.analysis.graph.values[value].shape) > 3:
-            raise UsageError(
-                "cannot add a norm to feature maps, whose features need not be the last dimension: move only existing "
-                "norms in such a model."
-            )
-        return self.norm_factory.build(self.model_map.width(value), self.rms.get(value))
+    def _new_norm(self, value: ValueId, refs: Sequence[TensorRef] = ()) -> tuple[nn.Module, str]:
+        """A new norm of a value, or of views of it that modules read."""
+        width, is_map = self._channels(value) if not refs else (refs[0].width, refs[0].axis == 1)
+        if any((ref.width, ref.axis) != (width, 1 if is_map else -1) for ref in refs):
+            raise _unclear_channels(self.analysis.graph.values[value].shape)
+        return self.norm_factory.build(width, self.rms.get(value), is_map)
+
+    def _channels(self, value: ValueId) -> tuple[int, bool]:
+        """The number of channels of a value, and whether they are dimension 1, as of feature maps."""
+        shape, axis = self.analysis.graph.values[value].shape, self.model_map.channel_axis(value)
+        if axis is None:
+            raise _unclear_channels(shape)
+        return shape[axis] if shape else 1, axis == 1
 
     def _branch_name(self, block: BlockIndex, branch: int) -> str:
         described = self.analysis.blocks[block].branches[branch]
@@ -184,7 +191,10 @@ class MoveEdit:
             if not isinstance(scale, LearnedScale) or is_scaled:
                 continue
             output = self.model_map.branch_output(block, index, self.editor.removed.keys(), were_removed)
-            shape = (output.width,) if scale.per_channel else ()
+            _, value = self.analysis.branches_of(block)[index]
+            width, is_map = self._channels(value) if scale.per_channel else (0, False)
+            rank = len(self.analysis.graph.values[value].shape)
+            shape = () if not scale.per_channel else (width, *[1] * (rank - 2)) if is_map else (width,)
             scaling = LearnedScaling(shape, scale.init, self.like.device, self.like.dtype)
             child = f"{self._branch_name(block, index)}_scale"
             name = self.editor.add_after(output, self.model_map.owner(block), child, scaling)
@@ -228,3 +238,10 @@ class MoveEdit:
 def _statistics_note(norm: nn.Module) -> str:
     """A remark on a moved norm with running statistics."""
     return "" if getattr(norm, "running_var", None) is None else "its running statistics come from its old place"
+
+
+def _unclear_channels(shape: Sequence[int]) -> UsageError:
+    return UsageError(
+        f"cannot add to features of shape {tuple(shape)}, because it is not clear which dimension holds the channels: "
+        "choose a placement that adds nothing there."
+    )

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace.analysis.analysis import Analysis
-from normplace.analysis.dataflow.operators import ADDS, MOVES
+from normplace.analysis.dataflow.operators import ADDS, MOVES, RESHAPES
 from normplace.analysis.norms.find import Norm
 from normplace.analysis.recording.ids import BlockIndex, NodeId, ValueId
 from normplace.analysis.residuals.reachability import Landmarks, ResidualAdd
@@ -172,7 +172,9 @@ def check_sum(analysis: Analysis, norm: Norm, block: BlockIndex, tensors: Mappin
     if any(node.name != "add" or node.op is None or node.op.kwargs.get("alpha", 1) != 1 for node in nodes):
         return  # gated or scaled, so the operands are not the summands
     values = [adds[0].skip, *(value for _, value in analysis.branches_of(block))]
-    summed = tensors.get(norm.input)
+    # Norms over the channels of feature maps read a permuted view of the sum.
+    views = [tensors[value] for value in analysis.graph.unchanged(norm.input, RESHAPES) if value in tensors]
+    summed = views[-1] if views else None
     if summed is None or any(value not in tensors for value in values):
         return  # part of a fused operator
     total = sum((tensors[value].double() for value in values), torch.zeros((), dtype=torch.float64))

@@ -25,7 +25,7 @@ def verify_placement(plan: MovePlan, changes: Sequence[Change], moved: Analysis)
     Raises:
         UsageError: If a block does not have the requested placement, with the reason.
     """
-    used = {site.name for site in moved.sites}
+    used = {name for site in moved.sites for name in (site.name, site.name.rpartition(".")[0])}  # with its wrapper
     for change in changes:
         if change.slot in (*SLOTS, "final") and change.action != "removed" and change.name not in used:
             raise _refusal(plan, f"after the move {change.name!r} does not normalize a value of the pass")
