@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.lab.compare.tasks.entry import edited
 from tests.lab.compare.tiny_task import make
+from torch import nn
 
 from normplace.edit import insertions
 from normplace.errors import UsageError
@@ -25,6 +26,21 @@ def test_every_slot_scalar_and_power_is_an_edit_that_applies(task):
     for name in names[1 :: len(POWERS)]:
         _, model = edited(task, name)
         assert [site.name for site in insertions(model).sites] == ["norms.0", "norms.1"]
+
+
+def test_norms_that_are_not_called_are_no_part_of_a_slot():
+    def net(inputs: int, outputs: int) -> nn.Module:
+        from torch_geometric.nn import GAT
+
+        return GAT(inputs, 8, 2, out_channels=outputs, norm="LayerNorm", norm_kwargs={"mode": "node"})
+
+    task = graph_task("grid-mines", side=12)
+    task.make_model = net  # two norms, of which the last layer does not call its own
+    assert "degree^-1@norms.*" in scale_edits(task)
+    _, model = edited(task, "degree^-1@norms.*")
+    assert [site.name for site in insertions(model).sites] == ["norms.0"]
+    with pytest.raises(UsageError, match=r"uses no norm called 'layers\.\*'"):
+        edited(task, "degree^-1@layers.*")
 
 
 def test_the_word_is_replaced_once(task):

@@ -24,6 +24,8 @@ from typing import Any
 from torch import nn
 
 from normplace._shared.references import load_module, load_reference
+from normplace.analysis.api import analyze
+from normplace.analysis.recording.structures import fresh_inputs
 from normplace.analysis.results import pattern
 from normplace.edit.capture import Arguments
 from normplace.edit.changes import changes
@@ -216,16 +218,21 @@ def _insert(source: str, site: str) -> Apply:
 
     def apply(model: nn.Module, inputs: Arguments) -> nn.Module:
         args, kwargs = inputs
-        return insert(model, scale, after=_sites(name), inputs=None if kwargs else args)
+        return insert(model, scale, after=_sites(name, model, inputs), inputs=None if kwargs else args)
 
     return apply
 
 
-def _sites(name: str) -> NormChoice | None:
-    """The norms of a slot: all for an empty name, those whose names differ only in numbers for a name with ``*``."""
-    if "*" in name:
-        return lambda path, module: pattern(path) == name
-    return name or None
+def _sites(slot: str, model: nn.Module, inputs: Arguments) -> NormChoice | None:
+    """The norms of a slot: all if it is empty; with ``*``, those in use whose names differ only in numbers."""
+    if "*" not in slot:
+        return slot or None
+    args, kwargs = fresh_inputs(inputs)
+    sites = analyze(model, *args, **kwargs).sites
+    names = dict.fromkeys(site.name for site in sites if site.own_module and pattern(site.name) == slot)
+    if not names:
+        raise UsageError(f"the model uses no norm called {slot!r}: see the names in its audit.")
+    return list(names)
 
 
 def _own_function(function: Callable[..., Any], name: str) -> Apply:
