@@ -8,10 +8,11 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from tests.edit.fuse_models import WIDTH, peri, rows
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -42,11 +43,11 @@ def gradients(model: nn.Module, x: Tensor) -> Gradients:
     return {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in values.items()}
 
 
-def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+def shard(model: nn.Module, mesh: DeviceMesh, **options) -> nn.Module:
     """As usual: every layer, and the rest with the whole."""
     for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+        fully_shard(block, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
 
 
 def tensor_parallel(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
@@ -97,6 +98,8 @@ def main(rank: int, folder: Path) -> None:
     for reach in ("layer", "stack"):
         compare(f"DDP, {reach}", nn.parallel.DistributedDataParallel, own_part, reach=reach)
         compare(f"FSDP2, {reach}", lambda model: shard(model, mesh), own_part, reach=reach)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    compare("FSDP2, bfloat16", lambda model: shard(model, mesh, mp_policy=policy), own_part)
     compare("tensor parallel", lambda model: tensor_parallel(model, mesh), X)
     compare("sequence parallel", lambda model: sequence_parallel(model, mesh), X, standard_norm)
     for inplace in (False, True):

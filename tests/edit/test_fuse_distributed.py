@@ -43,13 +43,14 @@ def results(tmp_path_factory):
         ("DDP, stack", 4),
         ("FSDP2, layer", 4),
         ("FSDP2, stack", 4),
+        ("FSDP2, bfloat16", 4),
         ("tensor parallel", 4),
         ("sequence parallel", 0),  # the norms are sharded, and the model's own operators run
     ],
 )
 def test_gradients_are_those_of_the_model_in_one_process(results, way, sums):
     for step in (way, f"{way}, second step"):
-        assert results[step]["error"] < 1e-5
+        assert results[step]["error"] < (0.1 if "bfloat16" in way else 1e-5)
         assert results[step]["sums"] == sums
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.edit.fuse_models import WIDTH, agree, count_kernels, gradients, mlp
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.nn import functional as F
 
 import normplace as npl
@@ -180,6 +181,21 @@ def test_outputs_and_gradients_in_training(name, is_autocast, monkeypatch):
     assert counts["sum"] == sums == sum(part.fused for part in npl.changes(fused).fusions if "add" in part.parts)
     # In bfloat16 the sixteen terms of a gradient are rounded to 8 bits each.
     agree(*results, 0.1 if is_autocast else 1e-5)
+
+
+@pytest.mark.parametrize("reach", ["layer", "stack"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_layers_that_are_wrapped_for_checkpointing_later(reentrant, reach):
+    """As torchtitan does it."""
+    torch.manual_seed(0)
+    model, tokens = Titan(), torch.arange(16).reshape(2, 8) % VOCAB
+    fused = npl.fuse(model, tokens, only_if_faster=False, reach=reach)
+    mode = CheckpointImpl.REENTRANT if reentrant else CheckpointImpl.NO_REENTRANT
+    for name, layer in fused.layers.items():
+        fused.layers[name] = checkpoint_wrapper(layer, checkpoint_impl=mode)
+    output, values = gradients(fused, lambda m: m(tokens))
+    values = {name.replace("_checkpoint_wrapped_module.", ""): value for name, value in values.items()}
+    agree((output, values), gradients(model, lambda m: m(tokens)))
 
 
 def test_a_function_is_not_a_norm_that_a_sum_can_compute():
