@@ -48,7 +48,7 @@ EXAMPLES = {
     "train": (
         "normplace train --placement peri --steps 200",
         "normplace train --config run.toml --signals every=200 --log tensorboard",
-        "torchrun --nproc-per-node 8 -m normplace train --text books --batch 64",
+        "torchrun --nproc-per-node 8 -m -- normplace train --text books --batch 64",
     ),
     "generate": ('normplace generate runs/train --prompt "import " --length 300 --top-k 40',),
     "export": ("normplace export runs/train --hf exported",),

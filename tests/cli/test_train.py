@@ -8,8 +8,10 @@ import re
 import sys
 
 import pytest
+from torch.distributed.run import parse_args
 
 from normplace.cli import app, main
+from normplace.cli.train import train
 
 SIZES = {"dim": 16, "depth": 1, "heads": 2, "context": 8, "batch": 4, "steps": 6}
 SMALL = ["--device", "cpu", *(word for name, value in SIZES.items() for word in (f"--{name}", str(value)))]
@@ -160,3 +162,11 @@ def test_a_terminal_gets_a_live_bar(tmp_path, text, monkeypatch):
     assert re.search(r"step 6/6 ━+ +loss [\d.]+ +[\d,]+ tokens/s +0:00:\d\d left", shown)
     assert re.search(r"(^|\r)signals at step 6  variance", shown, re.MULTILINE)
     assert re.search(r"(^|\r)step 6/6  loss .* held-out loss", shown, re.MULTILINE)
+
+
+def test_torchrun_passes_the_options_on():
+    words = ["train", "--signals", "every=3", "--log", "tensorboard", "--config", "run.toml"]
+    arguments = parse_args(["--nproc-per-node", "2", "-m", "--", "normplace", *words])
+    assert arguments.training_script == "normplace"
+    assert arguments.training_script_args == words
+    assert "torchrun --nproc-per-node 2 -m -- normplace train" in (train.__doc__ or "")

@@ -65,6 +65,7 @@ OPTIONAL = (
     Package("tensorboard", "tensorboard", "train --log tensorboard", "normplace[train]"),
     Package("wandb", "wandb", "train --log wandb", "wandb"),
     Package("mlflow", "mlflow", "train --log mlflow", "mlflow"),
+    Package("lm-eval", "lm_eval", "evaluate --tasks of lm-evaluation-harness", "normplace[evaluate]"),
     Package("xgboost-cpu", "xgboost", "the XGBoost baseline of study extrapolation", "normplace[trees]"),
     Package("pillow", "PIL", "the pictures of study extrapolation", "normplace[images]"),
     Package("chszlablib", "chszlablib", "KaMIS as a baseline of node selection", "normplace[kamis]"),

@@ -34,7 +34,7 @@ def train(
 
     Prints loss and remaining time; writes a log, checkpoints and the result to a folder. The same command resumes from
     the newest checkpoint, with bit-identical results. Start several processes with torchrun:
-    `torchrun --nproc-per-node 2 -m normplace train`.
+    `torchrun --nproc-per-node 2 -m -- normplace train`.
 
     Args:
         config: TOML file with these options; the command line has priority.
