@@ -10,6 +10,7 @@ from tests.cli.terminal import CODE, colours, terminal_output
 from tests.cli.usage_errors import usage_error
 
 from normplace.cli import main
+from normplace.lab.compare.run import RESULT_FILE
 
 
 @pytest.fixture
@@ -95,3 +96,10 @@ def test_verdicts_have_colour_on_a_terminal(results, monkeypatch, capsys):
     main(["verify", "runs"])
     assert CODE.sub("", text) == capsys.readouterr().out
     assert colours(terminal_output(monkeypatch, "verify", "runs", no_color="1")) == set()
+
+
+@pytest.mark.parametrize("verb", ["verify", "report"])
+def test_results_of_a_comparison_belong_to_another_command(verb, capsys):
+    Path("runs").mkdir()
+    Path("runs", RESULT_FILE).write_text("")
+    assert "runs has results of normplace compare: run that command again" in usage_error(capsys, verb, "runs")

@@ -13,6 +13,8 @@ from normplace.errors import UsageError
 if TYPE_CHECKING:
     from normplace.lab.trials.runner import RecordedRun
 
+COMPARISON = "compare.jsonl"
+"""Result file of ``normplace compare``, which has no claims to verify."""
 MOST_REPORTED = 10
 """Damaged lines of a file that are reported one by one."""
 
@@ -58,6 +60,10 @@ def _find_files(paths: Sequence[Path]) -> list[Path]:
         inside = sorted([*path.glob("*.jsonl"), *path.glob("*.jsonl.gz")]) if path.is_dir() else [path]
         if not inside:
             raise UsageError(f"{path} has no result files: run 'normplace study --out {path}' first.")
+        if any(file.name == COMPARISON for file in inside):
+            raise UsageError(
+                f"{path} has results of normplace compare: run that command again with the same arguments to see them."
+            )
         files += inside
     return files
 

@@ -111,21 +111,23 @@ def compare(
     in_process = _runs_in_process(chosen, parsed, engine, jobs)
     on_gpu = checked.on_gpu if checked is not None else saved is not None and saved.on_gpu
     slots = jobs or (1 if on_gpu or in_process else usable_cores())
-    if saved is None:
-        assert checked is not None
-        options = {
-            "rates": grid,
-            "seeds": seeds,
-            "start": start,
-            "budget": str(budget),
-            "jobs": slots,
-            "on_gpu": on_gpu,
-        }
-        spent = time.monotonic() - began
-        plan = make_plan(chosen, parsed, checked.costs, **options, spent=spent, notes=checked.notes)
-    else:
+    if saved is not None:
         plan = _extended(saved, new, checked, seeds)
-    if saved is None:
+    else:
+        assert checked is not None
+        plan = make_plan(
+            chosen,
+            parsed,
+            checked.costs,
+            rates=grid,
+            seeds=seeds,
+            start=start,
+            budget=str(budget),
+            jobs=slots,
+            spent=time.monotonic() - began,
+            on_gpu=on_gpu,
+            notes=checked.notes,
+        )
         check_batches(chosen, plan.final_steps or round(LONGEST * plan.steps))
     if dry_run:
         return plan
@@ -135,9 +137,8 @@ def compare(
         progress.note(note)
     plan.save(folder / PLAN_FILE)
     references = [*chosen.code, *(reference for edit in parsed for reference in edit.code)]
-    workers: Engine = (
-        InProcessEngine() if in_process else open_engine(engine, slots, address, gpu_share=1 / slots if on_gpu else 0.0)
-    )
+    share = 1 / slots if on_gpu else 0.0
+    workers: Engine = InProcessEngine() if in_process else open_engine(engine, slots, address, share)
     with closing(workers):
         code = ComparisonCode.collect(references, workers.remote, tuple(files))
         runner = TrialRunner(workers, code, progress, run_here(chosen, parsed) if in_process else None, on_trial)
