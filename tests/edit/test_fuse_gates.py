@@ -144,6 +144,17 @@ def test_compiled_checkpointed_and_under_autocast():
         assert verify_model(measure(model, call), measure(result, call), measure_in_float64(model, call)) <= 1
 
 
+def test_fused_inside_autocast(count):
+    model, inputs = build()
+    with torch.autocast("cpu", torch.bfloat16):
+        result = fused(model, inputs)
+        count.clear()
+        with torch.no_grad():
+            one, other = result(*inputs), model(*inputs)
+    assert one.dtype == other.dtype and len(count) == 7
+    assert (one.double() - other.double()).abs().max() <= 0.02 * other.double().abs().max()
+
+
 def test_nothing_is_kept_after_a_pass():
     model, inputs = build()
     result = fused(model, inputs)
@@ -237,3 +248,17 @@ def test_fused_on_a_gpu(block, dtype, count):
     tolerance = 1e-4 if dtype == torch.float32 else 0.1
     agree(*(gradients(each, lambda m: m(*inputs)) for each in (result, model)), tolerance)
     assert count
+
+
+@needs_gpu
+@pytest.mark.parametrize("block", [Block, StatementBlock, ChannelBlock])
+def test_autocast_on_a_gpu(block, count):
+    model, inputs = build(block)
+    model, inputs = model.cuda(), tuple(value.cuda() for value in inputs)
+    with torch.autocast("cuda", torch.bfloat16):
+        result = fused(model, inputs)
+        count.clear()
+        with torch.no_grad():
+            one, other = result(*inputs), model(*inputs)
+    assert count and one.dtype == other.dtype
+    assert (one.double() - other.double()).abs().max() <= 0.05 * other.double().abs().max()

@@ -120,7 +120,14 @@ def active_autocast(device: str) -> torch.dtype | None:
 
 
 def identify(
-    norm: nn.Module, kind: str, eps: float | None, width: int, dtype: torch.dtype, *, with_casts: bool = True
+    norm: nn.Module,
+    kind: str,
+    eps: float | None,
+    width: int,
+    dtype: torch.dtype,
+    *,
+    device: torch.device | None = None,
+    with_casts: bool = True,
 ) -> NormForm | str:
     """The form of a norm module, or the reason why it has none that a kernel computes.
 
@@ -130,6 +137,7 @@ def identify(
         eps: The eps that the analysis found.
         width: The number of features.
         dtype: The dtype of its input.
+        device: Where it runs if it has no parameters; a CPU by default.
         with_casts: Also identify where it rounds in half precision; otherwise ``casts`` is empty.
     """
     if kind not in ("rms", "layer"):
@@ -140,17 +148,19 @@ def identify(
     if any("." in name for name in names) or any(True for _ in norm.buffers()):
         return "it has submodules or buffers"
     weight = next((parameter for parameter in norm.parameters()), None)
-    device = "cpu" if weight is None or weight.is_meta else weight.device.type
-    analysed = CallDtypes(dtype, dtype if weight is None else weight.dtype, active_autocast(device))
-    form = NormForm(type(norm), kind, eps or 0.0, None, None, False, width, analysed, device)
+    place = device if weight is None else weight.device
+    place = torch.device("cpu") if place is None or place.type == "meta" else place
+    analysed = CallDtypes(dtype, dtype if weight is None else weight.dtype, active_autocast(place.type))
+    form = NormForm(type(norm), kind, eps or 0.0, None, None, False, width, analysed, place.type)
     try:
-        return _identify(norm, names, form, with_casts)
+        return _identify(norm, names, form, place, with_casts)
     except (RuntimeError, TypeError, AttributeError, ValueError) as error:
         return f"it cannot be called with rows of features ({type(error).__name__})"
 
 
-def _identify(norm: nn.Module, names: list[str], form: NormForm, with_casts: bool) -> NormForm | str:
-    device = next((p.device for p in norm.parameters() if not p.is_meta), torch.device("cpu"))
+def _identify(
+    norm: nn.Module, names: list[str], form: NormForm, device: torch.device, with_casts: bool
+) -> NormForm | str:
     single = _Probe(norm, names, form, CallDtypes(SINGLE, SINGLE), device)
     candidate = next((form for form in _candidates(names, form) if single.error(form) <= MATCH), None)
     if candidate is None:

@@ -3,72 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from types import FunctionType
 
+import torch
 from torch import nn
 
 from normplace.analysis.analysis import Analysis
-from normplace.analysis.dataflow.graph import Node
-from normplace.analysis.dataflow.operators import NORMS, RESHAPES, SPLITS
-from normplace.analysis.recording.ids import NodeId, NormIndex, ValueId
+from normplace.analysis.dataflow.operators import NORMS
+from normplace.analysis.recording.ids import NormIndex, ValueId
 from normplace.analysis.residuals.reachability import ResidualAdd
 from normplace.edit.changes import Fusion
 from normplace.edit.fuse_forms import NormForm, identify
-from normplace.edit.fuse_gate_plan import PlannedModulation, find_gate, find_modulations
-from normplace.edit.fuse_helpers import HelperSum, find_helper
+from normplace.edit.fuse_gate_plan import find_gate, find_modulations
+from normplace.edit.fuse_helpers import find_helper
 from normplace.edit.fuse_modulation import LATE
+from normplace.edit.fuse_planned import PlannedSum, merge_plans, size_of, traffic
 from normplace.edit.fuse_rewrite import SumEdit, fuse_sums
-from normplace.edit.model_map import ModelMap, SumRef, is_outside_tree
+from normplace.edit.model_map import ModelMap, is_outside_tree
 from normplace.edit.rewrite import RewrittenMethod
 from normplace.errors import UsageError
 from normplace.ops.tracing import PLAIN_TYPES
 from normplace.stack.hooks import has_hooks
 
 REACHES = ("layer", "stack")
-
-
-@dataclass(frozen=True)
-class PlannedSum:
-    """A sum in a module's code, and the norms that are computed with it.
-
-    Attributes:
-        ref: The sum.
-        skip_first: Whether its first operand is the skip.
-        out: The name of the output norm; None if it is not computed with the sum.
-        after: The name of the norm that reads the sum; None if it is not computed with it.
-        reason: Why not more is computed with it.
-        bytes_saved: Bytes that a forward pass no longer moves.
-        gate_first: Whether the gate of the branch is its first factor; None if the branch has no gate.
-        modulation: The modulation of the norm that reads the sum; None if it is not computed with the sum.
-        helper: The function that computes the sum, if the method calls one.
-        is_viewed: Whether the norm that reads the sum reads its rows in another shape.
-    """
-
-    ref: SumRef
-    skip_first: bool
-    out: str | None = None
-    after: str | None = None
-    reason: str = ""
-    bytes_saved: int = 0
-    gate_first: bool | None = None
-    modulation: PlannedModulation | None = None
-    helper: HelperSum | None = None
-    is_viewed: bool = False
-
-    @property
-    def is_fused(self) -> bool:
-        """Whether a norm or a gate is computed with the sum."""
-        return self.out is not None or self.after is not None or self.gate_first is not None
-
-    def as_fusion(self) -> Fusion:
-        """The record of this sum."""
-        before = ["norm"] if self.out else ["gate"] if self.gate_first is not None else []
-        after = (["norm"] if self.after else []) + (["modulate"] if self.modulation else [])
-        parts = [*before, "add", *after]
-        norms = tuple(name for name in (self.out, self.after) if name is not None)
-        name = self.ref.module or "the model"
-        return Fusion(", ".join(parts), name, self.is_fused, norms, self.reason, self.bytes_saved)
 
 
 class FusePlan:
@@ -106,7 +65,7 @@ class FusePlan:
                 records.append(Fusion("add", path or "the model", False, reason=plan))
             else:
                 planned.setdefault((path, plan.ref.method, plan.ref.position), []).append(plan)
-        merged = [_merged(plans) for plans in planned.values()]
+        merged = [merge_plans(plans) for plans in planned.values()]
         self.sums = [plan for plan in merged if plan.is_fused]
         with_sums = {name for plan in self.sums for name in (plan.out, plan.after) if name is not None}
         for name in dict.fromkeys(plan.after for plan in self.sums):
@@ -256,10 +215,15 @@ class FusePlan:
             self._forms[site.name] = (
                 f"its parameters are sharded or wrapped ({kinds.pop().__name__})"
                 if kinds
-                else identify(module, norm.kind, norm.eps, value.shape[-1], value.dtype)
+                else identify(module, norm.kind, norm.eps, value.shape[-1], value.dtype, device=self._device)
             )
         form = self._forms[site.name]
         return site.name, f"{site.name}: {form}" if isinstance(form, str) else None
+
+    @cached_property
+    def _device(self) -> torch.device | None:
+        """Where the model is, and norms without parameters run."""
+        return next((parameter.device for parameter in self.analysis.model.parameters()), None)
 
     def _is_compiled(self, name: str) -> bool:
         """Whether a module is part of one that is compiled.
@@ -287,8 +251,7 @@ class FusePlan:
             name, reason = self._usable(NormIndex(index))
             norm, modulation = analysis.norms[index], self.modulations.get(name)
             if modulation is not None:
-                passes = 2 * self._size(norm.input)
-                saved = self._traffic(norm.nodes | modulation.nodes) - passes
+                saved = traffic(analysis.graph, norm.nodes | modulation.nodes) - 2 * size_of(analysis.graph, norm.input)
                 yield Fusion("norm, modulate", name, True, (name,), bytes_saved=saved)
                 continue
             if reason is None and self._is_one_kernel(name):
@@ -299,7 +262,8 @@ class FusePlan:
                 yield Fusion("norm", name, False, reason=reason.removeprefix(f"{name}: ").removeprefix(f"{name} "))
                 continue
             self.norms[name] = self.form(name), True
-            saved = self._traffic(norm.nodes) - self._size(norm.input) - self._size(norm.output)
+            results = sum(size_of(analysis.graph, value) for value in (norm.input, norm.output))
+            saved = traffic(analysis.graph, norm.nodes) - results
             yield Fusion("norm", name, True, (name,), bytes_saved=saved)
 
     def _bytes_saved(self, add: ResidualAdd, plan: PlannedSum) -> int:
@@ -315,24 +279,7 @@ class FusePlan:
             ):
                 nodes |= norm.nodes
         passes = 4 if after is not None else 3  # skip, branch, sum, and the result of the next norm
-        return self._traffic(nodes) - passes * self._size(add.output)
-
-    def _traffic(self, nodes: Iterable[NodeId]) -> int:
-        """Bytes of features that operators read and write, views left out."""
-        return sum(self._moved(self.analysis.graph.nodes[node]) for node in nodes)
-
-    def _moved(self, node: Node) -> int:
-        if node.name in RESHAPES | SPLITS | {"detach", "alias"}:
-            return 0
-        graph = self.analysis.graph
-        return sum(self._size(value) for value in (*graph.data_inputs(node), *node.outputs))
-
-    def _size(self, value: ValueId) -> int:
-        described = self.analysis.graph.values[value]
-        count = described.dtype.itemsize
-        for size in described.shape:
-            count *= size
-        return count
+        return traffic(self.analysis.graph, nodes) - passes * size_of(self.analysis.graph, add.output)
 
 
 def _cannot_rewrite(function: FunctionType, edit: SumEdit) -> str | None:
@@ -363,20 +310,3 @@ def _branch_modules(analysis: Analysis) -> tuple[str, ...]:
 def left_out(fusion: Fusion, reason: str) -> Fusion:
     """The record of a sum or norm that is not fused after all."""
     return replace(fusion, fused=False, norms=(), reason=fusion.reason or reason, bytes_saved=0)
-
-
-def _merged(plans: list[PlannedSum]) -> PlannedSum:
-    """One plan for all evaluations of a sum, with the norms that are the same in all of them."""
-    first = plans[0]
-    out = first.out if all(plan.out == first.out for plan in plans) else None
-    after = first.after if all(plan.after == first.after for plan in plans) else None
-    gate, modulation, is_viewed = first.gate_first, first.modulation, any(plan.is_viewed for plan in plans)
-    if any((plan.skip_first, plan.gate_first) != (first.skip_first, gate) for plan in plans):
-        out = after = gate = None
-    if after is None or any(plan.modulation != modulation for plan in plans):
-        after, modulation = after if modulation is None else None, None
-    reason = first.reason if (out, after) == (first.out, first.after) else "one line of code adds for different norms"
-    merged = replace(
-        first, out=out, after=after, reason=reason, gate_first=gate, modulation=modulation, is_viewed=is_viewed
-    )
-    return replace(merged, bytes_saved=sum(plan.bytes_saved for plan in plans) if merged.is_fused else 0)

@@ -51,6 +51,7 @@ def verify_parts(model: nn.Module) -> None:
     Raises:
         UsageError: If one differs, with its name.
     """
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     seen: set[object] = set()
     for path, module in model.named_modules():
         parts: list[FusedSum | FusedForward] = [
@@ -62,7 +63,7 @@ def verify_parts(model: nn.Module) -> None:
             key = _key(part)
             if key not in seen:
                 seen.add(key)
-                _verify_part(path, part)
+                _verify_part(path, part, device)
 
 
 def _key(part: FusedSum | FusedForward) -> object:
@@ -125,9 +126,9 @@ def _is_fused(part: FusedSum | FusedForward, call: _ProbeDtypes) -> bool:
     return result(part.after.form, torch.promote_types(call.x, branch)) is not None
 
 
-def _verify_part(path: str, part: FusedSum | FusedForward) -> None:
+def _verify_part(path: str, part: FusedSum | FusedForward, device: torch.device) -> None:
     norms = [part.module] if isinstance(part, FusedForward) else [ref.module for ref in _refs(part)]
-    device = next((p.device for norm in norms for p in norm.parameters()), torch.device("cpu"))
+    device = next((p.device for norm in norms for p in norm.parameters()), device)
     is_rounded_once = any(casts.rounding == "once" for form in _forms(part) for _, casts in form.casts)
     for dtypes in _calls(part):
         probe = _PartProbe(part, dtypes, device)
