@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 import torch
 from tests.browser import CHROME, Browser
 
-# Imports and collection create objects that live until the end: the garbage collector would visit them in vain.
-gc.disable()
-
-
 # Files whose single tests or fixtures take longest start first, so that no worker waits for one at the end.
 LONGEST = ("test_engines.py", "test_kill.py", "test_kill_training.py", "test_triton.py", "test_site.py")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Hide the objects of imports and collection, which live until the end, from the garbage collector."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST)
-
-
-def pytest_collection_finish() -> None:
-    gc.collect()
-    gc.freeze()
-    gc.enable()
 
 
 def pytest_unconfigure() -> None:

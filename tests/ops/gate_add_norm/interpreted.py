@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
+from tests.ops import interpreter  # noqa: F401 (sets up Triton's interpreter)
 from tests.ops.gate_add_norm.gates import GateCase, variants
 from tests.ops.norm_add_norm.interpreted import poison
 
 from normplace.ops import gate_add_norm
-
-# The interpreter computes in NumPy, which warns about masked lanes where a GPU does not.
-warnings.filterwarnings("ignore", category=RuntimeWarning)
 
 
 def rounds_like_the_reference() -> None:
