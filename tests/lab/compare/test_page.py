@@ -6,6 +6,7 @@ import re
 
 from tests.lab.compare.lines import comparison_lines
 from tests.lab.report.pages import Page
+from tests.lab.report.probes import OVERFLOW
 
 from normplace.lab.compare.result import Comparison
 
@@ -51,3 +52,15 @@ def test_one_edit_with_one_seed_has_a_page(tmp_path, monkeypatch):
     page = Page(written(tmp_path, {"as-is": [1.0]}))
     assert "there is nothing to compare" in page.text
     assert "Paired differences" not in [text.strip() for text in page.texts]
+
+
+def test_the_page_fits_a_phone_and_needs_no_network(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr("normplace.lab.report.chart_renderer.charts_installed", lambda: False)
+    written(tmp_path)
+    page = (tmp_path / "deep" / "page.html").as_uri()
+    for width in (390, 1400):
+        browser.open(page, width)
+        assert browser.run(OVERFLOW) <= 0
+    assert browser.named("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded") == []
+    addresses = [params["request"]["url"] for params in browser.named("Network.requestWillBeSent")]
+    assert all(address == page or address.startswith("data:") for address in addresses)

@@ -142,3 +142,9 @@ def test_the_table_shows_rows_signals_and_advice():
     assert "spikes/1000" in text
     assert comparison.advice.sentence in text
     assert "It does not mean that they are equal." in text
+
+
+def test_an_edit_under_two_names_is_equal_with_every_seed():
+    twice = str(evaluated({"pre": [1.0, 1.1, 1.2], "again": [1.0, 1.1, 1.2]}))
+    assert "0 [0, 0] tied equal with every seed" in " ".join(twice.split())
+    assert "(no interval) tied more seeds" in " ".join(str(evaluated({"pre": [1.0], "post": [1.2]})).split())

@@ -58,10 +58,10 @@ def advise(
 
 
 def seeds_text(difference: Difference) -> str:
-    """How many seeds would separate a difference of the measured size; empty if it is not known."""
+    """How many seeds would separate a difference of the measured size, as text; empty if it is not known."""
     if difference.seeds_needed is not None:
         return f"about {difference.seeds_needed} seeds"
-    return f"more than {difference.most_seeds} seeds" if difference.most_seeds else ""
+    return f"more than {difference.most_seeds} seeds" if difference.most_seeds and difference.deviation else ""
 
 
 def _use(chosen: Row, rows: Sequence[Row], better: Better) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,12 +17,13 @@ from normplace.lab.trials.record import TrialRecord
 from normplace.lab.trials.study import Figure
 
 STREAM = {
-    "stream_growth": "growth of the stream",
-    "stream_peak": "largest magnitude",
+    "stream_growth": "log10 of the stream's growth",
+    "stream_peak": "log10 of the largest magnitude",
     "fp16_headroom": "fp16 headroom, powers of two",
     "gradient_evenness": "evenness of gradients",
 }
 """Titles of the panels on the residual stream."""
+LOGARITHMIC = {"stream_growth", "stream_peak"}
 VERDICT_COLOURS = {"better": PALETTE[0], "tied": PALETTE[4], "worse": PALETTE[1]}
 
 
@@ -172,7 +174,7 @@ def _stream(trials: Mapping[str, EditTrials]) -> Figure:
         {"signal": title, "edit": edit, "source": "reported seeds", **numbers}
         for name, title in STREAM.items()
         for edit, own in trials.items()
-        if (numbers := mean_columns(record.metrics.get(name) for record in own.final))
+        if (numbers := mean_columns(_signal(record, name) for record in own.final))
     ]
     spec = dots(
         x={"field": "value", "title": None},
@@ -197,6 +199,14 @@ def _stream(trials: Mapping[str, EditTrials]) -> Figure:
         spec=spec,
         alt="Growth and peak of the residual stream of each edit.",
     )
+
+
+def _signal(record: TrialRecord, name: str) -> float | None:
+    """A signal of a trial; the logarithm of those that differ by orders of magnitude."""
+    value = record.metrics.get(name)
+    if value is None or name not in LOGARITHMIC:
+        return value
+    return math.log10(value) if value > 0 else None
 
 
 def _present(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:

@@ -70,7 +70,9 @@ def difference_text(difference: Difference | None) -> str:
 
 def deciding_seeds(row: Row) -> str:
     """Number of seeds that would decide a tie with the baseline; empty without a tie."""
-    return seeds_text(row.difference) if row.difference and row.difference.verdict is Verdict.TIED else ""
+    if row.difference is None or row.difference.verdict is not Verdict.TIED:
+        return ""
+    return seeds_text(row.difference) or ("equal with every seed" if row.difference.seeds > 1 else "more seeds")
 
 
 def _signed(value: float) -> str:
