@@ -32,6 +32,7 @@ EXAMPLES = {
         "normplace swap models.py:build --norm rms --out swapped",
         "normplace swap checkpoints/resnet --norm group --groups 16 --out swapped",
     ),
+    "insert": ("normplace insert models.py:build --scale degree --power -1 --out scaled",),
     "fold": (
         "normplace fold models.py:build --out folded",
         "normplace fold checkpoints/gpt2 --untie --center --out folded",

@@ -31,6 +31,7 @@ from normplace.cli.export import export
 from normplace.cli.fold import fold
 from normplace.cli.fuse import fuse
 from normplace.cli.generate import generate
+from normplace.cli.insert import insert
 from normplace.cli.list import list_names
 from normplace.cli.move import move
 from normplace.cli.new import new
@@ -47,6 +48,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "move": move,
     "swap": swap,
     "fold": fold,
+    "insert": insert,
     "fuse": fuse,
     "compare": compare,
     "train": train,

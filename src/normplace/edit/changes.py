@@ -121,7 +121,7 @@ class Changes:
             return "\n".join(fusions)
         if self.is_empty:
             return f"nothing changed: the placement is {self.after or 'nameless'} already"
-        lines = [_placement_line(self.before, self.after), *self.equations]
+        lines = [_placement_line(self.before, self.after), *self.equations] if self.equations else []
         for action in ACTIONS:
             lines += _summary_lines(self.where(action))
         lines += [f"  {self.note}"] if self.note else []
