@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.edit.fuse_models import agree, build, count_kernels, first_output, gradients, peri, rows
-from torch import nn
+from tests.edit.fuse_models import (
+    PeriBlock,
+    Stack,
+    agree,
+    build,
+    count_kernels,
+    first_output,
+    gradients,
+    peri,
+    rows,
+)
+from torch import Tensor, nn
 
 import normplace as npl
 from normplace.ops import norm_add_norm
@@ -64,6 +74,40 @@ def test_the_observed_gradient_of_a_layers_output_is_complete(observe):
     assert len(results[0]) == 2
     for one, other in zip(*results, strict=True):
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+class Reshaping(PeriBlock):
+    """Norms read the rows of the stream in another shape."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = x.shape
+        x = x + self.first(self.before(x.reshape(-1, shape[-1]))).view(shape)
+        return x + self.second(self.before2(x.reshape(-1, shape[-1]))).view(shape)
+
+
+@pytest.mark.parametrize("block", [PeriBlock, Reshaping])
+def test_backward_hooks_of_layers_see_complete_gradients(block):
+    torch.manual_seed(0)
+    model, x = Stack(block(), block()), rows()
+    results = []
+    for each in (fused(model, x), model):
+        seen = []
+        for layer in each.blocks:
+            layer.register_full_backward_hook(lambda _, inputs, outputs, seen=seen: seen.extend((*inputs, *outputs)))
+        each(x.clone().requires_grad_()).square().sum().backward()
+        results.append(seen)
+    assert len(results[0]) == 4
+    for one, other in zip(*results, strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_in_another_shape_are_fused(monkeypatch):
+    torch.manual_seed(0)
+    model, x = Stack(Reshaping(), Reshaping()), rows()
+    result = fused(model, x)
+    counts = count_kernels(monkeypatch)
+    agree(*(gradients(each, lambda m: m(x)) for each in (result, model)))
+    assert counts == {"sum": 4, "norm": 1}
 
 
 def test_the_gradient_of_the_input_includes_every_branch():

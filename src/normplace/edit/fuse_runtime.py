@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from normplace.edit.fuse_forms import Casts, NormForm
@@ -217,7 +218,19 @@ def _same_rows(x: Tensor, total: Tensor | None) -> Tensor | None:
     # The sum may itself be a view, of the rows that an op returned.
     is_view = x._base is not None and (x._base is total or x._base is total._base)
     is_same = (x.data_ptr(), x.numel(), x.dtype) == (total.data_ptr(), total.numel(), total.dtype)
-    return total if is_view and is_same and x.shape[-1:] == total.shape[-1:] else None
+    return total if is_view and is_same and x.shape[-1:] == total.shape[-1:] and _is_direct(x, total) else None
+
+
+def _is_direct(x: Tensor, total: Tensor) -> bool:
+    """Whether no code can observe a gradient between a sum and its view: they are one operator apart.
+
+    Backward hooks of modules and FSDP pass the inputs of a layer through a function, which returns views of them.
+    """
+    if x.grad_fn is None or total.grad_fn is None:
+        return x.grad_fn is total.grad_fn
+    if isinstance(x.grad_fn, BackwardCFunction):
+        return False
+    return [node for node, _ in x.grad_fn.next_functions] == [total.grad_fn]
 
 
 def keep_normed(stream: Tensor, norm: nn.Module, value: Tensor, casts: Casts) -> None:
