@@ -143,6 +143,9 @@ def gathered(self: Readers, y: torch.Tensor) -> torch.Tensor:
     [
         (lambda self, y: self.a(y) * self.b(y), None),
         (gathered, None),
+        (lambda self, y: self.a(y.mean(1)) + self.b(y.mean((0, 1), keepdim=True))[0], None),
+        (lambda self, y: self.a(y.sum(1)), "adds up its rows or features"),
+        (lambda self, y: self.a(y.mean(-1, keepdim=True).expand_as(y)), "is not linear in its features"),
         (lambda self, y: sum(expert(y) for expert in self.experts), None),
         (lambda self, y: self.a(y).sigmoid() * y, "multiplies it element by element"),
         (lambda self, y: self.a(y) + y, "adds it to other features"),

@@ -130,6 +130,10 @@ class ReaderFinder:
             if not _works_along(op.args, op.kwargs, node.name, axis, len(old)) and new[kept : kept + 1] == (old[axis],):
                 return kept
             return f"{where} takes some of its features"
+        if node.name == "mean" and isinstance(dims := op.argument(1, key="dim"), tuple | list):
+            reduced = {dim % len(old) for dim in dims}
+            if reduced and axis not in reduced:  # a mean over rows also keeps a shift
+                return axis if op.argument(2, False, key="keepdim") else axis - sum(dim < axis for dim in reduced)
         return _not_linear(node, where)
 
     def _product(self, node_id: NodeId, node: Node, value: ValueId, axis: int, factor: float) -> Reader | str:
@@ -229,6 +233,8 @@ def _not_linear(node: Node, where: str) -> str:
             return f"{where} is a convolution"
         case name if name in NORMS:
             return f"another norm, {where.rpartition(' in ')[2]}, reads it"
+        case "sum":
+            return f"{where} adds up its rows or features"
         case "cat" | "stack":
             return f"{where} joins it with other features"
         case "constant_pad_nd" | "masked_fill" | "where":
