@@ -35,7 +35,7 @@ def test_the_words_name_edits_and_one_task():
 
 
 def test_a_comparison_prints_a_table_and_writes_a_page(text, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("normplace.lab.compare.run.open_engine", lambda *arguments: InProcessEngine())
+    monkeypatch.setattr("normplace.lab.compare.run.open_engine", lambda *arguments, **options: InProcessEngine())
     out = tmp_path / "out"
     words = ["compare", "pre", "peri", "--text", text, "--out", str(out), *FAST, *TINY]
     assert main(words) == 0
