@@ -29,7 +29,7 @@ import normplace as npl
 from normplace.lab.compare.run import RESULT_FILE
 from normplace.lab.trials.results import TrialRecord, read_records
 
-TIMES = {"step_ms"}
+TIMES = {"step_ms", "train_seconds"}
 EDITS = ["as-is", "pre", "peri"]
 MOST_LINES = 8
 """A comparison is killed when it has added fewer lines than this, at random."""

@@ -80,7 +80,7 @@ def test_the_length_of_reported_trainings_follows_the_measured_speed():
     slower = final_steps(at_speed(planned, {"as-is": 1.5, "post": 1.5}), left, 2)
     assert same == pytest.approx(planned.steps, rel=0.2)
     assert slower == pytest.approx(same / 1.5, rel=0.05)
-    assert final_steps(planned, -5.0, 2) == planned.rungs[-1]
+    assert final_steps(planned, -5.0, 2) == planned.rungs[0]
 
 
 def test_a_plan_survives_its_file(tmp_path):

@@ -17,6 +17,7 @@ from normplace.lab.compare.task import Start, adamw
 from normplace.lab.compare.trial import History, prepare, run_final, run_search, train
 
 TASK = FactoryTask(make)
+TIMES = {"step_ms": 0, "train_seconds": 0}
 SETTINGS = {"task": "make", "learning_rate": 1e-2, "steps": 40, "rung": 2, "seed": 0, "evaluations": 4}
 
 
@@ -32,8 +33,8 @@ def outcome():
 
 def test_everything_is_measured(outcome):
     assert outcome.metrics.keys() == {
-        "choose", "report", "diverged", "train_loss", "spikes_per_1000", "step_ms", "memory_mb", "stream_peak",
-        "stream_growth", "fp16_headroom", "bf16_headroom", "gradient_evenness",
+        "choose", "report", "diverged", "train_loss", "spikes_per_1000", "step_ms", "train_seconds", "memory_mb",
+        "stream_peak", "stream_growth", "fp16_headroom", "bf16_headroom", "gradient_evenness",
     }  # fmt: skip
     assert outcome.metrics["diverged"] == 0
     assert outcome.metrics["choose"] != outcome.metrics["report"]
@@ -45,7 +46,7 @@ def test_everything_is_measured(outcome):
 
 def test_a_search_training_measures_less():
     assert trained("as-is", evaluations=1, steps=10).metrics.keys() == {
-        "choose", "report", "diverged", "train_loss", "spikes_per_1000", "step_ms",
+        "choose", "report", "diverged", "train_loss", "spikes_per_1000", "step_ms", "train_seconds",
     }  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def test_a_trial_is_a_function_of_its_configuration(outcome):
     config = CompareTrial(edit="as-is", recipe="as-is", reference=TASK.reference or "", **SETTINGS)
     again = run_final(config)
     assert again.series == outcome.series
-    assert {**again.metrics, "step_ms": 0} == {**outcome.metrics, "step_ms": 0}
+    assert {**again.metrics, **TIMES} == {**outcome.metrics, **TIMES}
     assert run_search(config).metrics["report"] == outcome.metrics["report"]
     torch.set_rng_state(state)
 

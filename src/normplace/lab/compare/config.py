@@ -8,7 +8,7 @@ The line is a :class:`~normplace.lab.trials.record.TrialRecord` of the study ``c
 - ``spikes_per_1000``: loss spikes per thousand steps.
 - ``stream_peak``, ``stream_growth``, ``fp16_headroom``, ``bf16_headroom``, ``gradient_evenness``: signals of the
   trained model; absent if it has no residual stream.
-- ``step_ms``, ``memory_mb``: median time of a step, and peak memory.
+- ``step_ms``, ``train_seconds``, ``memory_mb``: median time of a step, time of all steps, and memory.
 
 Its series are ``loss`` at the steps ``loss_step`` and the choosing measure ``held_out`` at the steps ``held_out_step``;
 step 0 is the untrained model.

@@ -307,7 +307,7 @@ def at_speed(plan: Plan, slowdown: Mapping[str, float]) -> Plan:
 
 
 def final_steps(plan: Plan, left: float, jobs: int) -> int:
-    """Steps of the reported trainings that use up the time left after the search; at least those of the search.
+    """Steps of the reported trainings that use up the time left after the search; at least those of the shortest rung.
 
     Args:
         plan: The plan.
@@ -315,4 +315,4 @@ def final_steps(plan: Plan, left: float, jobs: int) -> int:
         jobs: Trainings at once.
     """
     steps = largest_steps(lambda steps: makespan(plan.final_seconds(steps), jobs) <= left) or 0
-    return min(max(steps, *plan.rungs, LEAST_STEPS), round(LONGEST * plan.steps))
+    return min(max(steps, *plan.rungs[:1], LEAST_STEPS), round(LONGEST * plan.steps))

@@ -123,15 +123,15 @@ class Stages:
         self.runner.run(SEARCH, [self.plan.search_trial(name, 0, middle) for name in self.plan.edits], self.results)
         slowdown = {}
         for name, cost in self.plan.costs.items():
-            step = self._search_records(name)[0].metrics["step_ms"]
-            slowdown[name] = 1.0 if step is None else step / (1000 * cost.step)
+            record = self._search_records(name)[0]
+            seconds = record.metrics["train_seconds"]
+            if seconds is not None and not record.metrics["diverged"]:
+                slowdown[name] = seconds / (record.config["steps"] * cost.step)
         plan = fill_time(at_speed(self.plan, slowdown), self._left(), self.jobs)
         if abs(plan.steps - self.plan.steps) <= TOLERANCE * self.plan.steps:
             plan = self.plan  # the trainings so far belong to it
         else:
-            self.runner.progress.note(
-                f"reported trainings have about {plan.steps} steps, from the speed of the workers."
-            )
+            self.runner.progress.note(f"planned again for {plan.steps} steps, from the speed of the workers.")
         self._save(dataclasses.replace(plan, is_calibrated=True))
 
     def _set_final_steps(self) -> None:

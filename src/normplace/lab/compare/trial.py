@@ -57,7 +57,8 @@ class History:
     """What a training records while it runs."""
 
     losses: list[float] = field(default_factory=list)
-    step_seconds: list[float] = field(default_factory=list)
+    chunks: list[tuple[int, float]] = field(default_factory=list)
+    """Steps and seconds between readings of the loss."""
     held_out: list[float] = field(default_factory=list)
     held_out_step: list[float] = field(default_factory=list)
 
@@ -124,7 +125,8 @@ def train(trial: CompareTrial, task: Task, edit: Edit, measure_all: bool = False
             "diverged": float(diverged),
             "train_loss": final_loss(history.losses),
             "spikes_per_1000": 1000 * count_spikes(history.losses) / len(history.losses),
-            "step_ms": 1000 * median(history.step_seconds),
+            "step_ms": 1000 * median(seconds / steps for steps, seconds in history.chunks),
+            "train_seconds": sum(seconds for _, seconds in history.chunks),
         }
         if measure_all:
             metrics["memory_mb"] = memory_megabytes(start.model, optimizer, start.loss, training.batch)
@@ -163,7 +165,7 @@ def take_steps(training: Training, optimizer: torch.optim.Optimizer, steps: int,
         done = step + 1
         if len(losses) == CHUNK or done in ends or done == steps:
             history.losses += torch.stack(losses).tolist()  # waits for a GPU
-            history.step_seconds.append((time.perf_counter() - clock) / len(losses))
+            history.chunks.append((len(losses), time.perf_counter() - clock))
             losses = []
             if not all(map(math.isfinite, history.losses[-CHUNK:])):
                 break
