@@ -14,8 +14,6 @@ from normplace.lab.trials.record import TrialRecord
 if TYPE_CHECKING:
     from normplace.lab.compare.result import Row
 
-SCORE = {"smaller": "held-out loss", "larger": "held-out score"}
-"""Name of the reported number."""
 TIED_MEANS = "'tied' means that these seeds cannot separate the two. It does not mean that they are equal."
 
 
@@ -40,7 +38,12 @@ class Advice:
 
 
 def advise(
-    rows: Sequence[Row], baseline: str, records: Sequence[TrialRecord], unfinished: Sequence[str], better: Better
+    rows: Sequence[Row],
+    baseline: str,
+    records: Sequence[TrialRecord],
+    unfinished: Sequence[str],
+    better: Better,
+    measure: str,
 ) -> Advice:
     """Advise to use the highest-ranked edit that is better than the baseline, else the baseline.
 
@@ -50,9 +53,10 @@ def advise(
         records: The result lines.
         unfinished: Edits without a finished trial.
         better: Whether smaller or larger numbers are better.
+        measure: Name of the reported number.
     """
     chosen = next((row for row in rows if row.verdict == Verdict.BETTER), None)
-    sentence = _use(chosen, rows, better) if chosen else _keep(rows, baseline, better)
+    sentence = _use(chosen, rows, better, measure) if chosen else _keep(rows, baseline, better, measure)
     edit = chosen.edit if chosen else baseline
     return Advice(edit, sentence, _limits(records), tuple(_warnings(rows, records, unfinished)))
 
@@ -64,9 +68,9 @@ def seeds_text(difference: Difference) -> str:
     return f"more than {difference.most_seeds} seeds" if difference.most_seeds and difference.deviation else ""
 
 
-def _use(chosen: Row, rows: Sequence[Row], better: Better) -> str:
+def _use(chosen: Row, rows: Sequence[Row], better: Better, measure: str) -> str:
     assert chosen.difference is not None
-    reason = f"Use {chosen.edit}: {_advantage(chosen.difference, better)}"
+    reason = f"Use {chosen.edit}: {_advantage(chosen.difference, better, measure)}"
     if chosen is not rows[0]:
         return f"{reason}; {rows[0].edit} ranks first, but the seeds cannot separate it from {chosen.difference.other}."
     others = [row for row in rows[1:] if row.edit != chosen.difference.other]
@@ -76,7 +80,7 @@ def _use(chosen: Row, rows: Sequence[Row], better: Better) -> str:
     return f"{reason}, and it is better than {_list([row.edit for row in others])}." if others else f"{reason}."
 
 
-def _keep(rows: Sequence[Row], baseline: str, better: Better) -> str:
+def _keep(rows: Sequence[Row], baseline: str, better: Better, measure: str) -> str:
     others = [row for row in rows if row.edit != baseline]
     if not others:
         return f"Only {baseline} was measured, so there is nothing to compare."
@@ -92,7 +96,7 @@ def _keep(rows: Sequence[Row], baseline: str, better: Better) -> str:
     return f"Keep {baseline}: {first.edit} ranks first, but {seeds} cannot separate the two{remedy}."
 
 
-def _advantage(difference: Difference, better: Better) -> str:
+def _advantage(difference: Difference, better: Better, measure: str) -> str:
     """The reason why an edit is better."""
     total = difference.seeds + difference.diverged + difference.other_diverged
     fewer = difference.other_diverged > difference.diverged
@@ -102,7 +106,7 @@ def _advantage(difference: Difference, better: Better) -> str:
     ends = sorted((abs(difference.low), abs(difference.high)))
     relation = "lower" if better == "smaller" else "higher"
     text = (
-        f"its {SCORE[better]} is {number(abs(difference.estimate), 3)} {relation} than that of {difference.other} "
+        f"its {measure} is {number(abs(difference.estimate), 3)} {relation} than that of {difference.other} "
         f"(95% interval {number(ends[0], 3)} to {number(ends[1], 3)}, {count(difference.seeds, 'seed')})"
     )
     return f"{text}, and {diverged}" if fewer else text

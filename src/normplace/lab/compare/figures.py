@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from normplace.lab.compare.advice import SCORE
 from normplace.lab.compare.edit_trials import EditTrials, rate_scores
 from normplace.lab.compare.result import Comparison
 from normplace.lab.report.charts import PALETTE
@@ -30,7 +29,7 @@ VERDICT_COLOURS = {"better": PALETTE[0], "tied": PALETTE[4], "worse": PALETTE[1]
 def figures(comparison: Comparison) -> list[Figure]:
     """The figures that have rows, the one with the differences first."""
     trials = comparison.trials()
-    score = SCORE[comparison.better]
+    score = comparison.measure
     made = [
         forest(comparison),
         _training(trials, "held_out", f"{score.capitalize()} during training", score),
@@ -43,7 +42,7 @@ def figures(comparison: Comparison) -> list[Figure]:
 
 def forest(comparison: Comparison) -> Figure:
     """Paired differences with their simultaneous intervals: every edit against the baseline, the best against each."""
-    score = SCORE[comparison.better]
+    score = comparison.measure
     against, best = f"each edit minus {comparison.baseline}", f"{comparison.best} minus each edit"
     differences = [(against, row.edit, row.difference) for row in comparison.rows]
     if len(comparison.rows) > 2:

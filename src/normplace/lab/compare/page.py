@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from normplace._shared.output import write_atomic
-from normplace.lab.compare.advice import SCORE, TIED_MEANS
+from normplace.lab.compare.advice import TIED_MEANS
 from normplace.lab.compare.config import FINAL
 from normplace.lab.compare.figures import figures
 from normplace.lab.compare.result import Comparison
@@ -73,7 +73,7 @@ def render(comparison: Comparison) -> str:
             title=f"Edits compared on {comparison.task}",
             comparison=comparison,
             advice=comparison.advice,
-            score=SCORE[comparison.better],
+            score=comparison.measure,
             score_text=score_text,
             difference_text=difference_text,
             deciding_seeds=deciding_seeds,

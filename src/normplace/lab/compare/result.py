@@ -29,6 +29,8 @@ SIGNALS = (
 )
 """Metrics of the reported trials that a row averages over seeds."""
 
+DEFAULT_MEASURES = {"smaller": "loss", "larger": "score"}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -75,6 +77,7 @@ class Comparison:
     Attributes:
         task: Name of the task.
         better: Whether smaller or larger numbers are better.
+        measure: Name of the reported number, such as "held-out bits per byte".
         baseline: The edit that the others are compared with.
         rows: The edits from best to worst.
         unfinished: Edits without a finished trial to report.
@@ -84,6 +87,7 @@ class Comparison:
 
     task: str
     better: Better
+    measure: str
     baseline: str
     rows: tuple[Row, ...]
     unfinished: tuple[str, ...]
@@ -96,6 +100,7 @@ class Comparison:
         records: Iterable[TrialRecord],
         *,
         better: Better = "smaller",
+        measure: str | None = None,
         baseline: str | None = None,
         notes: Iterable[str] = (),
     ) -> Comparison:
@@ -104,6 +109,7 @@ class Comparison:
         Args:
             records: Result lines of one task.
             better: Whether smaller or larger reported numbers are better.
+            measure: What was measured on held-out data, such as "bits per byte".
             baseline: Name of the baseline; by default ``as-is`` if it was tried, else the first edit.
             notes: Sentences about how it was run.
 
@@ -125,6 +131,7 @@ class Comparison:
         return cls(
             task=str(records[0].config.get("task", "")),
             better=better,
+            measure=f"held-out {measure or DEFAULT_MEASURES[better]}",
             baseline=reference,
             rows=_rows(measured, reference, better),
             unfinished=tuple(edit for edit in edits if edit not in measured),
@@ -145,7 +152,7 @@ class Comparison:
     @property
     def advice(self) -> Advice:
         """Which edit to use and why, and what the comparison does not show."""
-        return advise(self.rows, self.baseline, self.records, self.unfinished, self.better)
+        return advise(self.rows, self.baseline, self.records, self.unfinished, self.better, self.measure)
 
     def row(self, edit: str) -> Row:
         """The row of an edit.
@@ -172,6 +179,7 @@ class Comparison:
         return {
             "task": self.task,
             "better": self.better,
+            "measure": self.measure,
             "baseline": self.baseline,
             "best": self.best,
             "winner": self.winner,

@@ -145,7 +145,8 @@ def compare(
         with ResultFile(folder / RESULT_FILE, (STUDY_NAME,)) as results:
             stages = Stages(plan, folder / PLAN_FILE, results, runner, slots)
             records = stages.run(began, is_new=saved is None)
-    return Comparison.from_records(records, better=chosen.better, baseline=baseline, notes=plan.notes)
+    measure = plan.task.get("measure")
+    return Comparison.from_records(records, better=chosen.better, measure=measure, baseline=baseline, notes=plan.notes)
 
 
 def _with_recorded(saved: Plan, edits: list[Edit], start: str, folder: Path) -> list[Edit]:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from normplace._shared.text_table import text_table
-from normplace.lab.compare.advice import SCORE, TIED_MEANS, seeds_text
+from normplace.lab.compare.advice import TIED_MEANS, seeds_text
 from normplace.lab.compare.statistics import Difference, Verdict
 from normplace.lab.report.text import count, duration, number
 
@@ -32,7 +32,7 @@ def comparison_text(comparison: Comparison) -> str:
     Args:
         comparison: The result.
     """
-    headings = ["edit", f"{SCORE[comparison.better]} ± sd", f"minus {comparison.baseline} [95% interval]", "verdict"]
+    headings = ["edit", f"{comparison.measure} ± sd", f"minus {comparison.baseline} [95% interval]", "verdict"]
     headings += ["to decide", "diverged", "LR"]
     ranked = text_table(headings, [_ranked(row) for row in comparison.rows])
     names = [name for name in SIGNAL_TITLES if any(name in row.signals for row in comparison.rows)]
