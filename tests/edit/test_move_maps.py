@@ -56,6 +56,20 @@ def test_batch_norms_are_copied_and_a_move_back_restores_the_model(resnet):
         assert torch.equal(npl.move(there, wide(), to="output").eval()(wide()), resnet(wide()))
 
 
+def test_a_norm_of_unknown_layout_is_not_copied(resnet):
+    """A subclass may have its channels elsewhere, as ConvNeXt's LayerNorm does."""
+
+    class Elsewhere(nn.BatchNorm2d):
+        pass
+
+    for module in resnet.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.__class__ = Elsewhere
+    with pytest.raises(npl.UsageError, match="the model has no norm over 8 features to copy: choose a kind"):
+        npl.move(resnet, wide(), to="peri")
+    assert npl.audit(npl.move(resnet, wide(), to="peri", norm="rms"), wide()).placement == "peri"
+
+
 def test_a_learned_scale_has_one_number_per_channel(resnet):
     moved = npl.move(resnet, wide(), to="layerscale")
     assert [tuple(moved.blocks[index].placed["conv2_scale"].weight.shape) for index in (0, 1)] == [

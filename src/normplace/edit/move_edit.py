@@ -128,7 +128,9 @@ class MoveEdit:
         width, is_map = self._channels(value) if not refs else (refs[0].width, refs[0].axis == 1)
         if any((ref.width, ref.axis) != (width, 1 if is_map else -1) for ref in refs):
             raise _unclear_channels(self.analysis.graph.values[value].shape)
-        return self.norm_factory.build(width, self.rms.get(value), is_map)
+        rank = len(self.analysis.graph.values[value].shape)
+        layout = "channels first" if is_map else "channels last" if rank > 3 else "rows"
+        return self.norm_factory.build(width, self.rms.get(value), layout)
 
     def _channels(self, value: ValueId) -> tuple[int, bool]:
         """The number of channels of a value, and whether they are dimension 1, as of feature maps."""

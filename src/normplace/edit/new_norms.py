@@ -10,13 +10,15 @@ from torch import Tensor, nn
 
 from normplace.edit.swap_modules import ChannelsFirst
 from normplace.errors import UsageError
-from normplace.norms import build_norm
+from normplace.norms import LayerNorm, RMSNorm, build_norm
 
 PROBE_ROWS = 64
 CHANNEL_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.InstanceNorm2d, nn.InstanceNorm3d)
 """Norms whose channels are dimension 1."""
-MAP_TEMPLATES = (*CHANNEL_NORMS, nn.LayerNorm, nn.RMSNorm)
-"""Norms whose channels are in a known dimension, so that a copy can normalize feature maps."""
+FEATURE_NORMS = (nn.LayerNorm, nn.RMSNorm, LayerNorm, RMSNorm)
+"""Norms whose features are the last dimension."""
+TEMPLATES = {"channels first": CHANNEL_NORMS + FEATURE_NORMS, "channels last": FEATURE_NORMS}
+"""Classes whose copy can normalize feature maps of a layout; subclasses may have their channels elsewhere."""
 
 
 class NormFactory:
@@ -31,28 +33,29 @@ class NormFactory:
     def __init__(self, norm: str | None, templates: Iterable[nn.Module], like: Tensor) -> None:
         self.norm, self.templates, self.like = norm, list(templates), like
 
-    def build(self, width: int, rms: float | None, channels_first: bool = False) -> tuple[nn.Module, str]:
+    def build(self, width: int, rms: float | None, layout: str = "rows") -> tuple[nn.Module, str]:
         """Build a norm, and describe its initial gain.
 
         Args:
             width: The number of features.
             rms: The root mean square that its output gets; None if it was not measured.
-            channels_first: Whether the features are dimension 1, as of feature maps, instead of the last.
+            layout: ``rows``, or ``channels first`` or ``channels last`` for feature maps.
 
         Raises:
             UsageError: If no kind was named and the model has no norm of this width.
         """
-        norm = self._build(width, channels_first)
+        norm = self._build(width, layout)
         note = _set_gain(norm, width, rms)
-        if channels_first and not isinstance(norm, CHANNEL_NORMS):
+        if layout == "channels first" and not isinstance(norm, CHANNEL_NORMS):
             norm = ChannelsFirst(norm)
         return norm, note
 
-    def _build(self, width: int, channels_first: bool) -> nn.Module:
+    def _build(self, width: int, layout: str) -> nn.Module:
         if self.norm is not None:
             return build_norm(self.norm, width).to(device=self.like.device, dtype=self.like.dtype)
+        classes = TEMPLATES.get(layout)
         for template in self.templates:
-            if _width(template) == width and (not channels_first or isinstance(template, MAP_TEMPLATES)):
+            if _width(template) == width and (classes is None or type(template) in classes):
                 norm = copy.deepcopy(template)
                 for hooks in (norm._forward_hooks, norm._forward_pre_hooks):
                     hooks.clear()
