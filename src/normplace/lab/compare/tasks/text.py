@@ -47,8 +47,8 @@ class TextConfig(NetworkConfig):
         context: Context length in tokens.
         batch: Sequences per step.
         held_out: Sequences of each held-out split.
-        init: Initial weights of the Transformer: ``xavier``, ``fixed`` or ``depth``. Weights that are scaled down with
-            depth favour ``pre`` over placements with output norms.
+        init: Initial weights of the Transformer: ``xavier``, with embeddings of variance 1, ``fixed`` or ``depth``.
+            Small embeddings, and weights that are scaled down with depth, favour some placements over others.
         device: ``auto``, ``cpu`` or ``cuda``.
         precision: ``auto``, ``float32``, or ``bfloat16`` under autocast with float32 weights, which ``auto`` chooses on
             a GPU.
@@ -132,7 +132,9 @@ class TextTask(Task):
     def _build(self, seed: int) -> nn.Module:
         if self.hf_config is None:
             network = self.config.transformer_config(self.corpus.vocab_size, self.config.context)
-            network = dataclasses.replace(network, init=self.config.init)
+            head = dataclasses.replace(network.head, tied=False)  # so that the embeddings may be large
+            std = 1.0 if self.config.init == "xavier" else network.std
+            network = dataclasses.replace(network, init=self.config.init, std=std, head=head)
             return Transformer(network, generator=torch.Generator().manual_seed(seed))
         from transformers import AutoModelForCausalLM
 
