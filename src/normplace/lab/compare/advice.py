@@ -56,7 +56,7 @@ def advise(
         measure: Name of the reported number.
     """
     chosen = next((row for row in rows if row.verdict == Verdict.BETTER), None)
-    sentence = _use(chosen, rows, better, measure) if chosen else _keep(rows, baseline, better, measure)
+    sentence = _use(chosen, rows, better, measure) if chosen else _keep(rows, baseline)
     edit = chosen.edit if chosen else baseline
     return Advice(edit, sentence, _limits(records), tuple(_warnings(rows, records, unfinished)))
 
@@ -80,7 +80,7 @@ def _use(chosen: Row, rows: Sequence[Row], better: Better, measure: str) -> str:
     return f"{reason}, and it is better than {_list([row.edit for row in others])}." if others else f"{reason}."
 
 
-def _keep(rows: Sequence[Row], baseline: str, better: Better, measure: str) -> str:
+def _keep(rows: Sequence[Row], baseline: str) -> str:
     others = [row for row in rows if row.edit != baseline]
     if not others:
         return f"Only {baseline} was measured, so there is nothing to compare."
