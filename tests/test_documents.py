@@ -63,7 +63,8 @@ def test_every_exception_from_running_is_used():
 
 
 @by_path
-def test_commands_in_the_text_are_valid(page, capsys):
+def test_commands_in_the_text_are_valid(page, capsys, empty_folder):
+    (empty_folder / "run.toml").touch()  # options of train are read when the command is parsed
     for command in mentioned_commands(page):
         parse(shlex.split(command)[1:])
 
