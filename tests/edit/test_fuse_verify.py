@@ -21,8 +21,8 @@ def inject(monkeypatch, **changes):
     """Make the plan believe that every norm has another form."""
     plain = fuse_plan.identify
 
-    def wrong(*args):
-        form = plain(*args)
+    def wrong(*args, **options):
+        form = plain(*args, **options)
         assert isinstance(form, NormForm)
         return replace(form, **{key: value(form) for key, value in changes.items()})
 

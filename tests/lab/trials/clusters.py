@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 import normplace
 
 BIN = Path(sys.executable).parent
@@ -60,6 +62,8 @@ def ray_cluster(folder: Path) -> Iterator[str]:
     address = f"127.0.0.1:{free_port()}"
     shared = ("--num-cpus=1", "--disable-usage-stats", "--block", "--dashboard-agent-listen-port=0")
     with ExitStack() as stack:
+        # A token that another program left in the home folder would be used by a part of the processes only.
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("RAY_AUTH_MODE", "disabled")
         # The sockets of Ray need a short path.
         session = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True))
         port = f"--port={address.rpartition(':')[2]}"

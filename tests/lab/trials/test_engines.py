@@ -63,6 +63,14 @@ def cluster(request):
         yield engine
 
 
+@pytest.mark.parametrize("engine", ["ray", "dask"])
+def test_an_unreachable_cluster_is_named(engine):
+    """The first test: Ray has one connection per process, and the engine of the tests below stays connected."""
+    pytest.importorskip({"ray": "ray", "dask": "distributed"}[engine])
+    with pytest.raises(UsageError, match="check --address or start one"):
+        open_engine(engine, 1, "127.0.0.1:9")
+
+
 def test_a_cluster_gives_the_records_of_local_processes(cluster, reference, tmp_path):
     assert reproducible(execute(EXTRAPOLATION, tmp_path, cluster)) == reference
 
@@ -161,13 +169,6 @@ def test_a_worker_without_normplace_reports_it():
     assert isinstance(unusable, WorkerUnusable)
     assert unusable.host
     assert unusable.reason == "ModuleNotFoundError: No module named 'normplace'"
-
-
-@pytest.mark.parametrize("engine", ["ray", "dask"])
-def test_an_unreachable_cluster_is_named(engine):
-    pytest.importorskip({"ray": "ray", "dask": "distributed"}[engine])
-    with pytest.raises(UsageError, match="check --address or start one"):
-        open_engine(engine, 1, "127.0.0.1:9")
 
 
 def test_a_missing_engine_names_the_package_to_install(monkeypatch):
