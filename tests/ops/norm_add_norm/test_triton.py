@@ -83,6 +83,19 @@ def test_launches_with_other_arguments_are_distinguished_on_a_gpu():
 
 
 @needs_gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_branch_that_is_rounded_after_its_gain_is_added_as_rounded_on_a_gpu(dtype):
+    """A product and a sum that the compiler contracts to one operation would skip the rounding between them."""
+    case = Boundary("rms", "rms", shape=(2048, 1152), dtype=dtype, device="cuda")
+    x, f, gain = case.tensors["x"], case.tensors["f"], case.tensors["out_weight"]
+    stream, _ = norm_add_norm(x, f, out_weight=gain, out_eps=1e-5, out_rounding="gain", backend="triton")
+    wide = f.float()
+    rows = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5)).to(dtype)
+    # The order of the sum of squares differs, and some standardised rows are rounded to a neighbour.
+    assert (stream != x + gain * rows).double().mean() < 0.01
+
+
+@needs_gpu
 def test_results_on_a_gpu_are_bit_identical():
     case = Boundary("layer", "layer", shape=(5000, 1024), shifts=True, branch="scalar", device="cuda")
     first, second = case.results("triton"), case.results("triton")

@@ -19,7 +19,7 @@ from normplace.ops.gate_add_norm.reference import GateGradMask, GateGrads, GateS
 from normplace.ops.launch import Launch, cached_plan, contiguous_rows, current_stream, empty_grad
 from normplace.ops.norm_add_norm import layouts
 from normplace.ops.norm_add_norm.layouts import BoundaryLayout, layout_for
-from normplace.ops.norm_add_norm.triton import NORM_KINDS, ROUNDING_KINDS
+from normplace.ops.norm_add_norm.triton import NORM_KINDS, ROUNDING_KINDS, may_contract
 
 # Typed as Any because launches pass options and numbers that the Python signatures do not show.
 kernels: Any = triton_kernels
@@ -64,7 +64,8 @@ def _forward_plan(key: GateKey, training: bool, few_rows: bool) -> tuple[Boundar
     layout = layout_for(table, key.width, key.device, row_bytes, key.channel_bytes)
     constants = key.constants | {"ROUNDING": ROUNDING_KINDS[key.spec.rounding]} | layout.constants
     del constants["STAGES"]
-    return layout, Launch(kernels.forward, constants, num_warps=layout.warps)
+    contracts = may_contract(key.spec.rounding)
+    return layout, Launch(kernels.forward, constants, num_warps=layout.warps, enable_fp_fusion=contracts)
 
 
 def forward(

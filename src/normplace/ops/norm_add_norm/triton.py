@@ -66,6 +66,11 @@ def _bytes(*dtypes: torch.dtype | None) -> int:
     return sum(dtype.itemsize for dtype in dtypes if dtype is not None)
 
 
+def may_contract(*roundings: str) -> bool:
+    """Whether the compiler may compute a product and a sum as one operation, which skips the rounding between them."""
+    return all(rounding == "once" for rounding in roundings)
+
+
 @cached_plan
 def _forward_plan(
     key: BoundaryKey, training: bool, few_rows: bool, x_stride: int, f_stride: int
@@ -83,7 +88,8 @@ def _forward_plan(
         del constants["STAGES"]
     else:
         kernel = forward_kernels.forward
-    return layout, Launch(kernel, constants, num_warps=layout.warps)
+    contracts = may_contract(spec.out_rounding, spec.next_rounding)
+    return layout, Launch(kernel, constants, num_warps=layout.warps, enable_fp_fusion=contracts)
 
 
 def forward(
