@@ -43,17 +43,19 @@ def from_huggingface(model: nn.Module) -> Transformer:
     if type(model).__name__ != family.model:
         raise UsageError(f"of {kind} models, only {family.model} can be converted, got a {type(model).__name__}.")
     config = family.read(source.config)
+    converted = Transformer(config, device="meta")
+    shapes = converted.state_dict()
     weights, state = model.state_dict(), {}
-    for key, names, layout in family.links(config):
+    for key, names, layout in family.links(config, shapes):
         if key not in weights:
             raise UsageError(f"the model has no weight {key!r}, which a {family.model} should have.")
-        for name, value in zip(names, layout.unpack(weights.pop(key)), strict=True):
+        values = layout.unpack(weights.pop(key), [len(shapes[name]) for name in names], config)
+        for name, value in zip(names, values, strict=True):
             if name in state and not torch.equal(state[name], value):
                 raise UsageError(f"{key!r} should be tied to another weight, but differs: untie it in the config.")
             state.setdefault(name, value.detach().clone(memory_format=torch.contiguous_format))
     if weights:
         raise UsageError(f"the weight {next(iter(weights))!r} has no counterpart here, so the model would change.")
-    converted = Transformer(config, device="meta")
     converted.load_state_dict(state, strict=True, assign=True)
     return converted.train(model.training)
 
@@ -155,8 +157,8 @@ def _filled(family: Family, config: Any, model: Transformer) -> Any:
         converted = getattr(transformers, family.model)(config)
     weights = model.state_dict()
     state: dict[str, Tensor] = {
-        key: layout.pack([weights[name] for name in names]).detach().clone()
-        for key, names, layout in family.links(model.config)
+        key: layout.pack([weights[name] for name in names], model.config).detach().clone()
+        for key, names, layout in family.links(model.config, weights)
     }
     like = model.embed.weight
     converted.to(device=like.device, dtype=like.dtype).load_state_dict(state, strict=True)
