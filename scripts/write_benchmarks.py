@@ -82,7 +82,13 @@ def _large(model: dict[str, Any] | None) -> str:
 def document() -> str:
     """The whole page."""
     path = RESULTS / "fuse-cuda.json"
-    return page(committed()) + (f"\n{fused_models(json.loads(path.read_text()))}" if path.is_file() else "")
+    return page(committed()) + (f"\n{fused_models(_in_order(json.loads(path.read_text())))}" if path.is_file() else "")
+
+
+def _in_order(report: dict[str, Any]) -> dict[str, Any]:
+    """The record with its models in the order in which they were asked for, and not in which they finished."""
+    names = report["settings"]["models"]
+    return report | {"models": {name: report["models"][name] for name in names if name in report["models"]}}
 
 
 if __name__ == "__main__":
