@@ -50,6 +50,11 @@ def test_a_comparison_prints_a_table_and_writes_a_page(text, tmp_path, capsys, m
     assert {row["edit"] for row in result["rows"]} == {"pre", "peri"}
     assert result["page"] == str(out / "report.html")
     assert (out / "compare.jsonl").read_text().splitlines() == lines
+    (out / "report.html").unlink()
+    assert main(["compare", str(out), "--json", "--baseline", "peri"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["baseline"], shown["best"], len(shown["rows"])) == ("peri", result["best"], 2)
+    assert (out / "report.html").exists() and shown["notes"] == result["notes"]
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(text, tmp_path, capsys, monkeypatch):

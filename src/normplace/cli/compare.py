@@ -14,6 +14,7 @@ from normplace.cli.options import CORES, Assignments, Folder, Words
 from normplace.errors import UsageError
 
 if TYPE_CHECKING:
+    from normplace.lab.compare.result import Comparison
     from normplace.lab.compare.task import Task
 
 PAGE = "report.html"
@@ -55,7 +56,8 @@ def compare(
         words: Edits: as-is, placements such as peri, qk, layerscale, norm:rms, degree^-1, peri+qk, or file.py:function;
             see also --edits. A first word file.py:make is your task, a function make(seed) that returns (model,
             batches, loss), a Trainer of transformers, or a Lightning module and its data module. With --graph it is
-            your network, a function from numbers of inputs and outputs to a PyG model.
+            your network, a function from numbers of inputs and outputs to a PyG model. A folder of an earlier
+            comparison, as the only word, prints its result and writes its page; nothing is trained.
         text: Train a language model on files, folders, hf:NAME, python or packages.
         graph: Train a graph network on influence, dismantling, independent-set, graph-kinds, grid-mines, a graph such
             as tolokers, or an .npz file with node labels.
@@ -79,6 +81,8 @@ def compare(
         dry_run: Print the plan and its cost; train nothing.
         json: Print JSON.
     """
+    if len(words) == 1 and Path(words[0]).is_dir() and not text and graph is None:
+        return show_again(Path(words[0]), baseline, json)
     source = find_source(words, text, graph, hf)
     task = build_task(source, settings, better, start)
     from normplace.lab.compare.plan import Plan
@@ -91,7 +95,6 @@ def compare(
     time = budget or source.budget
     grid = checked_rates(rates) if rates else default_rates(task.learning_rate)
     folder = out or default_folder(task, start, grid, time)
-    page = folder / PAGE
     with TrialLog(() if dry_run else log, folder, {"task": task.name, "start": start, "budget": time}) as on_trial:
         result = run_comparison(
             task,
@@ -111,16 +114,34 @@ def compare(
     if isinstance(result, Plan):
         print(dumps(asdict(result), indent=1) if json else result.describe(jobs or CORES))
         return 0
-    result.page(page)
     if winner is not None:
         train_winner(result, task, winner)
+    show(result, folder, json)
+    if winner is not None and not json:
+        print(f"The winner is in {winner.resolve()}")
+    return 0
+
+
+def show(result: Comparison, folder: Path, json: bool) -> None:
+    """Write the page of a result to its folder, and print the result."""
+    page = folder / PAGE
+    result.page(page)
     if json:
         print(dumps({**result.to_dict(), "folder": str(folder), "page": str(page)}, indent=1, ensure_ascii=False))
     else:
         print(result)
         print(f"The page is at {page.resolve()}")
-        if winner is not None:
-            print(f"The winner is in {winner.resolve()}")
+
+
+def show_again(folder: Path, baseline: str | None, json: bool) -> int:
+    """Show the result of an earlier comparison.
+
+    Raises:
+        UsageError: If the folder has none.
+    """
+    from normplace.lab.compare.run import load_comparison
+
+    show(load_comparison(folder, baseline), folder, json)
     return 0
 
 

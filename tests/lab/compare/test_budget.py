@@ -83,6 +83,11 @@ def test_the_length_of_reported_trainings_follows_the_measured_speed():
     assert final_steps(planned, -5.0, 2) == planned.rungs[0]
 
 
+def test_trainings_that_share_a_gpu_are_slower_but_prepared_at_the_same_speed():
+    assert Cost(1.0, 2.0, 3.0, 4.0).on_shared_gpu(3) == Cost(3.0, 2.0, 9.0, 12.0)
+    assert COSTS["post"].on_shared_gpu(0.5) == COSTS["post"]  # two GPUs do not make one training faster
+
+
 def test_a_plan_survives_its_file(tmp_path):
     planned = plan("10m")
     planned.save(tmp_path / "plan.json")

@@ -15,8 +15,9 @@ import normplace as npl
 from normplace.errors import UsageError
 from normplace.lab.compare import Plan, run, stages
 from normplace.lab.compare.checks import Checked
-from normplace.lab.compare.config import FINAL, SEARCH
-from normplace.lab.compare.plan import Cost
+from normplace.lab.compare.config import FINAL, SEARCH, SPEED
+from normplace.lab.compare.edit_trials import by_edit
+from normplace.lab.compare.plan import SPEED_SHARE, Cost
 from normplace.lab.compare.run import RESULT_FILE
 from normplace.lab.trials.results import read_records
 
@@ -189,16 +190,17 @@ def test_a_time_budget_is_planned_again_from_the_speed_of_the_workers(tmp_path, 
         plans.append(plan)
         return dataclasses.replace(plan, steps=40)
 
-    planned = compare(tmp_path, edits=["as-is"], budget="9s", seeds=1, dry_run=True)
+    planned = compare(tmp_path, edits=["as-is"], budget="60s", seeds=1, dry_run=True)
     monkeypatch.setattr(stages, "fill_time", filled)
     monkeypatch.setattr(stages, "final_steps", lambda plan, left, jobs: 30)
     for seeds in (1, 2):
-        compare(tmp_path, edits=["as-is"], budget="9s", seeds=seeds, on_trial=ran.append)
-    first, *search = [line for line in ran if line.part == SEARCH]
-    assert (first.config["steps"], first.config["learning_rate"]) == (planned.rungs[0], 1e-2)
-    step = first.metrics["train_seconds"] / first.config["steps"]
-    assert plans[0].costs["as-is"].step == pytest.approx(step, rel=1e-6)
-    assert {line.config["steps"] for line in search} == {10, 20}
+        comparison = compare(tmp_path, edits=["as-is"], budget="60s", seeds=seeds, on_trial=ran.append)
+    assert SPEED not in {line.part for line in (*ran, *comparison.records)}
+    (first,) = (line for line in read_records(tmp_path / RESULT_FILE) if line.part == SPEED)
+    assert (first.config["steps"], first.config["learning_rate"]) == (round(SPEED_SHARE * planned.steps), 1e-2)
+    assert plans[0].costs["as-is"].step == pytest.approx(first.metrics["step_ms"] / 1000, rel=1e-6)
+    assert {line.config["steps"] for line in ran if line.part == SEARCH} == {10, 20}
+    assert by_edit(read_records(tmp_path / RESULT_FILE), better="smaller") == comparison.trials()
     assert [line.config["steps"] for line in ran if line.part == FINAL] == [30, 30]
     assert len(plans) == 1
 

@@ -17,7 +17,7 @@ from tests.lab.sample import STUDY, reproducible
 from tests.lab.trials.in_process import Counting
 
 from normplace import UsageError
-from normplace.lab.trials.engines import RETRIES, LocalEngine, open_engine
+from normplace.lab.trials.engines import RETRIES, LocalEngine, open_engine, visible_gpus
 from normplace.lab.trials.progress import Progress
 from normplace.lab.trials.results import ResultFile, TrialRecord, read_records
 from normplace.lab.trials.runner import Run, read_run
@@ -193,6 +193,21 @@ def test_local_processes_are_kept_until_the_engine_is_closed(tmp_path):
     engine.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_local_processes_take_turns_over_the_gpus():
+    with closing(LocalEngine(3, gpus=["5", "7"])) as engine:
+        results = engine.run(os.getenv, ["CUDA_VISIBLE_DEVICES"] * 3, lambda index: None)
+        assert sorted(gpu for _, gpu in results) == ["5", "5", "7"]
+
+
+@pytest.mark.parametrize(("names", "gpus"), [(None, ["0", "1"]), ("3,GPU-8a,5", ["3", "GPU-8a"]), ("", [])])
+def test_visible_gpus_are_named_as_the_environment_names_them(monkeypatch, names, gpus):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if names is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0 if names == "" else 2)
+    assert visible_gpus() == gpus
 
 
 def test_run_trial_is_a_pure_function_of_its_config(tmp_path):

@@ -14,7 +14,7 @@ from normplace.lab.compare.edits import Edit, parse_edits
 from normplace.lab.compare.factory import FactoryTask
 from normplace.lab.compare.plan import Plan
 from normplace.lab.compare.result import Comparison
-from normplace.lab.compare.run import compare
+from normplace.lab.compare.run import compare, load_comparison
 from normplace.lab.compare.task import Start, Task, load_task, task_reference
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Start",
     "Task",
     "compare",
+    "load_comparison",
     "load_task",
     "parse_edits",
     "task_reference",

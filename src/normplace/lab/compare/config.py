@@ -19,8 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STUDY_NAME = "compare"
-SEARCH, FINAL = "search", "final"
-"""The parts: trainings that choose a learning rate, and those that are reported."""
+SPEED, SEARCH, FINAL = "speed", "search", "final"
+"""The parts: short trainings that measure the speed of workers, those that choose a learning rate, and those that are
+reported."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from normplace.errors import UsageError
-from normplace.lab.compare.config import FINAL, SEARCH
+from normplace.lab.compare.config import FINAL, SEARCH, SPEED
 from normplace.lab.compare.statistics import Better, Scores
 from normplace.lab.trials.record import TrialRecord
 
@@ -70,7 +70,7 @@ def by_edit(records: Iterable[TrialRecord], *, better: Better) -> dict[str, Edit
     learning rates, the one with the best mean on the choosing split counts.
 
     Args:
-        records: Result lines of one comparison.
+        records: Result lines of one comparison; those that measured the speed are left out.
         better: Whether smaller or larger numbers are better.
 
     Raises:
@@ -79,6 +79,8 @@ def by_edit(records: Iterable[TrialRecord], *, better: Better) -> dict[str, Edit
     grouped: dict[str, list[TrialRecord]] = {}
     tasks: dict[str, None] = {}
     for record in records:
+        if record.part == SPEED:
+            continue
         if record.part not in {SEARCH, FINAL} or "edit" not in record.config:
             raise UsageError(f"a line of part {record.part!r} is not a trial of a comparison: pass its result file.")
         tasks[str(record.config.get("task"))] = None

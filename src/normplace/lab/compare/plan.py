@@ -28,6 +28,8 @@ SEARCH_SEED = 1_000_000
 MOST_EVALUATIONS = 10
 EVALUATION_SHARE = 0.1
 """Largest part of a reported training's time that is spent on validation during training, if the budget is a time."""
+SPEED_SHARE = 0.05
+"""Length of a training that measures the speed of a worker, as a fraction of a reported one."""
 GROWTH = 1
 """Learning rates by which grids are expected to grow."""
 TARGET = 0.98
@@ -63,6 +65,10 @@ class Cost:
     def times(self, factor: float) -> Cost:
         """The cost on a machine that is slower by a factor."""
         return Cost(*(factor * value for value in dataclasses.astuple(self)))
+
+    def on_shared_gpu(self, trainings: float) -> Cost:
+        """The cost if several trainings share a GPU; the model is prepared on the CPU."""
+        return dataclasses.replace(self.times(max(1.0, trainings)), prepare=self.prepare)
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,12 @@ class Plan:
     def search_trial(self, edit: str, rung: int, rate: float) -> CompareTrial:
         """A training that chooses a learning rate."""
         return self.trial(edit, rate, seed=SEARCH_SEED, rung=rung, steps=self.rungs[rung], evaluations=1)
+
+    def speed_trial(self, edit: str) -> CompareTrial:
+        """A short training that measures the speed of a worker."""
+        steps = max(LEAST_STEPS, round(SPEED_SHARE * self.steps))
+        rate = self.rates[len(self.rates) // 2]
+        return self.trial(edit, rate, seed=SEARCH_SEED, rung=0, steps=steps, evaluations=1)
 
     def final_trials(self, best: Mapping[str, float]) -> list[CompareTrial]:
         """The reported trainings, seed by seed, so that an interrupted comparison has whole seeds.

@@ -12,12 +12,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from normplace._shared.resources import usable_cores
 from normplace.errors import UsageError, expect_whole
 from normplace.lab.compare.as_task import TaskLike, as_task
 from normplace.lab.compare.budget import Budget
 from normplace.lab.compare.checks import Checked, check_batches, check_task
-from normplace.lab.compare.config import STUDY_NAME
+from normplace.lab.compare.config import SPEED, STUDY_NAME
 from normplace.lab.compare.edits import AS_IS, Edit, parse_edit, parse_edits
 from normplace.lab.compare.plan import LONGEST, Plan, make_plan
 from normplace.lab.compare.result import Comparison
@@ -28,7 +30,7 @@ from normplace.lab.compare.study import ComparisonCode
 from normplace.lab.compare.task import Better, Task
 from normplace.lab.compare.trial_runner import TrialRunner, run_here
 from normplace.lab.trials.engines import Engine, InProcessEngine, open_engine
-from normplace.lab.trials.results import ResultFile, TrialRecord
+from normplace.lab.trials.results import ResultFile, TrialRecord, read_records
 
 DEFAULT_EDITS = (AS_IS, "peri")
 PLAN_FILE, RESULT_FILE = "plan.json", "compare.jsonl"
@@ -81,7 +83,7 @@ def compare(
         baseline: The edit that the others are compared with; by default ``as-is``, or the first.
         engine: ``local``, ``ray`` or ``dask``.
         address: Address of the Ray or Dask cluster.
-        jobs: Trainings at once; by default one per core, or one if the model is on a GPU.
+        jobs: Trainings at once; by default one per core, or one per GPU if the model is on a GPU.
         files: Files that the task reads, relative to its folder, to be sent to workers on other machines.
         out: Folder of the plan and the results; by default one below ``runs/compare`` for these arguments.
         dry_run: Return the plan and its cost, and train nothing.
@@ -110,7 +112,11 @@ def compare(
     checked = check_task(chosen, new, start) if new else None
     in_process = _runs_in_process(chosen, parsed, engine, jobs)
     on_gpu = checked.on_gpu if checked is not None else saved is not None and saved.on_gpu
-    slots = jobs or (1 if on_gpu or in_process else usable_cores())
+    gpus = torch.cuda.device_count() if on_gpu else 0
+    slots = jobs or (1 if in_process else gpus or usable_cores())
+    if on_gpu and checked is not None:
+        shared = {name: cost.on_shared_gpu(slots / gpus) for name, cost in checked.costs.items()}
+        checked = dataclasses.replace(checked, costs=shared)
     if saved is not None:
         plan = _extended(saved, new, checked, seeds)
     else:
@@ -137,7 +143,7 @@ def compare(
         progress.note(note)
     plan.save(folder / PLAN_FILE)
     references = [*chosen.code, *(reference for edit in parsed for reference in edit.code)]
-    share = 1 / slots if on_gpu else 0.0
+    share = min(1.0, gpus / slots)
     workers: Engine = InProcessEngine() if in_process else open_engine(engine, slots, address, share)
     with closing(workers):
         code = ComparisonCode.collect(references, workers.remote, tuple(files))
@@ -147,6 +153,27 @@ def compare(
             records = stages.run(began, is_new=saved is None)
     measure = plan.task.get("measure")
     return Comparison.from_records(records, better=chosen.better, measure=measure, baseline=baseline, notes=plan.notes)
+
+
+def load_comparison(folder: str | Path, baseline: str | None = None) -> Comparison:
+    """Evaluate the finished trainings of a comparison again, also on another machine; nothing is trained.
+
+    Args:
+        folder: The folder of its plan and results.
+        baseline: The edit that the others are compared with; by default ``as-is``, or the first.
+
+    Raises:
+        UsageError: If the folder has no comparison, or no reported training is finished.
+    """
+    plan = Plan.load(Path(folder) / PLAN_FILE)
+    records = [record for record in read_records(Path(folder) / RESULT_FILE) if record.part != SPEED]
+    return Comparison.from_records(
+        records,
+        better=plan.task["better"],
+        measure=plan.task.get("measure"),
+        baseline=baseline,
+        notes=plan.notes,
+    )
 
 
 def _with_recorded(saved: Plan, edits: list[Edit], start: str, folder: Path) -> list[Edit]:

@@ -3,9 +3,9 @@
 Each stage follows from the recorded trials alone. After an interruption, the stages are computed again, the recorded
 trials are skipped, and the others run.
 
-A time budget is kept in three ways. The first training of each edit measures the speed of the workers, and the plan is
-made again if it differs. After the search, the length of the reported trainings is set from the time that is left.
-After the budget and 5% of it, no further seed starts.
+A time budget is kept in three ways. A short training of each edit measures the speed of the workers, and the plan is
+made again from it. After the search, the length of the reported trainings is set from the time that is left. After the
+budget and 5% of it, no further seed starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from normplace.lab.compare.budget import Budget
-from normplace.lab.compare.config import FINAL, SEARCH, CompareTrial
+from normplace.lab.compare.config import FINAL, SEARCH, SPEED, CompareTrial
 from normplace.lab.compare.plan import TARGET, Plan, at_speed, fill_time, final_steps
 from normplace.lab.compare.search import Scores, SearchState, search_state
 from normplace.lab.compare.study import STUDY
@@ -29,8 +29,6 @@ OVERTIME = 1.05
 """Multiple of a time budget after which no further seed starts."""
 LEAST_SEEDS = 2
 """Seeds that are trained even after the budget."""
-TOLERANCE = 0.1
-"""Relative change of the number of steps for which the plan is made again."""
 
 
 class Stages:
@@ -116,23 +114,19 @@ class Stages:
         plan.save(self.plan_file)
 
     def _calibrate(self) -> None:
-        """Train each edit once to measure the speed of the workers, and plan again if it differs."""
-        if self._limit is None or self.plan.is_calibrated or not self.plan.rungs:
+        """Measure the speed of workers that train at the same time, and plan again from it, once."""
+        if self._limit is None or self.plan.is_calibrated:
             return
-        middle = self.plan.rates[len(self.plan.rates) // 2]
-        self.runner.run(SEARCH, [self.plan.search_trial(name, 0, middle) for name in self.plan.edits], self.results)
-        slowdown = {}
-        for name, cost in self.plan.costs.items():
-            record = self._search_records(name)[0]
-            seconds = record.metrics["train_seconds"]
-            if seconds is not None and not record.metrics["diverged"]:
-                slowdown[name] = seconds / (record.config["steps"] * cost.step)
-        plan = fill_time(at_speed(self.plan, slowdown), self._left(), self.jobs)
-        if abs(plan.steps - self.plan.steps) <= TOLERANCE * self.plan.steps:
-            plan = self.plan  # the trainings so far belong to it
-        else:
-            self.runner.progress.note(f"planned again for {plan.steps} steps, from the speed of the workers.")
+        trials = [self.plan.speed_trial(name) for name in self.plan.edits]
+        self.runner.run(SPEED, trials, self.results)
+        records = [self.results.latest[config_hash(STUDY.hash_name, SPEED, trial)] for trial in trials]
+        times = [(record.metrics["step_ms"], self.plan.costs[record.config["edit"]].step) for record in records]
+        # The last worker may train alone, so the median over edits counts for all of them.
+        slowdown = median(measured / (1000 * expected) for measured, expected in times if measured is not None)
+        plan = at_speed(self.plan, dict.fromkeys(self.plan.edits, slowdown))
+        plan = fill_time(plan, self._left(), self.jobs)
         self._save(dataclasses.replace(plan, is_calibrated=True))
+        self.runner.progress.note(f"planned again for {plan.steps} steps, from the speed of the workers.")
 
     def _set_final_steps(self) -> None:
         """Set the length of the reported trainings from the time that is left, once."""

@@ -1,4 +1,4 @@
-"""The study of comparisons: its two parts, and the code that workers import.
+"""The study of comparisons: its parts, and the code that workers import.
 
 Which trials run depends on the results of earlier ones, so the parts plan none; :mod:`normplace.lab.compare.run` does.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from normplace.errors import UsageError
-from normplace.lab.compare.config import FINAL, SEARCH, STUDY_NAME, CompareTrial
+from normplace.lab.compare.config import FINAL, SEARCH, SPEED, STUDY_NAME, CompareTrial
 from normplace.lab.compare.trial import run_final, run_search
 from normplace.lab.trials.code_bundle import CodeBundle, pack
 from normplace.lab.trials.source import StudySource, locate
@@ -29,6 +29,7 @@ STUDY = Study(
     summary="Learning rates are searched within each edit; reported trainings are paired by seed.",
     reference="normplace.lab.compare.study:STUDY",
     parts=(
+        Part(SPEED, CompareTrial, lambda scale: (), run_search, _label),
         Part(SEARCH, CompareTrial, lambda scale: (), run_search, _label),
         Part(FINAL, CompareTrial, lambda scale: (), run_final, _label),
     ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from normplace.errors import UsageError
-from normplace.lab.compare.config import FINAL, CompareTrial
+from normplace.lab.compare.config import FINAL, SPEED, CompareTrial
 from normplace.lab.compare.edits import Edit
 from normplace.lab.compare.study import STUDY, ComparisonCode
 from normplace.lab.compare.task import Task
@@ -41,7 +41,7 @@ class TrialRunner:
         code: The code that workers import.
         progress: Shows the progress.
         worker: Runs one trial; None for the one of worker processes.
-        on_trial: Called with each record.
+        on_trial: Called with each record, except those that only measure the speed.
     """
 
     engine: Engine
@@ -80,7 +80,7 @@ class TrialRunner:
                 results.append(record)
                 done += 1
                 failed += [record] if record.status != "ok" else []
-                if self.on_trial is not None:
+                if self.on_trial is not None and part != SPEED:
                     self.on_trial(record)
                 if deadline is not None and done >= required and time.monotonic() > deadline:
                     break

@@ -19,6 +19,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol
 
+import torch
+
 from normplace.errors import UsageError, unknown
 
 RETRIES = 2
@@ -77,13 +79,15 @@ class LocalEngine:
 
     Args:
         jobs: Number of processes.
+        gpus: Names of GPUs as in ``CUDA_VISIBLE_DEVICES``. The processes take turns, and each sees one of them; without
+            names, every process sees all GPUs.
     """
 
     remote = False
 
-    def __init__(self, jobs: int) -> None:
-        self.jobs = jobs
-        self._idle: list[ProcessPoolExecutor] = []
+    def __init__(self, jobs: int, gpus: Sequence[str] = ()) -> None:
+        self.jobs, self.gpus = jobs, gpus
+        self._idle: list[LocalWorker] = []
 
     def close(self) -> None:
         """Stop the processes."""
@@ -100,33 +104,48 @@ class LocalEngine:
         """Yield (index, result) as items finish."""
         queue = list(enumerate(items))[::-1]
         retries_left = dict.fromkeys(range(len(items)), RETRIES)
-        running: dict[Future[Any], tuple[int, ProcessPoolExecutor]] = {}
+        running: dict[Future[Any], tuple[int, LocalWorker]] = {}
         idle = self._idle
-        idle += [_one_process() for _ in range(len(idle), min(self.jobs, len(items)))]
+        idle += [self._worker(number) for number in range(len(idle), min(self.jobs, len(items)))]
         try:
             while queue or running:
                 while queue and idle:
                     index, item = queue.pop()
-                    pool = idle.pop()
-                    running[pool.submit(function, item, *shared)] = (index, pool)
+                    worker = idle.pop()
+                    running[worker.pool.submit(function, item, *shared)] = (index, worker)
                     started(index)
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    index, pool = running.pop(future)
+                    index, worker = running.pop(future)
                     try:
                         result = future.result()
                     except BrokenProcessPool:
-                        pool.shutdown(wait=False)
-                        idle.append(_one_process())
+                        worker.pool.shutdown(wait=False)
+                        idle.append(LocalWorker(worker.gpu))
                         if retries_left[index]:
                             retries_left[index] -= 1
                             queue.append((index, items[index]))
                             continue
                         result = WorkerLost(f"its process died {RETRIES + 1} times (out of memory, or killed)")
                     else:
-                        idle.append(pool)
+                        idle.append(worker)
                     yield index, result
         finally:
-            _stop([pool for _, pool in running.values()])
+            _stop([worker for _, worker in running.values()])
+
+    def _worker(self, number: int) -> LocalWorker:
+        return LocalWorker(self.gpus[number % len(self.gpus)] if self.gpus else None)
+
+
+class LocalWorker:
+    """A process that runs one trial at a time.
+
+    Args:
+        gpu: The only GPU that it sees; None for all.
+    """
+
+    def __init__(self, gpu: str | None = None) -> None:
+        self.gpu = gpu
+        self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _start_worker, (gpu,))
 
 
 class InProcessEngine:
@@ -150,19 +169,24 @@ class InProcessEngine:
             yield index, function(item, *shared)
 
 
-def _stop(pools: Sequence[ProcessPoolExecutor]) -> None:
-    for pool in pools:
-        for process in (pool._processes or {}).values():  # ends a trial that still runs
+def _stop(workers: Sequence[LocalWorker]) -> None:
+    for worker in workers:
+        for process in (worker.pool._processes or {}).values():  # ends a trial that still runs
             process.kill()
-        pool.shutdown(wait=True, cancel_futures=True)
+        worker.pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _one_process() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_exit_with_parent)
+def visible_gpus() -> list[str]:
+    """The GPUs of this process, named as in ``CUDA_VISIBLE_DEVICES``."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return [str(index) for index in range(count)] if names is None else names.split(",")[:count]
 
 
-def _exit_with_parent() -> None:
-    """Make the worker exit when its parent process exits or is killed."""
+def _start_worker(gpu: str | None) -> None:
+    """Set the GPU of a worker, and make it exit when its parent process exits or is killed."""
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # read when CUDA starts, which is later
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -337,7 +361,8 @@ def open_engine(name: str, jobs: int, address: str | None = None, gpu_share: flo
         name: A key of :data:`ENGINES`.
         jobs: Number of trials at once, if the engine starts its workers here.
         address: Address of a running cluster.
-        gpu_share: Part of a GPU that each trial needs, for Ray; the trials of other engines see every GPU.
+        gpu_share: Part of a GPU that each trial needs. Local processes take turns over the GPUs of this process, and
+            Ray places trials by it; the trials of Dask see every GPU.
 
     Raises:
         UsageError: If there is no such engine, it is not installed, or its cluster is not reachable.
@@ -350,7 +375,7 @@ def open_engine(name: str, jobs: int, address: str | None = None, gpu_share: flo
     if module is None:
         if address:
             raise UsageError("the local engine has no --address: use --engine ray or dask.")
-        return LocalEngine(jobs)
+        return LocalEngine(jobs, visible_gpus() if gpu_share else ())
     if importlib.util.find_spec(module) is None:
         raise UsageError(f"the {name} engine needs {module!r}: pip install 'normplace[engines]'.")
     return RayEngine(address, jobs, gpu_share) if name == "ray" else DaskEngine(address, jobs)

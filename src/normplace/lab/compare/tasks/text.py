@@ -147,7 +147,10 @@ class TextTask(Task):
         windows = TokenWindows(self.corpus.train, self.config.context, seed)
         first = 0
         while True:
-            yield windows.sequences(first, self.config.batch).to(self.device)
+            sequences = windows.sequences(first, self.config.batch)
+            if self.device.type == "cuda":  # the copy does not wait for the GPU
+                sequences = sequences.pin_memory().to(self.device, non_blocking=True)
+            yield sequences
             first += self.config.batch
 
     def _notes(self) -> Iterator[str]:
@@ -210,4 +213,6 @@ def _read_causal_config(path: Path, corpus: Corpus, context: int) -> Any:
 
 
 def _adamw(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameter_groups(model, WEIGHT_DECAY), lr=learning_rate, betas=BETAS)
+    groups = parameter_groups(model, WEIGHT_DECAY)
+    on_gpu = next(model.parameters()).is_cuda
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=BETAS, fused=on_gpu or None)
