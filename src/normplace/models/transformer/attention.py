@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from normplace.errors import UsageError
 from normplace.models.transformer.cache import LayerCache
 from normplace.models.transformer.init import Projection, WeightInit
-from normplace.models.transformer.positions import ALiBi, Rotary, Table, rotate
+from normplace.models.transformer.positions import ALiBi, Rotary, Table
 from normplace.residual import Branch
 
 
@@ -40,6 +40,8 @@ class Attention(Branch):
         window: Number of tokens, including itself, that a token attends to on each side; None for all.
         score_scale: Multiplier of the scores; by default 1 / sqrt(head_dim).
         softcap: Bound of the scores, ``c tanh(score / c)``, as in Gemma 2.
+        output_bias: Whether the output projection has a bias; by default as the others.
+        clip: Bound of the projected queries, keys and values, as in OLMo 1.
         init: The initial weights.
         generator: Random generator of the initial values.
         device: Device of the parameters.
@@ -71,6 +73,8 @@ class Attention(Branch):
         window: int | None = None,
         score_scale: float | None = None,
         softcap: float | None = None,
+        output_bias: bool | None = None,
+        clip: float | None = None,
         init: WeightInit | None = None,
         generator: torch.Generator | None = None,
         device: Any = None,
@@ -80,12 +84,11 @@ class Attention(Branch):
         kv_heads = heads if key_value_heads is None else key_value_heads
         _check_numbers(dim, heads, kv_heads, head_dim, window, softcap)
         width = dim // heads if head_dim is None else head_dim
-        if isinstance(positions, Rotary) and width % 2:
-            raise UsageError(
-                f"rotary positions rotate pairs of features, so the width of a head must be even, got {width}."
-            )
+        if isinstance(positions, Rotary):
+            _check_pairs(positions, width)
         self.heads, self.key_value_heads, self.head_dim = heads, kv_heads, width
         self.causal, self.positions, self.window, self.softcap = causal, positions, window, softcap
+        self.clip = clip
         self.score_scale = 1 / math.sqrt(width) if score_scale is None else score_scale
         self.norm_sites = {
             **dict.fromkeys(("q", "k", "v"), width),
@@ -96,7 +99,8 @@ class Attention(Branch):
         init = WeightInit() if init is None else init
 
         def projection(fan_in: int, fan_out: int, last: bool = False) -> Projection:
-            return Projection(fan_in, fan_out, bias, init.of(fan_in, fan_out, last), generator, device, dtype)
+            biased = output_bias if last and output_bias is not None else bias
+            return Projection(fan_in, fan_out, biased, init.of(fan_in, fan_out, last), generator, device, dtype)
 
         self.query = projection(dim, heads * width)
         self.key = projection(dim, kv_heads * width)
@@ -128,7 +132,7 @@ class Attention(Branch):
         if isinstance(self.positions, Rotary):
             if table is None:
                 table = self.positions.table(before, length, self.head_dim, x.device, x.dtype)
-            q, k = rotate(q, table), rotate(k, table)
+            q, k = self.positions.rotate(q, table), self.positions.rotate(k, table)
         if cache is not None:
             k, v = cache.append(k, v)
         out = self._attend(q, k, v, mask, before)
@@ -139,6 +143,7 @@ class Attention(Branch):
 
     def _heads(self, name: str, projected: Tensor, heads: int) -> Tensor:
         """A projection as batch × heads × length × features, after its norms."""
+        projected = projected if self.clip is None else projected.clamp(-self.clip, self.clip)
         split = self.normalize_at(f"{name}_full", projected).unflatten(-1, (heads, self.head_dim))
         return self.normalize_at(name, split).transpose(1, 2)
 
@@ -182,7 +187,7 @@ class Attention(Branch):
             allowed = (allowed & mask.bool()[:, None, None, :]) | (distance == 0)
         bias = torch.zeros(allowed.shape, dtype=q.dtype, device=q.device).masked_fill_(~allowed, -math.inf)
         if isinstance(self.positions, ALiBi):
-            bias = bias + self.positions.bias(queries, keys, self.heads).to(q.dtype)
+            bias = bias + self.positions.bias(queries, keys, self.heads, q.dtype)
         return bias
 
     def extra_repr(self) -> str:
@@ -193,6 +198,15 @@ class Attention(Branch):
         parts += [f"window {self.window}"] if self.window is not None else []
         parts += [repr(self.positions)] if self.positions is not None else []
         return ", ".join(parts)
+
+
+def _check_pairs(rotary: Rotary, width: int) -> None:
+    features = width if rotary.features is None else rotary.features
+    if features % 2:
+        owner = "the width of a head" if rotary.features is None else "the number of rotating features"
+        raise UsageError(f"rotary positions rotate pairs of features, so {owner} must be even, got {features}.")
+    if not 2 <= features <= width:
+        raise UsageError(f"a head of {width} features cannot rotate {features} of them: choose 2 to {width}.")
 
 
 def _check_numbers(

@@ -16,8 +16,11 @@ from normplace.residual import Branch
 KINDS: dict[str, tuple[str, bool]] = {
     "swiglu": ("silu", True),
     "geglu": ("gelu_tanh", True),
+    "geglu-erf": ("gelu", True),
+    "reglu": ("relu", True),
     "gelu": ("gelu", False),
     "gelu-tanh": ("gelu_tanh", False),
+    "silu": ("silu", False),
     "relu": ("relu", False),
 }
 """The activation of each kind, and whether a second projection gates it (Shazeer 2020, arXiv 2002.05202)."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, unknown
-from normplace.models.transformer.config import TransformerConfig
+from normplace.models.transformer.config import PositionConfig, TransformerConfig
 from normplace.models.transformer.families import FAMILIES, Family
 from normplace.models.transformer.model import Transformer
 from normplace.norms import build_norm
@@ -178,6 +178,7 @@ def spelled_out(config: TransformerConfig) -> TransformerConfig:
         head_dim=branch.head_dim,
         score_scale=branch.score_scale,
         windows=windows if any(windows) else (),
+        output_bias=branch.output.bias is not None,
     )
     rule = config.rule.map_specs(lambda spec: replace(spec, init_gain=1.0, input_gain=1.0))  # of initial values
     return replace(
@@ -186,7 +187,24 @@ def spelled_out(config: TransformerConfig) -> TransformerConfig:
         eps=getattr(build_norm(config.norm, 1), "eps", None) if config.eps is None else config.eps,
         attention=attention,
         mlp=replace(config.mlp, hidden=layer.mlp.branch.up.out_features),
-        positions=config.positions if model.rotary else replace(config.positions, theta=10000.0),
+        positions=_spelled_positions(config, windows),
         init=None,
         std=0.02,
+        norm_parameters="all" if config.norm == "rms" and config.norm_parameters == "gain" else config.norm_parameters,
+    )
+
+
+def _spelled_positions(config: TransformerConfig, windows: tuple[int | None, ...]) -> PositionConfig:
+    """The positions with their defaults resolved."""
+    positions = config.positions
+    rotating = tuple(positions.rotates(number) for number in range(1, config.depth + 1))
+    if positions.kind != "rotary":
+        return PositionConfig(positions.kind, length=positions.length, offset=positions.offset)
+    same = positions.window_theta == positions.theta and positions.scaling is None
+    return replace(
+        positions,
+        offset=0,
+        rotary_features=positions.rotary_features or config.head_dim,
+        window_theta=None if same or not any(windows) else positions.window_theta,
+        rotary_layers=() if all(rotating) else rotating,
     )

@@ -17,7 +17,7 @@ from normplace.models.transformer.feedforward import FeedForward
 from normplace.models.transformer.generate import generate
 from normplace.models.transformer.init import Embedding, Projection
 from normplace.models.transformer.layer import Layer
-from normplace.models.transformer.positions import ALiBi, Rotary
+from normplace.models.transformer.positions import Rotary
 from normplace.models.transformer.streams import build_streams
 from normplace.norms import build_norm
 from normplace.residual import Residual, build_slot_norm, reset_tree
@@ -37,13 +37,16 @@ class Head(nn.Module):
     def __init__(self, config: TransformerConfig, norm: Any, **factory: Any) -> None:
         super().__init__()
         head, dim, init = config.head, config.dim, config.weight_init()
+        width = config.embedding_dim or dim
         self.scale, self.softcap = head.scale, head.softcap
-        self.transform = self.transform_norm = self.projection = self.bias = None
+        self.transform = self.transform_norm = self.embed_out = self.projection = self.bias = None
         if head.transform:
             self.transform = Projection(dim, dim, True, init.of(dim, dim), **factory)
             self.transform_norm = build_slot_norm(norm, "final", dim)
+        if config.embedding_dim is not None:
+            self.embed_out = Projection(dim, width, False, init.of(dim, width), **factory)
         if not head.tied:
-            self.projection = Projection(dim, config.vocab_size, False, init.of(dim, config.vocab_size), **factory)
+            self.projection = Projection(width, config.vocab_size, False, init.of(width, config.vocab_size), **factory)
         if head.bias:
             options = {key: factory[key] for key in ("device", "dtype")}
             self.bias = nn.Parameter(torch.zeros(config.vocab_size, **options))
@@ -64,6 +67,7 @@ class Head(nn.Module):
         """
         if self.transform is not None and self.transform_norm is not None:
             x = self.transform_norm(F.gelu(self.transform(x)))
+        x = x if self.embed_out is None else self.embed_out(x)
         x = F.linear(x, embedding if self.projection is None else self.projection.weight, self.bias)
         x = x if self.scale == 1 else self.scale * x
         return x if self.softcap is None else self.softcap * torch.tanh(x / self.softcap)
@@ -102,15 +106,15 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         rule, dim, init = config.rule, config.dim, config.weight_init()
-        norm = partial(build_norm, config.norm, **({} if config.eps is None else {"eps": config.eps}))
+        norm = partial(build_norm, config.norm, **config.norm_options())
         factory = {"generator": generator, "device": device, "dtype": dtype}
-        self.embed = Embedding(config.vocab_size, dim, init.std, **factory)
-        learned = config.positions.length
+        narrow, places = config.embedding_dim, config.positions
+        self.embed = Embedding(config.vocab_size, narrow or dim, init.std, **factory)
+        self.embed_in = None if narrow is None else Projection(narrow, dim, False, init.of(narrow, dim), **factory)
+        learned = None if places.length is None else places.length + places.offset
         self.positions = None if learned is None else Embedding(learned, dim, init.std, **factory)
         self.types = Embedding(config.token_types, dim, init.std, **factory) if config.token_types else None
         self.embedding_norm = build_slot_norm(norm, "embedding", dim) if rule.embedding else None
-        self.rotary = Rotary(config.positions.theta) if config.positions.kind == "rotary" else None
-        positions = ALiBi() if config.positions.kind == "alibi" else self.rotary
 
         def residual(branch: nn.Module, layer: int) -> Residual:
             return Residual(branch, dim, rule.for_single_block(), norm, layer, config.depth)
@@ -123,11 +127,13 @@ class Transformer(nn.Module):
                 key_value_heads=shape.key_value_heads,
                 head_dim=shape.head_dim,
                 causal=config.causal,
-                positions=positions,
+                positions=places.encoding(number, shape.window(number)),
                 bias=shape.bias,
                 window=shape.window(number),
                 score_scale=shape.score_scale,
                 softcap=shape.softcap,
+                output_bias=shape.output_bias,
+                clip=shape.clip,
                 init=init,
                 **factory,
             )
@@ -169,12 +175,16 @@ class Transformer(nn.Module):
         self._check(ids, types, cache, before)
         length = ids.shape[1]
         x = self._embed(ids, types, before)
-        table = None
-        if self.rotary is not None:  # computed once for all layers
-            table = self.rotary.table(before, length, self.config.head_dim, ids.device, x.dtype)
+        caches = [None] * len(self.layers) if cache is None else cache.layers
+        encodings = [_rotary_of(layer) for layer in self.layers]
+        tables = {  # computed once for all layers with the same positions
+            rotary: rotary.table(before, length, self.config.head_dim, ids.device, x.dtype)
+            for rotary in dict.fromkeys(encodings)
+            if rotary is not None
+        }
         layers = [
-            (layer, {"mask": mask, "table": table, "cache": None if cache is None else cache.layers[number]})
-            for number, layer in enumerate(self.layers)
+            (layer, {"mask": mask, "table": None if rotary is None else tables[rotary], "cache": caches[number]})
+            for number, (layer, rotary) in enumerate(zip(self.layers, encodings, strict=True))
         ]
         return self.streams.run(x, layers, self.final_norm)
 
@@ -186,8 +196,11 @@ class Transformer(nn.Module):
         x = self.embed(ids)
         if self.config.embedding_scale != 1:
             x = x * self.config.embedding_scale
+        if self.embed_in is not None:
+            x = self.embed_in(x)
         if self.positions is not None:
-            x = x + self.positions.weight[before : before + ids.shape[1]]
+            first = self.config.positions.offset + before
+            x = x + self.positions.weight[first : first + ids.shape[1]]
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids) if types is None else types)
         return x if self.embedding_norm is None else self.embedding_norm(x)
@@ -231,3 +244,9 @@ class Transformer(nn.Module):
     def extra_repr(self) -> str:
         """The equation of the placement."""
         return self.config.rule.equation()
+
+
+def _rotary_of(layer: nn.Module) -> Rotary | None:
+    """The rotary positions of a layer; None if it has none, or is another module."""
+    positions = getattr(getattr(getattr(layer, "attention", None), "branch", None), "positions", None)
+    return positions if isinstance(positions, Rotary) else None
