@@ -17,8 +17,8 @@ LAYERS = [
     {"placement"},
     {"residual"},
     {"stack"},
-    {"models"},
     {"ntk"},
+    {"models"},
     {"analysis"},
     {"edit"},
     {"convert"},
@@ -99,6 +99,7 @@ def test_importing_normplace_is_cheap():
         "joblib",
         "transformers",
         "numba",
+        "sklearn",
     }
     assert heavy & set(loaded) == set()
 

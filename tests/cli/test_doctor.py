@@ -52,7 +52,7 @@ def test_a_missing_package_has_its_command(only_numba, capsys):
     assert rows["numba"][1] == importlib.metadata.version("numba")
     assert rows["ray"][-3:] == ["pip", "install", "'normplace[engines]'"]
     assert rows["wandb"][-3:] == ["pip", "install", "wandb"]
-    extras = "charts,hf,graphs,engines,train,evaluate,trees,images,kamis"
+    extras = "charts,hf,graphs,engines,train,evaluate,trees,images,sklearn,kamis"
     assert lines[-1] == (
         f"1 of {len(OPTIONAL)} optional packages are installed; "
         f"pip install 'normplace[{extras}]' wandb mlflow installs the others."

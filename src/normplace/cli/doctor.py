@@ -68,6 +68,7 @@ OPTIONAL = (
     Package("lm-eval", "lm_eval", "evaluate --tasks of lm-evaluation-harness", "normplace[evaluate]"),
     Package("xgboost-cpu", "xgboost", "the XGBoost baseline of study extrapolation", "normplace[trees]"),
     Package("pillow", "PIL", "the pictures of study extrapolation", "normplace[images]"),
+    Package("scikit-learn", "sklearn", "npl.models.BoundedRegressor, extrapolate", "normplace[sklearn]"),
     Package("chszlablib", "chszlablib", "KaMIS as a baseline of node selection", "normplace[kamis]"),
 )
 
