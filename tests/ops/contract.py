@@ -15,6 +15,7 @@ from normplace.ops import (
     TableEdge,
     feature_norm,
     gate_add_norm,
+    grouped_linear,
     norm_add_norm,
     powermean_aggregate,
     relation_pairwise,
@@ -123,6 +124,17 @@ def _gated(norm: str, has_branch: bool) -> OpCase:
     return OpCase(op, definition, ((2, 3, 4), (2, 3, 4), (2, 4), (2, 4), (2, 4), (4,)), "gate_add_norm")
 
 
+def _grouped(groups: tuple[int, ...]) -> OpCase:
+    group = torch.tensor(groups)
+
+    def definition(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.stack([weight[number] @ row for number, row in zip(groups, x, strict=True)])
+
+    return OpCase(
+        lambda x, weight: grouped_linear(x, weight, group), definition, ((len(groups), 3), (4, 2, 3)), "grouped_linear"
+    )
+
+
 CASES = {
     **{
         f"{kind}-{edge}": _aggregation(kind, edge, None)
@@ -148,4 +160,6 @@ CASES = {
     "norm-rms": _norm("rms", "reference"),
     "norm-layer": _norm("layer", "reference"),
     "norm-composed": _norm("rms", "composed"),
+    "grouped": _grouped((0, 0, 2, 2, 3)),
+    "grouped-one": _grouped((1,)),
 }

@@ -3,6 +3,7 @@
 from normplace.ops.aggregate import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
 from normplace.ops.feature_norm import feature_norm
 from normplace.ops.gate_add_norm import gate_add_norm
+from normplace.ops.grouped_linear import grouped_linear
 from normplace.ops.norm_add_norm import boundary_backend, norm_add_norm
 from normplace.ops.relation import (
     PairState,
@@ -29,6 +30,8 @@ __all__ = [
     "gate_add_norm",
     # A norm in one pass
     "feature_norm",
+    # A linear map for each group of rows, as in a mixture of experts
+    "grouped_linear",
     # Relations between the rows of a sequence
     "relation_scan",
     "relation_pairwise",

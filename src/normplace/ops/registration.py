@@ -59,13 +59,13 @@ class DifferentiableOp(ABC, Generic[Spec]):
         fields = get_type_hints(self.spec_type)
         spec = ", ".join(f"{SCHEMA_TYPES[kind]} {name}" for name, kind in fields.items())
         inputs = _declared(self.inputs)
-        arguments = (f"Tensor? grad_{number}" for number in range(self.num_results))
+        gradients = _declared(f"grad_{number}?" for number in range(self.num_results))
         saved = _declared(f"saved_{name.removesuffix('?')}?" for name in self.saved)
         self.operator = torch.library.custom_op(
             f"{NAMESPACE}::{self.name}",
             self._run,
             mutates_args=(),
-            schema=f"({inputs}, {spec}) -> {_returned(self.num_outputs)}",
+            schema=f"({_listed(inputs, spec)}) -> {_returned(self.num_outputs)}",
         )
         self.operator.register_fake(self._run_fake)
         self.operator.register_autograd(self._backward_of_operator, setup_context=self._setup_operator)
@@ -73,7 +73,7 @@ class DifferentiableOp(ABC, Generic[Spec]):
             f"{NAMESPACE}::{self.name}_backward",
             self._run_backward,
             mutates_args=(),
-            schema=f"({', '.join(arguments)}, {saved}, {spec}, bool[] needs) -> {_returned(self.num_grads)}",
+            schema=f"({_listed(gradients, saved, spec, 'bool[] needs')}) -> {_returned(self.num_grads)}",
         )
         self.backward_operator.register_fake(self._run_backward_fake)
 
@@ -238,6 +238,10 @@ _apply_unchecked = cast(Any, super(torch.autograd.Function, _EagerFunction)).app
 
 def _declared(names: Any) -> str:
     return ", ".join(f"Tensor? {name[:-1]}" if name.endswith("?") else f"Tensor {name}" for name in names)
+
+
+def _listed(*arguments: str) -> str:
+    return ", ".join(part for part in arguments if part)
 
 
 def _returned(count: int) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from tests.cases import FORMULAS
@@ -44,12 +46,13 @@ def turned(x, position, theta):
     return torch.cat((z.real, z.imag), -1)
 
 
-def attention(branch, x, theta=10000.0, slopes=None, mask=None):
+def attention(branch, x, theta=10000.0, slopes=None, mask=None, memory=None, bias=None):
     """What every token reads of every other: ``theta`` for rotary positions, ``slopes`` for ALiBi."""
     groups, width = branch.heads // branch.key_value_heads, branch.head_dim
+    read = x if memory is None else memory
     q, k, v = (
-        at(branch, f"{name[0]}_full", torch.nn.functional.linear(x, part.weight, part.bias))
-        for name, part in (("q", branch.query), ("k", branch.key), ("v", branch.value))
+        at(branch, f"{name[0]}_full", torch.nn.functional.linear(rows, part.weight, part.bias))
+        for name, part, rows in (("q", branch.query, x), ("k", branch.key, read), ("v", branch.value, read))
     )
     rows = []
     for b in range(x.shape[0]):
@@ -59,10 +62,11 @@ def attention(branch, x, theta=10000.0, slopes=None, mask=None):
                 query = at(branch, "q", q[b, t, h * width : (h + 1) * width])
                 columns = slice(h // groups * width, (h // groups + 1) * width)
                 scores, values = [], []
-                for s in range(x.shape[1]):
-                    hidden = mask is not None and not mask[b, s] and s != t
+                for s in range(read.shape[1]):
+                    hidden = mask is not None and not mask[b, s] and (s != t or memory is not None)
                     far = branch.window is not None and abs(t - s) >= branch.window
-                    if (branch.causal and s > t) or far or hidden:
+                    apart = branch.chunk is not None and t // branch.chunk != s // branch.chunk
+                    if (branch.causal and s > t) or far or apart or hidden:
                         continue
                     key = at(branch, "k", k[b, s, columns])
                     if theta is not None:
@@ -70,8 +74,10 @@ def attention(branch, x, theta=10000.0, slopes=None, mask=None):
                     else:
                         score = (query * key).sum()
                     score = branch.score_scale * score
+                    score = score * (1 + branch.temperature * math.log1p((t + 1) // branch.temperature_floor))
                     if branch.softcap is not None:
                         score = branch.softcap * torch.tanh(score / branch.softcap)
+                    score = score if bias is None else score + bias[h, t, s]
                     scores.append(score if slopes is None else score - slopes[h] * abs(t - s))
                     values.append(at(branch, "v", v[b, s, columns]))
                 weights = torch.stack(scores).exp()
@@ -83,20 +89,74 @@ def attention(branch, x, theta=10000.0, slopes=None, mask=None):
 
 
 def mlp(branch, x):
-    up = x @ branch.up.weight.T
-    if branch.gate is not None:
-        gate = x @ branch.gate.weight.T
-        up = gate / (1 + (-gate).exp()) * up
+    if hasattr(branch, "router"):
+        rows = [mixture(branch, token) for token in x.reshape(-1, x.shape[-1])]
+        return torch.stack(rows).reshape(x.shape)
+    gate = None if branch.gate is None else branch.gate.weight
+    return expert(branch, x, gate, branch.up.weight, branch.down.weight)
+
+
+def expert(branch, x, gate, up, down):
+    """One MLP: SwiGLU, or GELU without a gate; the norm inside is over ``hidden`` features."""
+    hidden = x @ up.T
+    if gate is not None:
+        gated = x @ gate.T
+        hidden = gated / (1 + (-gated).exp()) * hidden
     else:
-        up = 0.5 * up * (1 + torch.erf(up / math.sqrt(2)))
-    return at(branch, "pre_output", up) @ branch.down.weight.T
+        hidden = 0.5 * hidden * (1 + torch.erf(hidden / math.sqrt(2)))
+    return at(branch, "pre_output", hidden) @ down.T
+
+
+def mixture(branch, token):
+    """What the router makes of one token: every expert is asked, and those beyond the best few count zero."""
+    logits = branch.router.weight @ token
+    scores = 1 / (1 + (-logits).exp()) if branch.scores == "sigmoid" else logits.exp() / logits.exp().sum()
+    chosen = sorted(range(branch.experts), key=lambda number: -logits[number])[: branch.active]
+    total = sum(scores[number] for number in chosen) if branch.normalized else 1.0
+    out = torch.zeros_like(token)
+    for number in chosen:
+        weight = scores[number] / total
+        parts = [None if part is None else part.weight[number] for part in (branch.gate, branch.up, branch.down)]
+        if branch.weighed == "input":
+            out = out + expert(branch, weight * token, *parts)
+        else:
+            out = out + weight * expert(branch, token, *parts)
+    if branch.shared is not None:  # one MLP holds all shared experts
+        for start in range(0, branch.shared.up.out_features, branch.hidden):
+            rows = slice(start, start + branch.hidden)
+            gate = None if branch.gate is None else branch.shared.gate.weight[rows]
+            out = out + expert(branch, token, gate, branch.shared.up.weight[rows], branch.shared.down.weight[:, rows])
+    return out
+
+
+@dataclass
+class Side:
+    """The encoder or the decoder of a network: its layers, and what its attention reads besides."""
+
+    layers: Any
+    streams: Any
+    final_norm: Any
+    bias: Any = None
+    memory: Any = None
+    memory_mask: Any = None
+    mask: Any = None
+
+
+def branches(m, layer):
+    """The blocks of a layer, each with its branch as a function."""
+    more = {"bias": m.bias, "theta": None, "mask": m.mask} if isinstance(m, Side) else {}
+    yield layer.attention, lambda x: attention(layer.attention.branch, x, **more)
+    if layer.cross is not None:
+        given = {"memory": m.memory, "mask": m.memory_mask, "theta": None}
+        yield layer.cross, lambda x: attention(layer.cross.branch, x, **given)
+    yield layer.mlp, lambda x: mlp(layer.mlp.branch, x)
 
 
 def sublayers(model):
     """Each block of the stack with its branch as a function and the layer it belongs to, counted from 1."""
     for number, layer in enumerate(model.layers, start=1):
-        yield layer.attention, lambda x, block=layer.attention: attention(block.branch, x), number
-        yield layer.mlp, lambda x, block=layer.mlp: mlp(block.branch, x), number
+        for block, function in branches(model, layer):
+            yield block, function, number
 
 
 N = normed
@@ -179,34 +239,44 @@ def layerscale(m, x):
 
 def normformer(m, x):  # head scales and the MLP's inner norm are in the branches above
     for layer in m.layers:
-        x = x + N(layer.attention.output_norm, attention(layer.attention.branch, N(layer.attention.input_norm, x)))
-        skip = x if layer.mlp.skip_scale is None else layer.mlp.skip_scale * x
-        x = skip + mlp(layer.mlp.branch, N(layer.mlp.input_norm, x))
+        *mixing, (block, f) = branches(m, layer)
+        for attentive, g in mixing:
+            x = x + N(attentive.output_norm, g(N(attentive.input_norm, x)))
+        skip = x if block.skip_scale is None else block.skip_scale * x
+        x = skip + f(N(block.input_norm, x))
     return N(m.final_norm, x)
 
 
 def hybrid(m, x):
     for layer in m.layers:
-        y = x + attention(layer.attention.branch, x)
-        y = N(layer.mlp.input_norm, y)
-        x = y + mlp(layer.mlp.branch, y)
+        x = hybrid_layer(m, layer, x)
     return N(m.final_norm, x)
+
+
+def hybrid_layer(m, layer, x):
+    *mixing, (block, f) = branches(m, layer)
+    for _, g in mixing:
+        x = x + g(x)
+    x = N(block.input_norm, x)
+    return x + f(x)
 
 
 def hybrid_star(m, x):
     first, *rest = m.layers
-    x = x + attention(first.attention.branch, N(first.attention.input_norm, x))
-    x = x + mlp(first.mlp.branch, N(first.mlp.input_norm, x))
+    for block, f in branches(m, first):
+        x = x + f(N(block.input_norm, x))
     for layer in rest:
-        y = N(layer.mlp.input_norm, x + attention(layer.attention.branch, x))
-        x = y + mlp(layer.mlp.branch, y)
+        x = hybrid_layer(m, layer, x)
     return N(m.final_norm, x)
 
 
 def b2t(m, x):
     for layer in m.layers:
-        mid = N(layer.attention.stream_norm, x + attention(layer.attention.branch, x))
-        x = N(layer.mlp.stream_norm, x + mid + mlp(layer.mlp.branch, mid))
+        *mixing, (block, f) = branches(m, layer)
+        mid = x
+        for attentive, g in mixing:
+            mid = N(attentive.stream_norm, mid + g(mid))
+        x = N(block.stream_norm, x + mid + f(mid))
     return x
 
 

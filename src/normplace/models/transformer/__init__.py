@@ -1,31 +1,38 @@
-"""The Transformer and its two branches, with any published norm placement."""
+"""The Transformer and its branches, with any published norm placement."""
 
 from normplace.models.transformer.attention import Attention
 from normplace.models.transformer.cache import Cache, LayerCache
 from normplace.models.transformer.config import (
     AttentionConfig,
+    ExpertsConfig,
     HeadConfig,
     MLPConfig,
     PositionConfig,
     TransformerConfig,
 )
+from normplace.models.transformer.cross import CrossAttention
+from normplace.models.transformer.experts import MixtureOfExperts
 from normplace.models.transformer.feedforward import FeedForward
 from normplace.models.transformer.files import load, save
 from normplace.models.transformer.huggingface import from_huggingface, to_huggingface
 from normplace.models.transformer.init import WeightInit
 from normplace.models.transformer.model import Transformer
-from normplace.models.transformer.positions import ALiBi, Rotary
+from normplace.models.transformer.positions import ALiBi, RelativeBias, Rotary
 
 __all__ = [
     "ALiBi",
     "Attention",
     "AttentionConfig",
     "Cache",
+    "CrossAttention",
+    "ExpertsConfig",
     "FeedForward",
     "HeadConfig",
     "LayerCache",
     "MLPConfig",
+    "MixtureOfExperts",
     "PositionConfig",
+    "RelativeBias",
     "Rotary",
     "Transformer",
     "TransformerConfig",

@@ -42,6 +42,10 @@ class Attention(Branch):
         softcap: Bound of the scores, ``c tanh(score / c)``, as in Gemma 2.
         output_bias: Whether the output projection has a bias; by default as the others.
         clip: Bound of the projected queries, keys and values, as in OLMo 1.
+        chunk: Size of the chunks of tokens that attend to each other only, as in Llama 4; None for all.
+        temperature: The scores of the token at position p are multiplied by
+            ``1 + temperature log(1 + floor((p + 1) / temperature_floor))`` (Nakanishi 2025, arXiv 2501.19399).
+        temperature_floor: See ``temperature``.
         init: The initial weights.
         generator: Random generator of the initial values.
         device: Device of the parameters.
@@ -75,6 +79,9 @@ class Attention(Branch):
         softcap: float | None = None,
         output_bias: bool | None = None,
         clip: float | None = None,
+        chunk: int | None = None,
+        temperature: float = 0.0,
+        temperature_floor: int = 8192,
         init: WeightInit | None = None,
         generator: torch.Generator | None = None,
         device: Any = None,
@@ -82,13 +89,14 @@ class Attention(Branch):
     ) -> None:
         super().__init__()
         kv_heads = heads if key_value_heads is None else key_value_heads
-        _check_numbers(dim, heads, kv_heads, head_dim, window, softcap)
+        _check_numbers(dim, heads, kv_heads, head_dim, window, chunk, softcap)
         width = dim // heads if head_dim is None else head_dim
         if isinstance(positions, Rotary):
             _check_pairs(positions, width)
         self.heads, self.key_value_heads, self.head_dim = heads, kv_heads, width
         self.causal, self.positions, self.window, self.softcap = causal, positions, window, softcap
         self.clip = clip
+        self.chunk, self.temperature, self.temperature_floor = chunk, temperature, temperature_floor
         self.score_scale = 1 / math.sqrt(width) if score_scale is None else score_scale
         self.norm_sites = {
             **dict.fromkeys(("q", "k", "v"), width),
@@ -114,7 +122,12 @@ class Attention(Branch):
                 projection.weight.mul_(gain)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, cache: LayerCache | None = None, table: Table | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        cache: LayerCache | None = None,
+        table: Table | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """The attention output of each token.
 
@@ -123,6 +136,7 @@ class Attention(Branch):
             mask: True for tokens that may be attended to, batch × keys, including those in the cache; None for all.
             cache: Keys and values of earlier tokens; the new ones are appended.
             table: The rotations of these positions, if the network computes them once for all layers.
+            bias: Added to the scores, heads × length × keys, such as a :class:`RelativeBias`.
         """
         before = 0 if cache is None else cache.length
         length = x.shape[1]
@@ -133,9 +147,19 @@ class Attention(Branch):
             if table is None:
                 table = self.positions.table(before, length, self.head_dim, x.device, x.dtype)
             q, k = self.positions.rotate(q, table), self.positions.rotate(k, table)
+        if self.temperature:
+            q = self._growth(before, length, x.device).to(q.dtype) * q
         if cache is not None:
             k, v = cache.append(k, v)
-        out = self._attend(q, k, v, mask, before)
+        return self._output(self._attend(q, k, v, mask, before, bias))
+
+    def _growth(self, before: int, length: int, device: torch.device) -> Tensor:
+        """The multipliers of the queries, length × 1."""
+        position = torch.arange(before, before + length, device=device)
+        return 1 + self.temperature * ((position + 1) // self.temperature_floor).log1p()[:, None]
+
+    def _output(self, out: Tensor) -> Tensor:
+        """The output of the branch, from batch × heads × length × features."""
         if (scale := self.site_scale("heads")) is not None:
             out = out * scale.to(out.dtype)[:, None, None]
         out = out.transpose(1, 2).flatten(2)
@@ -147,10 +171,11 @@ class Attention(Branch):
         split = self.normalize_at(f"{name}_full", projected).unflatten(-1, (heads, self.head_dim))
         return self.normalize_at(name, split).transpose(1, 2)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, before: int) -> Tensor:
-        unmasked = (
-            mask is None and self.window is None and not isinstance(self.positions, ALiBi) and self.softcap is None
-        )
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, before: int = 0, added: Tensor | None = None
+    ) -> Tensor:
+        limits = (mask, added, self.window, self.chunk, self.softcap)
+        unmasked = all(limit is None for limit in limits) and not isinstance(self.positions, ALiBi)
         # The kernel's causal mask skips half the work, but it assumes that queries start at the first key.
         single = not self.causal or q.shape[2] == 1
         unmasked = unmasked and (single or before == 0)
@@ -164,6 +189,7 @@ class Attention(Branch):
                 q, k, v, is_causal=not single, scale=self.score_scale, enable_gqa=shared
             )
         bias = self._bias(q, k, mask, before)
+        bias = bias if added is None else bias + added.to(bias.dtype)
         if self.softcap is None:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.score_scale)
         scores = self.softcap * torch.tanh(self.score_scale / self.softcap * (q @ k.transpose(-1, -2)))
@@ -178,14 +204,13 @@ class Attention(Branch):
         allowed = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
         if self.window is not None:
             allowed = allowed & (distance.abs() < self.window)
+        if self.chunk is not None:
+            allowed = allowed & (queries[:, None] // self.chunk == keys // self.chunk)
         if mask is not None:
-            if mask.shape != (q.shape[0], k.shape[2]):
-                raise UsageError(
-                    f"mask must have the shape {(q.shape[0], k.shape[2])}, sequences × tokens, got {tuple(mask.shape)}."
-                )
+            check_mask(mask, q, k)
             # A masked token still attends to itself: the softmax of a fully masked row is undefined.
             allowed = (allowed & mask.bool()[:, None, None, :]) | (distance == 0)
-        bias = torch.zeros(allowed.shape, dtype=q.dtype, device=q.device).masked_fill_(~allowed, -math.inf)
+        bias = as_bias(allowed, q.dtype)
         if isinstance(self.positions, ALiBi):
             bias = bias + self.positions.bias(queries, keys, self.heads, q.dtype)
         return bias
@@ -196,6 +221,7 @@ class Attention(Branch):
         parts += [f"{self.key_value_heads} of keys and values"] if self.key_value_heads != self.heads else []
         parts += ["causal"] if self.causal else []
         parts += [f"window {self.window}"] if self.window is not None else []
+        parts += [f"chunks of {self.chunk}"] if self.chunk is not None else []
         parts += [repr(self.positions)] if self.positions is not None else []
         return ", ".join(parts)
 
@@ -209,11 +235,34 @@ def _check_pairs(rotary: Rotary, width: int) -> None:
         raise UsageError(f"a head of {width} features cannot rotate {features} of them: choose 2 to {width}.")
 
 
+def check_mask(mask: Tensor, q: Tensor, k: Tensor) -> None:
+    """Check that a mask has one entry for each key of each sequence.
+
+    Raises:
+        UsageError: If it has another shape.
+    """
+    if mask.shape != (q.shape[0], k.shape[2]):
+        raise UsageError(
+            f"mask must have the shape {(q.shape[0], k.shape[2])}, sequences × tokens, got {tuple(mask.shape)}."
+        )
+
+
+def as_bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """Zero where a score is allowed, and minus infinity elsewhere."""
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -math.inf)
+
+
 def _check_numbers(
-    dim: int, heads: int, kv_heads: int, head_dim: int | None, window: int | None, softcap: float | None
+    dim: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int | None,
+    window: int | None,
+    chunk: int | None,
+    softcap: float | None,
 ) -> None:
-    if min(dim, heads, kv_heads, 1 if head_dim is None else head_dim, 1 if window is None else window) < 1:
-        raise UsageError("dim, heads, key_value_heads, head_dim and window must be at least 1.")
+    if min(dim, heads, kv_heads, *(1 if number is None else number for number in (head_dim, window, chunk))) < 1:
+        raise UsageError("dim, heads, key_value_heads, head_dim, window and chunk must be at least 1.")
     if head_dim is None and dim % heads:
         raise UsageError(f"{heads} heads cannot share a width of {dim}: choose a divisor of it, or give head_dim.")
     if heads % kv_heads:

@@ -11,10 +11,12 @@ INITIAL_CAPACITY = 64
 
 
 class LayerCache:
-    """Keys and values of one attention branch; the capacity doubles when it is exhausted."""
+    """Keys and values of one layer; the capacity doubles when it is exhausted."""
 
     def __init__(self) -> None:
         self.length = 0
+        self.memory: tuple[Tensor, Tensor] | None = None
+        """Keys and values of the encoder's output, in a decoder."""
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
 
@@ -62,6 +64,8 @@ class Cache:
 
     def __init__(self, depth: int) -> None:
         self.layers = [LayerCache() for _ in range(depth)]
+        self.source_mask: Tensor | None = None
+        """Which tokens of the encoder may be attended to."""
 
     @property
     def length(self) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from normplace._shared.fields import check_range, check_types
 from normplace.errors import UsageError, expect_layers, expect_whole, unknown
@@ -15,9 +15,22 @@ from normplace.models.transformer.rotary_scaling import RotaryScaling, read_scal
 from normplace.norms import NORMS
 from normplace.placement import Placement, known_fields
 
-POSITIONS = ("rotary", "learned", "alibi", "none")
+POSITIONS = ("rotary", "learned", "alibi", "relative", "none")
 ROW_NORMS = ("rms", "layer", "dyt", "identity")
 NORM_PARAMETERS = ("all", "gain", "none")
+Value = TypeVar("Value")
+
+
+def cyclic(values: Sequence[Value], layer: int) -> Value | None:
+    """The value of ``layer``, counted from 1, in a pattern that repeats; None in an empty one."""
+    return values[(layer - 1) % len(values)] if values else None
+
+
+def make_tuples(settings: Any, *names: str) -> None:
+    """Replace lists, such as JSON has, by tuples."""
+    for name in names:
+        if isinstance(value := getattr(settings, name), list):
+            object.__setattr__(settings, name, tuple(value))
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,10 @@ class AttentionConfig:
         softcap: Bound of the scores; None for no bound.
         output_bias: Whether the output projection has a bias; None for the same as ``bias``.
         clip: Bound of queries, keys and values, as in OLMo 1; None for no bound.
+        chunks: Chunk sizes of the layers, repeated cyclically: a token attends only to its own chunk; None for all.
+        temperature: Growth of the scores with the logarithm of the position in layers that do not rotate; 0 for none.
+        temperature_floor: Number of tokens before the scores start to grow.
+        qk_gain: Whether norms on queries and keys have a learned gain.
     """
 
     heads: int = 8
@@ -45,15 +62,24 @@ class AttentionConfig:
     softcap: float | None = None
     output_bias: bool | None = None
     clip: float | None = None
+    chunks: tuple[int | None, ...] = ()
+    temperature: float = 0.0
+    temperature_floor: int = 8192
+    qk_gain: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.windows, list):
-            object.__setattr__(self, "windows", tuple(self.windows))
+        make_tuples(self, "windows", "chunks")
         check_types(self)
+        check_range(self, "temperature", least=0)
+        expect_whole(1, temperature_floor=self.temperature_floor)
 
     def window(self, layer: int) -> int | None:
         """The attention window of ``layer``, counted from 1; None for no limit."""
-        return self.windows[(layer - 1) % len(self.windows)] if self.windows else None
+        return cyclic(self.windows, layer)
+
+    def chunk(self, layer: int) -> int | None:
+        """The chunk size of ``layer``, counted from 1; None for no chunks."""
+        return cyclic(self.chunks, layer)
 
 
 @dataclass(frozen=True)
@@ -75,11 +101,44 @@ class MLPConfig:
 
 
 @dataclass(frozen=True)
+class ExpertsConfig:
+    """Mixtures of experts as MLP branches; as in :class:`normplace.models.transformer.MixtureOfExperts`.
+
+    Args:
+        count: Number of experts.
+        active: Number of experts that a token uses.
+        hidden: Hidden width of an expert; None for that of the MLP.
+        shared: Number of further experts that every token uses.
+        scores: ``softmax`` or ``sigmoid``.
+        normalized: Whether the weights of a token are divided by their sum.
+        weighed: Whether an expert's weight multiplies its ``output`` or its ``input``.
+        layers: Which layers have a mixture, repeated cyclically: ``(False, True)`` for every other; empty for all.
+    """
+
+    count: int
+    active: int = 2
+    hidden: int | None = None
+    shared: int = 0
+    scores: str = "softmax"
+    normalized: bool = True
+    weighed: str = "output"
+    layers: tuple[bool, ...] = ()
+
+    def __post_init__(self) -> None:
+        make_tuples(self, "layers")
+        check_types(self)
+
+    def at(self, layer: int) -> bool:
+        """Whether ``layer``, counted from 1, has a mixture."""
+        return cyclic(self.layers, layer) is not False
+
+
+@dataclass(frozen=True)
 class PositionConfig:
     """The position encoding.
 
     Args:
-        kind: ``rotary``, ``learned``, ``alibi`` or ``none``.
+        kind: ``rotary``, ``learned``, ``alibi``, ``relative`` or ``none``.
         theta: Base of the wavelengths, for ``rotary``.
         length: Number of learned positions, for ``learned``.
         offset: Number of unused entries before the first learned position, as in OPT.
@@ -89,7 +148,10 @@ class PositionConfig:
         window_theta: Base of the layers that have a window, whose frequencies are then not scaled, as in Gemma 3; None
             for the same positions in all layers.
         rotary_layers: Which layers rotate, repeated cyclically; empty for all. ``(True, True, True, False)`` leaves
-            every fourth layer without positions, as in SmolLM 3.
+            every fourth layer without positions, as in Llama 4 and SmolLM 3.
+        padding: A token that is not counted and takes the entry before the first learned position, as in RoBERTa.
+        buckets: Number of buckets of distances, for ``relative``.
+        distance: Distance from which all are in the last bucket, for ``relative``.
     """
 
     kind: str = "rotary"
@@ -101,10 +163,12 @@ class PositionConfig:
     scaling: RotaryScaling | None = None
     window_theta: float | None = None
     rotary_layers: tuple[bool, ...] = ()
+    padding: int | None = None
+    buckets: int = 32
+    distance: int = 128
 
     def __post_init__(self) -> None:
-        if isinstance(self.rotary_layers, list):
-            object.__setattr__(self, "rotary_layers", tuple(self.rotary_layers))
+        make_tuples(self, "rotary_layers")
         if isinstance(self.scaling, Mapping):
             object.__setattr__(self, "scaling", read_scaling(self.scaling))
         check_types(self)
@@ -115,12 +179,12 @@ class PositionConfig:
             raise UsageError(
                 "only learned positions need a length, and they do: PositionConfig('learned', length=1024)."
             )
+        if self.padding is not None and (self.kind != "learned" or self.offset < 1):
+            raise UsageError("padding takes the entry before the first learned position: set an offset of at least 1.")
 
     def rotates(self, layer: int) -> bool:
         """Whether ``layer``, counted from 1, has rotary positions."""
-        if self.kind != "rotary":
-            return False
-        return self.rotary_layers[(layer - 1) % len(self.rotary_layers)] if self.rotary_layers else True
+        return self.kind == "rotary" and cyclic(self.rotary_layers, layer) is not False
 
     def encoding(self, layer: int, window: int | None) -> Rotary | ALiBi | None:
         """The position encoding inside the attention of a layer.
@@ -146,6 +210,7 @@ class HeadConfig:
         tied: Whether it shares the embedding's weights.
         bias: Whether the logits have a bias.
         transform: Whether a dense map, a GELU and a norm come first, as in BERT.
+        transform_bias: Whether that dense map has a bias.
         scale: Multiplier of the logits.
         softcap: Bound of the logits, ``c tanh(logit / c)``; None for no bound.
     """
@@ -153,6 +218,7 @@ class HeadConfig:
     tied: bool = True
     bias: bool = False
     transform: bool = False
+    transform_bias: bool = True
     scale: float = 1.0
     softcap: float | None = None
 
@@ -162,7 +228,13 @@ class HeadConfig:
             raise UsageError(f"softcap must be positive, got {self.softcap}.")
 
 
-PARTS = {"attention": AttentionConfig, "mlp": MLPConfig, "positions": PositionConfig, "head": HeadConfig}
+PARTS = {
+    "attention": AttentionConfig,
+    "mlp": MLPConfig,
+    "experts": ExpertsConfig,
+    "positions": PositionConfig,
+    "head": HeadConfig,
+}
 
 
 @dataclass(frozen=True)
@@ -189,6 +261,9 @@ class TransformerConfig:
         norm_parameters: Learned parameters of the norms: ``all`` that they have, the ``gain`` alone, or ``none``.
         embedding_dim: Width of the embedding table, with linear maps to and from the stream, as in OPT 350M; None for
             ``dim``.
+        experts: Mixtures of experts in place of MLPs; None for none.
+        encoder_depth: Number of layers of an encoder, whose output every layer of the decoder attends to in a third
+            branch; 0 for no encoder. Everything else is as in the decoder.
 
     Raises:
         UsageError: If a choice is unknown, or the fields contradict each other.
@@ -216,6 +291,8 @@ class TransformerConfig:
     std: float = 0.02
     norm_parameters: str = "all"
     embedding_dim: int | None = None
+    experts: ExpertsConfig | None = None
+    encoder_depth: int = 0
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -233,6 +310,13 @@ class TransformerConfig:
             )
         if isinstance(self.placement, str):
             object.__setattr__(self, "placement", Placement.named(self.placement))
+        expect_whole(0, encoder_depth=self.encoder_depth)
+        if self.encoder_depth and not self.causal:
+            raise UsageError("a network with an encoder is a decoder: set causal=True, or encoder_depth=0.")
+        if self.experts is not None and self.mlp.bias:
+            raise UsageError("experts have no bias: set bias=False in MLPConfig.")
+        if not self.attention.qk_gain and self.norm not in ("rms", "layer"):
+            raise UsageError(f"{self.norm!r} cannot leave out its gain: set qk_gain=True in AttentionConfig.")
         self.weight_init()  # raises an error for an unknown kind
 
     @property
@@ -255,7 +339,23 @@ class TransformerConfig:
 
     def weight_init(self) -> WeightInit:
         """The initial weights."""
-        return WeightInit(suited_init(self.rule) if self.init is None else self.init, self.std, self.depth)
+        kind = suited_init(self.rule) if self.init is None else self.init
+        return WeightInit(kind, self.std, self.depth, self.branches)
+
+    @property
+    def branches(self) -> int:
+        """Number of branches in a layer."""
+        return 3 if self.encoder_depth else 2
+
+    def encoder(self) -> TransformerConfig:
+        """The configuration of the encoder.
+
+        Raises:
+            UsageError: If there is none.
+        """
+        if not self.encoder_depth:
+            raise UsageError("the network has no encoder: set encoder_depth.")
+        return dataclasses.replace(self, depth=self.encoder_depth, encoder_depth=0, causal=False)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dictionary; :meth:`from_dict` reads it."""

@@ -26,6 +26,18 @@ KINDS: dict[str, tuple[str, bool]] = {
 """The activation of each kind, and whether a second projection gates it (Shazeer 2020, arXiv 2002.05202)."""
 
 
+def hidden_width(dim: int, hidden: int | None, gated: bool) -> int:
+    """The hidden width, with its default.
+
+    Raises:
+        UsageError: If a width is not positive.
+    """
+    width = (8 * math.ceil(dim / 3) if gated else 4 * dim) if hidden is None else hidden
+    if min(dim, width) < 1:
+        raise UsageError(f"the widths of an MLP must be at least 1, got {dim} and {width}.")
+    return width
+
+
 class FeedForward(Branch):
     """``down(act(up(x)))``, or ``down(act(gate(x)) * up(x))`` if it is gated, as a branch.
 
@@ -65,9 +77,7 @@ class FeedForward(Branch):
         if kind not in KINDS:
             raise unknown("kind of MLP", kind, KINDS)
         activation, gated = KINDS[kind]
-        width = (8 * math.ceil(dim / 3) if gated else 4 * dim) if hidden is None else hidden
-        if min(dim, width) < 1:
-            raise UsageError(f"the widths of an MLP must be at least 1, got {dim} and {width}.")
+        width = hidden_width(dim, hidden, gated)
         self.norm_sites = {"pre_output": width}
         init = WeightInit() if init is None else init
 
@@ -81,5 +91,8 @@ class FeedForward(Branch):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the MLP to each token."""
-        hidden = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
-        return self.down(self.normalize_at("pre_output", hidden))
+        return self.down(self.normalize_at("pre_output", self.hidden(x)))
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """The input of the last matrix, before its norm."""
+        return self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)

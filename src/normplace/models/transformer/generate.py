@@ -68,6 +68,8 @@ def generate(
     top_p: float | None = None,
     stop: int | None = None,
     generator: torch.Generator | None = None,
+    source: Tensor | None = None,
+    source_mask: Tensor | None = None,
 ) -> Tensor:
     """The prompt followed by up to ``new`` generated tokens.
 
@@ -80,12 +82,15 @@ def generate(
         top_p: Sample among the smallest set of likely tokens whose probabilities sum to this.
         stop: Token that ends a sequence; sequences that end early are padded with it.
         generator: Random generator.
+        source: Tokens of the encoder, if the network has one.
+        source_mask: True for tokens of the source that may be attended to; None for all.
 
     Raises:
         UsageError: If an argument is out of range, or the network is an encoder.
     """
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "generator": generator}
-    return torch.cat([ids, *(token[:, None] for token in stream(model, ids, new, stop=stop, **options))], 1)
+    tokens = stream(model, ids, new, stop=stop, source=source, source_mask=source_mask, **options)
+    return torch.cat([ids, *(token[:, None] for token in tokens)], 1)
 
 
 def stream(
@@ -98,6 +103,8 @@ def stream(
     top_p: float | None = None,
     stop: int | None = None,
     generator: torch.Generator | None = None,
+    source: Tensor | None = None,
+    source_mask: Tensor | None = None,
 ) -> Iterator[Tensor]:
     """Yield the generated tokens one by one, each as one token per sequence.
 
@@ -110,6 +117,8 @@ def stream(
         top_p: As in :func:`generate`.
         stop: As in :func:`generate`.
         generator: As in :func:`generate`.
+        source: As in :func:`generate`.
+        source_mask: As in :func:`generate`.
 
     Raises:
         UsageError: If an argument is out of range, or the network is an encoder.
@@ -118,9 +127,12 @@ def stream(
     cache = model.new_cache()
     choose = functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
 
+    encoded = {"source": source, "source_mask": source_mask}
+
     @torch.no_grad()
     def follow(unread: Tensor) -> Tensor:
-        return choose(model(unread, cache=cache)[:, -1])
+        arguments = encoded if cache.length == 0 else {}
+        return choose(model(unread, cache=cache, **arguments)[:, -1])
 
     return new_tokens(ids, new, follow, stop)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -16,7 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, unknown
-from normplace.models.transformer.config import PositionConfig, TransformerConfig
+from normplace.models.transformer.config import (
+    AttentionConfig,
+    ExpertsConfig,
+    PositionConfig,
+    TransformerConfig,
+)
 from normplace.models.transformer.families import FAMILIES, Family
 from normplace.models.transformer.model import Transformer
 from normplace.norms import build_norm
@@ -168,26 +174,33 @@ def _filled(family: Family, config: Any, model: Transformer) -> Any:
 def spelled_out(config: TransformerConfig) -> TransformerConfig:
     """The configuration with its defaults resolved, and without settings that a network does not keep."""
     with torch.device("meta"):
-        model = Transformer(replace(config, depth=1))
+        model = Transformer(replace(config, depth=1, experts=None, encoder_depth=0))
     layer: Any = model.layers[0]
-    branch = layer.attention.branch
-    windows = tuple(config.attention.window(number) for number in range(1, config.depth + 1))
+    branch, hidden = layer.attention.branch, layer.mlp.branch.up.out_features
+    windows = _for_each_layer(config, config.attention.window)
     attention = replace(
         config.attention,
         key_value_heads=branch.key_value_heads,
         head_dim=branch.head_dim,
         score_scale=branch.score_scale,
-        windows=windows if any(windows) else (),
+        windows=windows,
+        chunks=_for_each_layer(config, config.attention.chunk),
         output_bias=branch.output.bias is not None,
     )
+    if not config.attention.temperature or all(map(config.positions.rotates, range(1, config.depth + 1))):
+        attention = replace(attention, temperature=0.0, temperature_floor=AttentionConfig.temperature_floor)
+    if not any(site[0] in "qk" for spec in config.rule.all_specs for site in spec.inner):
+        attention = replace(attention, qk_gain=True)
     rule = config.rule.map_specs(lambda spec: replace(spec, init_gain=1.0, input_gain=1.0))  # of initial values
     return replace(
         config,
         placement=replace(rule, name=None),
         eps=getattr(build_norm(config.norm, 1), "eps", None) if config.eps is None else config.eps,
         attention=attention,
-        mlp=replace(config.mlp, hidden=layer.mlp.branch.up.out_features),
+        mlp=replace(config.mlp, hidden=hidden),
+        experts=_spelled_experts(config, hidden),
         positions=_spelled_positions(config, windows),
+        head=replace(config.head, transform_bias=config.head.transform_bias or not config.head.transform),
         init=None,
         std=0.02,
         norm_parameters="all" if config.norm == "rms" and config.norm_parameters == "gain" else config.norm_parameters,
@@ -198,8 +211,11 @@ def _spelled_positions(config: TransformerConfig, windows: tuple[int | None, ...
     """The positions with their defaults resolved."""
     positions = config.positions
     rotating = tuple(positions.rotates(number) for number in range(1, config.depth + 1))
+    if positions.kind == "relative":
+        return PositionConfig("relative", buckets=positions.buckets, distance=positions.distance)
     if positions.kind != "rotary":
-        return PositionConfig(positions.kind, length=positions.length, offset=positions.offset)
+        kept = {"length": positions.length, "offset": positions.offset, "padding": positions.padding}
+        return PositionConfig(positions.kind, **kept)
     same = positions.window_theta == positions.theta and positions.scaling is None
     return replace(
         positions,
@@ -207,4 +223,21 @@ def _spelled_positions(config: TransformerConfig, windows: tuple[int | None, ...
         rotary_features=positions.rotary_features or config.head_dim,
         window_theta=None if same or not any(windows) else positions.window_theta,
         rotary_layers=() if all(rotating) else rotating,
+        buckets=PositionConfig.buckets,
+        distance=PositionConfig.distance,
     )
+
+
+def _spelled_experts(config: TransformerConfig, hidden: int) -> ExpertsConfig | None:
+    """The mixtures of experts with their defaults resolved; None if no layer has one."""
+    experts = config.experts
+    if experts is None or not any(layers := [experts.at(number) for number in range(1, config.depth + 1)]):
+        return None
+    width = hidden if experts.hidden is None else experts.hidden
+    return replace(experts, hidden=width, layers=() if all(layers) else tuple(layers))
+
+
+def _for_each_layer(config: TransformerConfig, at: Callable[[int], Any]) -> tuple[Any, ...]:
+    """A setting of all layers in order; empty if no layer has it."""
+    values = tuple(at(number) for number in range(1, config.depth + 1))
+    return values if any(value is not None for value in values) else ()

@@ -20,12 +20,13 @@ class WeightInit:
     """The standard deviation of every initial weight.
 
     Args:
-        kind: ``depth`` divides ``std`` by sqrt(2 depth) for the last matrix of each branch, as GPT-2 does, so that the
-            variance of the stream does not grow with the depth; ``fixed`` uses ``std`` for every matrix; ``xavier`` is
-            sqrt(2 / (fan-in + fan-out)) for every matrix (Glorot and Bengio 2010), which the factors of DeepNorm and
-            sub-LN assume.
+        kind: ``depth`` divides ``std`` by the root of the number of branches in the network for the last matrix of each
+            branch, as GPT-2 does, so that the variance of the stream does not grow with the depth; ``fixed`` uses
+            ``std`` for every matrix; ``xavier`` is sqrt(2 / (fan-in + fan-out)) for every matrix (Glorot and Bengio
+            2010), which the factors of DeepNorm and sub-LN assume.
         std: Standard deviation of matrices and embeddings; with ``xavier`` of embeddings only.
-        depth: Number of layers, of two branches each.
+        depth: Number of layers.
+        branches: Number of branches in a layer.
 
     Examples:
         >>> WeightInit("depth", std=0.02, depth=2).of(64, 64, last=True)
@@ -35,6 +36,7 @@ class WeightInit:
     kind: str = "depth"
     std: float = 0.02
     depth: int = 1
+    branches: int = 2
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -52,7 +54,7 @@ class WeightInit:
         """
         if self.kind == "xavier":
             return math.sqrt(2 / (fan_in + fan_out))
-        return self.std / math.sqrt(2 * self.depth) if last and self.kind == "depth" else self.std
+        return self.std / math.sqrt(self.branches * self.depth) if last and self.kind == "depth" else self.std
 
 
 def suited_init(placement: Placement) -> str:

@@ -11,26 +11,49 @@ from normplace.stack import BlockCall, has_global_hooks, has_hooks, run_blocks
 
 
 class Layer(nn.Module):
-    """A Transformer layer: the attention block, then the MLP block.
+    """A Transformer layer: the attention block, the cross-attention block of a decoder with an encoder, the MLP block.
 
     Args:
         attention: The block around attention.
         mlp: The block around the MLP.
+        cross: The block around cross-attention, if there is one.
     """
 
-    def __init__(self, attention: Residual, mlp: Residual) -> None:
+    def __init__(self, attention: Residual, mlp: Residual, cross: Residual | None = None) -> None:
         super().__init__()
-        self.attention, self.mlp = attention, mlp
+        self.attention, self.cross, self.mlp = attention, cross, mlp
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, cache: LayerCache | None = None, table: Table | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        cache: LayerCache | None = None,
+        table: Table | None = None,
+        bias: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
     ) -> Tensor:
-        """The stream after the layer; the arguments are those of the attention branch."""
-        return run_blocks(self.calls(mask=mask, cache=cache, table=table), x)
+        """The stream after the layer.
 
-    def calls(self, **arguments: object) -> list[BlockCall]:
-        """Both blocks, with the arguments of attention."""
-        return [BlockCall(self.attention, kwargs=arguments), BlockCall(self.mlp)]
+        Args:
+            x: The stream.
+            mask: As in :class:`Attention`.
+            cache: As in :class:`Attention` and :class:`CrossAttention`.
+            table: As in :class:`Attention`.
+            bias: As in :class:`Attention`.
+            memory: As in :class:`CrossAttention`.
+            memory_mask: The mask of :class:`CrossAttention`.
+        """
+        arguments = {"mask": mask, "cache": cache, "table": table, "bias": bias}
+        return run_blocks(self.calls(**arguments, memory=memory, memory_mask=memory_mask), x)
+
+    def calls(self, memory: object = None, memory_mask: object = None, **arguments: object) -> list[BlockCall]:
+        """The blocks; the arguments are those of :meth:`forward`."""
+        calls = [BlockCall(self.attention, kwargs=arguments)]
+        if self.cross is not None:
+            shared = {"memory": memory, "mask": memory_mask, "cache": arguments.get("cache")}
+            calls.append(BlockCall(self.cross, kwargs=shared))
+        return [*calls, BlockCall(self.mlp)]
 
 
 class SequentialLayer(nn.Sequential):

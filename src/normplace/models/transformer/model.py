@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -10,19 +9,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace.errors import UsageError
-from normplace.models.transformer.attention import Attention
+from normplace.models.transformer.backbone import (
+    Encoder,
+    build_layers,
+    build_relative,
+    layer_calls,
+    learned_positions,
+    norm_factory,
+    position_rows,
+)
 from normplace.models.transformer.cache import Cache
 from normplace.models.transformer.config import TransformerConfig
-from normplace.models.transformer.feedforward import FeedForward
 from normplace.models.transformer.generate import generate
 from normplace.models.transformer.init import Embedding, Projection
-from normplace.models.transformer.layer import Layer
-from normplace.models.transformer.positions import Rotary
 from normplace.models.transformer.streams import build_streams
-from normplace.norms import build_norm
-from normplace.residual import Residual, build_slot_norm, reset_tree
-
-BRANCHES = 2
+from normplace.residual import build_slot_norm, reset_tree
 
 
 class Head(nn.Module):
@@ -41,7 +42,7 @@ class Head(nn.Module):
         self.scale, self.softcap = head.scale, head.softcap
         self.transform = self.transform_norm = self.embed_out = self.projection = self.bias = None
         if head.transform:
-            self.transform = Projection(dim, dim, True, init.of(dim, dim), **factory)
+            self.transform = Projection(dim, dim, head.transform_bias, init.of(dim, dim), **factory)
             self.transform_norm = build_slot_norm(norm, "final", dim)
         if config.embedding_dim is not None:
             self.embed_out = Projection(dim, width, False, init.of(dim, width), **factory)
@@ -106,44 +107,20 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         rule, dim, init = config.rule, config.dim, config.weight_init()
-        norm = partial(build_norm, config.norm, **config.norm_options())
+        norm = norm_factory(config)
         factory = {"generator": generator, "device": device, "dtype": dtype}
-        narrow, places = config.embedding_dim, config.positions
+        narrow = config.embedding_dim
         self.embed = Embedding(config.vocab_size, narrow or dim, init.std, **factory)
         self.embed_in = None if narrow is None else Projection(narrow, dim, False, init.of(narrow, dim), **factory)
-        learned = None if places.length is None else places.length + places.offset
-        self.positions = None if learned is None else Embedding(learned, dim, init.std, **factory)
+        self.positions = learned_positions(config, factory)
         self.types = Embedding(config.token_types, dim, init.std, **factory) if config.token_types else None
         self.embedding_norm = build_slot_norm(norm, "embedding", dim) if rule.embedding else None
-
-        def residual(branch: nn.Module, layer: int) -> Residual:
-            return Residual(branch, dim, rule.for_single_block(), norm, layer, config.depth)
-
-        def layer(number: int) -> Layer:
-            shape = config.attention
-            attention = Attention(
-                dim,
-                shape.heads,
-                key_value_heads=shape.key_value_heads,
-                head_dim=shape.head_dim,
-                causal=config.causal,
-                positions=places.encoding(number, shape.window(number)),
-                bias=shape.bias,
-                window=shape.window(number),
-                score_scale=shape.score_scale,
-                softcap=shape.softcap,
-                output_bias=shape.output_bias,
-                clip=shape.clip,
-                init=init,
-                **factory,
-            )
-            mlp = FeedForward(dim, config.mlp.hidden, kind=config.mlp.kind, bias=config.mlp.bias, init=init, **factory)
-            return Layer(residual(attention, number), residual(mlp, number))
-
-        self.layers = nn.ModuleList(layer(number) for number in range(1, config.depth + 1))
-        self.streams = build_streams(rule.streams, norm, dim, BRANCHES * config.depth)
+        self.relative = build_relative(config, factory)
+        self.layers = build_layers(config, factory)
+        self.streams = build_streams(rule.streams, norm, dim, config.branches * config.depth)
         self.final_norm = build_slot_norm(norm, "final", dim) if rule.final else None
         self.head = Head(config, norm, **factory)
+        self.encoder = Encoder(config.encoder(), **factory) if config.encoder_depth else None
         self.to(device=device, dtype=dtype)  # norm factories do not take them
 
     def reset_parameters(self) -> None:
@@ -152,7 +129,13 @@ class Transformer(nn.Module):
             reset_tree(child)
 
     def forward(
-        self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None, cache: Cache | None = None
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        types: Tensor | None = None,
+        cache: Cache | None = None,
+        source: Tensor | None = None,
+        source_mask: Tensor | None = None,
     ) -> Tensor:
         """The logits of the next token, or of the token itself in an encoder: batch × length × vocab_size.
 
@@ -161,49 +144,81 @@ class Transformer(nn.Module):
             mask: True for tokens that may be attended to, batch × length including the cache; None for all.
             types: The type of each token, if the network has types; None for the first type.
             cache: Earlier tokens, from :meth:`new_cache`; the new tokens are appended.
+            source: Tokens of the encoder, batch × source length, if the network has one; with a cache, in the first
+                call only.
+            source_mask: True for tokens of the source that may be attended to; None for all.
 
         Raises:
-            UsageError: If the tokens have a wrong shape or dtype, or exceed the learned positions.
+            UsageError: If the tokens have a wrong shape or dtype, exceed the learned positions, or the source is
+                missing or unexpected.
         """
-        return self.head(self.hidden(ids, mask, types, cache), self.embed.weight)
+        return self.head(self.hidden(ids, mask, types, cache, source, source_mask), self.embed.weight)
 
     def hidden(
-        self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None, cache: Cache | None = None
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        types: Tensor | None = None,
+        cache: Cache | None = None,
+        source: Tensor | None = None,
+        source_mask: Tensor | None = None,
     ) -> Tensor:
         """The head's input, batch × length × dim, for the arguments of :meth:`forward`."""
         before = 0 if cache is None else cache.length
         self._check(ids, types, cache, before)
-        length = ids.shape[1]
+        memory = self._memory(source, source_mask, cache)
         x = self._embed(ids, types, before)
-        caches = [None] * len(self.layers) if cache is None else cache.layers
-        encodings = [_rotary_of(layer) for layer in self.layers]
-        tables = {  # computed once for all layers with the same positions
-            rotary: rotary.table(before, length, self.config.head_dim, ids.device, x.dtype)
-            for rotary in dict.fromkeys(encodings)
-            if rotary is not None
-        }
-        layers = [
-            (layer, {"mask": mask, "table": None if rotary is None else tables[rotary], "cache": caches[number]})
-            for number, (layer, rotary) in enumerate(zip(self.layers, encodings, strict=True))
-        ]
-        return self.streams.run(x, layers, self.final_norm)
+        return self.streams.run(x, layer_calls(self, x, mask, cache, memory), self.final_norm)
+
+    def encode(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The encoder's output, batch × length × dim.
+
+        Args:
+            source: Tokens, batch × length.
+            mask: True for tokens that may be attended to; None for all.
+
+        Raises:
+            UsageError: If there is no encoder, or the tokens are not valid.
+        """
+        if self.encoder is None:
+            raise UsageError("the network has no encoder: leave the source out, or set encoder_depth in its config.")
+        self._check(source, None, None, 0)
+        return self.encoder(self._embed_tokens(source), source, mask)
+
+    def _memory(
+        self, source: Tensor | None, source_mask: Tensor | None, cache: Cache | None
+    ) -> dict[str, Tensor | None]:
+        """The arguments of cross-attention."""
+        known = cache is not None and cache.layers[0].memory is not None
+        if source is None:
+            if self.encoder is not None and not known:
+                raise UsageError("the network reads the output of its encoder: pass the encoder's tokens as source.")
+            return {"memory": None, "memory_mask": cache.source_mask} if cache is not None and known else {}
+        if known:
+            raise UsageError("the cache already has the encoder's output: leave the source out, or make a new cache.")
+        memory = self.encode(source, source_mask)
+        if cache is not None:
+            cache.source_mask = source_mask
+        return {"memory": memory, "memory_mask": source_mask}
 
     def explain_fusion(self) -> str:
         """What is fused here, and why the rest is not; see :func:`normplace.explain_fusion`."""
         return self.streams.explain_fusion([(layer, {}) for layer in self.layers], self.final_norm)
 
     def _embed(self, ids: Tensor, types: Tensor | None, before: int) -> Tensor:
-        x = self.embed(ids)
-        if self.config.embedding_scale != 1:
-            x = x * self.config.embedding_scale
-        if self.embed_in is not None:
-            x = self.embed_in(x)
+        x = self._embed_tokens(ids)
         if self.positions is not None:
-            first = self.config.positions.offset + before
-            x = x + self.positions.weight[first : first + ids.shape[1]]
+            x = x + position_rows(self.config, self.positions, ids, before)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids) if types is None else types)
         return x if self.embedding_norm is None else self.embedding_norm(x)
+
+    def _embed_tokens(self, ids: Tensor) -> Tensor:
+        """The entries of the embedding table, without positions and types."""
+        x = self.embed(ids)
+        if self.config.embedding_scale != 1:
+            x = x * self.config.embedding_scale
+        return x if self.embed_in is None else self.embed_in(x)
 
     def _check(self, ids: Tensor, types: Tensor | None, cache: Cache | None, before: int) -> None:
         if ids.ndim != 2 or not ids.shape[1] or ids.is_floating_point():
@@ -236,17 +251,13 @@ class Transformer(nn.Module):
         top_p: float | None = None,
         stop: int | None = None,
         generator: torch.Generator | None = None,
+        source: Tensor | None = None,
+        source_mask: Tensor | None = None,
     ) -> Tensor:
         """Generate tokens; see :func:`normplace.models.transformer.generate.generate`."""
         options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop, "generator": generator}
-        return generate(self, ids, new, **options)
+        return generate(self, ids, new, source=source, source_mask=source_mask, **options)
 
     def extra_repr(self) -> str:
         """The equation of the placement."""
         return self.config.rule.equation()
-
-
-def _rotary_of(layer: nn.Module) -> Rotary | None:
-    """The rotary positions of a layer; None if it has none, or is another module."""
-    positions = getattr(getattr(getattr(layer, "attention", None), "branch", None), "positions", None)
-    return positions if isinstance(positions, Rotary) else None

@@ -1,4 +1,4 @@
-"""Position encodings inside attention: rotations of queries and keys, or a bias of the scores.
+"""Position encodings inside attention: rotations of queries and keys, or a bias of the scores, fixed or learned.
 
 Learned positions are added to the embedding, so they are a part of the network instead.
 """
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from normplace.errors import UsageError
 from normplace.models.transformer.rotary_scaling import RotaryScaling
 
 Table = tuple[Tensor, Tensor]
@@ -108,3 +109,76 @@ class ALiBi:
         precise = {"device": keys.device, "dtype": torch.promote_types(dtype, torch.float32)}
         slopes = torch.stack([torch.full((), slope, **precise) for slope in self.slopes(heads)])
         return (-slopes[:, None, None] * (queries[:, None] - keys[None, :]).abs()).to(dtype)
+
+
+class RelativeBias(nn.Module):
+    """A learned bias for each head and bucket of distances (Raffel et al. 2020, arXiv 1910.10683), as in T5.
+
+    Half of the buckets are for single distances, the others for ranges that grow logarithmically.
+
+    Args:
+        heads: Number of heads.
+        buckets: Number of buckets.
+        distance: Distance from which all are in the last bucket.
+        causal: Whether there are only keys before the query; otherwise each side has half of the buckets.
+        std: Standard deviation of the initial values.
+        generator: Random generator of the initial values.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
+
+    Raises:
+        UsageError: If there are too few buckets, or the distance does not exceed the single distances.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        buckets: int = 32,
+        distance: int = 128,
+        causal: bool = True,
+        std: float = 0.02,
+        generator: torch.Generator | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.buckets, self.distance, self.causal, self.std = buckets, distance, causal, std
+        self.single = (buckets if causal else buckets // 2) // 2
+        if self.single < 1 or distance <= self.single:
+            raise UsageError(
+                f"{buckets} buckets up to a distance of {distance} leave no range: choose more buckets, and a distance "
+                f"above {max(1, self.single)}."
+            )
+        self.weight = nn.Parameter(torch.empty(buckets, heads, device=device, dtype=dtype))
+        nn.init.normal_(self.weight, std=std, generator=generator)
+
+    def reset_parameters(self) -> None:
+        """Draw new initial values."""
+        nn.init.normal_(self.weight, std=self.std)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of each signed distance, key minus query.
+
+        The logarithm is in float32: at the end of a range its rounding decides, and checkpoints were trained with it.
+
+        Args:
+            distance: Whole numbers.
+        """
+        side = self.buckets if self.causal else self.buckets // 2
+        offset = 0 if self.causal else side * (distance > 0)
+        distance = (-distance).clamp(min=0) if self.causal else distance.abs()
+        scale = math.log(self.distance / self.single)
+        far = (distance.clamp(min=1).float() / self.single).log() / scale * (side - self.single)
+        far = (self.single + far.long()).clamp(max=side - 1)
+        return offset + torch.where(distance < self.single, distance, far)
+
+    def forward(self, before: int, length: int) -> Tensor:
+        """The bias of the scores, heads × length × keys, for queries after ``before`` others that are keys too."""
+        device = self.weight.device
+        queries = torch.arange(before, before + length, device=device)
+        keys = torch.arange(before + length, device=device)
+        return self.weight[self.bucket(keys - queries[:, None])].permute(2, 0, 1)
+
+    def extra_repr(self) -> str:
+        """The main settings."""
+        return f"{self.buckets} buckets up to {self.distance}"
