@@ -7,6 +7,7 @@ the result into the stream. :func:`normplace.run_blocks` schedules the same stag
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -62,6 +63,15 @@ class Branch(nn.Module):
         super().__init__()
         self.norms = nn.ModuleDict()
         self.scales = nn.ParameterDict()
+
+    def build_site_norm(self, name: str, build: Callable[[int], nn.Module]) -> nn.Module:
+        """Build the norm of a site.
+
+        Args:
+            name: A key of :attr:`norm_sites`.
+            build: Builds a norm of a width.
+        """
+        return build(self.norm_sites[name])
 
     def normalize_at(self, name: str, x: Tensor) -> Tensor:
         """``x`` normalized by the norm at a site, or unchanged if the site is empty."""
@@ -130,7 +140,7 @@ class Residual(nn.Module):
         self.stream_norm = build_slot_norm(norm, "stream", dim) if spec.stream else None
         for name in spec.inner:
             holder = self._branch_with("norm_sites", name, "norm")
-            holder.norms[name] = build_slot_norm(norm, f"inner.{name}", holder.norm_sites[name])
+            holder.norms[name] = holder.build_site_norm(name, partial(build_slot_norm, norm, f"inner.{name}"))
         self.scale, self.gate = scale, gate
         self.scale_slot = None if scale is None else _slot_of(scale, spec)
         like = next(branch.parameters(), torch.empty(0))

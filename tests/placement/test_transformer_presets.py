@@ -30,6 +30,7 @@ EQUATIONS = {
     "gpas": "D(x + F(N(x)))",
     "bert-residual": "N(x) + F(N(x))",
     "embedding-norm": PRE,
+    "parallel": "x + attention(n) + mlp(n), n = N(x)",
 }
 
 
@@ -60,6 +61,16 @@ def test_presets_with_a_base_combine():
         "out = x + N(y)"
     )
     assert Placement.named("embedding-norm", base="post").embedding
+    separate = Placement.named("qk", base=Placement.named("parallel", norm="separate"), over="each")
+    assert separate.equation() == "x + attention[N: q_each, k_each](N(x)) + mlp(N(x))"
+    with pytest.raises(UsageError, match="leave the skip and the stream slot alone"):
+        Placement.named("gpas", base="parallel")
+    with pytest.raises(UsageError, match="did you mean 'shared'"):
+        Placement.named("parallel", norm="share")
+    with pytest.raises(UsageError, match="in the first kind only"):
+        Placement.by_kind({"attention": BlockSpec(), "mlp": BlockSpec(input=True)}, streams="parallel-shared")
+    with pytest.raises(UsageError, match="give kinds with one spec each"):
+        Placement(((1.0, BlockSpec()),), streams="parallel")
     with pytest.raises(UsageError, match="leave the skip alone"):
         Placement.named("gpas", base="siamese")
     with pytest.raises(UsageError, match="did you mean 'projection'"):

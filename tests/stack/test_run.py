@@ -24,6 +24,7 @@ FUSED = dict.fromkeys(ALL_PRESETS.keys() - {"plain"}, 8) | {
     "b2t": 4,  # the last block of a layer has an extra residual
     "residual-dual": 0,
     "siamese": 0,
+    "parallel": 0,  # two branches in one sum
     "hybrid": 5,  # a norm follows each attention add, and the last MLP add only
     "hybrid-star": 5,  # as hybrid; the second layer's attention has no input norm
     "mix": 8,

@@ -30,6 +30,8 @@ STREAMS = {
     "b2t": "x0 the layer's input",
     "dual": "x' = N(x + z), r' = r + z, out = x + N(r)",
     "siamese": "x' = N(x + (2l)^(-1/2) z), y' = y + z, out = x + N(y)",
+    "parallel": "",
+    "parallel-shared": "n = N(x)",
 }
 """The streams a stack can carry from block to block, and the equation of each; ``z`` is the output of a branch."""
 
@@ -46,7 +48,8 @@ class Placement:
         name: Name of the placement.
         kinds: The segments of each kind of branch, in the order of the branches in a layer.
         streams: What the stack carries from block to block: ``one`` stream; ``b2t``, which adds the input of a layer
-            again before its last norm; or the two streams of ``dual`` or ``siamese``.
+            again before its last norm; the two streams of ``dual`` or ``siamese``; or one stream that all branches of
+            a layer read at the same point, ``parallel``, through the input norm of the first, ``parallel-shared``.
 
     Raises:
         UsageError: If the arguments contradict each other.
@@ -93,9 +96,24 @@ class Placement:
                 )
             if not all(spec.keeps_skip for spec in self.all_specs):
                 raise UsageError(f"{self.streams} adds the branch to two unchanged streams: leave the skip alone.")
+        if self.streams in ("parallel", "parallel-shared"):
+            self._check_parallel()
         if self.streams == "siamese" and not all(spec.input for spec in self.all_specs):
             raise UsageError(
                 "siamese normalizes the sum of both streams before each branch: set input=True in every block."
+            )
+
+    def _check_parallel(self) -> None:
+        if any(len(segments) > 1 for _, segments in self.kinds) or not self.kinds:
+            raise UsageError(f"{self.streams} adds one branch of each kind: give kinds with one spec each.")
+        if any(spec.stream or not spec.keeps_skip for spec in self.all_specs):
+            raise UsageError(
+                f"{self.streams} adds all branches of a layer to one stream: leave the skip and the stream slot alone."
+            )
+        reads = [spec.input for spec in self.all_specs]
+        if self.streams == "parallel-shared" and (not reads[0] or any(reads[1:])):
+            raise UsageError(
+                "parallel-shared has one input norm for all branches of a layer: set input=True in the first kind only."
             )
 
     @property
@@ -228,6 +246,8 @@ class Placement:
             layer: Number of the layer, counted from 1.
             depth: How many layers there are.
         """
+        if self.streams in ("parallel", "parallel-shared"):
+            return self._parallel_equation()
         parts = []
         for kind, segments in self._by_kind():
             if layer is not None and depth is not None:
@@ -236,6 +256,12 @@ class Placement:
             equation = _segments_equation(segments, self.streams, extra)
             parts.append(equation if kind is None else f"{kind}: {equation}")
         return ", ".join(part for part in ("; ".join(parts), STREAMS[self.streams]) if part)
+
+    def _parallel_equation(self) -> str:
+        shared = self.streams == "parallel-shared"
+        specs = [(kind, replace(spec, input=False) if shared else spec) for kind, ((_, spec),) in self.kinds]
+        terms = (branch_term(spec, branch=kind, stream=Symbol("n") if shared else X) for kind, spec in specs)
+        return ", ".join(part for part in (str(Sum((X, *terms))), STREAMS[self.streams]) if part)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dictionary; :meth:`from_dict` reads it."""

@@ -16,7 +16,7 @@ from normplace.placement.placement import Placement
 from normplace.placement.segments import First
 from normplace.placement.spec import BlockSpec
 
-PROJECTIONS = {"head": "", "projection": "_full"}
+PROJECTIONS = {"head": "", "each": "_each", "projection": "_full"}
 
 
 def _sites(names: str, over: str) -> tuple[str, ...]:
@@ -53,8 +53,8 @@ def normformer(scale_skip: bool = False) -> Placement:
 def qk(base: str | Placement = "pre", over: str = "head") -> Placement:
     """QK-norm (Henry et al. 2020, arXiv 2010.04245): norms on queries and keys of ``base``.
 
-    ``over`` is ``head``, each head separately, or ``projection``, all heads together. OLMo 2 (arXiv 2501.00656) is
-    ``base="output", over="projection"``.
+    ``over`` is ``head``, each head separately with one gain for all, ``each``, with a gain of its own for each head, or
+    ``projection``, all heads together. OLMo 2 (arXiv 2501.00656) is ``base="output", over="projection"``.
     """
     sites = _sites("qk", over)
     return _based_on(base).map_specs(lambda spec: replace(spec, inner=(*spec.inner, *sites)), "attention")
@@ -134,6 +134,22 @@ def embedding_norm(base: str | Placement = "pre") -> Placement:
     return replace(_based_on(base), embedding=True)
 
 
+def parallel(norm: str = "shared") -> Placement:
+    """Both branches of a layer read the stream at the same point (GPT-J, Wang and Komatsuzaki 2021; arXiv 2204.02311).
+
+    ``norm`` is ``shared``, one input norm for both branches, or ``separate``, one for each, as in GPT-NeoX (arXiv
+    2204.06745).
+    """
+    if norm not in ("shared", "separate"):
+        raise unknown("input norm of parallel branches:", norm, ("shared", "separate"))
+    separate = norm == "separate"
+    return Placement.by_kind(
+        {"attention": BlockSpec(input=True), "mlp": BlockSpec(input=separate)},
+        final=True,
+        streams="parallel" if separate else "parallel-shared",
+    )
+
+
 TRANSFORMER_PRESETS: dict[str, Callable[..., Placement]] = {
     "sub": sub,
     "normformer": normformer,
@@ -149,4 +165,5 @@ TRANSFORMER_PRESETS: dict[str, Callable[..., Placement]] = {
     "gpas": gpas,
     "bert-residual": bert_residual,
     "embedding-norm": embedding_norm,
+    "parallel": parallel,
 }

@@ -317,11 +317,25 @@ def bert_residual(m, x):
     return N(m.final_norm, x)
 
 
+def parallel(m, x):
+    for layer in m.layers:
+        n = N(layer.attention.input_norm, x)
+        x = x + attention(layer.attention.branch, n) + mlp(layer.mlp.branch, n)
+    return N(m.final_norm, x)
+
+
+def parallel_separate(m, x):
+    for layer in m.layers:
+        first, second = N(layer.attention.input_norm, x), N(layer.mlp.input_norm, x)
+        x = x + attention(layer.attention.branch, first) + mlp(layer.mlp.branch, second)
+    return N(m.final_norm, x)
+
+
 EQUATIONS = {
     "none": none, "post": post, "pre": pre, "peri": peri, "output": output, "pre-post": pre_post, "keel": keel,
     "deepnorm": deepnorm, "lns": lns, "mix": mix, "rezero": rezero, "layerscale": layerscale, "sub": pre, "qk": pre,
     "qkv": pre, "normformer": normformer, "hybrid": hybrid, "hybrid-star": hybrid_star, "b2t": b2t,
     "residual-dual": residual_dual, "siamese": siamese, "lns-init": pre, "gpas": gpas, "bert-residual": bert_residual,
-    "embedding-norm": pre,
+    "embedding-norm": pre, "parallel": parallel,
 }  # fmt: skip
 """What follows the embedding; norms and scales inside branches are looked up there by name."""

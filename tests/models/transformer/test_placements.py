@@ -6,7 +6,15 @@ import math
 
 import pytest
 import torch
-from tests.models.transformer.reference import DEPTH, EQUATIONS, build, gpas_deepnorm, normed, tokens
+from tests.models.transformer.reference import (
+    DEPTH,
+    EQUATIONS,
+    build,
+    gpas_deepnorm,
+    normed,
+    parallel_separate,
+    tokens,
+)
 
 from normplace import Placement, UsageError
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
@@ -18,6 +26,8 @@ VARIANTS = {
     "normformer-skip": (Placement.named("normformer", scale_skip=True), EQUATIONS["normformer"]),
     "gpas-deepnorm": (Placement.named("gpas", base="deepnorm"), gpas_deepnorm),
     "qk-siamese": (Placement.named("qk", base="siamese"), EQUATIONS["siamese"]),
+    "parallel-separate": (Placement.named("parallel", norm="separate"), parallel_separate),
+    "parallel-qk": (Placement.named("qk", base="parallel"), EQUATIONS["parallel"]),
     "hybrid-projection": (Placement.named("hybrid", over="projection"), EQUATIONS["hybrid"]),
 }
 CASES = {**{name: (name, equation) for name, equation in EQUATIONS.items()}, **VARIANTS}

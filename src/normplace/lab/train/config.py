@@ -44,7 +44,7 @@ class NetworkConfig:
     Args:
         placement: Norm placement: plain, none, post, pre, peri, output, pre-post, deepnorm, lns, mix, rezero,
             layerscale, sub, normformer, qk, qkv, hybrid, hybrid-star, b2t, residual-dual, siamese, keel, lns-init,
-            gpas, bert-residual or embedding-norm; see 'normplace list placements'.
+            gpas, bert-residual, embedding-norm or parallel; see 'normplace list placements'.
         norm: Norm type: rms, layer, dyt or identity.
         dim: Width of the residual stream.
         depth: Number of layers.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace.errors import UsageError
@@ -16,6 +17,14 @@ from normplace.models.transformer.positions import ALiBi, Rotary, Table
 from normplace.residual import Branch
 
 
+class NormOfEachHead(nn.ModuleList):
+    """One norm for each head, of an input whose last dimensions are heads × features."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize the features of each head."""
+        return torch.stack([norm(head) for norm, head in zip(self, x.unbind(-2), strict=True)], -2)
+
+
 class Attention(Branch):
     """Multi-head attention with grouped queries (Ainslie et al. 2023, arXiv 2305.13245), as a branch.
 
@@ -23,6 +32,7 @@ class Attention(Branch):
 
     ============================  ===============================================================================
     ``q``, ``k``, ``v``           queries, keys, values, each head separately, before the rotary embedding
+    ``q_each``, ``k_each``, …     the same with a gain of its own for each head, as in Cohere
     ``q_full``, ``k_full``, …     the same over the full projection, as in OLMo 2
     ``pre_output``                the concatenated heads, before the output projection (sub-LN)
     ============================  ===============================================================================
@@ -99,7 +109,7 @@ class Attention(Branch):
         self.chunk, self.temperature, self.temperature_floor = chunk, temperature, temperature_floor
         self.score_scale = 1 / math.sqrt(width) if score_scale is None else score_scale
         self.norm_sites = {
-            **dict.fromkeys(("q", "k", "v"), width),
+            **dict.fromkeys(("q", "k", "v", "q_each", "k_each", "v_each"), width),
             "q_full": heads * width, "k_full": kv_heads * width, "v_full": kv_heads * width,
             "pre_output": heads * width,
         }  # fmt: skip
@@ -114,6 +124,13 @@ class Attention(Branch):
         self.key = projection(dim, kv_heads * width)
         self.value = projection(dim, kv_heads * width)
         self.output = projection(heads * width, dim, last=True)
+
+    def build_site_norm(self, name: str, build: Callable[[int], nn.Module]) -> nn.Module:
+        """Build the norm of a site; a site of each head has one for each."""
+        if not name.endswith("_each"):
+            return super().build_site_norm(name, build)
+        heads = self.heads if name == "q_each" else self.key_value_heads
+        return NormOfEachHead(build(self.head_dim) for _ in range(heads))
 
     def rescale_init(self, gain: float) -> None:
         """Scale the initial weights of the value and output projections, as DeepNorm and sub-LN do."""
@@ -169,7 +186,7 @@ class Attention(Branch):
         """A projection as batch × heads × length × features, after its norms."""
         projected = projected if self.clip is None else projected.clamp(-self.clip, self.clip)
         split = self.normalize_at(f"{name}_full", projected).unflatten(-1, (heads, self.head_dim))
-        return self.normalize_at(name, split).transpose(1, 2)
+        return self.normalize_at(name, self.normalize_at(f"{name}_each", split)).transpose(1, 2)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, before: int = 0, added: Tensor | None = None

@@ -115,6 +115,39 @@ class SiameseStreams(DualStream):
         return block.add_to_stream(x, z / math.sqrt(2 * block.layer)), r + z
 
 
+class ParallelBranches(OneStream):
+    """One stream that all branches of a layer read at the same point, as in GPT-J and GPT-NeoX.
+
+    Args:
+        shared: Whether all branches of a layer read it through the input norm of the first.
+    """
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        self.shared = shared
+
+    def run(self, x: Tensor, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> Tensor:
+        """The head's input, as in :class:`OneStream`."""
+        for layer, arguments in layers:
+            x = self.step(x, blocks_of(layer, arguments))
+        return x if final_norm is None else final_norm(x)
+
+    def step(self, x: Tensor, calls: Sequence[BlockCall]) -> Tensor:
+        """The stream after a layer."""
+        total, normed = x, None
+        for call in calls:
+            block = residual_of(call)
+            rows = block.row_inputs()
+            if normed is None or not self.shared:
+                normed = block.read(x, rows)
+            total = total + block.scale_output(block.run_branch(normed, *call.args, **call.kwargs), x, rows)
+        return total
+
+    def explain_fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
+        """Nothing is fused: the fused pass adds one branch."""
+        return "not fused: the branches of a layer are added together"
+
+
 def blocks_of(layer: nn.Module, arguments: Mapping[str, Any]) -> list[BlockCall]:
     """The blocks of a layer, for streams that need each block separately.
 
@@ -147,4 +180,6 @@ def build_streams(kind: str, norm: NormLike, dim: int, branches: int) -> OneStre
     assert kind in STREAMS
     if kind == "siamese":
         return SiameseStreams(norm, dim, branches)
+    if kind in ("parallel", "parallel-shared"):
+        return ParallelBranches(shared=kind == "parallel-shared")
     return {"one": OneStream, "b2t": BottomToTop, "dual": DualStream}[kind]()
