@@ -7,7 +7,6 @@ the result into the stream. :func:`normplace.run_blocks` schedules the same stag
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -64,14 +63,9 @@ class Branch(nn.Module):
         self.norms = nn.ModuleDict()
         self.scales = nn.ParameterDict()
 
-    def build_site_norm(self, name: str, build: Callable[[int], nn.Module]) -> nn.Module:
-        """Build the norm of a site.
-
-        Args:
-            name: A key of :attr:`norm_sites`.
-            build: Builds a norm of a width.
-        """
-        return build(self.norm_sites[name])
+    def build_site_norm(self, name: str, norm: NormChoice) -> nn.Module:
+        """Build the norm of a site; ``norm`` is as in :class:`Residual`."""
+        return build_slot_norm(norm, f"inner.{name}", self.norm_sites[name])
 
     def normalize_at(self, name: str, x: Tensor) -> Tensor:
         """``x`` normalized by the norm at a site, or unchanged if the site is empty."""
@@ -140,7 +134,7 @@ class Residual(nn.Module):
         self.stream_norm = build_slot_norm(norm, "stream", dim) if spec.stream else None
         for name in spec.inner:
             holder = self._branch_with("norm_sites", name, "norm")
-            holder.norms[name] = holder.build_site_norm(name, partial(build_slot_norm, norm, f"inner.{name}"))
+            holder.norms[name] = holder.build_site_norm(name, norm)
         self.scale, self.gate = scale, gate
         self.scale_slot = None if scale is None else _slot_of(scale, spec)
         like = next(branch.parameters(), torch.empty(0))

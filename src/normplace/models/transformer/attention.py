@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from normplace.errors import UsageError
 from normplace.models.transformer.cache import LayerCache
 from normplace.models.transformer.init import Projection, WeightInit
 from normplace.models.transformer.positions import ALiBi, Rotary, Table
-from normplace.residual import Branch
+from normplace.residual import Branch, NormChoice
 
 
 class NormOfEachHead(nn.ModuleList):
@@ -125,12 +124,12 @@ class Attention(Branch):
         self.value = projection(dim, kv_heads * width)
         self.output = projection(heads * width, dim, last=True)
 
-    def build_site_norm(self, name: str, build: Callable[[int], nn.Module]) -> nn.Module:
-        """Build the norm of a site; a site of each head has one for each."""
+    def build_site_norm(self, name: str, norm: NormChoice) -> nn.Module:
+        """Build the norm of a site, several norms for a site of each head."""
         if not name.endswith("_each"):
-            return super().build_site_norm(name, build)
+            return super().build_site_norm(name, norm)
         heads = self.heads if name == "q_each" else self.key_value_heads
-        return NormOfEachHead(build(self.head_dim) for _ in range(heads))
+        return NormOfEachHead(super(Attention, self).build_site_norm(name, norm) for _ in range(heads))
 
     def rescale_init(self, gain: float) -> None:
         """Scale the initial weights of the value and output projections, as DeepNorm and sub-LN do."""
