@@ -42,6 +42,11 @@ EXAMPLES = {
         "normplace compare as-is degree^-1 --graph influence",
         "normplace compare my_gnn.py:make --edits scales --dry-run",
     ),
+    "select": (
+        "normplace select graph.csv --method policy corehd --out order.csv --picture curve.svg",
+        "normplace select graph.npz --task influence --budget 50 --method policy ris --json",
+        "normplace select graph.graphml --task independent-set",
+    ),
     "fuse": (
         "normplace fuse models.py:build",
         "normplace fuse google/gemma-2-2b --reach stack --json",

@@ -12,14 +12,11 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree
 
-from normplace.lab.report.charts import render_chart
+from normplace.lab.report.still import draw_still
 from normplace.lab.trials.study import Figure, Study
 from papers import committed
 
-INK, PAPER = "#1b1f24", "#ffffff"
-MARGIN = 8
 STYLE = 1
 """Version of :func:`draw`; a new one draws every picture again."""
 
@@ -140,25 +137,5 @@ def recorded_digest(path: Path) -> str | None:
 
 
 def draw(figure: Figure) -> str:
-    """Draw a figure as an SVG file with dark text on a white background, without the points that show values."""
-    root = ElementTree.fromstring(render_chart(figure.spec, figure.rows, alt=figure.alt, prefix="f"))
-    for parent in root.iter():
-        for child in [child for child in parent if child.get("class") == "unseen"]:
-            parent.remove(child)
-    for element in root.iter():
-        element.attrib.pop("data-tip", None)
-        if element is not root:
-            element.attrib.pop("class", None)
-    width, height = (int(side) + 2 * MARGIN for side in root.attrib["viewBox"].split()[2:])
-    root.attrib |= {
-        "xmlns": "http://www.w3.org/2000/svg",
-        "viewBox": f"{-MARGIN} {-MARGIN} {width} {height}",
-        "width": str(width),
-        "height": str(height),
-        "font-family": "sans-serif",
-        "style": f"color:{INK};background:{PAPER}",
-    }
-    description = ElementTree.Element("desc")
-    description.text = digest(figure)
-    root.insert(0, description)
-    return ElementTree.tostring(root, encoding="unicode") + "\n"
+    """Draw a figure as an SVG file with its digest."""
+    return draw_still(figure.spec, figure.rows, alt=figure.alt, description=digest(figure))

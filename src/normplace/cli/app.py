@@ -36,6 +36,7 @@ from normplace.cli.list import list_names
 from normplace.cli.move import move
 from normplace.cli.new import new
 from normplace.cli.report import report
+from normplace.cli.select import select
 from normplace.cli.study import study
 from normplace.cli.swap import swap
 from normplace.cli.train import train
@@ -51,6 +52,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "insert": insert,
     "fuse": fuse,
     "compare": compare,
+    "select": select,
     "train": train,
     "generate": generate,
     "export": export,

@@ -7,6 +7,7 @@ from normplace.lab.tasks.selection.betweenness import betweenness, betweenness_o
 from normplace.lab.tasks.selection.corehd import corehd_order
 from normplace.lab.tasks.selection.dismantling import Dismantling, adaptive_order, dismantle, reinsert
 from normplace.lab.tasks.selection.graph import Graph, load_graph, relabel
+from normplace.lab.tasks.selection.graph_files import NamedGraph, read_graph
 from normplace.lab.tasks.selection.heuristics import (
     collective_influence,
     collective_influence_order,
@@ -27,30 +28,38 @@ from normplace.lab.tasks.selection.independent_set import (
 )
 from normplace.lab.tasks.selection.influence import IndependentCascade, LinearThreshold, Spread, spread, spreads
 from normplace.lab.tasks.selection.kamis import kamis_set
+from normplace.lab.tasks.selection.methods import classical_order
 from normplace.lab.tasks.selection.random_graphs import (
     barabasi_albert,
     block_graph,
     erdos_renyi,
     mixed_graphs,
+    partly_dismantled,
     powerlaw_cluster,
+    powerlaw_configuration,
     shuffled,
     uniform_graph,
 )
 from normplace.lab.tasks.selection.reverse import SeedChoice, ris_greedy
+from normplace.lab.tasks.selection_names import METHODS, methods_of
 
 __all__ = [
     # Graphs
     "Graph",
     "load_graph",
+    "read_graph",
+    "NamedGraph",
     "relabel",
     # Random graphs
     "barabasi_albert",
     "powerlaw_cluster",
+    "powerlaw_configuration",
     "erdos_renyi",
     "uniform_graph",
     "block_graph",
     "shuffled",
     "mixed_graphs",
+    "partly_dismantled",
     # Dismantling
     "dismantle",
     "Dismantling",
@@ -72,6 +81,10 @@ __all__ = [
     "kamis_set",
     "check_independent",
     "is_independent",
+    # Classical methods by name
+    "METHODS",
+    "methods_of",
+    "classical_order",
     # Classical orders and scores
     "ranking",
     "random_order",

@@ -14,6 +14,7 @@ from normplace.errors import UsageError
 from normplace.lab.tasks.selection.checks import check_generator, check_probability, takes_graph
 from normplace.lab.tasks.selection.compiled import GOLDEN, compiled, mix, uniform
 from normplace.lab.tasks.selection.graph import Graph
+from normplace.lab.tasks.selection.heuristics import degree_order
 
 
 def erdos_renyi(num_nodes: int, probability: float, generator: np.random.Generator) -> Graph:
@@ -108,11 +109,59 @@ def block_graph(sizes: Sequence[int], inside: float, across: float, generator: n
     return Graph.from_edges(np.concatenate(parts).astype(np.int64), int(starts[-1]))
 
 
+def powerlaw_configuration(
+    num_nodes: int, exponent: float, smallest: int, generator: np.random.Generator, largest: int | None = None
+) -> Graph:
+    """A configuration model with a power law of degrees, P(degree ≥ d) ~ d^(1 - exponent): a heavy tail with hubs.
+
+    Ends of edges are paired at random; self-loops and repeated edges are erased, so hubs have slightly fewer edges than
+    drawn. Ids are independent of degree.
+
+    Args:
+        num_nodes: Number of nodes.
+        exponent: Exponent of the density, above 1; real graphs have 2 to 3.
+        smallest: Smallest degree that is drawn.
+        generator: Draws the graph.
+        largest: Largest degree that is drawn; by default ``num_nodes`` - 1.
+
+    Raises:
+        UsageError: If the exponent is not above 1, or the degrees are not 1 ≤ smallest ≤ largest < ``num_nodes``.
+    """
+    check_generator(generator)
+    largest = num_nodes - 1 if largest is None else largest
+    if not exponent > 1:
+        raise UsageError(f"exponent must be above 1, got {exponent!r}.")
+    if not 1 <= smallest <= largest < num_nodes:
+        raise UsageError(
+            f"degrees must be 1 ≤ smallest ≤ largest < num_nodes, got {smallest}, {largest} and {num_nodes}."
+        )
+    tail = generator.random(num_nodes) ** (-1 / (exponent - 1))
+    degrees = np.minimum(np.floor(smallest * tail), largest).astype(np.int64)
+    ends = generator.permutation(np.repeat(np.arange(num_nodes), degrees))
+    pairs = ends[: len(ends) // 2 * 2].reshape(-1, 2)
+    return Graph.from_edges(pairs, num_nodes)
+
+
 @takes_graph
 def shuffled(graph: Graph, generator: np.random.Generator) -> Graph:
     """The same graph with randomly permuted node ids."""
     check_generator(generator)
     return Graph.from_edges(generator.permutation(graph.num_nodes)[graph.edges()], graph.num_nodes)
+
+
+@takes_graph
+def partly_dismantled(graph: Graph, generator: np.random.Generator) -> Graph:
+    """With probability 1/2, the graph without up to a third of its nodes, removed by adaptive degree.
+
+    Policies that score a graph again while it is dismantled are trained on such graphs.
+    """
+    check_generator(generator)
+    removed = np.zeros(graph.num_nodes, bool)
+    if generator.random() < 0.5:
+        count = int(generator.uniform(0, 1 / 3) * graph.num_nodes)
+        removed[degree_order(graph, adaptive=True)[:count]] = True
+    left, _ = graph.without(removed)
+    return left if left.num_edges else graph
 
 
 def mixed_graphs(count: int, smallest: int, largest: int, generator: np.random.Generator) -> list[Graph]:

@@ -1,0 +1,93 @@
+"""Train the policies that the package ships, one per task, and write them to the package.
+
+Usage: python scripts/train_selection_policies.py [TASK ...]
+
+A file keeps the settings of its policy and how it was trained. Training graphs are the mixture of the studies and
+configuration models whose exponents are those of real graphs; the held-out graphs, on which the score in the file was
+measured, are configuration models of 2,000 nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from normplace.lab.tasks.selection import Graph, mixed_graphs, partly_dismantled, powerlaw_configuration, ranking
+from normplace.lab.tasks.selection.methods import classical_order
+from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward, Selection
+from normplace.lab.tasks.selection_names import TASKS
+from normplace.lab.train.reinforce import train_policy
+from normplace.models.policy_files import PolicySettings, save_policy
+
+FOLDER = Path(__file__).parents[1] / "src" / "normplace" / "lab" / "tasks" / "selection" / "policies"
+SETTINGS = {
+    "dismantling": PolicySettings(aggregation="mean", features="degree"),
+    "influence": PolicySettings(aggregation="mean", features="degree"),
+    "independent-set": PolicySettings(aggregation="mean", features="degree"),
+}
+SEED = 0
+TRAINING: dict[str, Any] = {"steps": 600, "batch_size": 8, "samples": 16, "learning_rate": 3e-3}
+EXPONENTS = (2.0, 3.0)
+COUNT = 128
+SEED_SHARE = 0.02
+
+
+def heavy_tailed(count: int, low: int, high: int, generator: np.random.Generator) -> list[Graph]:
+    """Configuration models with exponents from 2 to 3 and smallest degrees from 1 to 3."""
+    graphs = []
+    for _ in range(count):
+        n = int(generator.integers(low, high + 1))
+        exponent, smallest = float(generator.uniform(*EXPONENTS)), int(generator.integers(1, 4))
+        graphs.append(powerlaw_configuration(n, exponent, smallest, generator))
+    return graphs
+
+
+def reward_of(task: str, simulations: int) -> Selection:
+    """The reward: influence from a fiftieth of the nodes, as seed sets on real graphs are small."""
+    return InfluenceReward(SEED_SHARE, simulations) if task == "influence" else REWARDS[task]
+
+
+def train(task: str) -> None:
+    """Train, measure and write the policy of one task."""
+    settings = SETTINGS[task]
+    generator = np.random.default_rng(SEED)
+    graphs = [*mixed_graphs(COUNT, 40, 200, generator), *heavy_tailed(COUNT, 100, 500, generator)]
+    if task == "dismantling":
+        graphs = [partly_dismantled(graph, generator) for graph in graphs]
+    policy = settings.build(SEED)
+    train_policy(policy, graphs, reward_of(task, 12), generator=torch.Generator().manual_seed(SEED), **TRAINING)
+    held_out, measure = heavy_tailed(8, 2000, 2000, np.random.default_rng(SEED + 1)), reward_of(task, 200)
+    value = np.mean([measure.rewards(graph, ranking(graph, policy.score(graph))[None])[0] for graph in held_out])
+    by_degree = np.mean([measure.rewards(graph, classical_order(graph, task, "degree")[None])[0] for graph in held_out])
+    record = {
+        "task": task,
+        "seed": SEED,
+        **TRAINING,
+        "graphs": f"{COUNT} of mixed_graphs with 40 to 200 nodes, {COUNT} of powerlaw_configuration with 100 to 500",
+        "partly_dismantled": task == "dismantling",
+        "seed_share": SEED_SHARE if task == "influence" else None,
+        "held_out_reward": round(float(value), 4),
+        "held_out_reward_of_degree": round(float(by_degree), 4),
+        "torch": torch.__version__,
+    }
+    FOLDER.mkdir(exist_ok=True)
+    path = FOLDER / f"{task}.safetensors"
+    save_policy(policy, settings, path, record)
+    print(f"{path.name}: {path.stat().st_size} bytes, reward {value:.4f} on held-out graphs, degree {by_degree:.4f}")
+
+
+def main() -> None:
+    """Train the policies of the tasks that are named, or of all."""
+    parser = argparse.ArgumentParser(description="Train the policies that the package ships.")
+    parser.add_argument("tasks", nargs="*", default=list(TASKS), metavar="TASK")
+    torch.set_num_threads(1)
+    for task in parser.parse_args().tasks:
+        train(task)
+
+
+if __name__ == "__main__":
+    main()

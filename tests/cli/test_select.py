@@ -1,0 +1,91 @@
+"""``normplace select``: order, measures and picture of a graph in a file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli.usage_errors import usage_error
+
+pytest.importorskip("numba", reason="node selection needs numba")
+pytest.importorskip("torch_geometric", reason="the convolutions of the policies are PyG's")
+
+from normplace.cli import main
+from normplace.lab.report import chart_svg
+from normplace.lab.tasks.selection import barabasi_albert, dismantle, read_graph
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def graph_file(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    edges = barabasi_albert(60, 2, np.random.default_rng(0)).edges()
+    Path("graph.csv").write_text("source,target\n" + "".join(f"n{a},n{b}\n" for a, b in edges))
+    return Path("graph.csv")
+
+
+def test_the_order_and_the_measures_agree(graph_file, capsys):
+    words = ["select", str(graph_file), "--method", "corehd", "policy", "--out", "order.csv", "--json"]
+    assert main(words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["nodes"], report["task"], report["files"]) == (60, "dismantling", ["order.csv"])
+    assert [*report["methods"]] == ["corehd", "policy"]
+    rows = list(csv.DictReader(Path("order.csv").read_text().splitlines()))
+    named = read_graph(graph_file)
+    node = {name: number for number, name in enumerate(named.names.tolist())}
+    order = [node[row["node"]] for row in rows]
+    result = dismantle(named.graph, order)
+    assert report["methods"]["corehd"]["R"] == pytest.approx(result.R)
+    assert sum(row["selected"] == "1" for row in rows) == result.removals_to(0.01)
+
+
+def test_influence_and_independent_sets(graph_file, capsys):
+    assert (
+        main(["select", "graph.csv", "--task", "influence", "--budget", "5", "--method", "ris", "--out", "o.json"]) == 0
+    )
+    written = json.loads(Path("o.json").read_text())
+    assert len(written["order"]) == len(written["selected"]) == 5
+    assert 5 <= written["methods"]["ris"]["reached"] <= 60
+    assert main(["select", "graph.csv", "--task", "independent-set", "--method", "policy", "min-degree"]) == 0
+    printed = capsys.readouterr().out
+    assert "60 nodes, 116 edges, independent-set" in printed
+    assert "policy selects" in printed
+
+
+def test_a_picture_and_its_numbers_without_charts(graph_file, capsys, monkeypatch):
+    pytest.importorskip("vl_convert")
+    assert main(["select", "graph.csv", "--method", "degree", "random", "--picture", "curve.svg"]) == 0
+    assert Path("curve.svg").read_text().startswith("<svg")
+    assert "Wrote curve.svg" in capsys.readouterr().out
+
+    def missing(request):
+        raise ModuleNotFoundError
+
+    monkeypatch.setattr("normplace.lab.report.charts.render_svg", missing)
+    assert hasattr(chart_svg, "render_svg")
+    assert main(["select", "graph.csv", "--method", "degree", "--picture", "other.svg"]) == 0
+    captured = capsys.readouterr()
+    assert "charts need vl-convert" in captured.err
+    assert "Wrote other.csv" in captured.out
+    assert Path("other.csv").read_text().startswith("method,removed,largest component\ndegree,0,1\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["none.csv"], "there is no file 'none.csv'"),
+        (["graph.csv", "--task", "dismantle"], "unknown --task 'dismantle'"),
+        (["graph.csv", "--method", "ris"], "ris is not a method for dismantling"),
+        (["graph.csv", "--method", "degree", "degree"], "a method is named twice"),
+        (["graph.csv", "--out", "order.txt"], "--out ends in .csv or .json"),
+        (["graph.csv", "--picture", "a.png"], "--picture ends in .svg"),
+        (["graph.csv", "--policy", "none.safetensors"], "there is no file 'none.safetensors'"),
+        (["graph.csv", "--task", "influence", "--budget", "0"], "k must be an integer from 1 to 60"),
+    ],
+)
+def test_wrong_arguments(graph_file, capsys, words, sentence):
+    assert sentence in usage_error(capsys, "select", *words)

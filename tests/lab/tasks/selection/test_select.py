@@ -1,0 +1,145 @@
+"""Methods by name, the trained policies, and the measures of an order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba", reason="node selection needs numba")
+pytest.importorskip("torch_geometric", reason="the convolutions of the policies are PyG's")
+
+from tests.lab.tasks.selection.selection_cases import path
+
+from normplace import UsageError
+from normplace.lab.tasks.selection import (
+    Graph,
+    barabasi_albert,
+    dismantle,
+    is_independent,
+    methods_of,
+    min_degree_set,
+    powerlaw_configuration,
+    random_order,
+    spread,
+)
+from normplace.lab.tasks.selection.rewards import REWARDS
+from normplace.lab.tasks.selection.select import measure_order, select_nodes
+from normplace.lab.tasks.selection.shipped import shipped_policy
+from normplace.lab.tasks.selection_names import METHODS, TASKS
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+GRAPH = barabasi_albert(120, 2, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("task", "method"), [(task, method) for task in TASKS for method in methods_of(task)])
+def test_every_method_orders_the_nodes(task, method):
+    if method == "kamis":
+        pytest.importorskip("chszlablib")
+    order = select_nodes(GRAPH, task, method, budget=10)
+    assert len(order) == (10 if method == "ris" else 120)
+    assert len(np.unique(order)) == len(order)
+    if method != "random":
+        chance = np.random.default_rng(1)
+        reward = REWARDS[task]
+        rest = np.setdiff1d(np.arange(120), order)
+        value = reward.rewards(GRAPH, np.concatenate([order, rest])[None])[0]
+        random = reward.rewards(GRAPH, np.stack([random_order(GRAPH, chance) for _ in range(20)]))
+        assert value > random.mean()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_trained_policy_is_better_than_a_random_order(task):
+    graph = powerlaw_configuration(400, 2.4, 2, np.random.default_rng(5))
+    value = REWARDS[task].rewards(graph, select_nodes(graph, task)[None])[0]
+    orders = np.stack([random_order(graph, np.random.default_rng(seed)) for seed in range(20)])
+    assert value > REWARDS[task].rewards(graph, orders).max()
+
+
+def test_a_policy_scores_again_after_every_round():
+    graph = powerlaw_configuration(1000, 2.4, 3, np.random.default_rng(5))
+    once, again = (dismantle(graph, select_nodes(graph, "dismantling", rounds=rounds)) for rounds in (1, 50))
+    # Measured: 252 against 292 removals.
+    assert again.removals_to(0.01) < once.removals_to(0.01)
+    assert np.array_equal(select_nodes(GRAPH, "dismantling", seed=3), select_nodes(GRAPH, "dismantling", seed=3))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_shipped_policies_are_small_and_state_how_they_were_trained(task):
+    saved = shipped_policy(task)
+    assert saved.training["task"] == task
+    assert saved.training["steps"] > 0
+    assert sum(weight.numel() for weight in saved.policy.parameters()) < 20_000
+
+
+def test_measures_of_an_order():
+    star = Graph.from_edges([[0, 1], [0, 2], [0, 3]])
+    removed = measure_order(star, "dismantling", [0, 1, 2, 3])
+    assert removed.numbers["R"] == pytest.approx(3 / 16)  # components of 1, 1, 1 and 0 nodes
+    assert removed.selected.tolist() == [0, 1, 2, 3]  # only an empty graph has no component of a hundredth
+    assert removed.curve["removed"][0] == 0
+    assert removed.curve["largest component"][0] == 1
+    taken = measure_order(star, "independent-set", [1, 0, 2, 3])
+    assert taken.selected.tolist() == [1, 2, 3]
+    assert taken.numbers == {"size": 3, "share": 0.75}
+    reached = measure_order(GRAPH, "influence", np.arange(120), budget=7, simulations=300, seed=2)
+    expected = spread(GRAPH, np.arange(7), simulations=300, seed=2)
+    assert reached.numbers["reached"] == expected.mean
+    assert (reached.numbers["low"], reached.numbers["high"]) == expected.interval
+    assert reached.curve["seeds"][-1] == 7
+
+
+def test_sets_are_independent_and_those_of_the_method():
+    members = measure_order(GRAPH, "independent-set", select_nodes(GRAPH, "independent-set", "min-degree")).selected
+    assert is_independent(GRAPH, members)
+    assert sorted(members) == min_degree_set(GRAPH).tolist()
+
+
+def test_single_nodes_and_paths():
+    for task in TASKS:
+        for graph in (Graph.from_edges([], 1), path(2), Graph.from_edges([], 3)):
+            order = select_nodes(graph, task)
+            assert sorted(order) == list(range(graph.num_nodes))
+            measure_order(graph, task, order, simulations=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "sentence"),
+    [
+        (("dismantlin",), {}, "unknown task 'dismantlin': did you mean 'dismantling'"),
+        (("influence", "corhd"), {}, "unknown method 'corhd': did you mean 'corehd'"),
+        (("dismantling", "ris"), {}, "ris is not a method for dismantling: use policy, random"),
+        (("dismantling", "degree"), {"rounds": 3}, "rounds and policy are for the method 'policy'"),
+        (("independent-set",), {"rounds": 3}, "in one round"),
+        (("dismantling",), {"rounds": 0}, "rounds must be a whole number of at least 1"),
+        (("influence", "ris"), {"budget": 121}, "k must be an integer from 1 to 120"),
+    ],
+)
+def test_wrong_arguments(arguments, options, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        select_nodes(GRAPH, *arguments, **options)
+
+
+def test_orders_that_lack_nodes():
+    with pytest.raises(UsageError, match="needs an order of all 120 nodes, not 3"):
+        measure_order(GRAPH, "dismantling", [0, 1, 2])
+    with pytest.raises(UsageError, match="fewer than the 5 seeds"):
+        measure_order(GRAPH, "influence", [0, 1, 2], budget=5)
+
+
+def test_names_and_orders_agree():
+    from normplace.lab.tasks.selection.methods import ORDERS
+
+    assert ORDERS.keys() == METHODS.keys()
+
+
+def test_configuration_models_have_heavy_tails():
+    graph = powerlaw_configuration(20_000, 2.5, 2, np.random.default_rng(0))
+    degrees = graph.degrees
+    # P(degree ≥ d) = (d / 2)^-1.5 before edges are erased: 0.0894 at 10 with a standard error of 0.002; 0.00283 at 100.
+    assert (degrees >= 10).mean() == pytest.approx(0.0894, abs=0.008)
+    assert (degrees >= 100).mean() == pytest.approx(0.00283, rel=0.35)
+    assert abs(np.corrcoef(np.arange(20_000), degrees)[0, 1]) < 0.03
+    with pytest.raises(UsageError, match="exponent must be above 1"):
+        powerlaw_configuration(10, 1.0, 1, np.random.default_rng(0))
+    with pytest.raises(UsageError, match="1 ≤ smallest ≤ largest < num_nodes"):
+        powerlaw_configuration(10, 2.0, 1, np.random.default_rng(0), largest=10)
