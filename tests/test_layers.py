@@ -19,6 +19,7 @@ LAYERS = [
     {"stack"},
     {"ntk"},
     {"models"},
+    {"pyg"},
     {"analysis"},
     {"edit"},
     {"convert"},

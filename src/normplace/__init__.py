@@ -78,7 +78,7 @@ __all__ = [
     "__version__",
 ]
 
-_SUBMODULES = {"analysis", "edit", "models", "norms", "ntk", "ops", "placement", "residual", "stack"}
+_SUBMODULES = {"analysis", "edit", "models", "norms", "ntk", "ops", "placement", "pyg", "residual", "stack"}
 _MODULE_OF = {
     name: module
     for module, names in {

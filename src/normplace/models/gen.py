@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, expect_layers, expect_number, expect_whole, unknown
+from normplace.models.aggregation import Aggregation, Clamp, MultiAggregation, build_aggregation
+from normplace.models.messages import aggregate_stored, edge_terms
+from normplace.models.scripting import Unscriptable
 from normplace.norms import MsgNorm
-from normplace.ops import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
+from normplace.ops import Neighbours
+from normplace.ops.aggregate.adjacency import Graph, adjacency_size, adjacency_values, as_neighbours, is_adjacency
 from normplace.ops.features import check_features
 
-AGGREGATIONS = ("softmax", "softmax_sg", "powermean", "mean", "max", "min", "add")
+# The width that is read from the first input.
+LAZY = -1
+FLOWS = ("source_to_target", "target_to_source")
 MLP_NORMS = {
     "batch": nn.BatchNorm1d,
     "layer": nn.LayerNorm,
@@ -21,88 +27,22 @@ MLP_NORMS = {
 }
 
 
-class Aggregation(nn.Module):
-    """Aggregation of messages: a name of :data:`AGGREGATIONS`, and its parameters, learned or fixed.
-
-    Args:
-        kind: The aggregation, scaled by a power of the degree if its name ends in ``_sum``.
-        t: Inverse temperature of the softmax.
-        learn_t: Whether it is learned.
-        p: Power of the power mean.
-        learn_p: Whether it is learned.
-        y: Power of the degree.
-        learn_y: Whether it is learned.
-        eps: Added to every rectified message.
-
-    Raises:
-        UsageError: If there is no such aggregation, or it does not have the parameter to learn.
-    """
-
-    def __init__(
-        self, kind: str, t: float, learn_t: bool, p: float, learn_p: bool, y: float, learn_y: bool, eps: float
-    ) -> None:
-        super().__init__()
-        if not isinstance(kind, str):
-            raise unknown("aggregation", kind, AGGREGATIONS)
-        for name, value in (("p", p), ("y", y)):
-            expect_number(name, value)
-        expect_number("eps", eps, 0)
-        if not isinstance(t, int | float) or math.isnan(t):
-            raise UsageError(f"t must be a number, got {t!r}.")
-        base = {"power": "powermean", "sum": "add"}.get(kind.removesuffix("_sum"), kind.removesuffix("_sum"))
-        scaled = kind.endswith("_sum")
-        if base not in AGGREGATIONS or (scaled and base not in ("softmax", "softmax_sg", "powermean")):
-            raise unknown("aggregation", kind, [*AGGREGATIONS, "softmax_sum", "powermean_sum"])
-        self.base, self.scaled, self.eps = base, scaled, eps
-        learned = {"t": learn_t, "p": learn_p, "y": learn_y}
-        has = {"t": base == "softmax", "p": base == "powermean", "y": self.scaled}
-        for name, learn in learned.items():
-            if learn and not has[name]:
-                raise UsageError(f"aggregation {kind!r} has no {name} to learn: leave learn_{name} out.")
-        self.initial = {"t": t, "p": p, "y": y}
-        # A learned number is a parameter of one element, as in PyG, so that PyG's weights load.
-        self.t = nn.Parameter(torch.empty(1)) if learn_t else t
-        self.p = nn.Parameter(torch.empty(1)) if learn_p else p
-        self.y = nn.Parameter(torch.empty(1)) if learn_y else y
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set learned numbers to their initial values."""
-        for name, value in self.initial.items():
-            if isinstance(parameter := getattr(self, name), nn.Parameter):
-                nn.init.constant_(parameter, value)
-
-    def forward(
-        self, x: Tensor, graph: Tensor | Neighbours, edge: Tensor | LinearEdge | TableEdge | None, num_dst: int
-    ) -> Tensor:
-        """Aggregate ``relu(x_j + e_ij) + eps`` over the incoming edges of each target."""
-        degree_power = self.y if self.scaled else 1.0 if self.base == "add" else None
-        common = {"degree_power": degree_power, "num_dst": num_dst, "relu": True, "eps": self.eps}
-        if self.base == "powermean":
-            return powermean_aggregate(x, graph, self.p, edge, **common)
-        fixed = {"mean": 0.0, "add": 0.0, "max": math.inf, "min": -math.inf}
-        semi = self.base == "softmax_sg"
-        return softmax_aggregate(x, graph, fixed.get(self.base, self.t), edge, semi_gradient=semi, **common)
-
-    def extra_repr(self) -> str:
-        """The aggregation and its learned parameters."""
-        learned = [name for name in self.initial if isinstance(getattr(self, name), nn.Parameter)]
-        return ", ".join([self.base + "_sum" * self.scaled, *(f"learn_{name}=True" for name in learned)])
-
-
-class GENConv(nn.Module):
+class GENConv(Unscriptable, nn.Module):
     """``MLP(x_i + AGG_j(relu(x_j + e_ij) + eps))``, with softmax or power-mean aggregation.
 
-    Arguments and state dict are those of PyG's ``GENConv``, so weights load both ways. Memory grows with the number of
-    nodes, not of edges. Beyond PyG there are the degree-scaled ``softmax_sum`` and ``powermean_sum`` with a learnable
-    power y, edges given by type, and a power mean without clamping and its zero gradients. The exponent of the degree
-    is y, as in the paper; the authors' code uses its sigmoid.
+    Arguments and state dict are those of PyG's ``GENConv``, so weights load both ways, and :meth:`from_pyg` converts a
+    convolution. Memory grows with the number of nodes, not of edges. Beyond PyG there are the degree-scaled
+    ``softmax_sum`` and ``powermean_sum`` with a learnable power y, edges given by type, and a power mean without
+    clamping and its zero gradients. The exponent of the degree is y, as in the paper; the authors' code uses its
+    sigmoid.
 
     Args:
-        in_channels: Width of the node features, or a pair of widths of sources and targets.
+        in_channels: Width of the node features, or a pair of widths of sources and targets; -1 to read a width from the
+            first input.
         out_channels: Width of the result and of the messages.
         aggr: ``softmax``, ``softmax_sg`` (weights constant in the backward pass), ``softmax_sum``, ``powermean``,
-            ``powermean_sum``, ``mean``, ``max``, ``min`` or ``add``.
+            ``powermean_sum``, ``mean``, ``max``, ``min`` or ``add``; a list of them, whose results are concatenated and
+            mapped to the output width; or a module that is called as PyG's aggregations, which stores the messages.
         t: Inverse temperature of the softmax.
         learn_t: Whether it is learned.
         p: Power of the power mean.
@@ -117,7 +57,12 @@ class GENConv(nn.Module):
         eps: Added to every message.
         bias: Whether the linear maps have biases.
         edge_dim: Width of the edge features; a linear map adapts it to the messages if it differs. None for features of
-            the messages' width.
+            the messages' width, -1 to read the width from the first input.
+        aggr_kwargs: Arguments of PyG's aggregation, in place of ``t`` to ``learn_p``: ``t``, ``p``, ``learn``,
+            ``semi_grad``, ``channels`` for one learned number per channel, ``clamp_min`` and ``clamp_max``; for a list,
+            ``aggrs_kwargs`` and ``mode``.
+        flow: ``source_to_target``, or ``target_to_source`` to send messages against the edges.
+        node_dim: The dimension of the nodes; further dimensions of ``x`` before the features are independent.
         edge_types: Number of edge types, if ``edge_attr`` is the type of each edge.
 
     Raises:
@@ -129,11 +74,14 @@ class GENConv(nn.Module):
         torch.Size([3, 16])
     """
 
+    clamp = Clamp()
+    """Range of a power mean whose ``aggr_kwargs`` do not set it."""
+
     def __init__(
         self,
         in_channels: int | tuple[int, int],
         out_channels: int,
-        aggr: str = "softmax",
+        aggr: str | Sequence[str | nn.Module] | nn.Module = "softmax",
         t: float = 1.0,
         learn_t: bool = False,
         p: float = 1.0,
@@ -147,6 +95,9 @@ class GENConv(nn.Module):
         bias: bool = False,
         edge_dim: int | None = None,
         *,
+        aggr_kwargs: Mapping[str, Any] | None = None,
+        flow: str = "source_to_target",
+        node_dim: int = -2,
         y: float = 0.5,
         learn_y: bool = False,
         edge_types: int | None = None,
@@ -156,23 +107,32 @@ class GENConv(nn.Module):
             raise UsageError("edges have either features or types: pass edge_dim or edge_types, not both.")
         if norm is not None and norm not in MLP_NORMS:
             raise unknown("norm of the MLP:", norm, MLP_NORMS)
+        if flow not in FLOWS:
+            raise unknown("flow", flow, FLOWS)
         if isinstance(in_channels, tuple | list) and len(in_channels) != 2:
             raise UsageError(f"in_channels must be one width, or two of sources and targets, got {in_channels!r}.")
         src, dst = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)
-        expect_whole(1, in_channels=src, out_channels=out_channels, expansion=expansion)
+        expect_whole(1, out_channels=out_channels, expansion=expansion)
         expect_layers(num_layers=num_layers)
-        expect_whole(1, in_channels=dst)
-        for name, value in (("edge_dim", edge_dim), ("edge_types", edge_types)):
-            if value is not None:
-                expect_whole(1, **{name: value})
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self._widths = (int(src), int(dst))
-        self.aggr_module = Aggregation(aggr, t, learn_t, p, learn_p, y, learn_y, eps)
-        self.lin_src = nn.Linear(src, out_channels, bias=bias) if src != out_channels else None
+        expect_number("eps", eps, 0)
+        for name, width in (("in_channels", src), ("in_channels", dst), ("edge_dim", edge_dim)):
+            if width is not None and width != LAZY:
+                expect_whole(1, **{name: width})
+        if edge_types is not None:
+            expect_whole(1, edge_types=edge_types)
+        self.in_channels, self.out_channels, self.eps = in_channels, out_channels, eps
+        self.flow, self.node_dim = flow, node_dim
+        settings = {"t": t, "learn_t": learn_t, "p": p, "learn_p": learn_p, "y": y, "learn_y": learn_y}
+        self.aggr_module: nn.Module = build_aggregation(aggr, settings, aggr_kwargs, self.clamp)
+        self.aggr = [str(one) for one in aggr] if isinstance(aggr, list | tuple) else str(aggr)
+        self.lin_src = _linear(src, out_channels, bias) if src != out_channels else None
         mapped = edge_dim is not None and edge_dim != out_channels
-        self.lin_edge = nn.Linear(edge_dim, out_channels, bias=bias) if mapped and edge_dim is not None else None
+        self.lin_edge = _linear(edge_dim, out_channels, bias) if mapped and edge_dim is not None else None
         self.edge_table = nn.Embedding(edge_types, out_channels) if edge_types is not None else None
-        self.lin_dst = nn.Linear(dst, out_channels, bias=bias) if dst != out_channels else None
+        widen = getattr(self.aggr_module, "get_out_channels", None)
+        width = widen(out_channels) if widen is not None else out_channels
+        self.lin_aggr_out = _linear(width, out_channels, bias) if width != out_channels else None
+        self.lin_dst = _linear(dst, out_channels, bias) if dst != out_channels else None
         self.mlp = _mlp(out_channels, out_channels * expansion, num_layers, norm, bias)
         self.msg_norm = MsgNorm(out_channels, learn_scale=learn_msg_scale) if msg_norm else None
 
@@ -185,15 +145,17 @@ class GENConv(nn.Module):
     def forward(
         self,
         x: Tensor | tuple[Tensor, Tensor | None],
-        edge_index: Tensor | Neighbours,
+        edge_index: Graph,
         edge_attr: Tensor | None = None,
-        size: tuple[int, int] | None = None,
+        size: tuple[int | None, int | None] | None = None,
     ) -> Tensor:
         """The new row of every target.
 
         Args:
             x: Node features, or a pair of those of sources and targets; the latter may be None.
-            edge_index: Source and target of each edge, or a :class:`normplace.ops.Neighbours` made of them.
+            edge_index: Source and target of each edge; a :class:`normplace.ops.Neighbours` made of them; or a sparse
+                adjacency matrix of targets × sources, of PyTorch or ``torch_sparse``, whose values are the edge
+                features if they are vectors.
             edge_attr: Features or types of the edges.
             size: Number of sources and targets, if ``x`` does not determine it.
 
@@ -201,20 +163,14 @@ class GENConv(nn.Module):
             UsageError: If the features have a wrong shape for the convolution or the edges.
         """
         source, target = (x, x) if isinstance(x, Tensor) else _pair(x)
-        src, dst = self._widths
-        for name, one, width in (("the sources' features", source, src), ("the targets' features", target, dst)):
-            if one is not None:
-                check_features(name, one, width, like=next(self.parameters()))
-                if one.dim() != 2:
-                    raise UsageError(f"{name} must be nodes × {width}, got {tuple(one.shape)}.")
-        if target is not None:
-            count = len(target)
-        elif isinstance(edge_index, Neighbours):
-            count = edge_index.num_dst
-        else:
-            count = len(source) if size is None else size[1]
+        self._check_features(source, target)
         sent = source if self.lin_src is None else self.lin_src(source)
-        out = self.aggr_module(sent, edge_index, self._edge(edge_attr, sent), count)
+        if edge_attr is None and is_adjacency(edge_index):
+            edge_attr = adjacency_values(edge_index)
+        graph, num_dst = self._read_graph(edge_index, source, target, size)
+        out = self._aggregate(sent, graph, edge_attr, num_dst)
+        if self.lin_aggr_out is not None:
+            out = self.lin_aggr_out(out)
         if self.msg_norm is not None:
             # Without targets, the reference is the sources, as in PyG.
             out = self.msg_norm(out, sent if target is None else target)
@@ -222,22 +178,70 @@ class GENConv(nn.Module):
             out = out + (target if self.lin_dst is None else self.lin_dst(target))
         return self.mlp(out)
 
-    def _edge(self, edge_attr: Tensor | None, sent: Tensor) -> Tensor | LinearEdge | TableEdge | None:
-        if edge_attr is None:
-            return None
-        if self.edge_table is not None:
-            return TableEdge(edge_attr, self.edge_table.weight.to(sent.dtype))
-        if not isinstance(edge_attr, Tensor) or edge_attr.is_complex():
-            raise UsageError(f"edge_attr must be a tensor of real numbers, got {type(edge_attr).__name__}.")
-        edge_attr = edge_attr.to(sent.dtype)
-        if self.lin_edge is None:
-            return edge_attr
-        bias = self.lin_edge.bias
-        return LinearEdge(edge_attr, self.lin_edge.weight.to(sent.dtype), None if bias is None else bias.to(sent.dtype))
+    def message_weights(self) -> Tensor | None:
+        """A factor for the message of each edge, for explanations; None for no factors."""
+        return None
 
-    def extra_repr(self) -> str:
-        """The widths."""
-        return f"{self.in_channels}, {self.out_channels}"
+    def _check_features(self, source: Tensor, target: Tensor | None) -> None:
+        named = (("the sources' features", source, self.lin_src), ("the targets' features", target, self.lin_dst))
+        for name, one, linear in named:
+            if one is None:
+                continue
+            width = self.out_channels if linear is None else linear.in_features
+            check_features(name, one, *([width] if width else one.shape[-1:]), like=next(self.mlp.parameters()))
+            if one.dim() < 2 or not -one.dim() <= self.node_dim < one.dim() - 1 or self.node_dim == -1:
+                raise UsageError(
+                    f"{name} must have the dimension {self.node_dim} of nodes before the {one.shape[-1]} features, got "
+                    f"{tuple(one.shape)}."
+                )
+
+    def _read_graph(
+        self, graph: Graph, source: Tensor, target: Tensor | None, size: tuple[int | None, int | None] | None
+    ) -> tuple[Graph, int]:
+        """The graph in the direction of the messages, and the number of targets."""
+        if size is not None and len(size) != 2:
+            raise UsageError(f"size must be the numbers of sources and targets, got {size!r}.")
+        if is_adjacency(graph):
+            size = adjacency_size(graph)
+        elif isinstance(graph, Neighbours):
+            size = graph.num_src, graph.num_dst
+        for name, one, count in zip(("sources", "targets"), (source, target), size or (None, None), strict=True):
+            if one is not None and count is not None and one.shape[self.node_dim] != count:
+                raise UsageError(
+                    f"there are {one.shape[self.node_dim]} {name} in x, but {count} in the graph or size: pass the "
+                    "features of every node."
+                )
+        if target is not None:
+            count = target.shape[self.node_dim]
+        else:
+            count = source.shape[self.node_dim] if size is None or size[1] is None else size[1]
+        if self.flow == FLOWS[0]:
+            return graph, count
+        if is_adjacency(graph) or source is not target:
+            raise UsageError(
+                "flow='target_to_source' takes one set of nodes and an edge_index: pass the transposed graph instead."
+            )
+        return as_neighbours(graph, count, count).reversed(), count
+
+    def _aggregate(self, sent: Tensor, graph: Graph, edge_attr: Tensor | None, num_dst: int) -> Tensor:
+        """The aggregated messages of every target; they are stored only where the aggregation needs it."""
+        aggregation, weights = self.aggr_module, self.message_weights()
+        edge = edge_terms(edge_attr, self.lin_edge, self.edge_table, sent)
+        if weights is None and isinstance(aggregation, Aggregation | MultiAggregation) and aggregation.can_fuse(edge):
+            return aggregation.over_edges(sent, graph, edge, num_dst, self.eps, self.node_dim)
+        return aggregate_stored(aggregation, sent, graph, edge, num_dst, self.eps, self.node_dim, weights)
+
+    def __repr__(self) -> str:
+        learned = self.aggr_module.learned() if isinstance(self.aggr_module, Aggregation) else []
+        arguments = [str(self.in_channels), str(self.out_channels), f"aggr={self.aggr}", *learned]
+        return f"{type(self).__name__}({', '.join(arguments)})"
+
+
+def _linear(width: int, out_channels: int, bias: bool) -> nn.Linear:
+    """A linear map; one of width -1 reads its width from the first input."""
+    if width == LAZY:
+        return nn.LazyLinear(out_channels, bias=bias)
+    return nn.Linear(width, out_channels, bias=bias)
 
 
 def _pair(x: object) -> tuple[Tensor, Tensor | None]:

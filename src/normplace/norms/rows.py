@@ -176,6 +176,23 @@ class PairNorm(nn.Module):
         return f"scale={self.scale}, scale_individually={self.scale_individually}, eps={self.eps}"
 
 
+def rescale_message(message: Tensor, reference: Tensor, scale: Tensor, eps: float, p: float = 2.0) -> Tensor:
+    """``scale * |reference| * message / |message|``, row by row.
+
+    Args:
+        message: The messages.
+        reference: The rows they are added to.
+        scale: The factor, one element.
+        eps: Lower bound of the message length in the division.
+        p: The order of the vector norm that measures lengths.
+    """
+    wide = widen(message)
+    direction = F.normalize(wide, p=p, dim=-1, eps=eps)
+    length = torch.linalg.vector_norm(widen(reference), p, dim=-1, keepdim=True)
+    factor = cast(scale, wide)
+    return (factor * length * direction).to(message.dtype)
+
+
 class MsgNorm(nn.Module):
     """Message normalization (Li et al. 2020, arXiv 2006.07739): ``scale * |reference| * message / |message|``.
 
@@ -224,11 +241,7 @@ class MsgNorm(nn.Module):
         ):
             kind = tuple(reference.shape) if isinstance(reference, Tensor) else type(reference).__name__
             raise UsageError(f"the reference must have a row for each message of {tuple(x.shape)}, got {kind}.")
-        message, receiver = widen(x), widen(reference)
-        direction = F.normalize(message, dim=-1, eps=self.eps)
-        length = torch.linalg.vector_norm(receiver, dim=-1, keepdim=True)
-        scale = cast(self.scale, message)
-        return (scale * length * direction).to(x.dtype)
+        return rescale_message(x, reference, self.scale, self.eps)
 
     def extra_repr(self) -> str:
         """The main arguments."""

@@ -6,9 +6,11 @@ import pytest
 import torch
 from tests.ops.aggregate.cases import graph
 
+from normplace import UsageError
 from normplace.ops import Neighbours, softmax_aggregate
-from normplace.ops.aggregate import neighbours
-from normplace.ops.aggregate.neighbours import CSRGraph, as_neighbours
+from normplace.ops.aggregate import adjacency
+from normplace.ops.aggregate.adjacency import as_neighbours
+from normplace.ops.aggregate.neighbours import CSRGraph
 
 
 @pytest.mark.parametrize("piece", [1, 4, 256])
@@ -57,9 +59,9 @@ def test_an_unchanged_edge_index_is_built_once(monkeypatch):
     after = softmax_aggregate(x, edges)
     assert not torch.equal(before, after)
     torch.testing.assert_close(after, softmax_aggregate(x, edges.clone()))
-    kept = len(neighbours._cache)
+    kept = len(adjacency._cache)
     del edges, first
-    assert len(neighbours._cache) < kept
+    assert len(adjacency._cache) < kept
 
 
 def test_an_empty_graph():
@@ -67,3 +69,61 @@ def test_an_empty_graph():
     assert softmax_aggregate(torch.empty(0, 3), empty).shape == (0, 3)
     assert repr(empty) == "Neighbours(0 edges, 0 sources, 0 targets, cpu)"
     assert empty.to("cpu").degree.tolist() == []
+
+
+def same_graph(first, second):
+    """Whether two graphs have the same rows in both directions, in any order within a row."""
+    assert (first.num_src, first.num_dst, first.num_edges) == (second.num_src, second.num_dst, second.num_edges)
+    for one, other in zip(CSRGraph.of(first.tensors), CSRGraph.of(second.tensors), strict=True):
+        assert one.indptr.tolist() == other.indptr.tolist()
+        for row in range(one.num_rows):
+            span = slice(int(one.indptr[row]), int(one.indptr[row + 1]))
+            pairs = [
+                sorted(zip(way.indices[span].tolist(), way.edges[span].tolist(), strict=True)) for way in (one, other)
+            ]
+            assert pairs[0] == pairs[1]
+        # Every edge is in one piece, and every piece has a row.
+        used = one.pieces[:, one.pieces[0] >= 0]
+        assert sum((used[2] - used[1]).tolist()) == first.num_edges
+
+
+@pytest.mark.parametrize("piece", [3, 256])
+def test_sorted_edges_and_groups_are_graphs(piece):
+    edges = graph(9, 17)
+    edges = edges[:, edges[1].argsort(stable=True)]
+    indptr = torch.nn.functional.pad(torch.bincount(edges[1], minlength=17).cumsum(0), (1, 0))
+    expected = Neighbours(edges, 9, 17, piece=piece)
+    same_graph(Neighbours.from_csr(indptr, edges[0], 9, piece=piece), expected)
+    same_graph(expected.reversed(), Neighbours(edges.flip(0), 17, 9, piece=piece))
+    assert torch.equal(expected.edge_index, edges)
+    assert torch.equal(Neighbours(graph(), 13).reversed().edge_index, graph().flip(0))
+    rows = torch.stack([torch.arange(70), edges[1]])
+    same_graph(Neighbours.of_groups(None, indptr, piece=piece), Neighbours(rows, 70, 17, piece=piece))
+    mixed = graph(9, 17)[1]
+    groups = Neighbours.of_groups(mixed, num_dst=17, piece=piece)
+    same_graph(groups, Neighbours(torch.stack([torch.arange(70), mixed]), 70, 17, piece=piece))
+    direct, built = (CSRGraph.of(one.tensors).leaving for one in (groups, Neighbours(rows, 70, 17, piece=piece)))
+    assert direct.pieces.shape == built.pieces.shape
+    assert direct.hubs.shape == built.hubs.shape
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
+def test_an_unchanged_matrix_is_built_once():
+    matrix = torch.eye(4).to_sparse_csr()
+    first = as_neighbours(matrix, 4, 4)
+    assert as_neighbours(matrix, 4, None) is first
+    matrix.col_indices()[0] = 2
+    assert as_neighbours(matrix, 4, 4).edge_index.tolist() == [[2, 1, 2, 3], [0, 1, 2, 3]]
+    kept = len(adjacency._matrices)
+    del matrix, first
+    assert len(adjacency._matrices) < kept
+    with pytest.raises(UsageError, match="4 targets × 4 sources, but x has 5 rows"):
+        as_neighbours(torch.eye(4).to_sparse(), 5, None)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "words"), [([0, 2, 1, 3], "must increase"), ([1, 3], "must increase"), ([[0, 3]], "vector of integers")]
+)
+def test_row_pointers_are_checked(indptr, words):
+    with pytest.raises(UsageError, match=words):
+        Neighbours.from_csr(torch.tensor(indptr), torch.zeros(3, dtype=torch.long), 1)

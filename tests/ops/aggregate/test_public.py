@@ -279,3 +279,50 @@ def test_auto_chooses_the_fastest_backend_that_runs(monkeypatch):
 def test_a_temperature_outside_the_dtype_raises(value):
     with pytest.raises(UsageError, match="temperature must fit into"):
         softmax_aggregate(torch.ones(2, 1), torch.tensor([[0], [1]]), value)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "power"])
+@pytest.mark.parametrize("edge", ["none", "dense"])
+def test_one_exponent_for_each_channel(kind, edge):
+    exponents = torch.tensor([-2.0, 0.7, 1.0, 3.0, 0.0 if edge == "dense" else 1.5], dtype=torch.float64)
+    case = Inputs(kind, 1.0, edge, dtype=torch.float64, eps=0.1)
+    assert case.edge_index is not None
+    run = softmax_aggregate if kind == "softmax" else powermean_aggregate
+
+    def results(vector: bool) -> list[torch.Tensor]:
+        t, x, terms = (
+            tensor.clone().requires_grad_() for tensor in (exponents, case.x, case.dense)
+        )  # fmt: skip
+        extra = terms if edge == "dense" else None
+        if vector:
+            y = run(x, case.edge_index, t, extra, relu=True, eps=0.1)
+        else:  # every channel with a number of its own
+            columns = []
+            for channel in range(5):
+                one = slice(channel, channel + 1)
+                column_terms = None if extra is None else extra[:, one]
+                columns.append(run(x[:, one], case.edge_index, t[one], column_terms, relu=True, eps=0.1))
+            y = torch.cat(columns, 1)
+        (y * case.seed).sum().backward()
+        return [y, x.grad, t.grad, *([terms.grad] if edge == "dense" else [])]  # pyright: ignore[reportReturnType]
+
+    # Sums of at most 70 terms in float64; the gradient of an exponent is a difference of sums over the graph.
+    for actual, expected in zip(results(True), results(False), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_exponents_of_channels_have_derivatives_of_any_order():
+    x, t = torch.rand(5, 3, dtype=torch.float64), torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    edges = graph(5, 5, 12)
+    arguments = (x.requires_grad_(), t.requires_grad_())
+    for run in (softmax_aggregate, powermean_aggregate):
+        assert torch.autograd.gradcheck(lambda x, t, run=run: run(x, edges, t, eps=0.3), arguments)
+        assert torch.autograd.gradgradcheck(lambda x, t, run=run: run(x, edges, t, eps=0.3), arguments)
+
+
+@pytest.mark.parametrize("backend", ["numba", "triton"])
+def test_kernels_take_one_exponent(backend):
+    with pytest.raises(UsageError, match="needs one temperature or power for all channels"):
+        softmax_aggregate(torch.ones(2, 3), torch.tensor([[0], [1]]), torch.ones(3), backend=backend)
+    with pytest.raises(UsageError, match="one for each of the 3 channels"):
+        softmax_aggregate(torch.ones(2, 3), torch.tensor([[0], [1]]), torch.ones(2))

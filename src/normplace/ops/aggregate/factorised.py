@@ -42,13 +42,14 @@ LEAST_POWER = 0.5
 STEEP = 24.0
 
 
-def unsupported_reason(exponent: float, spec: AggregateSpec) -> str | None:
+def unsupported_reason(exponent: Tensor, spec: AggregateSpec) -> str | None:
     """Why the messages do not factorise accurately; None if they do."""
+    size = exponent.abs()
     if spec.edge_kind != "none":
         return "messages with edge terms do not factorise"
-    if abs(exponent) == float("inf"):
+    if bool(size.isinf().any()):
         return "it needs a finite temperature"
-    if spec.kind == "power" and abs(exponent) < LEAST_POWER:
+    if spec.kind == "power" and bool((size < LEAST_POWER).any()):
         return f"it needs a power of at least {LEAST_POWER} or at most -{LEAST_POWER}"
     return None
 
@@ -62,15 +63,22 @@ def _matrix(direction: CSRDirection, columns: int, dtype: torch.dtype) -> Tensor
         )
 
 
-def _pivot(value: Tensor, exponent: float) -> Tensor:
+def _pivot(value: Tensor, exponent: float | Tensor) -> Tensor:
     """In each channel, the value of the largest ``exponent * value``."""
+    if isinstance(exponent, Tensor):
+        return torch.where(exponent < 0, value.amin(0), value.amax(0))
     return value.amin(0) if exponent < 0 else value.amax(0)
+
+
+def _number(exponent: Tensor) -> float | Tensor:
+    """An exponent as a number, or as a tensor of one for each channel."""
+    return exponent.item() if exponent.dim() == 0 else exponent
 
 
 def forward(inputs: AggregateInputs, graph: CSRGraph, spec: AggregateSpec) -> tuple[Tensor, Tensor]:
     """See :func:`reference.forward`."""
     x, arriving = inputs.x, graph.arriving
-    t = inputs.exponent.item()
+    t = _number(inputs.exponent)
     m = activation(x, spec)
     count = arriving.indptr.diff()[:, None]
     matrix = _matrix(arriving, len(x), x.dtype)
@@ -116,7 +124,7 @@ def backward(
         rows = selected.nonzero()[:, 0]
         return reference.backward(grad[rows], inputs, subset(graph, rows), y[rows], k[rows], spec, needs)
 
-    t = exponent.item()
+    t = _number(exponent)
     m = activation(x, spec)
     matrix = _matrix(graph.leaving, arriving.num_rows, x.dtype)
     count = arriving.indptr.diff()[:, None]
@@ -137,7 +145,7 @@ def backward(
             m -= b
             spread = torch.addcmul(-second, first, m).mul_(z)
             if needs.exponent:
-                d_exponent = torch.sum(spread * m, dtype=torch.float64)
+                d_exponent = reference.sum_like(exponent, spread * m)
             dm = torch.addcmul(spread.mul_(t), z, first)
     else:
         q = t - 1
@@ -152,8 +160,8 @@ def backward(
         dm = (matrix @ pulled).mul_(value.sub(c).mul_(q).exp_())
         if needs.exponent:
             # sum of g y a (log m - log y), in two sums over nodes
-            sent = torch.sum(dm * value.exp() * (value - b), dtype=torch.float64)
-            received = torch.sum((grad * y * (k - b)).masked_fill_(blank, 0), dtype=torch.float64)
+            sent = reference.sum_like(exponent, dm * value.exp() * (value - b))
+            received = reference.sum_like(exponent, (grad * y * (k - b)).masked_fill_(blank, 0))
             d_exponent = (sent - received) / t
     if spec.relu:
         dm.masked_fill_(x <= 0, 0)
@@ -165,9 +173,9 @@ def backward(
     return AggregateGrads(dm, None if d_exponent is None else d_exponent.to(exponent.dtype))
 
 
-def _steep(value: Tensor, mean: Tensor, exponent: float) -> bool:
-    spread = torch.maximum(value.amax(0) - mean, mean - value.amin(0)).max()
-    return not abs(exponent) * float(spread) < STEEP
+def _steep(value: Tensor, mean: Tensor, exponent: float | Tensor) -> bool:
+    spread = torch.maximum(value.amax(0) - mean, mean - value.amin(0))
+    return not float((spread * abs(exponent)).max()) < STEEP
 
 
 def _lost(inverse: Tensor, count: Tensor) -> Tensor:

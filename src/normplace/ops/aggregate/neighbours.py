@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from normplace.errors import UsageError, expect_whole
-from normplace.ops.indices import check_edge_index, check_range
-from normplace.ops.snapshot import Snapshot
-from normplace.ops.tracing import all_plain, in_transform, is_batched, is_traced
+from normplace.ops.features import describe
+from normplace.ops.indices import check_edge_index, check_range, checked_indices, is_integer
+from normplace.ops.tracing import all_plain, is_batched, is_traced
 
 # Most edges that one program of a GPU kernel processes. Longer rows are split, so that no program waits for a hub.
 PIECE = 256
@@ -109,6 +108,32 @@ def _both_directions(edge_index: Tensor, num_src: int, num_dst: int, piece: int)
     return [*arriving, *leaving]
 
 
+def _sorted_directions(indptr: Tensor, sources: Tensor, num_src: int, piece: int) -> list[Tensor]:
+    """The tensors of both directions of edges that are sorted by target: only the leaving edges are sorted."""
+    num_dst, num_edges = len(indptr) - 1, len(sources)
+    dtype = _index_dtype(num_edges, num_src, num_dst)
+    indptr, indices = indptr.long(), sources.to(dtype, copy=True)
+    edges = torch.arange(num_edges, device=indices.device, dtype=dtype)
+    pieces, hubs = _split(indptr, num_edges, piece)
+    arriving = CSRDirection(indptr.to(dtype), indices, edges, pieces.to(dtype), hubs.to(dtype))
+    rows = torch.arange(num_dst, device=indices.device, dtype=dtype)
+    targets = rows.repeat_interleave(indptr.diff(), output_size=num_edges)
+    return [*arriving, *_direction(indices, targets, edges, num_src, piece)]
+
+
+def _single_edges(targets: Tensor, piece: int) -> CSRDirection:
+    """The leaving edges of sources that have one edge each, in the order of the sources."""
+    count, like = len(targets), {"device": targets.device, "dtype": targets.dtype}
+    unused = count // piece
+    edges = torch.arange(count + 1, **like)
+    rows, none = edges[:-1], torch.full((count,), -1, **like)
+    pieces = torch.nn.functional.pad(torch.stack([rows, rows, edges[1:], none]), (0, unused))
+    pieces[::3, count:] = -1
+    hubs = torch.zeros(3, unused, **like)
+    hubs[0] = -1
+    return CSRDirection(edges, targets, rows, pieces, hubs)
+
+
 _build = torch.library.custom_op(
     "normplace::neighbours",
     _both_directions,
@@ -157,6 +182,85 @@ class Neighbours:
         build = _build if is_traced() or not all_plain(edge_index) else _both_directions
         self.tensors: Sequence[Tensor] = tuple(build(edge_index, self.num_src, self.num_dst, piece))
 
+    @classmethod
+    def from_csr(cls, indptr: Tensor, sources: Tensor, num_src: int, piece: int = PIECE) -> Neighbours:
+        """From edges that are sorted by target, which need no sorting.
+
+        Args:
+            indptr: Where the edges of each target start; one entry more than targets.
+            sources: The source of each edge.
+            num_src: Number of source nodes.
+            piece: Most edges that one program of a GPU kernel processes.
+
+        Raises:
+            UsageError: If ``indptr`` does not describe the edges, or a source is out of range.
+        """
+        _check_indptr("indptr", indptr, len(sources))
+        sources = checked_indices("the sources of the edges", sources, num_src, "ids start at 0")
+        tensors = _sorted_directions(indptr, sources, num_src, piece)
+        return cls._of(tensors, num_src, len(indptr) - 1, len(sources), piece)
+
+    @classmethod
+    def of_groups(
+        cls, index: Tensor | None, ptr: Tensor | None = None, num_dst: int | None = None, piece: int = PIECE
+    ) -> Neighbours:
+        """The graph that aggregates rows in groups: each row is a source with one edge, to its group.
+
+        Args:
+            index: The group of each row, in any order; None if ``ptr`` is given.
+            ptr: Where each group of consecutive rows starts; it takes precedence over ``index``.
+            num_dst: Number of groups; computed from ``index`` when None, which synchronizes with the device.
+            piece: Most edges that one program of a GPU kernel processes.
+
+        Raises:
+            UsageError: If there is neither, or a group is out of range.
+
+        Examples:
+            >>> Neighbours.of_groups(torch.tensor([0, 2, 0])).degree.tolist()
+            [2, 0, 1]
+        """
+        if ptr is not None:
+            num_rows = _check_indptr("ptr", ptr, None)
+            groups = torch.arange(len(ptr) - 1, device=ptr.device)
+            index = groups.repeat_interleave(ptr.diff(), output_size=num_rows)
+            num_dst = len(ptr) - 1
+        if not isinstance(index, Tensor) or index.dim() != 1 or not is_integer(index):
+            raise UsageError(f"index must hold the group of each row as an integer, got {describe(index)}.")
+        if num_dst is None:
+            num_dst = int(index.max()) + 1 if len(index) else 0
+        dtype = _index_dtype(len(index), len(index), num_dst)
+        index = checked_indices("index", index, num_dst, "groups start at 0; raise dim_size").to(dtype)
+        rows = torch.arange(len(index), device=index.device, dtype=dtype)
+        if ptr is None:
+            arriving = _direction(index, rows, rows, num_dst, piece)
+        else:
+            pieces, hubs = _split(ptr.long(), len(index), piece)
+            arriving = CSRDirection(ptr.to(dtype), rows, rows, pieces.to(dtype), hubs.to(dtype))
+        return cls._of([*arriving, *_single_edges(index, piece)], len(index), num_dst, len(index), piece)
+
+    @classmethod
+    def _of(cls, tensors: Sequence[Tensor], num_src: int, num_dst: int, num_edges: int, piece: int) -> Neighbours:
+        graph = object.__new__(cls)
+        graph.num_src, graph.num_dst, graph.num_edges, graph.piece = num_src, num_dst, num_edges, piece
+        graph.tensors = tuple(tensors)
+        return graph
+
+    def reversed(self) -> Neighbours:
+        """The graph with every edge reversed; nothing is copied."""
+        half = len(CSRDirection._fields)
+        tensors = [*self.tensors[half:], *self.tensors[:half]]
+        return self._of(tensors, self.num_dst, self.num_src, self.num_edges, self.piece)
+
+    @property
+    def edge_index(self) -> Tensor:
+        """Source and target of each edge, in the order of the edge terms."""
+        arriving = CSRGraph.of(self.tensors).arriving
+        rows = torch.arange(self.num_dst, device=self.device)
+        targets = rows.repeat_interleave(arriving.indptr.diff(), output_size=self.num_edges)
+        edges = torch.empty(2, self.num_edges, dtype=torch.long, device=self.device)
+        edges[:, arriving.edges.long()] = torch.stack([arriving.indices.long(), targets])
+        return edges
+
     @property
     def degree(self) -> Tensor:
         """In-degree of each target."""
@@ -169,47 +273,18 @@ class Neighbours:
 
     def to(self, device: torch.device | str) -> Neighbours:
         """A copy on another device."""
-        moved = object.__new__(Neighbours)
-        moved.num_src, moved.num_dst, moved.num_edges, moved.piece = (
-            self.num_src, self.num_dst, self.num_edges, self.piece
-        )  # fmt: skip
-        moved.tensors = tuple(tensor.to(device) for tensor in self.tensors)
-        return moved
+        tensors = [tensor.to(device) for tensor in self.tensors]
+        return self._of(tensors, self.num_src, self.num_dst, self.num_edges, self.piece)
 
     def __repr__(self) -> str:
         return f"Neighbours({self.num_edges} edges, {self.num_src} sources, {self.num_dst} targets, {self.device})"
 
 
-# All layers of a network read the same edge_index, so its CSR form is cached while it is alive and unchanged.
-_cache: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-
-
-def as_neighbours(graph: Tensor | Neighbours, num_src: int, num_dst: int | None) -> Neighbours:
-    """``graph`` itself, or the CSR form of an ``edge_index``.
-
-    Raises:
-        UsageError: If the numbers of nodes do not match.
-    """
-    targets = num_src if num_dst is None else num_dst
-    if isinstance(graph, Neighbours):
-        if graph.num_src != num_src or (num_dst is not None and graph.num_dst != num_dst):
-            raise UsageError(
-                f"the graph has {graph.num_src} sources and {graph.num_dst} targets, but x has {num_src} rows and "
-                f"num_dst is {num_dst}: build it with Neighbours(edge_index, num_src, num_dst)."
-            )
-        return graph
-    check_edge_index(graph)
-    if is_traced() or in_transform() or not all_plain(graph) or graph.is_inference():
-        return Neighbours(graph, num_src, targets)
-    sizes, entry = (num_src, targets), _cache.get(graph)
-    if entry is None or entry[0] != sizes or not entry[1].matches(graph):
-        entry = _cache[graph] = (sizes, Snapshot.of(graph), Neighbours(graph, num_src, targets))
-    return entry[2]
-
-
-def nan_if_changed(graph: Tensor | Neighbours, value: Tensor) -> Tensor:
-    """``value``, or ``nan`` on a GPU where the edge_index was changed without PyTorch's knowledge."""
-    if isinstance(graph, Neighbours) or graph.device.type == "cpu":
-        return value
-    entry = None if is_traced() or in_transform() or graph.is_inference() else _cache.get(graph)
-    return value if entry is None else entry[1].nan_if_changed(value, graph)
+def _check_indptr(name: str, indptr: Tensor, num_edges: int | None) -> int:
+    """Raise an error for anything but increasing integers from 0, and return the last; this synchronizes."""
+    if not isinstance(indptr, Tensor) or indptr.dim() != 1 or not is_integer(indptr) or not len(indptr):
+        raise UsageError(f"{name} must be a vector of integers, one more than targets, got {describe(indptr)}.")
+    last = int(indptr[-1])
+    if int(indptr[0]) != 0 or last != (last if num_edges is None else num_edges) or bool((indptr.diff() < 0).any()):
+        raise UsageError(f"{name} must increase from 0 to the number of rows, got {indptr.tolist()[:8]}.")
+    return last

@@ -35,7 +35,7 @@ def choose_backend(device: str, exponent: Tensor, spec: AggregateSpec, size: int
 
     Args:
         device: Type of the device of the tensors.
-        exponent: Temperature or power.
+        exponent: Temperature or power, one or one for each channel.
         spec: Its ``backend`` is one of :data:`BACKENDS`; ``auto`` is the fastest that runs.
         size: Edges times channels.
 
@@ -43,28 +43,41 @@ def choose_backend(device: str, exponent: Tensor, spec: AggregateSpec, size: int
         UsageError: If the requested backend cannot run.
     """
     requested = spec.backend
-    if device == "cpu" and bool(exponent.isnan()):
+    if device == "cpu" and bool(exponent.isnan().any()):
         raise UsageError(
             "the temperature or power is nan: a learned one has diverged, so lower its learning rate or clip it."
         )
     if requested == "reference":
         return BackendChoice(requested, "requested")
+    if exponent.dim() == 1 and (requested != "factorised" or device != "cpu"):
+        return _choose_for_channels(device, exponent, spec)
     if requested == "triton" or (requested == "auto" and device != "cpu"):
         return choose_triton(requested, device)
     if requested == "auto":
         if size > SMALL and INSTALLED["numba"]:
             return BackendChoice("numba", "the fastest on a CPU for graphs of this size")
-        reason = factorised.unsupported_reason(float(exponent), spec)
+        reason = factorised.unsupported_reason(exponent, spec)
         return BackendChoice("reference", reason) if reason else BackendChoice("factorised", "messages factorise")
     if device != "cpu":
         reason = f"it needs a CPU and the tensors are on {device}"
     elif requested == "numba":
         reason = None if INSTALLED["numba"] else "numba is not installed (pip install 'normplace[graphs]')"
     else:
-        reason = factorised.unsupported_reason(float(exponent), spec)
+        reason = factorised.unsupported_reason(exponent, spec)
     if reason is not None:
         raise UsageError(f"backend {requested!r} cannot run: {reason}; use backend='auto'.")
     return BackendChoice(requested, "requested")
+
+
+def _choose_for_channels(device: str, exponent: Tensor, spec: AggregateSpec) -> BackendChoice:
+    """The backend for one exponent per channel, which the compiled kernels do not take."""
+    if spec.backend != "auto":
+        raise UsageError(
+            f"backend {spec.backend!r} cannot run: it needs one temperature or power for all channels; "
+            "use backend='auto'."
+        )
+    reason = "it needs a CPU" if device != "cpu" else factorised.unsupported_reason(exponent, spec)
+    return BackendChoice("reference", reason) if reason else BackendChoice("factorised", "messages factorise")
 
 
 def check_edge_types(inputs: AggregateInputs, spec: AggregateSpec) -> None:

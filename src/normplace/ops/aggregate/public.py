@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError, unknown
-from normplace.ops.aggregate.neighbours import Neighbours, as_neighbours, nan_if_changed
+from normplace.ops.aggregate.adjacency import Graph, as_neighbours, nan_if_changed
 from normplace.ops.aggregate.op import AGGREGATE, BACKENDS, TYPES_ADVICE
 from normplace.ops.aggregate.reference import AggregateSpec, accumulation_dtype
 from normplace.ops.features import FLOATS, describe
@@ -42,7 +42,7 @@ class TableEdge(NamedTuple):
 
 def softmax_aggregate(
     x: Tensor,
-    graph: Tensor | Neighbours,
+    graph: Graph,
     temperature: float | Tensor = 1.0,
     edge: Tensor | LinearEdge | TableEdge | None = None,
     *,
@@ -61,8 +61,9 @@ def softmax_aggregate(
 
     Args:
         x: Features of the source nodes, N × D.
-        graph: A :class:`Neighbours`, or an ``edge_index`` of sources and targets.
-        temperature: A number of any sign, or a learnable tensor of one element.
+        graph: A :class:`Neighbours`, an ``edge_index`` of sources and targets, or a sparse adjacency matrix of targets
+            × sources.
+        temperature: A number of any sign, or a learnable tensor of one element or of one for each channel.
         edge: Edge terms: an E × D tensor, a :class:`LinearEdge` or a :class:`TableEdge`.
         degree_power: Multiply the result by the in-degree to this power, which can be learned too.
         num_dst: Number of target nodes, for an ``edge_index`` of a bipartite graph.
@@ -92,7 +93,7 @@ def softmax_aggregate(
 
 def powermean_aggregate(
     x: Tensor,
-    graph: Tensor | Neighbours,
+    graph: Graph,
     power: float | Tensor = 1.0,
     edge: Tensor | LinearEdge | TableEdge | None = None,
     *,
@@ -110,8 +111,9 @@ def powermean_aggregate(
 
     Args:
         x: Features of the source nodes, N × D.
-        graph: A :class:`Neighbours`, or an ``edge_index`` of sources and targets.
-        power: A number of any sign, or a learnable tensor of one element.
+        graph: A :class:`Neighbours`, an ``edge_index`` of sources and targets, or a sparse adjacency matrix of targets
+            × sources.
+        power: A number of any sign, or a learnable tensor of one element or of one for each channel.
         edge: Edge terms: an E × D tensor, a :class:`LinearEdge` or a :class:`TableEdge`.
         degree_power: Multiply the result by the in-degree to this power, which can be learned too.
         num_dst: Number of target nodes, for an ``edge_index`` of a bipartite graph.
@@ -135,7 +137,7 @@ def powermean_aggregate(
 
 def _aggregate(
     x: Tensor,
-    graph: Tensor | Neighbours,
+    graph: Graph,
     name: str,
     exponent: float | Tensor,
     edge: Tensor | LinearEdge | TableEdge | None,
@@ -157,13 +159,26 @@ def _aggregate(
         raise UsageError(f"eps must be a finite number, got {spec.eps!r}.")
     x, edge_kind, edges, weight = _edge_tensors(x, edge, neighbours.num_edges)
     dtype = accumulation_dtype(x.dtype)
-    scalar = nan_if_changed(graph, _scalar(exponent, name, dtype, x.device))
+    scalar = nan_if_changed(graph, _exponent(exponent, name, dtype, x))
     spec = spec._replace(edge_kind=edge_kind, piece=neighbours.piece)
     (y,) = AGGREGATE((x.contiguous(), scalar, edges, weight, *neighbours.tensors), spec)
     if degree_power is not None:
         degree = neighbours.degree.clamp(min=1).to(dtype)  # a row without edges is zero and stays zero
         y = y * degree.pow(_scalar(degree_power, "degree_power", dtype, x.device))[:, None]
     return y.to(x.dtype)
+
+
+def _exponent(value: float | Tensor, name: str, dtype: torch.dtype, x: Tensor) -> Tensor:
+    """Temperature or power as a tensor: 0-dimensional, or one for each channel."""
+    channels = x.shape[1]
+    if not isinstance(value, Tensor) or value.numel() == 1:
+        return _scalar(value, name, dtype, x.device)
+    if value.shape != (channels,) or not value.is_floating_point():
+        raise UsageError(
+            f"{name} must be one floating-point number, or one for each of the {channels} channels, got "
+            f"{describe(value)}."
+        )
+    return value.to(x.device, dtype)
 
 
 def _scalar(value: float | Tensor, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -64,7 +64,7 @@ class AggregateInputs(NamedTuple):
 
     x: Tensor
     exponent: Tensor
-    """Temperature or power, 0-dimensional."""
+    """Temperature or power: 0-dimensional, or one for each channel."""
     edge: Tensor | None = None
     """Dense terms, features or ids, by :attr:`AggregateSpec.edge_kind`."""
     weight: Tensor | None = None
@@ -186,6 +186,16 @@ def sums(terms: Tensor, row: Tensor, like: Tensor) -> Tensor:
     return total.index_add(0, row, terms.to(total.dtype)).to(like.dtype)
 
 
+def of_channels(exponent: Tensor, channels: slice) -> Tensor:
+    """The part of an exponent, or of its gradient, that belongs to some channels."""
+    return exponent if exponent.dim() == 0 else exponent[channels]
+
+
+def sum_like(exponent: Tensor, terms: Tensor) -> Tensor:
+    """Sums of the terms of an exponent's gradient in float64: one, or one for each channel."""
+    return terms.sum(dtype=torch.float64) if exponent.dim() == 0 else terms.sum(0, dtype=torch.float64)
+
+
 def segments(direction: CSRDirection, first: int, last: int) -> tuple[Tensor, Tensor]:
     """The row of each edge of a range of rows, counted from its first, and the number of edges of each row."""
     count = direction.indptr[first : last + 1].diff().long()
@@ -194,13 +204,14 @@ def segments(direction: CSRDirection, first: int, last: int) -> tuple[Tensor, Te
 
 def forward(inputs: AggregateInputs, graph: CSRGraph, spec: AggregateSpec) -> tuple[Tensor, Tensor]:
     """The aggregate of every row, and what the backward pass needs: the entropy, or the log of the power mean."""
-    x, exponent, *_ = inputs
+    x = inputs.x
     arriving = graph.arriving
     channels = x.shape[1]
     y = torch.zeros(arriving.num_rows, channels, dtype=accumulation_dtype(x.dtype), device=x.device)
     k = torch.zeros_like(y)
     for first, last, edges, cols in _chunks(arriving, channels):
         row, count = segments(arriving, first, last)
+        exponent = of_channels(inputs.exponent, cols)
         nonempty = (count > 0)[:, None]
         m = activation(_preactivation(inputs, arriving, spec, edges, cols), spec)
         value = m if spec.kind == "softmax" else m.log()
@@ -246,16 +257,17 @@ def backward(
         spec: As :func:`forward` read it.
         needs: Which gradients to compute.
     """
-    x, exponent, edge, weight = inputs
+    x, _, edge, weight = inputs
     arriving = graph.arriving
     dx = torch.zeros(x.shape, dtype=y.dtype, device=x.device)
-    d_exponent = torch.zeros((), dtype=torch.float64, device=x.device)
+    d_exponent = torch.zeros(inputs.exponent.shape, dtype=torch.float64, device=x.device)
     d_edge = torch.zeros_like(edge) if needs.edge and edge is not None else None
     d_weight = (
         torch.zeros(weight.shape, dtype=y.dtype, device=x.device) if needs.weight and weight is not None else None
     )
     for first, last, edges, cols in _chunks(arriving, x.shape[1]):
         row, count = segments(arriving, first, last)
+        exponent, d_exponent_here = of_channels(inputs.exponent, cols), of_channels(d_exponent, cols)
         before = _preactivation(inputs, arriving, spec, edges, cols)
         m = activation(before, spec)
         row_grad, row_y, row_k = (tensor[first:last, cols][row] for tensor in (grad, y, k))
@@ -264,12 +276,12 @@ def backward(
             a = row_grad * torch.exp(d - row_k)
             dm = a if spec.semi_gradient else torch.where(d.isinf(), 0, a * (1 + d))
             if needs.exponent:
-                d_exponent += (a * (m - row_y) ** 2).sum(dtype=torch.float64)
+                d_exponent_here += sum_like(d_exponent_here, a * (m - row_y) ** 2)
         else:
             d, share = m.log() - row_k, row_grad / count[row][:, None]
             dm = share * torch.exp((exponent - 1) * d)
             if needs.exponent:
-                d_exponent += (share * row_y * d**2 * psi(exponent * d)).sum(dtype=torch.float64)
+                d_exponent_here += sum_like(d_exponent_here, share * row_y * d**2 * psi(exponent * d))
         if spec.relu:
             dm = torch.where(before > 0, dm, 0)
         dx[:, cols].index_add_(0, arriving.indices[edges].long(), dm)
@@ -283,7 +295,7 @@ def backward(
                 d_weight[:, cols].index_add_(0, edge[ids].long(), dm)
     return AggregateGrads(
         dx.to(x.dtype),
-        d_exponent.to(exponent.dtype) if needs.exponent else None,
+        d_exponent.to(inputs.exponent.dtype) if needs.exponent else None,
         d_edge,
         None if d_weight is None or weight is None else d_weight.to(weight.dtype),
     )
