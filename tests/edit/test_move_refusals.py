@@ -67,7 +67,7 @@ class Fused(nn.Module):
         (Fused(), 2, {"to": "peri"}, "no module returns what it adds"),
         (Fused(), 2, {"qk": "rms"}, "the model has no attention"),
         (Block(), None, {"to": "pre"}, "does not take these inputs"),
-        (nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True), 3, {"qk": "rms"}, "a module each"),
+        (nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True), 3, {"qk": "rms"}, "value of one of them alone"),
     ],
 )  # fmt: skip
 def test_refusals_are_one_sentence(model, inputs, options, sentence):

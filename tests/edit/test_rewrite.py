@@ -137,18 +137,38 @@ def test_a_decorated_method():
 
         return call
 
+    def hiding(function):
+        functions = [function]
+
+        @functools.wraps(function)
+        def call(self, *args):
+            return functions[0](self, *args)
+
+        return call
+
     class Decorated(Base):
         @with_instance
         def forward(self, x):
             return x + self.up(self.norm(x))
 
-    class Hidden(Base):
+    class Twice(Base):
         @without
+        @with_instance
+        def forward(self, x):
+            y = x + self.up(self.norm(x))
+            return y + self.up(y)
+
+    class Hidden(Base):
+        @hiding
         def forward(self, x):
             return x + self.up(self.norm(x))
 
-    x, model = torch.randn(5, 8), Decorated()
+    x, model, twice = torch.randn(5, 8), Decorated(), Twice()
     torch.testing.assert_close(npl.move(model, x, to="post")(x), expected(model, x, model.up))
+    moved = npl.move(twice, x, to="post", norm="layer")
+    first = expected(twice, x, twice.up)
+    second = moved.get_submodule(npl.changes(moved).where("added")[-1].name)
+    torch.testing.assert_close(moved(x), second(first + twice.up(first)))
     with pytest.raises(npl.UsageError, match="remove the decorator"):
         npl.move(Hidden(), x, to="post")
     npl.move(Hidden(), x, to="peri")  # needs no rewrite

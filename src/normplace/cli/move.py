@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from normplace.cli.options import Folder, HuggingFace, PlacementName, Target, load_model, write_edited
 
 
@@ -13,6 +15,8 @@ def move(
     to: PlacementName | None = None,
     scale: str | None = None,
     qk: str | None = None,
+    qk_over: Literal["head", "projection"] | None = None,
+    qk_where: Literal["before", "after"] | None = None,
     norm: str | None = None,
     json: bool = False,
     hf: HuggingFace = None,
@@ -28,7 +32,9 @@ def move(
         out: Output folder.
         to: Target placement, such as peri; see 'normplace list placements'.
         scale: Also add branch scales: layerscale or lns.
-        qk: Also normalize queries and keys with this norm type.
+        qk: Also normalize queries and keys with this norm type; none removes such norms of an earlier move.
+        qk_over: Normalize the features of each head (default) or of all heads together.
+        qk_where: Normalize before (default) or after the rotary embedding.
         norm: Type of new norms; the model's own by default.
         json: Print JSON.
         hf: Same as TARGET, for a config.json or its folder.
@@ -36,5 +42,5 @@ def move(
     model, inputs, kwargs = load_model(target, hf, quiet=json)
     from normplace.edit import move as move_norms
 
-    settings = {"to": to, "scale": scale, "qk": qk, "norm": norm}
+    settings = {"to": to, "scale": scale, "qk": qk, "qk_over": qk_over, "qk_where": qk_where, "norm": norm}
     return write_edited(move_norms(model, *inputs, **kwargs, **settings), out, json, settings)

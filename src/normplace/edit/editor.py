@@ -70,6 +70,11 @@ class ModelEditor:
         self.removed[site.name] = norm
         return norm
 
+    def remove_placed(self, path: str) -> None:
+        """Remove a module that an earlier move added."""
+        self.removed[path] = self.model.get_submodule(path)
+        detach(self.model, path)
+
     def remove_scalings(self, kind: type[nn.Module]) -> list[str]:
         """Remove the scaling modules that an earlier move added, and return their names."""
         paths = [
@@ -119,7 +124,7 @@ class ModelEditor:
         return path
 
     def add_to_sum(self, ref: SumRef, name: str, module: nn.Module) -> str | None:
-        """Pass a sum in the code of a module through another module."""
+        """Pass a sum, or another expression in the code of a module, through another module."""
         if ("sum", ref) in self._attached:
             return None
         self._attached["sum", ref] = module

@@ -95,3 +95,27 @@ class HeadNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalize every head."""
         return self.norm(x.unflatten(-1, (-1, self.size))).flatten(-2)
+
+
+class JoinedHeadsNorm(nn.Module):
+    """Norm over the features of all attention heads together, applied to separate heads.
+
+    Args:
+        norm: A norm over the features of all heads.
+        axes: The axes of the heads and of the features of a head, counted from the end.
+    """
+
+    def __init__(self, norm: nn.Module, axes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.norm, self.axes = norm, axes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize all heads of every token."""
+        last = tuple(range(-len(self.axes), 0))
+        joined = x.movedim(self.axes, last)
+        normed = self.norm(joined.flatten(-len(self.axes)))
+        return normed.unflatten(-1, joined.shape[-len(self.axes) :]).movedim(last, self.axes)
+
+    def extra_repr(self) -> str:
+        """Show the axes."""
+        return f"axes={self.axes}"

@@ -19,8 +19,10 @@ from normplace.edit.input_spec import describe_inputs
 from normplace.edit.model_map import ModelMap, require_editable
 from normplace.edit.move_edit import MoveEdit
 from normplace.edit.move_plan import MovePlan, MoveRequest
+from normplace.edit.projections import HeadNormRequest
 from normplace.edit.save_guard import guard_save
 from normplace.edit.verify_gradients import check_gradients
+from normplace.edit.verify_heads import verify_head_norms
 from normplace.edit.verify_numbers import verify_numbers
 from normplace.edit.verify_placement import verify_placement
 from normplace.errors import UsageError, unknown
@@ -36,6 +38,8 @@ def move(
     to: str | Placement | None = None,
     scale: str | None = None,
     qk: str | None = None,
+    qk_over: str | None = None,
+    qk_where: str | None = None,
     norm: str | None = None,
     **kwargs: Any,
 ) -> Model:
@@ -57,7 +61,9 @@ def move(
         to: The target: a preset such as ``"peri"``, or a :class:`Placement`; None to leave the norms in place.
         scale: ``"layerscale"`` for a learned factor per channel on every branch, initially 1; ``"lns"`` for the fixed
             factor 1/sqrt(layer) after every input norm.
-        qk: The kind of norm to put on queries and keys without one, over the features of a head.
+        qk: The kind of norm to put on queries and keys without one; ``"none"`` removes those that a move added.
+        qk_over: ``"head"`` (default) for a norm over the features of each head, ``"projection"`` over all heads.
+        qk_where: ``"before"`` (default) or ``"after"`` the rotary embedding.
         norm: The kind of new norms; by default the model's own.
         **kwargs: The keyword arguments of a call.
 
@@ -77,7 +83,7 @@ def move(
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"move takes an nn.Module, got {type(model).__name__}: build the model first.")
-    request = MoveRequest(_target(to, scale, qk), scale, qk, norm)
+    request = MoveRequest(_target(to, scale, qk), scale, _head_norms(qk, qk_over, qk_where), norm)
     model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
     arguments = (inputs, kwargs)
     copied = copy_model(model)
@@ -88,14 +94,15 @@ def move(
     require_editable(analysis)
     audit_before = summarize(analysis)  # while the model is as it was analysed
     model_map = ModelMap(analysis)
-    plan, editor = MovePlan(model_map, request), ModelEditor(copied, model_map)
+    plan, editor = MovePlan(model_map, request, arguments), ModelEditor(copied, model_map)
     measured = plan.measured_values()
     MoveEdit(plan, editor, measure_rms(copied, arguments, measured) if measured else {}).run()
     audit_after, moves = audit_before, changes(model).moves
     if any(change.action != "kept" for change in editor.changes):
         disable_fast_paths(copied)
         audit_after = summarize(_verified(model, plan, editor, arguments))
-        moves += ({"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, "qk": qk, "norm": norm},)
+        where = {"qk": qk, "qk_over": qk_over, "qk_where": qk_where}
+        moves += ({"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, **where, "norm": norm},)
     record = Changes(
         before=audit_before.placement,
         after=audit_after.placement,
@@ -129,10 +136,21 @@ def _verified(original: nn.Module, plan: MovePlan, editor: ModelEditor, argument
         ) from error
     verify_placement(plan, editor.changes, analysis)
     verify_numbers(analysis, arguments, editor.changes, editor.removed)
+    if plan.projections and plan.request.qk is not None:
+        verify_head_norms(analysis, arguments, editor.changes, plan.request.qk.over)
     if not any(parameter.is_meta for parameter in editor.model.parameters()):
         names = [change.name for change in editor.changes if change.action in ("moved", "added")]
         check_gradients(original, editor.model, arguments, {name: editor.model.get_submodule(name) for name in names})
     return analysis
+
+
+def _head_norms(qk: str | None, over: str | None, where: str | None) -> HeadNormRequest | None:
+    """The requested norms on queries and keys."""
+    if qk is not None:
+        return HeadNormRequest(qk, over or "head", where or "before")
+    if over is not None or where is not None:
+        raise UsageError('qk_over and qk_where describe norms on queries and keys: choose their kind, as in qk="rms".')
+    return None
 
 
 def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Placement | None:

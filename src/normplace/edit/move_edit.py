@@ -11,7 +11,7 @@ from normplace.analysis.recording.ids import BlockIndex, ValueId
 from normplace.analysis.results import Site
 from normplace.edit.editor import ModelEditor
 from normplace.edit.model_map import TensorRef
-from normplace.edit.modules import FixedScaling, HeadNorm, LearnedScaling
+from normplace.edit.modules import FixedScaling, HeadNorm, JoinedHeadsNorm, LearnedScaling
 from normplace.edit.move_plan import OTHER_STREAM_SLOT, BlockSlot, MovePlan
 from normplace.edit.new_norms import NormFactory
 from normplace.edit.verify_placement import has_same_scale
@@ -60,7 +60,7 @@ class MoveEdit:
             self._edit_slot(block, slot, spec)
         if plan.added or plan.freed:
             self._edit_final_norms()
-        self._add_head_norms()
+        self._edit_head_norms()
         for (_, slot), norms in self._freed.items():
             for site, _ in norms:
                 if site.name not in self._reused:
@@ -225,14 +225,24 @@ class MoveEdit:
             return True
         return block not in self.plan.ends_without_norm and self.model_map.has_head(block)
 
-    def _add_head_norms(self) -> None:
-        """Put norms on queries and keys."""
-        factory = NormFactory(self.request.qk, (), self.like)
+    def _edit_head_norms(self) -> None:
+        """Put norms on queries and keys, or remove those that an earlier move put there."""
+        request = self.request.qk
+        if request is None:
+            return
+        for name, slot in self.plan.placed_head_norms().items() if request.kind == "none" else ():
+            self.editor.remove_placed(name)
+            self.editor.record("removed", slot, name, note="with its weights")
+        factory = NormFactory(request.kind, (), self.like)
         for projection in self.plan.projections:
-            norm, note = factory.build(projection.head_size, self.rms.get(projection.value))
-            owner = projection.output.module.rpartition(".")[0]
-            head_norm = HeadNorm(norm, projection.head_size)
-            name = self.editor.add_after(projection.output, owner, f"{projection.letter}_norm", head_norm)
+            norm, note = factory.build(projection.width, self.rms.get(projection.value))
+            module, place, child = norm, projection.place, f"{projection.letter}_norm"
+            if isinstance(place, TensorRef):
+                module = norm if projection.width == place.width else HeadNorm(norm, projection.width)
+                name = self.editor.add_after(place, projection.owner, child, module)
+            else:
+                module = norm if len(projection.axes) == 1 else JoinedHeadsNorm(norm, projection.axes)
+                name = self.editor.add_to_sum(place, child, module)
             if name is not None:
                 self.editor.record("added", f"inner.{projection.letter}", name, note=note)
 

@@ -9,10 +9,12 @@ from torch import nn
 from normplace.analysis.blocks.naming import BARE
 from normplace.analysis.recording.ids import BlockIndex, ValueId
 from normplace.analysis.results import Site
+from normplace.edit.capture import Arguments
 from normplace.edit.changes import changes
 from normplace.edit.layer_numbers import LayerNumbers
 from normplace.edit.model_map import ModelMap, is_outside_tree
-from normplace.edit.projections import ProjectionRef, find_projections
+from normplace.edit.projections import HeadNormRequest, ProjectionFinder, ProjectionRef
+from normplace.edit.rewrite import PLACED
 from normplace.errors import UsageError
 from normplace.placement import BlockSpec, LearnedScale, Placement, Power
 
@@ -30,13 +32,13 @@ class MoveRequest:
     Attributes:
         target: The placement to reach; None to leave the norms in place.
         scale: ``layerscale``, ``lns`` or None.
-        qk: The kind of norms for queries and keys, or None.
+        qk: Which norms to add to queries and keys, or None.
         norm: The kind of new norms; None for the model's own kind.
     """
 
     target: Placement | None
     scale: str | None = None
-    qk: str | None = None
+    qk: HeadNormRequest | None = None
     norm: str | None = None
 
 
@@ -46,6 +48,7 @@ class MovePlan:
     Args:
         model_map: Where the model can be edited.
         request: The arguments of the move.
+        arguments: The arguments of a call of the model.
 
     Attributes:
         specs: The requested spec of each block; None for a block that is left alone.
@@ -60,7 +63,7 @@ class MovePlan:
         UsageError: If the request cannot be fulfilled.
     """
 
-    def __init__(self, model_map: ModelMap, request: MoveRequest) -> None:
+    def __init__(self, model_map: ModelMap, request: MoveRequest, arguments: Arguments) -> None:
         self.model_map, self.analysis, self.request = model_map, model_map.analysis, request
         self._layers = LayerNumbers(self.analysis.blocks)
         self._sites: dict[tuple[int | None, str], list[Site]] = {}
@@ -82,7 +85,7 @@ class MovePlan:
             (block, slot): sites for block, slot, _ in changing if (sites := self.sites(block, slot))
         }
         self._check_shared_norms()
-        self.projections = self._projections() if request.qk is not None else []
+        self.projections = self._projections(request.qk, arguments) if request.qk is not None else []
         self.ends_without_norm: tuple[int, ...] = changes(model_map.model).ends_without_norm or tuple(
             block for block in self.last_blocks() if self._ends_without_norm(block)
         )
@@ -145,8 +148,8 @@ class MovePlan:
                     "its own norm."
                 )
 
-    def _projections(self) -> list[ProjectionRef]:
-        """The projections of all attention without norms on queries and keys."""
+    def _projections(self, request: HeadNormRequest, arguments: Arguments) -> list[ProjectionRef]:
+        """The queries and keys that get a norm: those of all attention that have none."""
         attention = [
             (block, index, branch.spec.inner)
             for block in self.blocks
@@ -155,12 +158,24 @@ class MovePlan:
         ]
         if not attention:
             raise UsageError("the model has no attention: leave qk out.")
+        if request.kind == "none":
+            return []
+        finder = ProjectionFinder(self.model_map, request, arguments)
         return [
             projection
             for block, branch, inner in attention
-            if not {"q", "k"} <= set(inner)
-            for projection in find_projections(self.model_map, block, branch)
+            if (letters := "".join(letter for letter in "qk" if letter not in inner))
+            for projection in finder.find(block, branch, letters)
         ]
+
+    def placed_head_norms(self) -> dict[str, str]:
+        """The names of the modules on queries and keys that an earlier move added, with their slots."""
+        placed = {}
+        for site in self.analysis.sites:
+            parts = site.name.split(".")
+            if PLACED in parts[:-1] and site.slot in ("inner.q", "inner.k", "inner.qk"):
+                placed[".".join(parts[: parts.index(PLACED) + 2])] = site.slot
+        return placed
 
     def templates(self) -> list[nn.Module]:
         """The model's norm modules that take one tensor; those around branches first."""

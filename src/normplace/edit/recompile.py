@@ -1,7 +1,8 @@
 """Read a method's syntax tree, and compile a changed tree as the same method.
 
 The method is compiled with its globals, defaults, closure and line numbers, so it can be traced, compiled and debugged
-like the original.
+like the original. Of a method with decorators that use ``functools.wraps``, the function inside is read and compiled,
+and the decorators are put around it again.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import __future__
 
 import ast
 import copy
+import inspect
 import linecache
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 
 from normplace.errors import UsageError
 
@@ -21,6 +23,7 @@ def definition_of(function: FunctionType) -> ast.FunctionDef:
     Raises:
         UsageError: If the source cannot be read, or changed since it was imported.
     """
+    function = undecorated(function)
     code = function.__code__
     source = "".join(linecache.getlines(code.co_filename, function.__globals__))
     if not source:
@@ -40,11 +43,48 @@ def recompile(function: FunctionType, tree: ast.FunctionDef) -> FunctionType:
         function: The method that the tree was made from.
         tree: Its changed definition.
     """
-    code = function.__code__
+    inner = undecorated(function)
+    code = inner.__code__
     new_code = _compile(tree, code)
-    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    closure = tuple(cells[name] for name in new_code.co_freevars)
-    result = FunctionType(new_code, function.__globals__, function.__name__, function.__defaults__, closure)
+    cells = dict(zip(code.co_freevars, inner.__closure__ or (), strict=True))
+    return _decorated(function, _rebuilt(inner, new_code, tuple(cells[name] for name in new_code.co_freevars)))
+
+
+def undecorated(function: FunctionType) -> FunctionType:
+    """The function inside decorators that use ``functools.wraps``."""
+    inner = inspect.unwrap(function)
+    return inner if isinstance(inner, FunctionType) else function
+
+
+def _decorated(function: FunctionType, inner: FunctionType) -> FunctionType:
+    """Put the decorators of a function around another one: they read the function they call from their closure.
+
+    Raises:
+        UsageError: If a decorator reads it from elsewhere.
+    """
+    wrapped = getattr(function, "__wrapped__", None)
+    if not isinstance(wrapped, FunctionType):
+        return inner
+    closure = function.__closure__ or ()
+    if not any(_contents(cell) is wrapped for cell in closure):
+        raise UsageError(f"cannot rewrite {inner.__qualname__}, because a decorator hides it: remove the decorator.")
+    new = _decorated(wrapped, inner)
+    cells = tuple(CellType(new) if _contents(cell) is wrapped else cell for cell in closure)
+    result = _rebuilt(function, function.__code__, cells)
+    result.__wrapped__ = new  # pyright: ignore[reportFunctionMemberAccess]
+    return result
+
+
+def _contents(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _rebuilt(function: FunctionType, code: CodeType, closure: tuple[CellType, ...]) -> FunctionType:
+    """A function with other code or another closure."""
+    result = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
     result.__kwdefaults__ = copy.copy(function.__kwdefaults__)
     result.__qualname__, result.__doc__ = function.__qualname__, function.__doc__
     return result

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from normplace.edit.recompile import definition_of, recompile
+from normplace.edit.recompile import definition_of, recompile, undecorated
 from normplace.errors import UsageError
 
 PLACED = "placed"
@@ -39,12 +39,12 @@ def position_of(code: CodeType, offset: int) -> Position | None:
 def method_of(module: nn.Module, code: CodeType) -> str | None:
     """The name of the module's method that has this code, rewritten or not; None if there is no such method."""
     for name, value in vars(module).items():
-        if isinstance(value, RewrittenMethod) and _is_same_definition(value.function.__code__, code):
+        if isinstance(value, RewrittenMethod) and _is_same_definition(undecorated(value.function).__code__, code):
             return name
     for base in type(module).__mro__:
         for name, value in vars(base).items():
             is_method = isinstance(value, FunctionType) and getattr(type(module), name) is value
-            if is_method and _is_same_definition(value.__code__, code):
+            if is_method and _is_same_definition(undecorated(value).__code__, code):
                 return name
     return None
 
@@ -130,17 +130,27 @@ def rewrite(function: FunctionType, sums: tuple[tuple[Position, PlacedNames], ..
         UsageError: If the source cannot be read, or has no expression at one of the positions.
     """
     tree = definition_of(function)
-    wrapper = _SumWrapper(tree.args.args[0].arg, dict(sums))
-    tree.body = [wrapper.visit(statement) for statement in tree.body]
-    if wrapper.remaining:
+    if wrap_expressions(tree, dict(sums)):
         raise UsageError(
             f"cannot find the residual add of {function.__qualname__} in its source: write it in the method as a sum."
         )
-    tree.body[:0] = wrapper.iterators()
     return recompile(function, tree)
 
 
-class _SumWrapper(ast.NodeTransformer):
+def wrap_expressions(tree: ast.FunctionDef, sums: Mapping[Position, PlacedNames]) -> dict[Position, PlacedNames]:
+    """Wrap the expressions at given positions in the tree of a method, and return those that were not found.
+
+    Args:
+        tree: The definition, which is changed.
+        sums: The positions, with the names of the placed modules.
+    """
+    wrapper = _ExpressionWrapper(tree.args.args[0].arg, dict(sums))
+    tree.body = [wrapper.visit(statement) for statement in tree.body]
+    tree.body[:0] = wrapper.iterators()
+    return wrapper.remaining
+
+
+class _ExpressionWrapper(ast.NodeTransformer):
     """Wraps the expressions at given positions.
 
     Attributes:
@@ -153,8 +163,10 @@ class _SumWrapper(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         node = self.generic_visit(node)
-        if not isinstance(node, ast.BinOp | ast.Call | ast.AugAssign):
+        if not isinstance(node, ast.BinOp | ast.Call | ast.Name | ast.Subscript | ast.AugAssign):
             return node
+        if not hasattr(node, "lineno"):
+            return node  # added to the tree, so not in the source
         last_line, last_column = node.end_lineno or node.lineno, node.end_col_offset or 0
         names = self.remaining.pop((node.lineno, last_line, node.col_offset, last_column), None)
         if names is None:

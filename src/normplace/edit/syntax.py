@@ -6,6 +6,7 @@ import ast
 from types import FunctionType
 from typing import Any
 
+from normplace.edit.recompile import undecorated
 from normplace.edit.rewrite import Position
 
 Parents = dict[ast.AST, ast.AST]
@@ -65,7 +66,7 @@ def resolve_global(node: ast.expr, function: FunctionType) -> Any:
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
         node = node.value
-    value = function.__globals__.get(node.id) if isinstance(node, ast.Name) else None
+    value = undecorated(function).__globals__.get(node.id) if isinstance(node, ast.Name) else None
     for name in reversed(names):
         value = getattr(value, name, None)
     return value

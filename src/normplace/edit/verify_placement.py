@@ -39,7 +39,7 @@ def verify_placement(plan: MovePlan, changes: Sequence[Change], moved: Analysis)
 def _verify_block(plan: MovePlan, moved: Analysis, block: BlockIndex, spec: BlockSpec | None) -> None:
     described, label = moved.blocks[block], block_label(moved, block)
     attention = [branch.spec.inner for branch in described.branches if branch.kind == "attention"]
-    if plan.request.qk and any({"q", "k"} - set(inner) for inner in attention):
+    if plan.request.qk and plan.request.qk.kind != "none" and any({"q", "k"} - set(inner) for inner in attention):
         raise UsageError(f"after the move the audit does not find norms on queries and keys of block {label}.")
     if spec is None:
         return

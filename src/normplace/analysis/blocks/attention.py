@@ -108,29 +108,29 @@ class AttentionCores:
 
     def is_unclear(self, norm: Norm) -> bool:
         """Whether a product of features with features reads a norm, but not as queries, keys or values."""
-        reading = self._barriers_after(norm.output)
+        reading = self.barriers_after(norm.output)
         nodes = [self.graph.nodes[node_id] for node_id, _ in reading]
         paired = any(node.name in PRODUCTS and len(self.graph.factors(node)) > 1 for node in nodes)
-        return paired and not self._letters_of(reading) and not operand_role(self.graph, norm.output)
+        return paired and not self.letters_of(reading) and not operand_role(self.graph, norm.output)
 
     def operand(self, norm: Norm, region: set[NodeId]) -> str:
         """The operand that attention in a region reads a norm as: q, k or v; empty if none."""
-        reading = self._barriers_after(norm.output)
+        reading = self.barriers_after(norm.output)
         if not any(node_id in region for node_id, _ in reading):
             return ""
-        return self._letters_of(reading) or operand_role(self.graph, norm.output)
+        return self.letters_of(reading) or operand_role(self.graph, norm.output)
 
     def inner_slot(self, norm: Norm, region: set[NodeId], add: ResidualAdd, reachability: Reachability) -> str:
         """The slot of a norm inside a branch, without ``inner.``."""
-        reading = self._barriers_after(norm.output)
-        role = self._letters_of(reading) or operand_role(self.graph, norm.output)
+        reading = self.barriers_after(norm.output)
+        role = self.letters_of(reading) or operand_role(self.graph, norm.output)
         if role:
             return role
         if {node_id for node_id, _ in self._barriers_before(norm.input)} & self.ends:
             return "pre-output"
         products = [self.graph.nodes[node_id] for node_id, _ in reading]
         products = [node for node in products if node.name in PRODUCTS]
-        latent = self._letters_of(operand for node in products for operand in self._barriers_after(node.outputs[0]))
+        latent = self.letters_of(operand for node in products for operand in self.barriers_after(node.outputs[0]))
         if latent:
             return f"{latent}-latent"
         last = any(add.branch in self._derived(value) for node in products for value in node.outputs)
@@ -154,11 +154,12 @@ class AttentionCores:
                 queue += self.graph.nodes[node_id].inputs
         return around
 
-    def _letters_of(self, operands: Iterable[Operand]) -> str:
+    def letters_of(self, operands: Iterable[Operand]) -> str:
+        """The letters of operands of attention, in the order q, k, v."""
         letters = {self.letters[operand] for operand in operands if operand in self.letters}
         return "".join(letter for letter in OPERANDS if letter in letters)
 
-    def _barriers_after(self, value: ValueId) -> list[Operand]:
+    def barriers_after(self, value: ValueId) -> list[Operand]:
         """The first barriers on every path from a value, each with the input it reads."""
         barriers, seen, queue = [], set(), [value]
         while queue:

@@ -115,7 +115,7 @@ class Recorder(TorchDispatchMode):
     def declare(self, structure: Any, origin: str) -> None:
         """Give the tensors of a structure ids before the pass begins."""
         for tensor in tensors_of(structure):
-            if id(tensor) not in self._tensors:
+            if not self._is_tracked(tensor):
                 self._new_tensor(tensor, origin)
 
     def value_ids(self, structure: Any) -> tuple[ValueId, ...]:
@@ -131,6 +131,19 @@ class Recorder(TorchDispatchMode):
         else:
             pairs = enumerate(structure) if isinstance(structure, list | tuple) else ()
         return {key: self._value_of(value) for key, value in pairs if isinstance(value, Tensor)}
+
+    def known_value(self, tensor: Tensor) -> ValueId | None:
+        """The id of a tensor's value; None if it was not seen, or its memory was written since."""
+        if not self._is_tracked(tensor):
+            return None
+        tracked = self._tensors[id(tensor)]
+        storage = self._storages.get(storage_key(tensor)) if self._storages else None
+        return tracked.value if storage is None or tracked.version >= storage.version else None
+
+    def _is_tracked(self, tensor: Tensor) -> bool:
+        """Whether a tensor has a value; its id alone may be that of a deleted tensor."""
+        tracked = self._tensors.get(id(tensor))
+        return tracked is not None and tracked.tensor() is tensor
 
     @contextmanager
     def hooks(self):
@@ -173,7 +186,7 @@ class Recorder(TorchDispatchMode):
         ):
             with self:
                 return signature.python_body(*args, **kwargs)
-        if signature.name == "lift_fresh" and id(args[0]) not in self._tensors:
+        if signature.name == "lift_fresh" and not self._is_tracked(args[0]):
             self._new_tensor(args[0], "constant")  # a tensor literal in the model's code
         inputs: list[ValueId] = []
         refs = tuple([self._ref(value, inputs) for value in args])
@@ -265,9 +278,9 @@ class Recorder(TorchDispatchMode):
 
     def _value_of(self, tensor: Tensor) -> ValueId:
         """The id of a tensor's value, a new id if its memory was written through another tensor."""
-        tracked = self._tensors.get(id(tensor))
-        if tracked is None or tracked.tensor() is not tensor:
+        if not self._is_tracked(tensor):
             return self._new_tensor(tensor, "input")
+        tracked = self._tensors[id(tensor)]
         storage = self._storages.get(storage_key(tensor)) if self._storages else None
         if storage is None or tracked.version >= storage.version:
             return tracked.value

@@ -30,7 +30,7 @@ from normplace.analysis.results import pattern
 from normplace.edit.capture import Arguments
 from normplace.edit.changes import changes
 from normplace.edit.insert import NormChoice, insert
-from normplace.edit.modules import HeadNorm, LearnedScaling
+from normplace.edit.modules import HeadNorm, JoinedHeadsNorm, LearnedScaling
 from normplace.edit.move import move
 from normplace.edit.new_norms import reset_gain
 from normplace.edit.swap import KINDS, swap
@@ -193,7 +193,7 @@ def _reset_added(model: nn.Module) -> None:
         if isinstance(module, LearnedScaling):
             nn.init.constant_(module.weight, FRESH_LAYERSCALE)
         elif change.slot != "scale":
-            reset_gain(module.norm if isinstance(module, HeadNorm) else module)
+            reset_gain(module.norm if isinstance(module, HeadNorm | JoinedHeadsNorm) else module)
 
 
 def _swap(norm: str) -> Apply:
