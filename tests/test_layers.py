@@ -29,6 +29,7 @@ LAYERS = [
     {"lab.report"},
     {"lab.studies"},
     {"lab.compare"},
+    {"lab.extrapolate"},
     {"lab.bench"},
     {"cli"},
     {"__main__"},

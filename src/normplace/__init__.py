@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from normplace.edit import FusedCallback, changes, fold, fuse, insert, move, swap, unfuse
     from normplace.errors import UsageError
     from normplace.lab.compare import compare
+    from normplace.lab.extrapolate import extrapolate
     from normplace.norms import BatchNorm, DyT, GraphNorm, Identity, LayerNorm, MsgNorm, PairNorm, RMSNorm, build_norm
     from normplace.placement import BlockSpec, First, LearnedScale, Placement, Power
     from normplace.placement.scale import Gate, Scale
@@ -69,6 +70,8 @@ __all__ = [
     "changes",
     # Comparison of edits on a user's own model and data
     "compare",
+    # Regression outside the data
+    "extrapolate",
     # Numerical kernels
     "ops",
     # Neural tangent kernels
@@ -86,6 +89,7 @@ _MODULE_OF = {
         "edit": "FusedCallback changes fold fuse insert move swap unfuse",
         "errors": "UsageError",
         "lab.compare": "compare",
+        "lab.extrapolate": "extrapolate",
         "norms": "BatchNorm DyT GraphNorm Identity LayerNorm MsgNorm PairNorm RMSNorm build_norm",
         "placement": "BlockSpec First LearnedScale Placement Power",
         "placement.scale": "Gate Scale",

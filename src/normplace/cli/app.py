@@ -28,6 +28,7 @@ from normplace.cli.demo import demo
 from normplace.cli.doctor import doctor
 from normplace.cli.evaluate import evaluate
 from normplace.cli.export import export
+from normplace.cli.extrapolate import extrapolate
 from normplace.cli.fold import fold
 from normplace.cli.fuse import fuse
 from normplace.cli.generate import generate
@@ -53,6 +54,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "fuse": fuse,
     "compare": compare,
     "select": select,
+    "extrapolate": extrapolate,
     "train": train,
     "generate": generate,
     "export": export,

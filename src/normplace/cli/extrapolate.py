@@ -1,0 +1,64 @@
+"""``normplace extrapolate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from normplace.cli.options import File, Words
+
+Model = Annotated[str | None, Parameter(name="MODEL")]
+Targets = Annotated[tuple[str, ...], Parameter(name="--target", consume_multiple=True, metavar="COLUMN...")]
+Columns = Annotated[Words, Parameter(metavar="COLUMN...")]
+
+
+def extrapolate(
+    model: Model = None,
+    /,
+    *,
+    data: File,
+    targets: Targets = (),
+    drop: Columns = (),
+    drop_missing: bool = False,
+    margin: float = 0.1,
+    seed: int = 0,
+    html: File = Path("extrapolation.html"),
+    json: bool = False,
+) -> int:
+    """Find where a regression model leaves the range of its targets outside its data, and what one LayerNorm changes.
+
+    The model is followed along lines that leave the data, and a certificate proves that it is bounded or refutes it. A
+    network with one LayerNorm is trained on the same rows to compare with. Prints two sentences and writes a page with
+    a picture.
+
+    Args:
+        model: The model: file.py:function or package.module:function without arguments that returns a PyTorch module
+            or a fitted estimator, which takes the features in the order of the file; or a file saved by pickle, joblib
+            or torch.save, which runs code when it is loaded, so pass only files that you trust. Without it, an MLP is
+            trained on the data.
+        data: CSV file with a header and numbers.
+        targets: Columns to predict; the last one by default.
+        drop: Columns to leave out.
+        drop_missing: Leave out rows with missing values.
+        margin: The part of a target's range by which predictions may leave it.
+        seed: Random seed of the split, of trained networks and of the lines.
+        html: The page.
+        json: Print JSON.
+    """
+    from normplace._shared.output import check_writable
+    from normplace.lab.extrapolate.predictor import load_model
+    from normplace.lab.extrapolate.run import extrapolate_table
+    from normplace.lab.extrapolate.table import read_table
+
+    check_writable(html)
+    table = read_table(data, targets, drop, drop_missing)
+    result = extrapolate_table(None if model is None else load_model(model), table, margin=margin, seed=seed)
+    result.save_html(html)
+    if json:
+        print(result.to_json())
+    else:
+        print(result)
+        print(f"\nThe picture is in {html.resolve()}")
+    return 0

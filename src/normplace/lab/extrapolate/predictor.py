@@ -1,0 +1,154 @@
+"""What predicts targets from rows: a PyTorch module, an estimator with ``predict``, or a file with one."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from normplace._shared.fields import quoted
+from normplace._shared.references import load_reference
+from normplace.errors import UsageError
+
+SAVED = (".pkl", ".pickle", ".joblib", ".pt", ".pth")
+FORMS = "file.py:function, package.module:function, or a saved model (.pkl, .joblib, .pt)"
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained model as a function of rows.
+
+    Attributes:
+        name: Its name in sentences.
+        model: The module or estimator.
+        targets: Number of its outputs.
+    """
+
+    name: str
+    model: Any
+    targets: int
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The model if it is a module."""
+        return self.model if isinstance(self.model, nn.Module) else None
+
+    def __call__(self, x: Array) -> Array:
+        """Predictions (rows, targets).
+
+        Raises:
+            UsageError: If the model fails, or returns something else than one row of targets per row.
+        """
+        call = _run_module if self.module is not None else _run_estimator
+        try:
+            result = np.asarray(call(self.model, x), dtype=np.float64)
+        except Exception as error:  # the user's model may raise anything
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise UsageError(
+                f"the model failed on {len(x)} rows with {x.shape[1]} features ({reason}): check --drop and --target."
+            ) from error
+        if result.shape not in {(len(x), self.targets), (len(x),)} or (result.ndim == 1 and self.targets > 1):
+            raise UsageError(
+                f"the model returns shape {result.shape} for {len(x)} rows, but there are {self.targets} targets: "
+                "check --target."
+            )
+        return result.reshape(len(x), self.targets)
+
+
+def _run_module(module: nn.Module, x: Array) -> Array:
+    parameter = next(iter([*module.parameters(), *module.buffers()]), torch.empty(0))
+    inputs = torch.from_numpy(x).to(parameter)
+    with torch.no_grad():
+        output = module(inputs)
+    return output.double().cpu().numpy()
+
+
+def _run_estimator(estimator: Any, x: Array) -> Array:
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None:
+        return estimator.predict(x)
+    import pandas as pd  # the estimator was fitted to a data frame, and warns of anything else
+
+    return estimator.predict(pd.DataFrame(x, columns=names))
+
+
+def load_model(reference: str) -> Any:
+    """Load a module or estimator.
+
+    Args:
+        reference: ``file.py:function`` or ``package.module:function``, where the function takes no arguments and
+            returns the model, or a tuple that starts with it; or a file that was saved by pickle, joblib or torch.save.
+
+    Raises:
+        UsageError: If there is no such model.
+    """
+    path = Path(reference)
+    if path.suffix in SAVED:
+        model = _load_saved(path)
+    elif ":" in reference:
+        made = load_reference(reference)
+        model = _call(made, reference) if not _predicts(made) else made
+    else:
+        raise UsageError(f"{quoted(reference)} is not a model: pass {FORMS}.")
+    if isinstance(model, tuple | list) and model:
+        model = model[0]
+    if not _predicts(model):
+        raise UsageError(
+            f"{reference} is {type(model).__name__}, neither a torch.nn.Module nor an estimator with predict: "
+            f"pass {FORMS}."
+        )
+    return model.eval() if isinstance(model, nn.Module) else model
+
+
+def _predicts(model: Any) -> bool:
+    return isinstance(model, nn.Module) or (callable(getattr(model, "predict", None)) and not isinstance(model, type))
+
+
+def _call(factory: Any, reference: str) -> Any:
+    if not callable(factory):
+        raise UsageError(f"{reference} is not a function: write the factory's name after the colon.")
+    try:
+        return factory()
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UsageError(f"{reference} failed ({reason}): call it directly to see the traceback.") from error
+
+
+def _load_saved(path: Path) -> Any:
+    if not path.is_file():
+        raise UsageError(f"there is no file {quoted(str(path))}: pass {FORMS}.")
+    load: Callable[[Path], Any] = _load_pickle
+    if path.suffix in (".pt", ".pth"):
+        load = _load_torch
+    elif path.suffix == ".joblib":
+        load = _load_joblib
+    try:
+        return load(path)
+    except Exception as error:  # an unpickler runs code of any class
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UsageError(
+            f"{path} cannot be loaded ({reason}): save it with the versions that are installed."
+        ) from error
+
+
+def _load_pickle(path: Path) -> Any:
+    with path.open("rb") as file:
+        return pickle.load(file)
+
+
+def _load_torch(path: Path) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=False)
+
+
+def _load_joblib(path: Path) -> Any:
+    import joblib
+
+    return joblib.load(path)

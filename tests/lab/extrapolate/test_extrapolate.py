@@ -1,0 +1,158 @@
+"""``npl.extrapolate``: verdicts, sentences and the page, for modules and estimators."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import normplace as npl
+from normplace.errors import UsageError
+from normplace.lab.extrapolate.boundedness import layer_that_would_bound
+from normplace.lab.extrapolate.search import DISTANCES
+
+
+@pytest.fixture
+def no_sklearn(monkeypatch):
+    find = __import__("importlib.util").util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "sklearn" else find(name))
+
+
+@pytest.fixture
+def data():
+    random = np.random.RandomState(0)
+    x = random.rand(60, 2) * [1, 100]
+    return x, 3 * x[:, 0] + x[:, 1] / 100
+
+
+def linear(weight, bias=0.0):
+    module = nn.Linear(2, 1)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([weight]))
+        module.bias.fill_(bias)
+    return module
+
+
+def test_a_linear_module_is_followed_exactly(data, no_sklearn):
+    x, y = data
+    result = npl.extrapolate(linear([3.0, 0.01]), x, y, features=["small", "large"], targets=["sum"])
+    model = result.model
+    assert model.boundedness.verdict == "unbounded" and result.normed is None
+    assert model.r2 == pytest.approx(1, abs=1e-9)
+    # Over one range of "small" the prediction moves by 3 ranges of it; nothing else moves it farther from a row.
+    span = np.ptp(x, axis=0)
+    reach = model.search.high[-1, 0] - y.max()
+    assert reach == pytest.approx(DISTANCES[-1] * (3 * span[0] + 0.01 * span[1]), rel=0.05)
+    assert "sum leaves the range of the targets" in result.sentences[0]
+
+
+def test_a_bounded_module_stays(data, no_sklearn):
+    x, y = data
+    module = nn.Sequential(linear([3.0, 0.01]), nn.Sigmoid())
+    result = npl.extrapolate(module, x, y)
+    assert result.model.boundedness.verdict == "bounded"
+    assert result.model.search.first is None
+    assert result.sentences[0].startswith("Your model is bounded by proof: no prediction leaves")
+
+
+def test_the_layer_behind_which_a_norm_bounds_the_network(data):
+    x, _ = data
+    deep = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    assert layer_that_would_bound(deep, x) == "0"
+    assert not deep[0]._forward_hooks
+    assert layer_that_would_bound(nn.Linear(2, 1), x) is None
+
+    class Skipped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(2, 8), nn.Linear(8, 8), nn.Linear(8, 1)
+
+        def forward(self, x):
+            h = torch.relu(self.a(x))
+            return self.c(h + torch.relu(self.b(h)))
+
+    assert layer_that_would_bound(Skipped(), x) == "a"
+
+    class SkipsFromTheInput(Skipped):
+        def forward(self, x):
+            return super().forward(x) + x[:, :1]
+
+    assert layer_that_would_bound(SkipsFromTheInput(), x) is None
+
+
+def test_an_estimator_without_a_certificate_is_judged_by_growth(data, no_sklearn):
+    x, y = data
+
+    class Estimator:
+        def __init__(self, function):
+            self.function = function
+
+        def predict(self, x):
+            return self.function(x[:, 0])
+
+    for function, verdict in [(lambda a: 3 * a, "unbounded"), (np.tanh, "unknown"), (np.log1p, "unknown")]:
+        with np.errstate(invalid="ignore"):
+            result = npl.extrapolate(Estimator(lambda a, f=function: f(np.abs(a))), x, y)
+        assert result.model.boundedness.verdict == verdict
+
+
+def test_several_targets_json_and_page(data, tmp_path, no_sklearn):
+    x, y = data
+    module = nn.Linear(2, 2)
+    result = npl.extrapolate(module, x, np.stack([y, -y], axis=1), targets=["up", "down"])
+    plain = json.loads(result.to_json())
+    assert set(plain["targets"]) == {"up", "down"} and len(plain["models"]) == 1
+    assert len(plain["models"][0]["lowest"]) == len(DISTANCES)
+    result.save_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "Predictions of up outside the data" in page and "Predictions of down outside the data" in page
+    assert str(result).startswith(result.sentences[0])
+
+
+def test_networks_are_trained_and_compared(data, monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr("normplace.lab.extrapolate.run.FOLDS", 2)
+    monkeypatch.setitem(npl.models.BoundedRegressor.__init__.__kwdefaults__, "max_iter", 150)
+    x, y = data
+    result = npl.extrapolate(None, x, y)
+    assert result.normed is not None
+    assert result.model.boundedness.verdict == "unbounded"
+    assert result.normed.boundedness.verdict == "bounded"
+    assert result.normed.bound is not None and result.model.bound is None
+    ((low, high),) = result.normed.bound
+    assert low < result.normed.search.low.min() and result.normed.search.high.max() < high
+    # Three units per range of a feature: a linear extrapolation reaches thousands, a bounded network a few.
+    assert result.model.extreme(0, 1000) ** 2 > 100**2 > result.normed.extreme(0, 1000) ** 2
+    assert min(result.model.r2, result.normed.r2) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": [[1, 2]] * 5, "y": [1] * 5}, "with at least 10 rows"),
+        ({"x": [["a", 2]] * 20}, "x is not an array of numbers"),
+        ({"y": [np.nan] * 60}, "y has values that are missing or not finite"),
+        ({"y": np.ones(60)}, "target 'target' is constant"),
+        ({"x": np.ones((60, 2))}, "every feature is constant"),
+        ({"features": ["a"]}, "features has 1 names for 2 columns"),
+        ({"margin": -1}, "margin must be zero or more"),
+        ({"model": nn.Linear(3, 1)}, "the model failed on 60 rows with 2 features"),
+        ({"model": nn.Linear(2, 3)}, r"returns shape \(60, 3\) for 60 rows, but there are 1 targets"),
+    ],
+)
+def test_mistakes_are_one_sentence(data, change, message, no_sklearn):
+    arguments = {"model": linear([1.0, 1.0]), "x": data[0], "y": data[1], **change}
+    with pytest.raises(UsageError, match=message):
+        npl.extrapolate(arguments.pop("model"), **arguments)
+
+
+def test_no_model_without_scikit_learn(data, monkeypatch, no_sklearn):
+    monkeypatch.delitem(npl.models.__dict__, "BoundedRegressor", raising=False)
+    monkeypatch.setitem(sys.modules, "normplace.models.regression.estimator", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises((UsageError, ImportError), match="normplace"):
+        npl.extrapolate(None, *data)
