@@ -1,4 +1,4 @@
-"""Write docs/reference/benchmarks.md from the committed records of `normplace bench` and `benchmarks/fuse.py`."""
+"""Write docs/reference/benchmarks.md from the committed records of `normplace bench` and of `benchmarks/`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ def fused_models(report: dict[str, Any]) -> str:
         report: The record of `benchmarks/fuse.py`.
     """
     settings, versions = report["settings"], report["versions"]
+    # In the order in which the models were asked for, not in which they finished.
+    report["models"] = {name: report["models"][name] for name in settings["models"] if name in report["models"]}
     date = datetime.fromisoformat(report["date"])
     tokens = settings["sequences"] * settings["length"]
     parts = [
@@ -79,16 +81,39 @@ def _large(model: dict[str, Any] | None) -> str:
     return f"{title}\n\n{markdown_table(['7B', 'step, ms', 'peak, GiB'], rows, right_from=1)}\n"
 
 
+def diffusion_transformer(report: dict[str, Any]) -> str:
+    """The section on gates, scales and shifts.
+
+    Args:
+        report: The record of `benchmarks/dit.py`.
+    """
+    date = datetime.fromisoformat(report["date"])
+    rows = []
+    for shape, result in report["op"].items():
+        for kind, title in (("forward", "forward"), ("training", "with backward")):
+            rows.append([f"{shape}, {title}", *(f"{ms:.2f}" for ms in result[f"{kind}_ms"].values())])
+    ops = markdown_table(["one op", "separate operators", "torch.compile", "gate_add_norm"], rows, right_from=1)
+    times = report["model"]["training_ms"]
+    model = markdown_table(
+        ["12 DiT-XL blocks", *times], [["ms", *(f"{ms:.1f}" for ms in times.values())]], right_from=1
+    )
+    return (
+        f"## Diffusion Transformers\n\n`npl.ops.gate_add_norm` and a fused DiT on an {report['hardware']['gpu']}, "
+        f"measured by `benchmarks/dit.py` on {date:%-d %B %Y} in bfloat16. Times are median milliseconds of single "
+        "calls from Python: for the two smaller shapes launching takes longer than the kernels, so they show overhead. "
+        f"A step of the model is a forward and backward pass over 16,384 tokens.\n\n{ops}\n\n{model}\n"
+    )
+
+
+SECTIONS = {"fuse-cuda.json": fused_models, "dit-cuda.json": diffusion_transformer}
+"""Sections by the record that they show."""
+
+
 def document() -> str:
     """The whole page."""
-    path = RESULTS / "fuse-cuda.json"
-    return page(committed()) + (f"\n{fused_models(_in_order(json.loads(path.read_text())))}" if path.is_file() else "")
-
-
-def _in_order(report: dict[str, Any]) -> dict[str, Any]:
-    """The record with its models in the order in which they were asked for, and not in which they finished."""
-    names = report["settings"]["models"]
-    return report | {"models": {name: report["models"][name] for name in names if name in report["models"]}}
+    paths = {RESULTS / name: section for name, section in SECTIONS.items()}
+    sections = [section(json.loads(path.read_text())) for path, section in paths.items() if path.is_file()]
+    return "\n".join([page(committed()), *sections])
 
 
 if __name__ == "__main__":
