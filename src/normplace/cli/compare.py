@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -81,6 +82,7 @@ def compare(
         dry_run: Print the plan and its cost; train nothing.
         json: Print JSON.
     """
+    began = monotonic()
     if len(words) == 1 and Path(words[0]).is_dir() and not text and graph is None:
         return show_again(Path(words[0]), baseline, json)
     source = find_source(words, text, graph, hf)
@@ -110,6 +112,7 @@ def compare(
             out=folder,
             dry_run=dry_run,
             on_trial=on_trial,
+            began=began,
         )
     if isinstance(result, Plan):
         print(dumps(asdict(result), indent=1) if json else result.describe(jobs or CORES))

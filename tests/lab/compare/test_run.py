@@ -193,6 +193,7 @@ def test_a_time_budget_is_planned_again_from_the_speed_of_the_workers(tmp_path, 
     planned = compare(tmp_path, edits=["as-is"], budget="60s", seeds=1, dry_run=True)
     monkeypatch.setattr(stages, "fill_time", filled)
     monkeypatch.setattr(stages, "final_steps", lambda plan, left, jobs: 30)
+    monkeypatch.setattr(stages, "further_seeds", lambda seconds, left, slack, jobs: 0)
     for seeds in (1, 2):
         comparison = compare(tmp_path, edits=["as-is"], budget="60s", seeds=seeds, on_trial=ran.append)
     assert SPEED not in {line.part for line in (*ran, *comparison.records)}
@@ -206,7 +207,7 @@ def test_a_time_budget_is_planned_again_from_the_speed_of_the_workers(tmp_path, 
 
 
 def test_after_the_budget_only_the_first_two_seeds_are_trained(tmp_path, slow_steps, monkeypatch, capsys):
-    monkeypatch.setattr(stages, "OVERTIME", 0.0)
+    monkeypatch.setattr(stages, "TOLERANCE", -1.0)
     ran = []
     options = {"edits": ["as-is"], "rates": [1e-2], "budget": "2s", "seeds": 4, "on_trial": ran.append}
     compare(tmp_path, **options)

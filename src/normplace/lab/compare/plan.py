@@ -32,7 +32,7 @@ SPEED_SHARE = 0.05
 """Length of a training that measures the speed of a worker, as a fraction of a reported one."""
 GROWTH = 1
 """Learning rates by which grids are expected to grow."""
-TARGET = 0.98
+TARGET = 0.99
 """Part of a time budget that is planned."""
 LONGEST = 2.0
 """Largest factor by which reported trainings are lengthened after the search."""
@@ -316,6 +316,26 @@ def at_speed(plan: Plan, slowdown: Mapping[str, float]) -> Plan:
     """
     costs = {name: cost.times(slowdown.get(name, 1.0)) for name, cost in plan.costs.items()}
     return dataclasses.replace(plan, costs=costs)
+
+
+def further_seeds(seconds: Sequence[float], left: float, slack: float, jobs: int) -> int:
+    """Number of further seeds that fill the time that is left.
+
+    Args:
+        seconds: Time of a reported training of each edit.
+        left: Seconds left.
+        slack: Seconds that may stay unused, and by which the time may be exceeded.
+        jobs: Trainings at once.
+
+    Examples:
+        >>> further_seeds([4.0, 4.0], left=13.0, slack=1.0, jobs=2), further_seeds([4.0, 4.0], 2.5, 1.0, 2)
+        (3, 0)
+    """
+    unused = {0: left}
+    while left > slack and any(seconds) and min(unused.values()) > 0:
+        count = len(unused)
+        unused[count] = left - makespan([*seconds] * count, jobs)
+    return min((count for count in unused if unused[count] >= -slack), key=lambda count: abs(unused[count]), default=0)
 
 
 def final_steps(plan: Plan, left: float, jobs: int) -> int:

@@ -53,6 +53,7 @@ def compare(
     out: str | Path | None = None,
     dry_run: bool = False,
     on_trial: Callable[[TrialRecord], None] | None = None,
+    began: float | None = None,
 ) -> Comparison | Plan:
     """Train every edit of a model on the user's data, and rank them with confidence intervals.
 
@@ -88,6 +89,7 @@ def compare(
         out: Folder of the plan and the results; by default one below ``runs/compare`` for these arguments.
         dry_run: Return the plan and its cost, and train nothing.
         on_trial: Called with the record of each finished training.
+        began: When a time budget begins, by ``time.monotonic``; at the call by default.
 
     Returns:
         The comparison, or with ``dry_run`` the plan.
@@ -97,7 +99,7 @@ def compare(
     """
     from normplace.lab.trials.progress import Progress  # loads rich
 
-    began = time.monotonic()
+    began = time.monotonic() if began is None else began
     expect_whole(1, seeds=seeds)
     Budget.parse(budget)
     chosen = as_task(task, better, start)

@@ -4,29 +4,29 @@ Each stage follows from the recorded trials alone. After an interruption, the st
 trials are skipped, and the others run.
 
 A time budget is kept in three ways. A short training of each edit measures the speed of the workers, and the plan is
-made again from it. After the search, the length of the reported trainings is set from the time that is left. After the
-budget and 5% of it, no further seed starts.
+made again from it. After the search, the length of the reported trainings is set from the time that is left. If the
+machine then becomes faster, further seeds fill the time; if it becomes slower, the last seeds are left out.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from normplace.lab.compare.budget import Budget
 from normplace.lab.compare.config import FINAL, SEARCH, SPEED, CompareTrial
-from normplace.lab.compare.plan import TARGET, Plan, at_speed, fill_time, final_steps
+from normplace.lab.compare.plan import TARGET, Plan, at_speed, fill_time, final_steps, further_seeds
 from normplace.lab.compare.search import Scores, SearchState, search_state
 from normplace.lab.compare.study import STUDY
 from normplace.lab.compare.trial_runner import TrialRunner
 from normplace.lab.trials.config import config_dict, config_hash
 from normplace.lab.trials.results import ResultFile, TrialRecord
 
-OVERTIME = 1.05
-"""Multiple of a time budget after which no further seed starts."""
+TOLERANCE = 0.05
+"""Part of a time budget by which it may be exceeded or left unused."""
 LEAST_SEEDS = 2
 """Seeds that are trained even after the budget."""
 
@@ -40,19 +40,32 @@ class Stages:
         results: The open result file.
         runner: Runs trials.
         jobs: Trials at once.
+        clock: The time in seconds, from any origin.
     """
 
-    def __init__(self, plan: Plan, plan_file: Path, results: ResultFile, runner: TrialRunner, jobs: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        plan_file: Path,
+        results: ResultFile,
+        runner: TrialRunner,
+        jobs: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.plan, self.plan_file, self.results, self.runner, self.jobs = plan, plan_file, results, runner, jobs
+        self.clock = clock
+        self._asked = plan.seeds
         self._limit = Budget.parse(plan.budget).seconds
         self._earlier = sum(record.seconds for record in results.records) / jobs
         self._began = 0.0
+        self._freed: list[float] = []
+        """When workers were free for a reported training, in order."""
 
     def run(self, began: float, is_new: bool) -> list[TrialRecord]:
         """Run all stages; return the records of the plan.
 
         Args:
-            began: When the comparison began, by ``time.monotonic``.
+            began: When the comparison began, by the clock.
             is_new: Whether the budget limits this run; a resumed one finishes what is missing.
 
         Raises:
@@ -66,11 +79,49 @@ class Stages:
             self.runner.run(SEARCH, missing, self.results)
         self._set_final_steps()
         best = {name: state.best for name, state in self.search_states().items() if state.best is not None}
-        trials = self.plan.final_trials(best)
-        deadline = None if self._limit is None or not is_new else began + OVERTIME * self._limit
-        if not self.runner.run(FINAL, trials, self.results, deadline, LEAST_SEEDS * len(self.plan.edits)):
-            self.runner.progress.note("the budget ended before all seeds; run the same command to finish them.")
+        is_limited = is_new and self._limit is not None
+        while True:
+            trials = self.plan.final_trials(best)
+            self._freed = [self._elapsed()] * self.jobs
+            if not self.runner.run(FINAL, trials, self.results, self._is_over if is_limited else lambda done: False):
+                self.runner.progress.note("the budget ended before all seeds; run the same command to finish them.")
+                break
+            if not is_limited or not self._add_seeds(trials):
+                break
         return self._records(trials)
+
+    def _is_over(self, done: int) -> bool:
+        """Whether a reported training that still runs would end after the budget and its tolerance.
+
+        Args:
+            done: Number of reported trainings that are finished.
+        """
+        assert self._limit is not None
+        self._freed.append(self._elapsed())
+        seconds = fmean(record.seconds for record in self.results.records[-len(self.plan.edits) :])
+        # A worker starts its next training when it has finished one, so the oldest of these times is when the training
+        # began that ends next.
+        next_end = max(self._freed[-1], self._freed[-self.jobs :][0] + seconds)
+        return done >= LEAST_SEEDS * len(self.plan.edits) and next_end > (1 + TOLERANCE) * self._limit
+
+    def _add_seeds(self, trials: Sequence[CompareTrial]) -> bool:
+        """Plan further seeds if the time that is left fits them better than it fits none.
+
+        Args:
+            trials: The reported trainings so far, which are finished.
+        """
+        assert self._limit is not None
+        records = [self.results.latest[config_hash(STUDY.hash_name, FINAL, trial)] for trial in trials]
+        seconds = {
+            name: median(record.seconds for record in records if record.config["edit"] == name)
+            for name in self.plan.edits
+        }
+        left, slack = TARGET * self._limit - self._elapsed(), TOLERANCE * self._limit
+        count = min(self._asked, further_seeds(list(seconds.values()), left, slack, self.jobs))
+        if count:
+            self.runner.progress.note(f"{count} more seed{'s' * (count > 1)} of every edit fill the time that is left.")
+            self._save(dataclasses.replace(self.plan, seeds=self.plan.seeds + count))
+        return count > 0
 
     def search_states(self) -> dict[str, SearchState]:
         """Where the search of each edit is."""
@@ -107,7 +158,11 @@ class Stages:
     def _left(self) -> float:
         """Seconds of a time budget that are left for planning."""
         assert self._limit is not None
-        return TARGET * self._limit - self._earlier - (time.monotonic() - self._began)
+        return TARGET * self._limit - self._elapsed()
+
+    def _elapsed(self) -> float:
+        """Seconds since the comparison began, those of an interrupted run among them."""
+        return self._earlier + self.clock() - self._began
 
     def _save(self, plan: Plan) -> None:
         self.plan = plan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -55,17 +54,15 @@ class TrialRunner:
         part: str,
         trials: Sequence[CompareTrial],
         results: ResultFile,
-        deadline: float | None = None,
-        required: int = 0,
+        stop: Callable[[int], bool] = lambda done: False,
     ) -> bool:
-        """Run the trials that are not recorded; return whether all finished before the deadline.
+        """Run the trials that are not recorded; return whether all finished.
 
         Args:
             part: The part they belong to.
             trials: The trials, in the order in which they start.
             results: The open result file.
-            deadline: When the others are given up, by ``time.monotonic``; None for no limit.
-            required: Number of trials that run even after the deadline.
+            stop: From the number of recorded trials to whether the others are given up; called after each trial.
 
         Raises:
             UsageError: If trials fail.
@@ -82,7 +79,7 @@ class TrialRunner:
                 failed += [record] if record.status != "ok" else []
                 if self.on_trial is not None and part != SPEED:
                     self.on_trial(record)
-                if deadline is not None and done >= required and time.monotonic() > deadline:
+                if done < len(trials) and stop(done):
                     break
         if failed:
             ((label, reason), *_) = failure_reasons(STUDY, failed).items()
