@@ -135,6 +135,20 @@ def test_masked_rows_may_hold_anything():
         assert da.isfinite().all()
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])
+def test_a_later_row_never_reaches_an_earlier_one(value):
+    """Not even by zero times infinity, in the blocks that hold pairs on both sides of the diagonal."""
+    case = Case(shape=(1, 9, 12))
+    changed = Case(shape=(1, 9, 12))
+    changed.a[:, 7:], changed.b[:, 7:] = value, value
+    case.grad[:, 7:], changed.grad[:, 7:] = 0, 0
+    before, after = ({key: result[:, :7] for key, result in c.results("pairwise").items()} for c in (case, changed))
+    for key in ("y", "a"):  # an earlier key has pairs with later queries
+        truth = before[key]
+        assert after[key].isfinite().all()
+        assert (after[key] - truth).abs().max() <= 1e-6 * truth.abs().max()  # rounding: blocks are normalized otherwise
+
+
 def test_all_rows_masked():
     x, mask = torch.randn(1, 3, 4), torch.zeros(1, 3, dtype=torch.bool)
     for run, post_norm in itertools.product((relation_scan, relation_pairwise), (False, True)):

@@ -16,16 +16,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normplace.ops.relation.common import RelationSpec, compute_dtype, exponential, normalise, normalise_backward
+from normplace.ops.relation.common import RelationSpec, centre, compute_dtype, exponential, normalise
 
 ACTIVATIONS = ("exp", "relu", "gelu", "elu")
 # Elements of the largest temporary, so that it stays in the cache of one core.
 BUDGET = 1 << 18
+# Least variance of a pair, relative to the sum of its rows' variances, for which their product is precise enough.
+NEARLY_CANCELLED = 1 / 8
+# Below both, no pair and no exponential of a normalized pair is infinite.
+MAX_ENTRY, MAX_WIDTH = 1e15, 7_000
+# Most queries of a block: fewer compute fewer pairs that are not summed, more take fewer operations.
+QUERIES = 64
 
 
 def activate(x: Tensor, name: str) -> Tensor:
@@ -47,17 +54,6 @@ def slope(x: Tensor, name: str) -> Tensor:
     return torch.special.ndtr(x) + x * density
 
 
-def _chunks(a: Tensor, causal: bool) -> Iterator[tuple[slice, slice]]:
-    """Queries and keys of chunks whose pairs fit in the budget."""
-    batch, length, width = a.shape
-    side = max(1, min(length, math.isqrt(BUDGET // (batch * width))))
-    step = max(1, min(length, BUDGET // (batch * width * side)))
-    for i in range(0, length, side):
-        last = min(i + side, length)
-        for j in range(0, last if causal else length, step):
-            yield slice(i, last), slice(j, min(j + step, length))
-
-
 def pair_weights(weight: Tensor, queries: Tensor, keys: Tensor, causal: bool) -> Tensor:
     """B × I × J × 1: the weight of the query if the pair is summed, else 0."""
     row, key = weight[:, queries, None, None], weight[:, None, keys, None]
@@ -65,12 +61,6 @@ def pair_weights(weight: Tensor, queries: Tensor, keys: Tensor, causal: bool) ->
     if causal:
         counts = counts & (keys[None, :] <= queries[:, None])[None, :, :, None]
     return torch.where(counts, row, 0)
-
-
-def _pairs(a: Tensor, b: Tensor, i: slice, j: slice, spec: RelationSpec) -> tuple[Tensor, Tensor]:
-    """B × I × J × heads × channels: normalized pairs, and the scales of their norms."""
-    x = (a[:, i, None] + b[:, None, j]).unflatten(-1, (spec.heads, -1))
-    return normalise(x, spec.eps) if spec.norm == "joint" else (x, torch.ones_like(x[..., :1]))
 
 
 def masked_inputs(a: Tensor, b: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,27 +72,132 @@ def masked_inputs(a: Tensor, b: Tensor, weight: Tensor) -> tuple[Tensor, Tensor,
     return a, b, weight.expand(a.shape[:2])
 
 
+class Block(NamedTuple):
+    """Some sequences, queries and keys, and the scales of their pairs' norms."""
+
+    n: slice
+    i: slice
+    j: slice
+    scale: Tensor | None
+    """B × I × J × heads × 1; None if pairs have no norm or must be normalized directly."""
+
+
+class _Pairs:
+    """The pairs of two sequences of rows, computed a block at a time.
+
+    The variance of a pair follows from the product of its centred rows. Rows that nearly cancel lose precision this
+    way, so queries with such a key are added to their keys first and normalized then.
+
+    Args:
+        a: Queries, B × T × D, with zeros in masked rows.
+        b: Keys, the same.
+        weight: B × T: the factor of each row's sum, 0 if the row is masked.
+        spec: The arguments of the relation.
+        temporaries: Tensors of the size of a block that are reused.
+    """
+
+    def __init__(self, a: Tensor, b: Tensor, weight: Tensor, spec: RelationSpec, temporaries: int) -> None:
+        self.a, self.b = (x.unflatten(-1, (spec.heads, -1)) for x in (a, b))
+        self.weight, self.spec, self.time = weight, spec, torch.arange(a.shape[1], device=a.device)
+        self.gain = math.log2(math.e) if spec.activation == "exp" else 1.0
+        batch, length, width = a.shape
+        self.queries = max(1, min(length, QUERIES, math.isqrt(BUDGET // width)))
+        self.keys = max(1, min(length, BUDGET // (width * self.queries)))
+        self.sequences = max(1, min(batch, BUDGET // (width * self.queries * self.keys)))
+        self.buffers = a.new_empty(temporaries, self.sequences * self.queries * self.keys * width)
+        self.masked = not bool((weight > 0).all())
+        self.finite = width < MAX_WIDTH and bool(torch.maximum(a.abs(), b.abs()).amax() < MAX_ENTRY)
+        if spec.norm == "joint":
+            self.centred = centre(self.a), centre(self.b)
+            self.squares = [rows.square().mean(-1) for rows in self.centred]
+
+    def blocks(self) -> Iterator[Block]:
+        """Blocks whose pairs fit in the budget."""
+        batch, length = self.weight.shape
+        for first in range(0, batch, self.sequences):
+            n = slice(first, min(first + self.sequences, batch))
+            for start in range(0, length, self.queries):
+                i = slice(start, min(start + self.queries, length))
+                last = i.stop if self.spec.causal else length
+                scale = self._scale(n, i, last) if self.spec.norm == "joint" else None
+                for start_key in range(0, last, self.keys):
+                    j = slice(start_key, min(start_key + self.keys, last))
+                    yield Block(n, i, j, None if scale is None else scale[:, :, j])
+
+    def normalized(self, block: Block) -> tuple[Tensor, Tensor | None]:
+        """B × I × J × heads × channels: the pairs of a block times the gain, and the scales of their norms."""
+        if block.scale is not None:
+            return self._sums(*self.centred, block).mul_(block.scale * self.gain), block.scale
+        x, scale = self._sums(self.a, self.b, block), None
+        if self.spec.norm == "joint":
+            x, scale = normalise(x, self.spec.eps)
+            x.mul_(self.gain)
+        return x, scale
+
+    def like(self, x: Tensor) -> Tensor:
+        """A second temporary of the shape of ``x``."""
+        return self.buffers[1, : x.numel()].view(x.shape)
+
+    def leave_out(self, block: Block, *values: Tensor) -> None:
+        """Set the pairs of a block that are not summed to zero."""
+        n, i, j, _ = block
+        if not self.masked and (j.stop <= i.start or not self.spec.causal):
+            return
+        if self.masked:
+            counts = (pair_weights(self.weight[n], self.time[i], self.time[j], self.spec.causal) > 0)[..., None]
+        else:
+            counts = (self.time[j] <= self.time[i, None])[:, :, None, None]
+        for value in values:
+            if self.finite:
+                value.mul_(counts.to(value.dtype))  # several times faster
+            else:
+                value.masked_fill_(~counts, 0)
+
+    def _sums(self, a: Tensor, b: Tensor, block: Block) -> Tensor:
+        a, b = a[block.n, block.i, None], b[block.n, None, block.j]
+        shape = (a.shape[0], a.shape[1], *b.shape[2:])
+        return torch.add(a, b, out=self.buffers[0, : math.prod(shape)].view(shape))
+
+    def _scale(self, n: slice, i: slice, last: int) -> Tensor | None:
+        """The scales of queries with the keys before ``last``, from the products of rows; None if that is imprecise."""
+        a, b = self.centred[0][n, i].transpose(1, 2), self.centred[1][n, :last].permute(0, 2, 3, 1)
+        total = self.squares[0][n, i, None] + self.squares[1][n, None, :last]
+        variance = (a @ b).permute(0, 2, 3, 1).mul(2 / a.shape[-1]).add_(total)
+        if self.spec.eps == 0 or bool((variance < NEARLY_CANCELLED * total).any()):
+            return None
+        return variance.add_(self.spec.eps).rsqrt_()[..., None]
+
+
 def forward(a: Tensor, b: Tensor, weight: Tensor, spec: RelationSpec) -> Tensor:
     """The relation of every row, in float32 or float64, without the post-norm."""
     a, b, weight = masked_inputs(a, b, weight)
-    y, time = torch.zeros_like(a), torch.arange(a.shape[1], device=a.device)
-    for i, j in _chunks(a, spec.causal):
-        n, _ = _pairs(a, b, i, j, spec)
-        share = pair_weights(weight, time[i], time[j], spec.causal)[..., None]
-        y[:, i] += torch.where(share == 0, 0, share * activate(n, spec.activation)).sum(2).flatten(-2)
-    return y
+    pairs, y = _Pairs(a, b, weight, spec, temporaries=1), torch.zeros_like(a)
+    for block in pairs.blocks():
+        x, _ = pairs.normalized(block)
+        values = x.exp2_() if spec.activation == "exp" else activate(x, spec.activation)
+        pairs.leave_out(block, values)
+        y[block.n, block.i] += values.sum(2).flatten(-2)
+    return y.mul_(weight[..., None])
 
 
 def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor, spec: RelationSpec) -> tuple[Tensor, Tensor]:
     """Gradients of a and b, in float32 or float64."""
     a, b, weight = masked_inputs(a, b, weight)
-    da, db, time = torch.zeros_like(a), torch.zeros_like(b), torch.arange(a.shape[1], device=a.device)
-    grad = grad.to(a.dtype).unflatten(-1, (spec.heads, -1))
-    for i, j in _chunks(a, spec.causal):
-        n, scale = _pairs(a, b, i, j, spec)
-        share = pair_weights(weight, time[i], time[j], spec.causal)[..., None]
-        p = torch.where(share == 0, 0, share * grad[:, i, None] * slope(n, spec.activation))
-        dx = (normalise_backward(p, n, scale) if spec.norm == "joint" else p).flatten(-2)
-        da[:, i] += dx.sum(2)
-        db[:, j] += dx.sum(1)
-    return da, db
+    pairs, da, db = _Pairs(a, b, weight, spec, temporaries=2), torch.zeros_like(a), torch.zeros_like(b)
+    da, db = (x.unflatten(-1, (spec.heads, -1)) for x in (da, db))
+    grad = (grad.to(a.dtype) * weight[..., None]).unflatten(-1, (spec.heads, -1))
+    for block in pairs.blocks():
+        x, scale = pairs.normalized(block)
+        slopes = torch.exp2(x, out=pairs.like(x)) if spec.activation == "exp" else slope(x, spec.activation)
+        p = slopes.mul_(grad[block.n, block.i, None])
+        if scale is None:
+            pairs.leave_out(block, p)
+        else:
+            pairs.leave_out(block, p, x)
+            through = torch.linalg.vecdot(p, x).mul_(1 / (x.shape[-1] * pairs.gain**2))[..., None]
+            p.sub_(x.mul_(through)).mul_(scale)
+        da[block.n, block.i] += p.sum(2)
+        db[block.n, block.j] += p.sum(1)
+    if spec.norm == "joint":  # the mean of p, which the sums over pairs still contain
+        da, db = da.sub_(da.mean(-1, keepdim=True)), db.sub_(db.mean(-1, keepdim=True))
+    return da.flatten(-2), db.flatten(-2)
