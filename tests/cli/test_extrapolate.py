@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import pickle
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 from tests.cli.usage_errors import usage_error
-from torch import nn
 
 from normplace.cli import main
 
@@ -63,20 +60,20 @@ def test_json_has_every_number(capsys):
     assert model["verdict"] == "unbounded" and model["departures"][0]["target"] == "y"
 
 
-def test_saved_models(capsys):
-    module = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
-    torch.save(module, "module.pt")
-    Path("module.pkl").write_bytes(pickle.dumps(module))
-    for name in ("module.pt", "module.pkl"):
-        assert main(["extrapolate", name, "--data", "table.csv", "--html", "pages/p.html"]) == 0
-        assert capsys.readouterr().out.startswith("Your model is bounded by proof")
+def test_a_pickle_is_not_loaded(capsys):
+    """Loading it would run the code that it names."""
+    for name in ("module.pt", "module.pkl", "estimator.joblib"):
+        assert "write a function that loads it" in usage_error(capsys, "extrapolate", name, "--data", "table.csv")
+
+
+def test_the_page_gets_its_folder(capsys):
+    assert main(["extrapolate", "model_file.py:build", "--data", "table.csv", "--html", "pages/p.html"]) == 0
     assert Path("pages/p.html").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nothing.pkl", "--data", "table.csv"], "there is no file 'nothing.pkl'"),
         (["table.csv", "--data", "table.csv"], "'table.csv' is not a model"),
         (["model_file.py:number", "--data", "table.csv"], "is int, neither a torch.nn.Module nor an estimator"),
         (["model_file.py:broken", "--data", "table.csv"], "failed (RuntimeError: no weights)"),
@@ -89,8 +86,3 @@ def test_saved_models(capsys):
 )
 def test_mistakes(capsys, words, message):
     assert message in usage_error(capsys, "extrapolate", *words)
-
-
-def test_a_file_that_is_not_a_pickle(capsys):
-    Path("broken.pkl").write_text("not a pickle")
-    assert "broken.pkl cannot be loaded" in usage_error(capsys, "extrapolate", "broken.pkl", "--data", "table.csv")

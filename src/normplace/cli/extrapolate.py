@@ -35,9 +35,8 @@ def extrapolate(
 
     Args:
         model: The model: file.py:function or package.module:function without arguments that returns a PyTorch module
-            or a fitted estimator, which takes the features in the order of the file; or a file saved by pickle, joblib
-            or torch.save, which runs code when it is loaded, so pass only files that you trust. Without it, an MLP is
-            trained on the data.
+            or a fitted estimator, which takes the features in the order of the file. Without it, an MLP is trained on
+            the data.
         data: CSV file with a header and numbers.
         targets: Columns to predict; the last one by default.
         drop: Columns to leave out.

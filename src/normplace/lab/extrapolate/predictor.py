@@ -1,9 +1,7 @@
-"""What predicts targets from rows: a PyTorch module, an estimator with ``predict``, or a file with one."""
+"""What predicts targets from rows: a PyTorch module or an estimator with ``predict``."""
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ from normplace._shared.references import load_reference
 from normplace.errors import UsageError
 
 SAVED = (".pkl", ".pickle", ".joblib", ".pt", ".pth")
-FORMS = "file.py:function, package.module:function, or a saved model (.pkl, .joblib, .pt)"
+"""Endings of files that run code when they are loaded."""
+FORMS = "file.py:function or package.module:function"
 Array = NDArray[np.float64]
 
 
@@ -85,19 +84,20 @@ def load_model(reference: str) -> Any:
 
     Args:
         reference: ``file.py:function`` or ``package.module:function``, where the function takes no arguments and
-            returns the model, or a tuple that starts with it; or a file that was saved by pickle, joblib or torch.save.
+            returns the model, or a tuple that starts with it.
 
     Raises:
         UsageError: If there is no such model.
     """
-    path = Path(reference)
-    if path.suffix in SAVED:
-        model = _load_saved(path)
-    elif ":" in reference:
-        made = load_reference(reference)
-        model = _call(made, reference) if not _predicts(made) else made
-    else:
+    if Path(reference).suffix in SAVED:
+        raise UsageError(
+            f"{quoted(reference)} would run code when it is loaded: write a function that loads it, and pass "
+            "file.py:function."
+        )
+    if ":" not in reference:
         raise UsageError(f"{quoted(reference)} is not a model: pass {FORMS}.")
+    made = load_reference(reference)
+    model = _call(made, reference) if not _predicts(made) else made
     if isinstance(model, tuple | list) and model:
         model = model[0]
     if not _predicts(model):
@@ -120,35 +120,3 @@ def _call(factory: Any, reference: str) -> Any:
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise UsageError(f"{reference} failed ({reason}): call it directly to see the traceback.") from error
-
-
-def _load_saved(path: Path) -> Any:
-    if not path.is_file():
-        raise UsageError(f"there is no file {quoted(str(path))}: pass {FORMS}.")
-    load: Callable[[Path], Any] = _load_pickle
-    if path.suffix in (".pt", ".pth"):
-        load = _load_torch
-    elif path.suffix == ".joblib":
-        load = _load_joblib
-    try:
-        return load(path)
-    except Exception as error:  # an unpickler runs code of any class
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UsageError(
-            f"{path} cannot be loaded ({reason}): save it with the versions that are installed."
-        ) from error
-
-
-def _load_pickle(path: Path) -> Any:
-    with path.open("rb") as file:
-        return pickle.load(file)
-
-
-def _load_torch(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=False)
-
-
-def _load_joblib(path: Path) -> Any:
-    import joblib
-
-    return joblib.load(path)
