@@ -193,7 +193,7 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor, spec: RelationS
         if scale is None:
             pairs.leave_out(block, p)
         else:
-            pairs.leave_out(block, p, x)
+            pairs.leave_out(block, p, x, scale)
             through = torch.linalg.vecdot(p, x).mul_(1 / (x.shape[-1] * pairs.gain**2))[..., None]
             p.sub_(x.mul_(through)).mul_(scale)
         da[block.n, block.i] += p.sum(2)
