@@ -67,9 +67,10 @@ def test_initial_statistics():
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_variance_gain_by_monte_carlo(activation):
     u = torch.randn(4_000_000, generator=generator(), dtype=torch.float64)
-    assert variance_gain(activation) == pytest.approx(
-        1 / float(build_activation(activation)(u).square().mean()), rel=5e-3
-    )
+    squares = build_activation(activation)(u).square()
+    # Five standard errors of the mean, which the heavy tail of relu3 needs.
+    error = 5 * float(squares.std() / squares.mean()) / len(u) ** 0.5
+    assert variance_gain(activation) == pytest.approx(1 / float(squares.mean()), rel=error)
 
 
 def test_variance_gain_closed_forms():

@@ -20,6 +20,26 @@ class Erf(nn.Module):
         return torch.erf(x)
 
 
+class ReluPower(nn.Module):
+    """A power of ReLU, positively homogeneous of that degree; the square is that of Primer (arXiv 2109.08668).
+
+    Args:
+        power: The exponent.
+    """
+
+    def __init__(self, power: int) -> None:
+        super().__init__()
+        self.power = power
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``max(x, 0) ** power``."""
+        return torch.relu(x) ** self.power
+
+    def extra_repr(self) -> str:
+        """The exponent."""
+        return f"{self.power}"
+
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "leaky_relu": nn.LeakyReLU,
@@ -28,6 +48,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
     "tanh": nn.Tanh,
     "erf": Erf,
+    "relu2": partial(ReluPower, 2),
+    "relu3": partial(ReluPower, 3),
 }
 
 

@@ -167,7 +167,7 @@ def test_a_norm_anywhere_bounds_the_diagonal_and_without_one_it_grows(norm, at, 
     assert float(plain[3]) == pytest.approx(3e12, rel=1e-6)
 
 
-@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "erf"])
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "erf", "gelu", "silu", "relu2"])
 @pytest.mark.parametrize(("norm", "at", "where"), [("layer", "none", "before"), *PLACES])
 def test_hard_rows_give_finite_symmetric_semidefinite_kernels(activation, norm, at, where):
     generator = torch.Generator().manual_seed(2)
@@ -192,7 +192,7 @@ def test_hard_rows_give_finite_symmetric_semidefinite_kernels(activation, norm, 
     st.integers(1, 9),
     st.integers(1, 4),
     st.sampled_from(PLACES),
-    st.sampled_from(["relu", "leaky_relu", "erf"]),
+    st.sampled_from(["relu", "leaky_relu", "erf", "gelu", "silu", "relu2"]),
     st.integers(0, 2**31),
 )
 def test_blocks_and_cross_kernels_change_nothing(n1, n2, step, place, activation, seed):

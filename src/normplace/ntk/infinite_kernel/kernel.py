@@ -33,8 +33,18 @@ from torch import Tensor
 from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.ntk.checks import require_choice, require_rows, require_same_device
 from normplace.ntk.infinite_kernel.moments import Erf, LeakyReLU, Moments
+from normplace.ntk.infinite_kernel.power_moments import ReluPower
+from normplace.ntk.infinite_kernel.smooth_moments import Gelu, Silu
 
-_ACTIVATIONS = ("relu", "leaky_relu", "erf")
+_MOMENTS: dict[str, Moments] = {
+    "relu": LeakyReLU(0.0),
+    "erf": Erf(),
+    "gelu": Gelu(),
+    "silu": Silu(),
+    "relu2": ReluPower(2),
+    "relu3": ReluPower(3),
+}
+_ACTIVATIONS = (*_MOMENTS, "leaky_relu")
 _NORMS = ("layer", "rms")
 _WHERE = ("none", "first", "last", "every")
 _POSITIONS = ("before", "after")
@@ -57,7 +67,7 @@ class FullyConnected:
 
     Attributes:
         depth: Number of hidden layers, at least one; the linear read-out is not counted.
-        activation: "relu", "leaky_relu" or "erf".
+        activation: "relu", "leaky_relu", "erf", "gelu", "silu", or a power of ReLU, "relu2" or "relu3".
         negative_slope: Slope of the leaky ReLU below zero; other activations ignore it.
         weight_variance: σ_w² of every linear map but the last.
         bias_variance: σ_b² of every linear map; the paper needs a positive value for a nondegenerate kernel.
@@ -118,9 +128,7 @@ class FullyConnected:
     @property
     def moments(self) -> Moments:
         """The activation's Gaussian moments."""
-        if self.activation == "erf":
-            return Erf()
-        return LeakyReLU(self.negative_slope if self.activation == "leaky_relu" else 0.0)
+        return LeakyReLU(self.negative_slope) if self.activation == "leaky_relu" else _MOMENTS[self.activation]
 
     def variance_after(self, layer: int) -> float:
         """σ_w² of the linear map that follows hidden layer ``layer``."""
