@@ -57,7 +57,7 @@ class Fused(nn.Module):
         (Block(), 3, {"to": "peri", "scale": "half"}, "unknown scale 'half'"),
         (Block(), 3, {}, "choose where to put the norms"),
         (Block(), 3, {"to": 2}, "the name of a placement or a Placement, not a int"),
-        (Block(), 3, {"to": "deepnorm"}, "deepnorm scales the skip, the branch or its weights"),
+        (Block(), 3, {"to": "deepnorm"}, "deepnorm is defined with initial weights"),
         (Block(), 3, {"to": "none", "scale": "lns"}, "needs an input norm"),
         (nn.Linear(WIDTH, 2), 3, {"to": "pre"}, "Linear has no residual add: "),
         (Functional(), 2, {"to": "post"}, "':layer' is part of the code of 'the model'"),

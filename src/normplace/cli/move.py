@@ -18,6 +18,8 @@ def move(
     qk_over: Literal["head", "projection"] | None = None,
     qk_where: Literal["before", "after"] | None = None,
     norm: str | None = None,
+    init: Literal["published", "kept"] | None = None,
+    seed: int = 0,
     json: bool = False,
     hf: HuggingFace = None,
 ) -> int:
@@ -36,11 +38,14 @@ def move(
         qk_over: Normalize the features of each head (default) or of all heads together.
         qk_where: Normalize before (default) or after the rotary embedding.
         norm: Type of new norms; the model's own by default.
+        init: For deepnorm and sub: draw the initial weights of their papers, or keep the weights.
+        seed: Random seed of these weights.
         json: Print JSON.
         hf: Same as TARGET, for a config.json or its folder.
     """
     model, inputs, kwargs = load_model(target, hf, quiet=json)
     from normplace.edit import move as move_norms
 
-    settings = {"to": to, "scale": scale, "qk": qk, "qk_over": qk_over, "qk_where": qk_where, "norm": norm}
-    return write_edited(move_norms(model, *inputs, **kwargs, **settings), out, json, settings)
+    head_norms = {"qk": qk, "qk_over": qk_over, "qk_where": qk_where}
+    settings = {"to": to, "scale": scale, **head_norms, "norm": norm, "init": init}
+    return write_edited(move_norms(model, *inputs, **kwargs, **settings, seed=seed), out, json, settings)

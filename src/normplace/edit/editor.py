@@ -80,7 +80,7 @@ class ModelEditor:
         paths = [
             path
             for path, module in self.model.named_modules()
-            if isinstance(module, kind) and path.split(".")[-2:-1] == [PLACED]
+            if type(module) is kind and path.split(".")[-2:-1] == [PLACED]
         ]
         for path in paths:
             detach(self.model, path)

@@ -162,9 +162,9 @@ def _instrument(
     sources: dict[str, tuple[Position, int, bool]] = {}
     keys: dict[ast.expr, str] = {}
     instance = tree.args.args[0].arg
-    for expression in (expression for node in ast.walk(tree) for expression in _operands(node)):
+    for expression in (expression for node in ast.walk(tree) for expression in operands_of(node)):
         is_instance = isinstance(expression, ast.Name) and expression.id == instance
-        if isinstance(expression, ast.Name | ast.Call | ast.BinOp | ast.Subscript) and not is_instance:
+        if isinstance(expression, ast.Name | ast.Attribute | ast.Call | ast.BinOp | ast.Subscript) and not is_instance:
             depth = sum(isinstance(node, CONDITIONAL) for node in ancestors(expression, parents))
             keys[expression] = f"{function.__name__}:{len(keys)}"
             parent = parents[expression]
@@ -176,7 +176,7 @@ def _instrument(
     return recompile(function, tree), sources
 
 
-def _operands(node: ast.AST) -> list[ast.expr]:
+def operands_of(node: ast.AST) -> list[ast.expr]:
     """The expressions of a node that may hold queries or keys: arguments, operands, receivers, assigned values."""
     if isinstance(node, ast.Call):
         function = node.func

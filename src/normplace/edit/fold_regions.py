@@ -73,13 +73,23 @@ def reads_of(graph: Graph, parameter: ValueId) -> Iterator[tuple[NodeId, ValueId
             node = graph.nodes[node_id]
             if node.name in CASTS or node.name in REPEATABLE:
                 for position, output in enumerate(node.outputs):
-                    queue.append((output, None if views is None else _repeat(node, value, position, views)))
+                    queue.append((output, None if views is None else repeat_view(node, value, position, views)))
             else:
                 yield node_id, value, None if views is None else _region(parameter, views)
 
 
-def _repeat(node: Node, value: ValueId, position: int, views: list[Tensor]) -> list[Tensor] | None:
-    """The same view of other tensors; None if the view cannot be repeated."""
+def repeat_view(node: Node, value: ValueId, position: int, views: list[Tensor]) -> list[Tensor] | None:
+    """Repeat a view on other tensors.
+
+    Args:
+        node: The operator that views or splits.
+        value: Its operand.
+        position: Which of its results.
+        views: The tensors, with the shape of the operand.
+
+    Returns:
+        The views; None if the operator cannot be repeated.
+    """
     if node.name in CASTS or node.op is None:
         return views
     if any(isinstance(argument, ValueRef) and argument != value for argument in node.op.args):

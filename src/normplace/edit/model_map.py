@@ -278,6 +278,15 @@ class ModelMap:
         """The number of tensor arguments of a module, the most in any of its calls."""
         return max((len(call.arguments) for call in self._calls_of_path.get(path, ())), default=0)
 
+    def argument_value(self, ref: TensorRef) -> ValueId:
+        """The value of a module's argument in its first call."""
+        return self._calls_of_path[ref.module][0].arguments[ref.keys[0]]  # pyright: ignore[reportArgumentType]
+
+    def is_normed(self, ref: TensorRef) -> bool:
+        """Whether a module's argument is the output of a norm, up to moves."""
+        values = self.analysis.graph.unchanged(self.argument_value(ref))
+        return any(value in self.analysis.norm_of_output for value in values)
+
     @cached_property
     def _calls_of_path(self) -> dict[str, list[Call]]:
         calls: dict[str, list[Call]] = {}

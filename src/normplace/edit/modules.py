@@ -80,6 +80,10 @@ class FixedScaling(nn.Module):
         return f"{self.factor:.6g}"
 
 
+class SkipScaling(FixedScaling):
+    """Fixed multiplier of a skip, as DeepNorm has it."""
+
+
 class HeadNorm(nn.Module):
     """Norm over the features of each attention head, applied to the concatenated heads.
 

@@ -15,15 +15,17 @@ from normplace.edit.capture import Arguments, measure_rms
 from normplace.edit.changes import ATTRIBUTE, Changes, changes, small_matrix_warnings
 from normplace.edit.copying import copy_model, require_independent
 from normplace.edit.editor import ModelEditor, disable_fast_paths
+from normplace.edit.initial_weights import CHOICES, draw_weights
 from normplace.edit.input_spec import describe_inputs
 from normplace.edit.model_map import ModelMap, require_editable
+from normplace.edit.modules import SkipScaling
 from normplace.edit.move_edit import MoveEdit
 from normplace.edit.move_plan import MovePlan, MoveRequest
 from normplace.edit.projections import HeadNormRequest
 from normplace.edit.save_guard import guard_save
 from normplace.edit.verify_gradients import check_gradients
 from normplace.edit.verify_heads import verify_head_norms
-from normplace.edit.verify_numbers import verify_numbers
+from normplace.edit.verify_numbers import check_skip_scales, verify_numbers
 from normplace.edit.verify_placement import verify_placement
 from normplace.errors import UsageError, unknown
 from normplace.placement import BlockSpec, LearnedScale, Placement
@@ -41,6 +43,8 @@ def move(
     qk_over: str | None = None,
     qk_where: str | None = None,
     norm: str | None = None,
+    init: str | None = None,
+    seed: int = 0,
     **kwargs: Any,
 ) -> Model:
     """Return a copy with the norms moved; compatible weights are kept and the result is verified.
@@ -65,6 +69,9 @@ def move(
         qk_over: ``"head"`` (default) for a norm over the features of each head, ``"projection"`` over all heads.
         qk_where: ``"before"`` (default) or ``"after"`` the rotary embedding.
         norm: The kind of new norms; by default the model's own.
+        init: For ``"deepnorm"`` and ``"sub"``, whose papers define initial weights: ``"published"`` draws the matrices
+            of the branches again (:mod:`normplace.edit.initial_weights`), ``"kept"`` keeps the weights.
+        seed: Random seed of the drawn weights.
         **kwargs: The keyword arguments of a call.
 
     Returns:
@@ -83,7 +90,9 @@ def move(
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"move takes an nn.Module, got {type(model).__name__}: build the model first.")
-    request = MoveRequest(_target(to, scale, qk), scale, _head_norms(qk, qk_over, qk_where), norm)
+    target = _target(to, scale, qk)
+    _check_init(target, init)
+    request = MoveRequest(target, scale, _head_norms(qk, qk_over, qk_where), norm, init, seed)
     model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
     arguments = (inputs, kwargs)
     copied = copy_model(model)
@@ -97,12 +106,13 @@ def move(
     plan, editor = MovePlan(model_map, request, arguments), ModelEditor(copied, model_map)
     measured = plan.measured_values()
     MoveEdit(plan, editor, measure_rms(copied, arguments, measured) if measured else {}).run()
+    note = _initialize(plan, copied)
     audit_after, moves = audit_before, changes(model).moves
-    if any(change.action != "kept" for change in editor.changes):
+    if note or any(change.action != "kept" for change in editor.changes):
         disable_fast_paths(copied)
         audit_after = summarize(_verified(model, plan, editor, arguments))
-        where = {"qk": qk, "qk_over": qk_over, "qk_where": qk_where}
-        moves += ({"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, **where, "norm": norm},)
+        options = {"qk": qk, "qk_over": qk_over, "qk_where": qk_where, "norm": norm, "init": init}
+        moves += ({"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, **options},)
     record = Changes(
         before=audit_before.placement,
         after=audit_after.placement,
@@ -113,11 +123,51 @@ def move(
         refused=plan.refused,
         moves=moves,
         call=describe_inputs(arguments),
+        note=note,
     )
     setattr(copied, ATTRIBUTE, record)
     if moves:
         guard_save(copied)
     return copied
+
+
+def _check_init(target: Placement | None, init: str | None) -> None:
+    """Check that the caller chooses initial weights where the target defines them, and only there.
+
+    Raises:
+        UsageError: If not.
+    """
+    if init is not None and init not in CHOICES:
+        raise unknown("init", init, CHOICES)
+    is_defined = target is not None and any(spec.init_gain != 1 for spec in target.all_specs)
+    if is_defined and init is None:
+        name = target.name if target is not None and target.name else "this placement"
+        raise UsageError(
+            f'{name} is defined with initial weights: pass init="published" to draw them for a new model, or '
+            'init="kept" to keep the weights of a trained one.'
+        )
+    if init is not None and not is_defined:
+        raise UsageError("only deepnorm and sub are published with initial weights: leave init out.")
+
+
+def _initialize(plan: MovePlan, model: nn.Module) -> str:
+    """Draw the published weights if they were requested, and describe what was done."""
+    if plan.request.init is None:
+        return ""
+    gains = plan.init_gains()
+    factors = ", ".join(dict.fromkeys(f"{gain:.4g}" for gain in gains.values()))
+    if plan.request.init == "kept":
+        return f"the weights are kept; the paper multiplies initial weights by {factors}"
+    if plan.is_encoder_decoder and any(spec is not None and spec.inner for spec in plan.specs):
+        raise UsageError(
+            "sub-LN has other initial weights for an encoder and its decoder, which are not implemented: pass "
+            'init="kept".'
+        )
+    drawn = draw_weights(model, plan.matrices, gains, plan.request.seed)
+    return (
+        f"drew {len(drawn)} weight matrices again (Xavier normal; values, outputs and MLPs times {factors}), which "
+        "cannot be undone"
+    )
 
 
 def _analyze(model: nn.Module, arguments: Arguments) -> Analysis:
@@ -136,11 +186,15 @@ def _verified(original: nn.Module, plan: MovePlan, editor: ModelEditor, argument
         ) from error
     verify_placement(plan, editor.changes, analysis)
     verify_numbers(analysis, arguments, editor.changes, editor.removed)
+    if plan.skips:
+        check_skip_scales(analysis, arguments, {block: scale for block, (_, scale) in plan.skips.items()})
     if plan.projections and plan.request.qk is not None:
         verify_head_norms(analysis, arguments, editor.changes, plan.request.qk.over)
     if not any(parameter.is_meta for parameter in editor.model.parameters()):
         names = [change.name for change in editor.changes if change.action in ("moved", "added")]
-        check_gradients(original, editor.model, arguments, {name: editor.model.get_submodule(name) for name in names})
+        modules = {name: editor.model.get_submodule(name) for name in names}
+        trained = {name: module for name, module in modules.items() if not isinstance(module, SkipScaling)}
+        check_gradients(original, editor.model, arguments, trained)
     return analysis
 
 
@@ -171,15 +225,21 @@ def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Pl
     name = target.name or "this placement"
     for spec in target.all_specs:
         is_branch_scaled = not isinstance(spec.branch_scale, LearnedScale) and spec.branch_scale != 1
-        if is_branch_scaled or spec.skip_scale != 1 or spec.init_gain != 1:
+        if is_branch_scaled or isinstance(spec.skip_scale, LearnedScale) or spec.is_plain:
             raise UsageError(
-                f"{name} scales the skip, the branch or its weights, which move does not change: build the network "
-                "with normplace.Residual."
+                f"{name} scales the branch by a fixed number, or learns or drops the skip, which move does not do: "
+                "build the network with normplace.Residual."
             )
-        if spec.inner or spec.inner_scale or spec.skip_normed or spec.damped or spec.input_gain != 1:
+        if (
+            set(spec.inner) - {"pre_output"}
+            or spec.inner_scale
+            or spec.skip_normed
+            or spec.damped
+            or spec.input_gain != 1
+        ):
             raise UsageError(
-                "move places norms around branches: leave inner norms, skip_normed, damped and input_gain out of the "
-                "target."
+                f"{name} has inner norms other than pre_output, inner_scale, skip_normed, damped or input_gain, which "
+                "move does not place: build the network with normplace.models.Transformer."
             )
     if target.kinds or target.streams != "one":
         raise UsageError(

@@ -11,7 +11,7 @@ from normplace.analysis.recording.ids import BlockIndex, ValueId
 from normplace.analysis.results import Site
 from normplace.edit.editor import ModelEditor
 from normplace.edit.model_map import TensorRef
-from normplace.edit.modules import FixedScaling, HeadNorm, JoinedHeadsNorm, LearnedScaling
+from normplace.edit.modules import FixedScaling, HeadNorm, JoinedHeadsNorm, LearnedScaling, SkipScaling
 from normplace.edit.move_plan import OTHER_STREAM_SLOT, BlockSlot, MovePlan
 from normplace.edit.new_norms import NormFactory
 from normplace.edit.verify_placement import has_same_scale
@@ -53,6 +53,7 @@ class MoveEdit:
             for branch in range(len(self.analysis.branches_of(block)))
         }
         self._remove_scalings()
+        self._scale_skips()
         self._freed = {
             key: [(site, editor.remove_norm(site, site.block)) for site in sites] for key, sites in plan.freed.items()
         }
@@ -60,6 +61,7 @@ class MoveEdit:
             self._edit_slot(block, slot, spec)
         if plan.added or plan.freed:
             self._edit_final_norms()
+        self._edit_inner_norms()
         self._edit_head_norms()
         for (_, slot), norms in self._freed.items():
             for site, _ in norms:
@@ -159,11 +161,37 @@ class MoveEdit:
         kept = {
             FixedScaling: all(own.input_scale == spec.input_scale for own, spec in pairs),
             LearnedScaling: all(has_same_scale(own, spec) for own, spec in pairs),
+            SkipScaling: all(own.skip_scale == spec.skip_scale for own, spec in pairs),
         }
         for kind, is_kept in kept.items():
             for path in () if is_kept else self.editor.remove_scalings(kind):
                 self.editor.record("removed", "scale", path)
                 self._removed_scalings.add(kind)
+
+    def _scale_skips(self) -> None:
+        """Put the target's fixed scales on the skips."""
+        for block, (ref, scale) in self.plan.skips.items():
+            name = self.editor.add_to_sum(ref, f"{self._branch_name(block, 0)}_skip", SkipScaling(scale))
+            if name is not None:
+                self.editor.record("added", "scale", name, note=f"{scale:.4g} on the skip")
+
+    def _edit_inner_norms(self) -> None:
+        """Put norms before the last matrices of branches, or remove those that an earlier move put there."""
+        target = self.request.target
+        if target is not None and not any(spec.inner for spec in target.all_specs):
+            for name, slot in self.plan.placed_inner_norms().items():
+                self.editor.remove_placed(name)
+                self.editor.record("removed", slot, name, note="with its weights")
+        for block, refs in self.plan.last_inputs.items():
+            owner = self.model_map.owner(block)
+            for kind, ref in refs:
+                value = self.model_map.argument_value(ref)
+                norm, note = self.norm_factory.build_like(ref.width, self.rms.get(value))
+                child = f"{ref.module.removeprefix(f'{owner}.').replace('.', '_')}_input"
+                name = self.editor.add_before([ref], owner, child, norm)
+                if name is not None:
+                    slot = "inner.pre-output" if kind == "attention" else "inner.mid"
+                    self.editor.record("added", slot, name, note=note)
 
     def _scale_input(self, block: BlockIndex, spec: BlockSpec, norms: Sequence[str]) -> None:
         """Put the target's input scale after the input norms of a block."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import nn
 
 from normplace.analysis.blocks.naming import BARE
 from normplace.analysis.recording.ids import BlockIndex, ValueId
 from normplace.analysis.results import Site
+from normplace.edit.branch_matrices import BranchMatrices
 from normplace.edit.capture import Arguments
 from normplace.edit.changes import changes
 from normplace.edit.layer_numbers import LayerNumbers
-from normplace.edit.model_map import ModelMap, is_outside_tree
+from normplace.edit.model_map import ModelMap, SumRef, TensorRef, is_outside_tree
 from normplace.edit.projections import HeadNormRequest, ProjectionFinder, ProjectionRef
 from normplace.edit.rewrite import PLACED
+from normplace.edit.skips import SkipFinder
 from normplace.errors import UsageError
-from normplace.placement import BlockSpec, LearnedScale, Placement, Power
+from normplace.placement import BlockSpec, LearnedScale, Placement, Power, resolved
 
 SLOTS = ("input", "output", "stream")
 OTHER_STREAM_SLOT = {"input": "stream", "stream": "input"}
@@ -34,12 +37,16 @@ class MoveRequest:
         scale: ``layerscale``, ``lns`` or None.
         qk: Which norms to add to queries and keys, or None.
         norm: The kind of new norms; None for the model's own kind.
+        init: ``published`` to draw the weights that the target is published with, ``kept``, or None.
+        seed: Random seed of these weights.
     """
 
     target: Placement | None
     scale: str | None = None
     qk: HeadNormRequest | None = None
     norm: str | None = None
+    init: str | None = None
+    seed: int = 0
 
 
 class MovePlan:
@@ -56,6 +63,9 @@ class MovePlan:
         added: The slots that get a norm.
         freed: The slots whose norms leave, with the norms.
         projections: The queries and keys that get a norm.
+        skips: The skips that get a fixed scale, by block.
+        last_inputs: What the last matrix of each branch reads, for the blocks that get a norm there.
+        matrices: The weights of the branches.
         ends_without_norm: The last blocks of streams that end without a norm, now or before the first move.
         refused: What is left alone, with the reason.
 
@@ -86,6 +96,9 @@ class MovePlan:
         }
         self._check_shared_norms()
         self.projections = self._projections(request.qk, arguments) if request.qk is not None else []
+        self.matrices = BranchMatrices(model_map)
+        self.skips = self._skips(arguments)
+        self.last_inputs = self._last_inputs()
         self.ends_without_norm: tuple[int, ...] = changes(model_map.model).ends_without_norm or tuple(
             block for block in self.last_blocks() if self._ends_without_norm(block)
         )
@@ -106,7 +119,7 @@ class MovePlan:
             stream = any(branch.spec.stream for branch in described.branches)
             spec = replace(own, inner=(), stream=stream, branch_scale=1.0)
         else:
-            spec = self.request.target.at(layer, depth)
+            spec = self._targets[described.stream].at(layer, depth)
         if described.projected and own.skip_normed and spec.input:
             spec = replace(spec, skip_normed=True)  # the target does not describe the input of a projected skip
         if self.request.scale == "layerscale":
@@ -116,6 +129,68 @@ class MovePlan:
                 raise UsageError("scale='lns' needs an input norm: choose a placement that has one.")
             spec = replace(spec, input_scale=Power("layer", -1 / 2).at(layer, depth))
         return spec
+
+    @cached_property
+    def _decoder(self) -> int | None:
+        """Of an encoder with a decoder that attends to it, the decoder's stream; None for other models."""
+        kinds = [(block.stream, branch.kind) for block in self.analysis.blocks for branch in block.branches]
+        decoders = [stream for stream, depth in self._depths.items() if kinds.count((stream, "attention")) == 2 * depth]
+        return decoders[0] if len(self._depths) == 2 and len(decoders) == 1 else None
+
+    @cached_property
+    def _depths(self) -> dict[int, int]:
+        """The number of layers of each stream."""
+        return {self.analysis.blocks[block].stream: self._layers.of(block)[1] for block in self.blocks}
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether the model has an encoder and a decoder that attends to it."""
+        return self._decoder is not None
+
+    @cached_property
+    def _targets(self) -> dict[int, Placement]:
+        """The target of each stream; DeepNorm has other factors for an encoder and its decoder."""
+        target, decoder = self.request.target, self._decoder
+        assert target is not None
+        if target.segments != Placement.named("deepnorm").segments or decoder is None:
+            return dict.fromkeys(self._depths, target)
+        encoder_target = Placement.named("deepnorm", part="encoder", decoder=self._depths[decoder])
+        return {**dict.fromkeys(self._depths, encoder_target), decoder: Placement.named("deepnorm", part="decoder")}
+
+    def _skips(self, arguments: Arguments) -> dict[BlockIndex, tuple[SumRef, float]]:
+        """The skips that get a fixed scale, with the scale."""
+        finder = SkipFinder(self.model_map, arguments)
+        return {
+            block: (finder.find(block), scale)
+            for block, spec in zip(self.blocks, self.specs, strict=True)
+            if spec is not None and not self._is_repeated(block)
+            if (scale := resolved(spec.skip_scale)) != self.analysis.blocks[block].branches[0].spec.skip_scale
+            if scale != 1
+        }
+
+    def _last_inputs(self) -> dict[BlockIndex, list[tuple[str, TensorRef]]]:
+        """What the last matrix of each branch reads, with the kind of branch, where the target has a norm there."""
+        found: dict[BlockIndex, list[tuple[str, TensorRef]]] = {}
+        for block, spec in zip(self.blocks, self.specs, strict=True):
+            if spec is None or not spec.inner or self._is_repeated(block):
+                continue
+            for index, branch in enumerate(self.analysis.blocks[block].branches):
+                ref = self.matrices.last_input(block, index)
+                if not self.model_map.is_normed(ref):
+                    found.setdefault(block, []).append((branch.kind, ref))
+        return found
+
+    def placed_inner_norms(self) -> dict[str, str]:
+        """The names of the modules before last matrices that an earlier move added, with their slots."""
+        return self._placed_norms("inner.pre-output", "inner.mid")
+
+    def init_gains(self) -> dict[BlockIndex, float]:
+        """The factor on the initial weights of each block."""
+        return {
+            block: resolved(spec.init_gain)
+            for block, spec in zip(self.blocks, self.specs, strict=True)
+            if spec is not None and not self._is_repeated(block)
+        }
 
     def sites(self, block: BlockIndex, slot: str) -> list[Site]:
         """The norms in a slot of a block."""
@@ -170,10 +245,13 @@ class MovePlan:
 
     def placed_head_norms(self) -> dict[str, str]:
         """The names of the modules on queries and keys that an earlier move added, with their slots."""
+        return self._placed_norms("inner.q", "inner.k", "inner.qk")
+
+    def _placed_norms(self, *slots: str) -> dict[str, str]:
         placed = {}
         for site in self.analysis.sites:
             parts = site.name.split(".")
-            if PLACED in parts[:-1] and site.slot in ("inner.q", "inner.k", "inner.qk"):
+            if PLACED in parts[:-1] and site.slot in slots:
                 placed[".".join(parts[: parts.index(PLACED) + 2])] = site.slot
         return placed
 
@@ -186,10 +264,11 @@ class MovePlan:
 
     def measured_values(self) -> set[ValueId]:
         """The values whose size new norms need."""
-        if not (self.added or self.freed or self.projections):
+        if self.request.init == "published" or not (self.added or self.freed or self.projections or self.last_inputs):
             return set()
         values = {value for block, slot in self.added for value in self.slot_values(block, slot)}
         values |= {self.stream_end(block) for block in self.last_blocks()}  # where norms leave, a final norm may come
+        values |= {self.model_map.argument_value(ref) for refs in self.last_inputs.values() for _, ref in refs}
         return values | {projection.value for projection in self.projections}
 
     def slot_values(self, block: BlockIndex, slot: str) -> list[ValueId]:

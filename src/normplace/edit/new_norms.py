@@ -15,6 +15,7 @@ from normplace.norms import LayerNorm, RMSNorm, build_norm
 PROBE_ROWS = 64
 CHANNEL_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.InstanceNorm2d, nn.InstanceNorm3d)
 """Norms whose channels are dimension 1."""
+EPS = ("eps", "variance_epsilon", "epsilon")
 FEATURE_NORMS = (nn.LayerNorm, nn.RMSNorm, LayerNorm, RMSNorm)
 """Norms whose features are the last dimension."""
 TEMPLATES = {"channels first": CHANNEL_NORMS + FEATURE_NORMS, "channels last": FEATURE_NORMS}
@@ -49,6 +50,31 @@ class NormFactory:
         if layout == "channels first" and not isinstance(norm, CHANNEL_NORMS):
             norm = ChannelsFirst(norm)
         return norm, note
+
+    def build_like(self, width: int, rms: float | None) -> tuple[nn.Module, str]:
+        """Build a norm of the model's kind for another width, and describe its initial gain.
+
+        Args:
+            width: The number of features.
+            rms: The root mean square that its output gets; None if it was not measured.
+
+        Raises:
+            UsageError: If no kind was named and the model has no norm whose kind is known.
+        """
+        if self.norm is not None or any(_width(template) == width for template in self.templates):
+            return self.build(width, rms)
+        for template in self.templates:
+            if type(template) in FEATURE_NORMS:
+                options = {"eps": template.eps, "device": self.like.device, "dtype": self.like.dtype}
+                norm: nn.Module = type(template)(width, **options)
+                return norm, _set_gain(norm, width, rms)
+        for template in self.templates:  # classes of other libraries, such as LlamaRMSNorm(width, eps)
+            eps = next((getattr(template, name) for name in EPS if hasattr(template, name)), None)
+            kind = "layer" if isinstance(getattr(template, "bias", None), Tensor) else "rms"
+            if eps is not None:
+                norm = build_norm(kind, width, eps=eps).to(device=self.like.device, dtype=self.like.dtype)
+                return norm, _set_gain(norm, width, rms)
+        raise UsageError(f'the model has no norm over {width} features to copy: choose a kind, as in norm="rms".')
 
     def _build(self, width: int, layout: str) -> nn.Module:
         if self.norm is not None:

@@ -163,20 +163,33 @@ class _ExpressionWrapper(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         node = self.generic_visit(node)
-        if not isinstance(node, ast.BinOp | ast.Call | ast.Name | ast.Subscript | ast.AugAssign):
+        if isinstance(node, ast.AugAssign):
+            return self._assigned(node)
+        if not isinstance(node, ast.BinOp | ast.Call | ast.Name | ast.Attribute | ast.Subscript):
             return node
-        if not hasattr(node, "lineno"):
-            return node  # added to the tree, so not in the source
-        last_line, last_column = node.end_lineno or node.lineno, node.end_col_offset or 0
-        names = self.remaining.pop((node.lineno, last_line, node.col_offset, last_column), None)
-        if names is None:
+        if isinstance(getattr(node, "ctx", None), ast.Store):
             return node
-        if not isinstance(node, ast.AugAssign):
-            return ast.copy_location(self._wrapped(names, node), node)
+        names = self._names_at(node)
+        return node if names is None else ast.copy_location(self._wrapped(names, node), node)
+
+    def _assigned(self, node: ast.AugAssign) -> ast.AugAssign | ast.Assign:
+        """``x += branch`` as ``x = placed(placed(x) + branch)``, with those of the two calls that are requested."""
+        names, names_of_target = self._names_at(node), self._names_at(node.target)
+        if names is None and names_of_target is None:
+            return node
         operand = copy.copy(node.target)
         operand.ctx = ast.Load()
-        total = ast.copy_location(ast.BinOp(operand, node.op, node.value), node)
-        return ast.copy_location(ast.Assign([node.target], ast.copy_location(self._wrapped(names, total), node)), node)
+        left = operand if names_of_target is None else self._wrapped(names_of_target, operand)
+        total = ast.copy_location(ast.BinOp(ast.copy_location(left, node), node.op, node.value), node)
+        value = total if names is None else ast.copy_location(self._wrapped(names, total), node)
+        return ast.copy_location(ast.Assign([node.target], value), node)
+
+    def _names_at(self, node: ast.expr | ast.stmt) -> PlacedNames | None:
+        """The placed modules of an expression; None also if it was added to the tree, so is not in the source."""
+        if not hasattr(node, "lineno"):
+            return None
+        last_line, last_column = node.end_lineno or node.lineno, node.end_col_offset or 0
+        return self.remaining.pop((node.lineno, last_line, node.col_offset, last_column), None)
 
     def _wrapped(self, names: PlacedNames, value: ast.expr) -> ast.Call:
         if len(names) == 1:

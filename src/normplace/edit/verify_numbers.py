@@ -185,6 +185,33 @@ def check_sum(analysis: Analysis, norm: Norm, block: BlockIndex, tensors: Mappin
         raise _not_whole(analysis, block, "it does not equal the skip plus the branches")
 
 
+def check_skip_scales(analysis: Analysis, arguments: Arguments, scales: Mapping[BlockIndex, float]) -> None:
+    """Check that the skips of blocks are the stream times a fixed scale.
+
+    Args:
+        analysis: The analysis of the moved model.
+        arguments: The arguments it was analysed with.
+        scales: The scale of each block.
+
+    Raises:
+        UsageError: If one is not.
+    """
+    adds = {block: analysis.adds_of(block)[0] for block in scales}
+    tensors = capture_values(
+        analysis.model, arguments, {value for add in adds.values() for value in (add.skip, add.fork)}
+    )
+    for block, add in adds.items():
+        skip, stream = tensors.get(add.skip), tensors.get(add.fork)
+        if skip is None or stream is None or skip.shape != stream.shape:
+            continue  # on the meta device
+        error = (skip.double() - scales[block] * stream.double()).abs().max()
+        if error > TOLERANCE.get(skip.dtype, 1e-3) * skip.double().abs().max():
+            raise UsageError(
+                f"after the move the skip of block {block_label(analysis, block)} is not the stream times "
+                f"{scales[block]:.4g}, so the move is refused: write the block as x + branch(x)."
+            )
+
+
 def check_nothing_added_after(analysis: Analysis, on_sums: Sequence[tuple[Norm, BlockIndex]]) -> None:
     """Check that no other branch of the same stream is added between a norm on the sum and the next block.
 

@@ -77,6 +77,10 @@ def has_placement(wanted: BlockSpec, specs: Sequence[BlockSpec]) -> bool:
             resolved(spec.input_scale), resolved(wanted.input_scale), rel_tol=1e-3
         ):
             return False
+        if wanted.skip_scale != 1 and not math.isclose(
+            resolved(spec.skip_scale), resolved(wanted.skip_scale), rel_tol=1e-3
+        ):
+            return False
         if isinstance(wanted.branch_scale, LearnedScale) and not has_same_scale(spec, wanted):
             return False
     return True
