@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from tests.models.transformer.family_cases import CASES, TOKENS, small_model, token_ids
 from tests.models.transformer.reference import build
 
 from normplace import Placement, UsageError
@@ -23,27 +24,6 @@ from normplace.models.transformer.families import FAMILIES
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'normplace[hf]'")
 pytest.importorskip("transformers.models.hyperclovax", reason="needs a transformers that has HyperCLOVA X")
 
-NONE = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-SMALL = {
-    "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48,
-    "max_position_embeddings": 64, **NONE,
-}  # fmt: skip
-GROUPED = {**SMALL, "num_key_value_heads": 2}
-# Soft caps low enough to bend the scores, and a window shorter than the sequence.
-GEMMA = {"head_dim": 16, "sliding_window": 4, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 0.5,
-         "final_logit_softcapping": 1.0, "attn_implementation": "eager"}  # fmt: skip
-MUP = {"residual_multiplier": 0.3, "logits_scaling": 0.5, "embedding_multiplier": 3.0, "attention_multiplier": 0.2}
-MODELS = {
-    "llama": ("llama", GROUPED),
-    "llama biased": ("llama", {**GROUPED, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
-    "gpt2": ("gpt2", {"vocab_size": 61, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, **NONE}),
-    "hyperclovax": ("hyperclovax", {**GROUPED, **MUP}),
-    "hyperclovax pre": ("hyperclovax", {**GROUPED, **MUP, "use_post_norm": False}),
-    "gemma2": ("gemma2", {**GROUPED, **GEMMA}),
-    "olmo2": ("olmo2", GROUPED),
-    "qwen3": ("qwen3", {**GROUPED, "head_dim": 16}),
-    "bert": ("bert", SMALL),
-}
 PLACEMENTS = {
     "llama": "x + F(N(x))",
     "gpt2": "x + F(N(x))",
@@ -53,37 +33,11 @@ PLACEMENTS = {
     "qwen3": "attention: x + F[N: q, k](N(x)); mlp: x + F(N(x))",
     "bert": "N(x + F(x))",
 }
-IDS = torch.randint(61, (2, 9), generator=torch.Generator().manual_seed(0))
+IDS = token_ids(length=9)
 
 
-def theirs(name):
-    family, fields = MODELS[name]
-    kind = getattr(transformers, FAMILIES[family].model)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = kind(kind.config_class(**fields)).eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
-
-
-@pytest.mark.parametrize("name", MODELS)
-@torch.no_grad()
-def test_both_ways_give_the_same_scores_and_weights(name):
-    model = theirs(name)
-    ours = from_huggingface(model)
-    wanted = model(IDS).logits
-    # Their tables of rotations are in float32, ours in float64: a few roundings per layer.
-    torch.testing.assert_close(ours(IDS), wanted, rtol=1e-4, atol=1e-5)
-    back = to_huggingface(ours, MODELS[name][0], max_position_embeddings=64)
-    assert type(back) is type(model)
-    assert back.state_dict().keys() == model.state_dict().keys()
-    for key, value in model.state_dict().items():
-        # 1 + w - 1 of Gemma 2 loses the last bits of w.
-        torch.testing.assert_close(back.state_dict()[key], value, rtol=0, atol=1e-6 if "gemma2" in name else 0)
-    if "gemma2" not in name:
-        torch.testing.assert_close(back(IDS).logits, wanted, rtol=0, atol=0)
+def theirs(family):
+    return small_model(family, CASES[family][""])
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
@@ -145,27 +99,39 @@ def test_copies_are_independent():
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}, "only 'default'"),
-        ("llama", {"hidden_act": "relu"}, "activation 'relu' is not supported"),
+        ("llama", {"hidden_act": "mish"}, "activation 'mish' is not supported"),
+        ("llama", {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}, "'proportional' are not"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            "only partial_rotary_factor=1.0 is",
+        ),
+        ("llama", {"surprise": 3}, "surprise=3 of a LlamaForCausalLM is not supported"),
+        ("llama", {"is_decoder": True}, "is_decoder=True of a LlamaForCausalLM is not supported"),
+        ("gemma3_text", {"attn_logit_softcapping": 30.0}, "only attn_logit_softcapping=None is"),
+        ("gemma2", {"use_bidirectional_attention": True}, "only use_bidirectional_attention=False is"),
+        ("falcon", {"alibi": True}, "only alibi=False is"),
+        ("falcon", {"multi_query": False, "num_kv_heads": 2}, "set new_decoder_architecture=True"),
+        ("stablelm", {"qk_layernorm": True}, "only qk_layernorm=False is"),
+        ("bloom", {"slow_but_exact": True}, "only slow_but_exact=False is"),
+        ("smollm3", {"layer_types": ["sliding_attention"] * 3, "sliding_window": 4}, "set sliding_window and use_slid"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "only scale_attn_by_inverse_layer_idx=False"),
         ("bert", {"hidden_act": "relu"}, "only 'gelu' is"),
     ],
 )
 def test_settings_without_a_counterpart_are_refused(name, change, said):
-    family, fields = MODELS[name]
-    kind = getattr(transformers, FAMILIES[family].model)
+    kind = getattr(transformers, FAMILIES[name].model)
     with torch.device("meta"):
-        model = kind(kind.config_class(**{**fields, **change}))
+        model = kind(kind.config_class(**{**TOKENS, **CASES[name][""], **change}))
     with pytest.raises(UsageError, match=said):
         from_huggingface(model)
 
 
 @pytest.mark.parametrize("rope", [None, 3, {}, {"rope_type": "default"}, {"rope_theta": "x"}])
 def test_a_configuration_without_a_base_of_rotary_positions_is_refused(rope):
-    family, fields = MODELS["llama"]
-    kind = getattr(transformers, FAMILIES[family].model)
+    kind = getattr(transformers, FAMILIES["llama"].model)
     with torch.device("meta"):
-        model = kind(kind.config_class(**fields))
+        model = kind(kind.config_class(**TOKENS, **CASES["llama"][""]))
     model.config.__dict__["rope_parameters"] = rope
     with pytest.raises(UsageError, match="has no rope_theta in rope_parameters"):
         from_huggingface(model)

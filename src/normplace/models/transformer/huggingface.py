@@ -52,7 +52,7 @@ def from_huggingface(model: nn.Module) -> Transformer:
     converted = Transformer(config, device="meta")
     shapes = converted.state_dict()
     weights, state = model.state_dict(), {}
-    for key, names, layout in family.links(config, shapes):
+    for key, names, layout in family.links(config, shapes, weights.keys()):
         if key not in weights:
             raise UsageError(f"the model has no weight {key!r}, which a {family.model} should have.")
         values = layout.unpack(weights.pop(key), [len(shapes[name]) for name in names], config)
@@ -164,7 +164,7 @@ def _filled(family: Family, config: Any, model: Transformer) -> Any:
     weights = model.state_dict()
     state: dict[str, Tensor] = {
         key: layout.pack([weights[name] for name in names], model.config).detach().clone()
-        for key, names, layout in family.links(model.config, weights)
+        for key, names, layout in family.links(model.config, weights, converted.state_dict().keys())
     }
     like = model.embed.weight
     converted.to(device=like.device, dtype=like.dtype).load_state_dict(state, strict=True)

@@ -1,4 +1,4 @@
-"""The table of decoders. Norms are mapped by their function, not by their name.
+"""The table of Llama's descendants. Norms are mapped by their function, not by their name.
 
 ``post_attention_layernorm`` is the MLP's input norm in Llama and HyperCLOVA X, and attention's output norm in Gemma 2
 and OLMo 2.
@@ -7,83 +7,49 @@ and OLMo 2.
 from __future__ import annotations
 
 from normplace.models.transformer.config import TransformerConfig
-from normplace.models.transformer.families.family import Family, Row, rows
-from normplace.models.transformer.families.layouts import (
-    SAME,
-    SHIFTED,
-    TRANSPOSED,
-    TRANSPOSED_CONCATENATED,
-    Layout,
+from normplace.models.transformer.families.common import (
+    BIAS,
+    DROPOUT,
+    FREE_HEAD_DIM,
+    GATED,
+    GROUPED,
+    HEAD_DIM,
+    LLAMA,
+    MLP_BIAS,
+    OUTPUT_NORMS,
+    PERI_NORMS,
+    PRE_NORMS,
+    QK_FULL_NORMS,
+    QK_NORMS,
+    RMS,
+    SIZES,
+    head_rows,
+    llama_rows,
 )
-from normplace.models.transformer.families.rope import rotary
+from normplace.models.transformer.families.family import Family, Row, rows
+from normplace.models.transformer.families.layouts import CONCATENATED, ONE_ROW_EACH, SHIFTED
+from normplace.models.transformer.families.rope import rotary, rotary_by_window
 from normplace.models.transformer.families.rules import (
     Rule,
     activation,
     constant,
     copied,
     inert,
+    inverse,
     neutral,
+    one_window,
     placed,
     scaled_branches,
     windows,
 )
 from normplace.placement import Placement
 
-GATED = {"silu": "swiglu", "gelu_pytorch_tanh": "geglu", "gelu_new": "geglu"}
-UNGATED = {"gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "relu": "relu"}
-
-SIZES = copied(
-    {
-        "vocab_size": "vocab_size",
-        "hidden_size": "dim",
-        "num_hidden_layers": "depth",
-        "num_attention_heads": "attention.heads",
-        "intermediate_size": "mlp.hidden",
-        "tie_word_embeddings": "head.tied",
-    }
-)
-GROUPED = copied({"num_key_value_heads": "attention.key_value_heads"})
-HEAD_DIM = copied({"head_dim": "attention.head_dim"})
-RMS = copied({"rms_norm_eps": "eps"})
-BIAS = copied({"attention_bias": "attention.bias"})
-MLP_BIAS = copied({"mlp_bias": "mlp.bias"})
-DROPOUT = inert("attention_dropout")
-LLAMA = (SIZES, GROUPED, RMS, BIAS, rotary(), DROPOUT)
-"""What the descendants of Llama share."""
-
-
-def tied(config: TransformerConfig) -> bool:
-    """Whether the head shares the embedding's weights."""
-    return config.head.tied
-
-
-def llama_rows(norms: dict[str, str], gains: Layout = SAME) -> tuple[Row, ...]:
-    """Weights of the descendants of Llama; ``norms`` maps their norms in a layer to ours."""
-    layer, ours = "model.layers.{}.", "layers.{}."
-    matrices = {f"self_attn.{name[0]}_proj": f"attention.branch.{name}" for name in ("query", "key", "value", "output")}
-    matrices |= {f"mlp.{name}_proj": f"mlp.branch.{name}" for name in ("gate", "up", "down")}
-    return (
-        *rows({"model.embed_tokens": "embed", "lm_head": "head.projection"}),
-        *rows({"lm_head": "embed"}, when=tied),
-        *rows(matrices, layer, ours),
-        *rows(norms, layer, ours, gains),
-        *rows({"model.norm": "final_norm"}, layout=gains),
-    )
-
-
-PRE_NORMS = {"input_layernorm": "attention.input_norm", "post_attention_layernorm": "mlp.input_norm"}
-PERI_NORMS = {
-    "input_layernorm": "attention.input_norm",
-    "post_attention_layernorm": "attention.output_norm",
-    "pre_feedforward_layernorm": "mlp.input_norm",
-    "post_feedforward_layernorm": "mlp.output_norm",
-}
-OUTPUT_NORMS = {
-    "post_attention_layernorm": "attention.output_norm",
-    "post_feedforward_layernorm": "mlp.output_norm",
-}
-QK_NORMS = {"self_attn.q_norm": "attention.branch.norms.q", "self_attn.k_norm": "attention.branch.norms.k"}
-QK_FULL_NORMS = {name: f"{site}_full" for name, site in QK_NORMS.items()}
+ACTIVATION = activation("hidden_act", GATED)
+PRE, QK, PERI_QK = Placement.named("pre"), Placement.named("qk"), Placement.named("qk", base="peri")
+OUTPUT_QK = Placement.named("qk", base="output", over="projection")
+PARALLEL = Placement.named("parallel")
+PARALLEL_QK = Placement.named("qk", base="parallel", over="each")
+LAYER_NORM = (copied({"layer_norm_eps": "eps"}), constant({"norm": "layer"}))
 
 PERI_OR_PRE = placed(
     lambda settings: Placement.named("peri" if settings["use_post_norm"] else "pre"),
@@ -96,63 +62,89 @@ ROOT_SCALE = Rule(
     lambda config: {"query_pre_attn_scalar": round((config.attention.score_scale or 1) ** -2)},
 )
 ROOT_EMBEDDING = Rule((), lambda settings: {"embedding_scale": settings["hidden_size"] ** 0.5}, lambda config: {})
-GPT2_SCALE = Rule(
-    ("scale_attn_weights",),
-    lambda settings: {} if settings["scale_attn_weights"] else {"attention.score_scale": 1.0},
-    lambda config: {"scale_attn_weights": config.attention.score_scale != 1},
+QKV_BIAS = constant({"attention.bias": True, "attention.output_bias": False})
+NOPE_LAYERS = Rule(
+    ("no_rope_layers", "no_rope_layer_interval"),
+    lambda settings: {"positions.rotary_layers": tuple(map(bool, settings["no_rope_layers"]))},
+    lambda config: {"no_rope_layers": [int(config.positions.rotates(layer)) for layer in range(1, config.depth + 1)]},
 )
+"""Layers without positions; their list has a 1 for a layer that rotates."""
+ROTARY_WINDOWS = Rule(
+    (),
+    lambda settings: {
+        "positions.rotary_layers": tuple(kind == "sliding_attention" for kind in settings["layer_types"]),
+        "positions.interleaved": True,
+    },
+    lambda config: {},
+)
+"""Rotary positions in the layers with a window only."""
+COHERE_NORMS = placed(
+    lambda settings: PARALLEL_QK if settings["use_qk_norm"] else PARALLEL,
+    ("use_qk_norm",),
+    lambda config: {"use_qk_norm": bool(config.rule.all_specs[0].inner)},
+)
+STABLELM_NORMS = placed(
+    lambda settings: PARALLEL if settings["use_parallel_residual"] else PRE,
+    ("use_parallel_residual",),
+    lambda config: {"use_parallel_residual": config.rule.streams == "parallel-shared"},
+)
+MULTIPLIERS = copied({"attention_multiplier": "attention.score_scale", "embedding_multiplier": "embedding_scale"})
+
+
+def norms_of_each_head(config: TransformerConfig) -> tuple[Row, ...]:
+    """Cohere's norms of queries and keys, whose weights hold one row for each head."""
+    counts = {"q": config.attention.heads, "k": config.attention.key_value_heads or config.attention.heads}
+    pairs = {f"{side}_norm": " ".join(f"{side}_each.{head}" for head in range(count)) for side, count in counts.items()}
+    return rows(pairs, "model.layers.{}.self_attn.", "layers.{}.attention.branch.norms.", ONE_ROW_EACH)
+
 
 DECODERS = {
     "llama": Family(
         "LlamaForCausalLM",
+        (*LLAMA, HEAD_DIM, MLP_BIAS, ACTIVATION, placed(PRE), inert("pretraining_tp")),
+        llama_rows(PRE_NORMS),
+    ),
+    "mistral": Family(
+        "MistralForCausalLM",
+        (SIZES, GROUPED, HEAD_DIM, RMS, rotary(), DROPOUT, ACTIVATION, placed(PRE), one_window()),
+        llama_rows(PRE_NORMS),
+    ),
+    "qwen2": Family(
+        "Qwen2ForCausalLM",
         (
-            *LLAMA, HEAD_DIM, MLP_BIAS, activation("hidden_act", GATED), placed(Placement.named("pre")),
-            inert("pretraining_tp"),
+            SIZES, GROUPED, FREE_HEAD_DIM, RMS, QKV_BIAS, rotary(), DROPOUT, ACTIVATION, placed(PRE),
+            windows(with_first=True),
         ),
         llama_rows(PRE_NORMS),
     ),
-    "gpt2": Family(
-        "GPT2LMHeadModel",
-        (
-            copied({
-                "vocab_size": "vocab_size", "n_embd": "dim", "n_layer": "depth", "n_head": "attention.heads",
-                "n_inner": "mlp.hidden", "n_positions": "positions.length", "layer_norm_epsilon": "eps",
-                "tie_word_embeddings": "head.tied",
-            }),
-            constant({"norm": "layer", "attention.bias": True, "mlp.bias": True, "positions.kind": "learned"}),
-            GPT2_SCALE, activation("activation_function", UNGATED), placed(Placement.named("pre")),
-            neutral(scale_attn_by_inverse_layer_idx=False),
-            inert(
-                "resid_pdrop", "embd_pdrop", "attn_pdrop", "reorder_and_upcast_attn", "summary_type",
-                "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
-            ),
-        ),
-        (
-            *rows({"wte": "embed", "wpe": "positions", "ln_f": "final_norm"}, "transformer."),
-            *rows({"ln_1": "attention.input_norm", "ln_2": "mlp.input_norm"}, "transformer.h.{}.", "layers.{}."),
-            *rows(
-                {
-                    "attn.c_proj": "attention.branch.output", "mlp.c_fc": "mlp.branch.up",
-                    "mlp.c_proj": "mlp.branch.down",
-                },
-                "transformer.h.{}.", "layers.{}.", TRANSPOSED,
-            ),
-            *rows({"attn.c_attn": "query key value"}, "transformer.h.{}.", "layers.{}.attention.branch.",
-                  TRANSPOSED_CONCATENATED),
-            *rows({"lm_head": "head.projection"}), *rows({"lm_head": "embed"}, when=tied),
-        ),
+    "qwen3": Family(
+        "Qwen3ForCausalLM",
+        (*LLAMA, HEAD_DIM, ACTIVATION, placed(QK), windows(with_first=True)),
+        llama_rows({**PRE_NORMS, **QK_NORMS}),
     ),
     "hyperclovax": Family(
         "HyperCLOVAXForCausalLM",
         (
-            *LLAMA, HEAD_DIM, MLP_BIAS, activation("hidden_act", GATED),
-            scaled_branches("residual_multiplier", PERI_OR_PRE),
-            copied({
-                "attention_multiplier": "attention.score_scale", "logits_scaling": "head.scale",
-                "embedding_multiplier": "embedding_scale",
-            }),
+            *LLAMA, HEAD_DIM, MLP_BIAS, ACTIVATION, scaled_branches("residual_multiplier", PERI_OR_PRE), MULTIPLIERS,
+            copied({"logits_scaling": "head.scale"}),
         ),
         llama_rows({**PRE_NORMS, "post_norm1": "attention.output_norm", "post_norm2": "mlp.output_norm"}),
+    ),
+    "granite": Family(
+        "GraniteForCausalLM",
+        (
+            *LLAMA, FREE_HEAD_DIM, MLP_BIAS, ACTIVATION, scaled_branches("residual_multiplier", placed(PRE)),
+            MULTIPLIERS, inverse("logits_scaling", "head.scale"),
+        ),
+        llama_rows(PRE_NORMS),
+    ),
+    "gemma": Family(
+        "GemmaForCausalLM",
+        (
+            *LLAMA, HEAD_DIM, ACTIVATION, placed(PRE), ROOT_EMBEDDING, neutral(use_bidirectional_attention=False),
+            inert("hidden_activation"),
+        ),
+        llama_rows(PRE_NORMS, SHIFTED),
     ),
     "gemma2": Family(
         "Gemma2ForCausalLM",
@@ -164,21 +156,88 @@ DECODERS = {
         ),
         llama_rows(PERI_NORMS, SHIFTED),
     ),
+    "gemma3_text": Family(
+        "Gemma3ForCausalLM",
+        (
+            SIZES, GROUPED, HEAD_DIM, RMS, BIAS, DROPOUT, rotary_by_window(), activation("hidden_activation", GATED),
+            placed(PERI_QK), windows(), ROOT_SCALE, ROOT_EMBEDDING, copied({"final_logit_softcapping": "head.softcap"}),
+            neutral(use_bidirectional_attention=False, attn_logit_softcapping=None),
+        ),
+        llama_rows({**PERI_NORMS, **QK_NORMS}, SHIFTED),
+    ),
+    "olmo": Family(
+        "OlmoForCausalLM",
+        (
+            SIZES, GROUPED, FREE_HEAD_DIM, BIAS, rotary(), DROPOUT, ACTIVATION, placed(PRE),
+            constant({"norm": "layer", "norm_parameters": "none", "eps": 1e-5}), copied({"clip_qkv": "attention.clip"}),
+        ),
+        llama_rows({}),
+    ),
     "olmo2": Family(
         "Olmo2ForCausalLM",
+        (*LLAMA, FREE_HEAD_DIM, ACTIVATION, placed(OUTPUT_QK)),
+        llama_rows({**OUTPUT_NORMS, **QK_FULL_NORMS}),
+    ),
+    "olmo3": Family(
+        "Olmo3ForCausalLM",
         (
-            *LLAMA, activation("hidden_act", GATED),
-            placed(Placement.named("qk", base="output", over="projection")),
+            SIZES, GROUPED, FREE_HEAD_DIM, RMS, BIAS, DROPOUT, rotary_by_window(), ACTIVATION, placed(OUTPUT_QK),
+            windows(),
         ),
         llama_rows({**OUTPUT_NORMS, **QK_FULL_NORMS}),
     ),
-    "qwen3": Family(
-        "Qwen3ForCausalLM",
+    "phi3": Family(
+        "Phi3ForCausalLM",
         (
-            *LLAMA, HEAD_DIM, activation("hidden_act", GATED), placed(Placement.named("qk")),
-            windows(with_first=True),
+            SIZES, GROUPED, FREE_HEAD_DIM, RMS, rotary(partial=True), DROPOUT, ACTIVATION, placed(PRE), one_window(),
+            neutral(attention_bias=False, lm_head_bias=False),
+            inert("resid_pdrop", "embd_pdrop", "partial_rotary_factor"),  # the factor is also in rope_parameters
         ),
-        llama_rows({**PRE_NORMS, **QK_NORMS}),
+        (
+            *rows(
+                {"self_attn.qkv_proj": "attention.branch.query attention.branch.key attention.branch.value",
+                 "mlp.gate_up_proj": "mlp.branch.gate mlp.branch.up"},
+                "model.layers.{}.", "layers.{}.", CONCATENATED,
+            ),
+            *rows(
+                {"self_attn.o_proj": "attention.branch.output", "mlp.down_proj": "mlp.branch.down", **PRE_NORMS},
+                "model.layers.{}.", "layers.{}.",
+            ),
+            *rows({"model.embed_tokens": "embed", "model.norm": "final_norm"}), *head_rows("lm_head"),
+        ),
+    ),
+    "smollm3": Family(
+        "SmolLM3ForCausalLM",
+        (*LLAMA, FREE_HEAD_DIM, MLP_BIAS, ACTIVATION, placed(PRE), windows(with_switch=True), NOPE_LAYERS),
+        llama_rows(PRE_NORMS),
+    ),
+    "stablelm": Family(
+        "StableLmForCausalLM",
+        (
+            SIZES, GROUPED, *LAYER_NORM, copied({"use_qkv_bias": "attention.bias"}),
+            constant({"attention.output_bias": False}), rotary(partial=True), ACTIVATION, STABLELM_NORMS,
+            neutral(qk_layernorm=False), inert("attention_dropout", "hidden_dropout"),
+        ),
+        llama_rows(PRE_NORMS),
+    ),
+    "cohere": Family(
+        "CohereForCausalLM",
+        (
+            SIZES, GROUPED, FREE_HEAD_DIM, *LAYER_NORM, BIAS, rotary(), DROPOUT, ACTIVATION, COHERE_NORMS,
+            constant({"norm_parameters": "gain", "positions.interleaved": True}), copied({"logit_scale": "head.scale"}),
+        ),
+        (
+            *llama_rows({"input_layernorm": "attention.input_norm"}), norms_of_each_head,
+        ),
+    ),
+    "cohere2": Family(
+        "Cohere2ForCausalLM",
+        (
+            SIZES, GROUPED, *LAYER_NORM, BIAS, rotary(), DROPOUT, ACTIVATION, placed(PARALLEL), windows(),
+            ROTARY_WINDOWS, constant({"norm_parameters": "gain"}), copied({"logit_scale": "head.scale"}),
+            inert("head_dim"),  # always that of the stream divided by the heads
+        ),
+        llama_rows({"input_layernorm": "attention.input_norm"}),
     ),
 }  # fmt: skip
-"""Families of decoders by the ``model_type`` of their configuration, in the order in which an export tries them."""
+"""Families by the ``model_type`` of their configuration, in the order in which an export tries them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,7 +32,8 @@ class Row(NamedTuple):
     """Modules with the same weights.
 
     Args:
-        theirs: Name of their module; ``{}`` stands for the number of the layer.
+        theirs: Name of their module; ``{}`` stands for the number of the layer, and ``|`` separates the names of
+            different versions of transformers.
         ours: Names of ours, several if theirs holds several. A row without a counterpart in the network is skipped.
         layout: How theirs holds ours.
         when: Whether the row applies to a network; None for always.
@@ -72,12 +73,12 @@ class Family:
     Args:
         model: Name of its language model class.
         rules: The rules of its settings; later rules take precedence.
-        weights: The table of its weights.
+        weights: The table of its weights: rows, or functions of our configuration that return some.
     """
 
     model: str
     rules: tuple[Rule, ...]
-    weights: tuple[Row, ...]
+    weights: tuple[Row | Callable[[TransformerConfig], tuple[Row, ...]], ...]
 
     def read(self, config: Any) -> TransformerConfig:
         """Convert their configuration to ours.
@@ -100,21 +101,26 @@ class Family:
         """Convert our configuration to settings of theirs, as far as they can express it."""
         return {key: value for rule in self.rules for key, value in rule.write(config).items()}
 
-    def links(self, config: TransformerConfig, state: Mapping[str, Tensor]) -> Iterator[Link]:
+    def links(
+        self, config: TransformerConfig, state: Mapping[str, Tensor], theirs: Collection[str] = ()
+    ) -> Iterator[Link]:
         """Which weights correspond.
 
         Args:
             config: Our configuration.
             state: Our state dict; its tensors may be on the meta device.
+            theirs: The keys of their state dict, if names differ between versions.
         """
-        for row in self.weights:
+        parts = ((entry,) if isinstance(entry, Row) else entry(config) for entry in self.weights)
+        for row in (row for part in parts for row in part):
             if row.when is not None and not row.when(config):
                 continue
             for layer in range(config.depth) if "{}" in row.theirs else (0,):
                 for part in ("weight", "bias"):
                     names = tuple(f"{name.format(layer)}.{part}" for name in row.ours)
                     if all(name in state for name in names):
-                        yield f"{row.theirs.format(layer)}.{part}", names, row.layout
+                        keys = [f"{name}.{part}" for name in row.theirs.format(layer).split("|")]
+                        yield next((key for key in keys if key in theirs), keys[0]), names, row.layout
 
 
 def _assembled(values: Mapping[str, Any]) -> TransformerConfig:

@@ -46,5 +46,6 @@ CONCATENATED = Layout(lambda fused, rows, config: fused.split(list(rows)), lambd
 TRANSPOSED_CONCATENATED = Layout(
     lambda fused, rows, config: fused.t().split(list(rows)), lambda ours, config: torch.cat(list(ours)).t()
 )
+ONE_ROW_EACH = Layout(lambda weight, rows, config: weight.unbind(), lambda ours, config: torch.stack(list(ours)))
 BY_GROUPS = Layout(_by_groups, _to_groups)
 """For each head of keys: its queries, then its key and its value."""

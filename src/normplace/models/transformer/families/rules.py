@@ -104,7 +104,7 @@ def activation(key: str, kinds: Mapping[str, str]) -> Rule:
 
     def read(settings: Settings) -> Mapping[str, Any]:
         name = setting(settings, key)
-        if name not in kinds:
+        if not isinstance(name, str) or name not in kinds:
             verb = "is" if len(kinds) == 1 else "are"
             raise UsageError(f"the activation {name!r} is not supported: only {', '.join(map(repr, kinds))} {verb}.")
         return {"mlp.kind": kinds[name]}
@@ -160,8 +160,9 @@ def windows(with_switch: bool = False, with_first: bool = False) -> Rule:
                 raise UsageError(
                     f"layers of type {kind!r} are not supported: full_attention and sliding_attention are."
                 )
-        if "sliding_attention" in kinds and window is None:
-            raise UsageError("the configuration has layers with sliding_attention, but no sliding_window: set it.")
+        if "sliding_attention" in kinds and (window is None or not all(settings.get(key) for key in switch)):
+            needed = " and ".join(("sliding_window", *switch))
+            raise UsageError(f"the configuration has layers with sliding_attention: set {needed}.")
         sizes = tuple(window if kind == "sliding_attention" else None for kind in kinds)
         return {"attention.windows": sizes if any(sizes) else ()}
 

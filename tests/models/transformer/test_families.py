@@ -1,0 +1,33 @@
+"""Every Hugging Face family against its converted network: logits, weights and generation, in both directions."""
+
+from __future__ import annotations
+
+import pytest
+from tests.models.transformer.family_cases import (
+    CASES,
+    parity,
+)
+
+from normplace.models.transformer.families import FAMILIES
+
+pytest.importorskip("transformers.models.hyperclovax", reason="needs a transformers that has HyperCLOVA X")
+
+# A few roundings of 6e-8 per layer; their tables of rotations are in float32, ours in float64.
+TOLERANCE = 1e-6
+# The same in float64, 1.1e-16; BLOOM's GELU has the constant sqrt(2/pi) with eight digits.
+DOUBLE_TOLERANCE = {"bloom": 1e-9}
+ALL = [(family, case) for family, cases in CASES.items() for case in cases]
+
+
+@pytest.mark.parametrize(("family", "case"), ALL)
+def test_logits_weights_and_generation_agree_in_both_directions(family, case):
+    result = parity(family, case, CASES[family][case], new=4)
+    assert result.forward < TOLERANCE
+    # 1 + w - 1 of Gemma loses the last bits of w.
+    assert result.back <= (TOLERANCE if family.startswith("gemma") else 0)
+    assert result.double < DOUBLE_TOLERANCE.get(family, 1e-14)
+    assert result.generation is not False
+
+
+def test_every_family_has_a_case():
+    assert CASES.keys() == FAMILIES.keys()
