@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, expect_layers, expect_number, expect_whole, unknown
 from normplace.models.aggregation import Aggregation, Clamp, MultiAggregation, build_aggregation
 from normplace.models.messages import aggregate_stored, edge_terms
+from normplace.models.pyg_conversion import arguments_from_pyg, share_weights, to_pyg
 from normplace.models.scripting import Unscriptable
 from normplace.norms import MsgNorm
 from normplace.ops import Neighbours
@@ -135,6 +137,32 @@ class GENConv(Unscriptable, nn.Module):
         self.lin_dst = _linear(dst, out_channels, bias) if dst != out_channels else None
         self.mlp = _mlp(out_channels, out_channels * expansion, num_layers, norm, bias)
         self.msg_norm = MsgNorm(out_channels, learn_scale=learn_msg_scale) if msg_norm else None
+
+    @classmethod
+    def from_pyg(cls, conv: Any) -> Self:
+        """The convolution with the arguments and a copy of the weights of PyG's, with equal results.
+
+        A power mean is clamped as PyG's is. An aggregation that this library does not have is kept as it is.
+
+        Args:
+            conv: A ``torch_geometric.nn.GENConv``.
+
+        Raises:
+            UsageError: If it is something else, or was changed after it was built.
+        """
+        copied = copy.deepcopy(conv)
+        converted = cls(**arguments_from_pyg(copied))
+        converted.aggr = copied.aggr
+        share_weights(copied, converted)
+        return converted
+
+    def to_pyg(self) -> nn.Module:
+        """PyG's convolution with the same arguments and a copy of the weights.
+
+        Raises:
+            UsageError: If PyG is not installed, or its convolution has no such argument.
+        """
+        return to_pyg(self)
 
     def reset_parameters(self) -> None:
         """Reset every parameter to an initial value."""
