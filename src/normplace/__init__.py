@@ -14,7 +14,7 @@ from normplace._version import __version__
 if TYPE_CHECKING:
     from normplace import edit, models, ntk, ops
     from normplace.analysis import SignalsCallback, audit, signals, survival
-    from normplace.edit import FusedCallback, changes, fold, fuse, insert, move, swap, unfuse
+    from normplace.edit import FusedCallback, accelerate, changes, fold, fuse, insert, move, swap, unfuse
     from normplace.errors import UsageError
     from normplace.lab.compare import compare
     from normplace.lab.extrapolate import extrapolate
@@ -66,6 +66,7 @@ __all__ = [
     "fold",
     "fuse",
     "unfuse",
+    "accelerate",
     "FusedCallback",
     "changes",
     # Comparison of edits on a user's own model and data
@@ -86,7 +87,7 @@ _MODULE_OF = {
     name: module
     for module, names in {
         "analysis": "SignalsCallback audit signals survival",
-        "edit": "FusedCallback changes fold fuse insert move swap unfuse",
+        "edit": "FusedCallback accelerate changes fold fuse insert move swap unfuse",
         "errors": "UsageError",
         "lab.compare": "compare",
         "lab.extrapolate": "extrapolate",

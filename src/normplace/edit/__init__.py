@@ -1,6 +1,7 @@
 """Edit existing models. An edit works on a copy, verifies it, and reports what it did.
 
-Each edit is one file (``insert``) or a few with a common prefix (``move``, ``swap``, ``fold``, ``fuse``). They share:
+Each edit is one file (``insert``, ``accelerate``) or a few with a common prefix (``move``, ``swap``, ``fold``,
+``fuse``). They share:
 
 - ``copying``: copy a model.
 - ``model_map``, ``projections``, ``layer_numbers``: where an analysed model can be edited.
@@ -12,6 +13,7 @@ Each edit is one file (``insert``) or a few with a common prefix (``move``, ``sw
 
 from normplace.analysis.signal_probe.probe import compare
 from normplace.analysis.signal_probe.results import Comparison
+from normplace.edit.accelerate import accelerate, unaccelerate
 from normplace.edit.changes import Change, Changes, Fusion, changes
 from normplace.edit.files import load, save
 from normplace.edit.fold import fold
@@ -34,6 +36,7 @@ __all__ = [
     "Fusion",
     "InsertedScale",
     "Insertions",
+    "accelerate",
     "changes",
     "compare",
     "finish_swap",
@@ -49,6 +52,7 @@ __all__ = [
     "save_pretrained",
     "set_strength",
     "swap",
+    "unaccelerate",
     "unfold",
     "unfuse",
     "unswap",

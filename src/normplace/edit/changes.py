@@ -13,7 +13,7 @@ from normplace.analysis.results import Audit, pattern
 
 ATTRIBUTE = "normplace_changes"
 """The attribute of an edited model that holds its record."""
-ACTIONS = ("kept", "moved", "added", "removed", "swapped", "folded")
+ACTIONS = ("kept", "moved", "added", "removed", "swapped", "folded", "replaced")
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,9 @@ class Change:
 
     Attributes:
         action: ``kept``, ``moved`` with its weights, ``added``, ``removed`` with its weights, ``swapped`` for another
-            type of norm, or ``folded`` into the weights that read it.
-        slot: The slot it is in, or was in if it was removed; ``scale`` for a scaling module.
+            type of norm, ``folded`` into the weights that read it, or ``replaced`` by an equal module.
+        slot: The slot it is in, or was in if it was removed; ``scale`` for a scaling module, and the class of a
+            replaced module.
         name: Its module now, or before if it was removed.
         before: Its module before, if it was moved.
         note: Its initial value, or a remark.
