@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from normplace.errors import UsageError, expect_layers, expect_whole, unknown
 from normplace.models.positions import sinusoids
 from normplace.models.sequence.mixers import Mixer, Relation, build_mixer
+from normplace.models.sequence.official import convert_official, read_official
 from normplace.models.transformer.generate import check_draws, draw, extend
 from normplace.models.transformer.init import Embedding, Projection, WeightInit, suited_init
 from normplace.models.transformer.layer import SequentialLayer
@@ -319,3 +321,46 @@ class CausalRN(SequenceModel):
             device=device,
             dtype=dtype,
         )
+
+    @classmethod
+    def from_official(
+        cls,
+        weights: str | Path | Mapping[str, Tensor],
+        *,
+        pair_norm: str = "joint",
+        activation: str = "exp",
+        post_norm: bool = True,
+        form: str = "auto",
+    ) -> CausalRN:
+        """Load the weights of the official code (github.com/FrankCuiCN/causal-relation-networks).
+
+        The sizes are read from the tensors. What the official configuration chooses is passed, as a state dict does not
+        hold it. Every norm is a LayerNorm with an eps of 0, as there. Several heads, RMS norms, the image models and the
+        Transformers of that code are not supported.
+
+        Args:
+            weights: A state dict of the official ``Model``, or a file that it was saved to.
+            pair_norm: ``joint`` for "Relation Network" (``PreNorm`` "exact"), ``separate`` for "Linear Relation Network"
+                ("approx"), ``none`` for "no".
+            activation: ``exp``, or the ``Activation`` of an ablation.
+            post_norm: Whether the mean is normalized (``PostNorm``).
+            form: ``scan``, ``pairwise``, or ``auto`` for the scan if it computes the same.
+
+        Raises:
+            UsageError: If the weights are not those of such a model.
+        """
+        tensors = read_official(weights)
+        arguments, state = convert_official(tensors, pair_norm)
+        options: dict[str, Any] = {
+            "pair_norm": pair_norm,
+            "activation": activation,
+            "post_norm": post_norm,
+            "form": form,
+        }
+        model = cls(**arguments, **options, eps=0.0, dtype=state["head.weight"].dtype)
+        try:
+            model.load_state_dict(state)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip().rstrip(".")
+            raise UsageError(f"the official weights do not fit together: {reason}.") from error
+        return model
