@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 
 import pytest
 
 from normplace import BlockSpec, First, LearnedScale, Placement, Power, UsageError
+from normplace.placement import by_layer
 from normplace.placement.presets import ALIASES, PRESETS
 
 EQUATIONS = {
@@ -123,3 +125,11 @@ def test_inner_norms_and_a_normalized_skip_are_in_the_equation():
     assert BlockSpec(input=True, skip_normed=True).equation() == "N(x) + F(N(x))"
     assert BlockSpec(skip_scale=0.5, branch_scale=2.0).equation() == "0.5 x + 2 F(x)"
     assert BlockSpec(input=True, inner=("q",), stream=True).slots == ("input", "inner.q", "stream")
+
+
+def test_segments_by_layer_give_each_layer_its_spec():
+    a, b = BlockSpec(input=True), BlockSpec(output=True)
+    for specs in ([a], [a, a, b], [a, b, a, a], [b, b, b]):
+        placement = Placement(by_layer(specs))
+        assert list(placement.specs(len(specs))) == specs
+        assert len(placement.segments) == 1 + sum(first != second for first, second in pairwise(specs))

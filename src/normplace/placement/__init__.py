@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from normplace.placement.factors import LearnedScale, Number, Power, fixed_part, resolved
 from normplace.placement.placement import NETWORK_SLOTS, STREAMS, Placement
 from normplace.placement.saved import known_fields
-from normplace.placement.segments import First
+from normplace.placement.segments import First, by_layer
 from normplace.placement.spec import BLOCK_SLOTS, BlockSpec
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ __all__ = [
     # All blocks of a network
     "Placement",
     "First",
+    "by_layer",
     # One block
     "BlockSpec",
     "Power",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from normplace.errors import UsageError, expect_number, expect_whole
@@ -27,6 +28,13 @@ class First:
 
 
 Segments = tuple[tuple[float | First, BlockSpec], ...]
+
+
+def by_layer(specs: Sequence[BlockSpec]) -> Segments:
+    """Segments of a network whose layers have these specs in order; equal neighbours share a segment."""
+    starts = [layer for layer in range(1, len(specs)) if specs[layer] != specs[layer - 1]]
+    ends: list[float | First] = [*map(First, starts), 1.0]
+    return tuple((end, specs[start]) for end, start in zip(ends, [0, *starts], strict=True))
 
 
 def last_layer(end: float | First, depth: int) -> int:

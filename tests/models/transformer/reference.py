@@ -107,16 +107,19 @@ def expert(branch, x, gate, up, down):
     return at(branch, "pre_output", hidden) @ down.T
 
 
+MATRICES = ("gate", "up", "down")
+
+
 def mixture(branch, token):
     """What the router makes of one token: every expert is asked, and those beyond the best few count zero."""
     logits = branch.router.weight @ token
     scores = 1 / (1 + (-logits).exp()) if branch.scores == "sigmoid" else logits.exp() / logits.exp().sum()
-    chosen = sorted(range(branch.experts), key=lambda number: -logits[number])[: branch.active]
+    chosen = sorted(range(branch.count), key=lambda number: -logits[number])[: branch.active]
     total = sum(scores[number] for number in chosen) if branch.normalized else 1.0
     out = torch.zeros_like(token)
     for number in chosen:
         weight = scores[number] / total
-        parts = [None if part is None else part.weight[number] for part in (branch.gate, branch.up, branch.down)]
+        parts = [branch.experts[part].weight[number] if part in branch.experts else None for part in MATRICES]
         if branch.weighed == "input":
             out = out + expert(branch, weight * token, *parts)
         else:
@@ -124,7 +127,7 @@ def mixture(branch, token):
     if branch.shared is not None:  # one MLP holds all shared experts
         for start in range(0, branch.shared.up.out_features, branch.hidden):
             rows = slice(start, start + branch.hidden)
-            gate = None if branch.gate is None else branch.shared.gate.weight[rows]
+            gate = None if branch.shared.gate is None else branch.shared.gate.weight[rows]
             out = out + expert(branch, token, gate, branch.shared.up.weight[rows], branch.shared.down.weight[:, rows])
     return out
 

@@ -37,6 +37,9 @@ SHAPES = {
     "window encoder": {"window": 2, "causal": False},
     "softcap": {"softcap": 0.7, "heads": 6, "key_value_heads": 2, "positions": Rotary()},
     "scaled": {"score_scale": 0.3},
+    "chunks": {"chunk": 4, "positions": Rotary()},
+    "chunks encoder": {"chunk": 4, "causal": False},
+    "temperature": {"temperature": 0.6, "temperature_floor": 2},
 }
 
 

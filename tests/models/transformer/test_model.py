@@ -14,6 +14,7 @@ import normplace as npl
 from normplace import UsageError
 from normplace.models.transformer import (
     AttentionConfig,
+    ExpertsConfig,
     HeadConfig,
     MLPConfig,
     PositionConfig,
@@ -25,9 +26,20 @@ SHAPES = {
     "decoder": {},
     "encoder": {"causal": False, "token_types": 2},
     "learned": {"positions": PositionConfig("learned", length=9), "mlp": MLPConfig(kind="gelu", bias=True)},
+    "padded": {
+        "positions": PositionConfig("learned", length=9, offset=3, padding=int(tokens()[0, 1])),
+        "causal": False,
+    },
     "alibi": {"positions": PositionConfig("alibi"), "head": HeadConfig(tied=False, bias=True)},
     "no positions": {"positions": PositionConfig("none"), "embedding_scale": 3.0},
     "capped": {"attention": AttentionConfig(2, softcap=1.0, windows=(2, None)), "head": HeadConfig(softcap=2.0)},
+    "experts": {"experts": ExpertsConfig(5, hidden=6, shared=1, layers=(True, False))},
+    "relative": {"positions": PositionConfig("relative", buckets=8, distance=6)},
+    "llama 4": {
+        "attention": AttentionConfig(2, chunks=(3, None), temperature=0.5, temperature_floor=2, qk_gain=False),
+        "positions": PositionConfig(rotary_layers=(True, False), interleaved=True),
+        "experts": ExpertsConfig(4, 1, shared=1, scores="sigmoid", normalized=False, weighed="input"),
+    },
     "transform": {"head": HeadConfig(transform=True, scale=0.5), "norm": "layer"},
 }
 every_shape = pytest.mark.parametrize("shape", SHAPES)
@@ -44,7 +56,7 @@ def test_a_cache_changes_nothing(placement):
     assert cache.length == 7
 
 
-@pytest.mark.parametrize("shape", ["learned", "alibi", "no positions", "capped"])
+@pytest.mark.parametrize("shape", ["learned", "alibi", "no positions", "capped", "experts", "relative", "llama 4"])
 def test_a_cache_changes_nothing_in_other_shapes(shape):
     model, ids = build("peri", **SHAPES[shape]), tokens(length=7)
     cache = model.new_cache()
@@ -70,12 +82,22 @@ def test_masked_tokens_are_not_read():
         torch.testing.assert_close(model(ids, mask)[1:, :4], model(ids[1:, :4]), rtol=1e-10, atol=1e-10)
 
 
+def positions_of(ids, config):
+    """Tokens are counted from the offset; padding is not counted, and takes the entry before."""
+    found, number = [], config.offset
+    for token in ids:
+        found.append(config.offset - 1 if token == config.padding else number)
+        number += token != config.padding
+    return found
+
+
 @every_shape
 def test_embedding_and_head_equal_their_formulas(shape):
     model, ids = build("embedding-norm", **SHAPES[shape]), tokens()
     config, types = model.config, torch.tensor([[0, 1, 1, 0, 1]] * 2)
     x = model.embed.weight[ids] * config.embedding_scale
-    x = x if model.positions is None else x + model.positions.weight[: ids.shape[1]]
+    if model.positions is not None:
+        x = x + model.positions.weight[torch.tensor([positions_of(row, config.positions) for row in ids.tolist()])]
     x = x if model.types is None else x + model.types.weight[types]
     captured = []
     model.layers[0].attention.register_forward_pre_hook(lambda _, args: captured.append(args[0]))
@@ -199,6 +221,11 @@ def test_it_shows_its_equations():
             SHAPES["learned"],
             lambda model: model(tokens(length=10)),
             "9 learned positions, but the sequence has 10",
+        ),
+        (
+            {"positions": PositionConfig("learned", length=9, offset=1, padding=0)},
+            lambda model: model(tokens()),
+            "only an encoder",
         ),
         ({"causal": False}, lambda model: model(tokens(), cache=model.new_cache()), "cannot use a cache"),
         ({}, lambda model: model(tokens(), cache=model.new_cache()), "holds no gradients"),

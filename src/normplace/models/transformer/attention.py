@@ -164,15 +164,16 @@ class Attention(Branch):
                 table = self.positions.table(before, length, self.head_dim, x.device, x.dtype)
             q, k = self.positions.rotate(q, table), self.positions.rotate(k, table)
         if self.temperature:
-            q = self._growth(before, length, x.device).to(q.dtype) * q
+            q = self._growth(before, q) * q
         if cache is not None:
             k, v = cache.append(k, v)
         return self._output(self._attend(q, k, v, mask, before, bias))
 
-    def _growth(self, before: int, length: int, device: torch.device) -> Tensor:
+    def _growth(self, before: int, q: Tensor) -> Tensor:
         """The multipliers of the queries, length × 1."""
-        position = torch.arange(before, before + length, device=device)
-        return 1 + self.temperature * ((position + 1) // self.temperature_floor).log1p()[:, None]
+        precise = torch.promote_types(q.dtype, torch.float32)
+        count = torch.arange(before + 1, before + 1 + q.shape[2], device=q.device) // self.temperature_floor
+        return (1 + self.temperature * count.to(precise).log1p()[:, None]).to(q.dtype)
 
     def _output(self, out: Tensor) -> Tensor:
         """The output of the branch, from batch × heads × length × features."""

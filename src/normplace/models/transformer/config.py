@@ -313,6 +313,8 @@ class TransformerConfig:
         expect_whole(0, encoder_depth=self.encoder_depth)
         if self.encoder_depth and not self.causal:
             raise UsageError("a network with an encoder is a decoder: set causal=True, or encoder_depth=0.")
+        if self.positions.padding is not None and self.causal:
+            raise UsageError("only an encoder can leave padding out of its positions: set causal=False.")
         if self.experts is not None and self.mlp.bias:
             raise UsageError("experts have no bias: set bias=False in MLPConfig.")
         if not self.attention.qk_gain and self.norm not in ("rms", "layer"):

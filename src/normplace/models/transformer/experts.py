@@ -84,7 +84,7 @@ class MixtureOfExperts(Branch):
         init = WeightInit() if init is None else init
         factory = {"generator": generator, "device": device, "dtype": dtype}
         width = hidden_width(dim, hidden, gated)
-        self.experts, self.active, self.hidden = experts, active, width
+        self.count, self.active, self.hidden = experts, active, width
         self.scores, self.normalized, self.weighed = scores, normalized, weighed
         # A weight on the input multiplies it outside a matrix product, which rounding would change.
         self.accepts_rounded_input = weighed == "output"
@@ -94,16 +94,16 @@ class MixtureOfExperts(Branch):
         def stacked(fan_in: int, fan_out: int, last: bool = False) -> StackedProjection:
             return StackedProjection(experts, fan_in, fan_out, init.of(fan_in, fan_out, last), **factory)
 
-        self.gate = stacked(dim, width) if gated else None
-        self.up = stacked(dim, width)
-        self.down = stacked(width, dim, last=True)
+        self.experts = nn.ModuleDict({"gate": stacked(dim, width)} if gated else {})
+        self.experts["up"] = stacked(dim, width)
+        self.experts["down"] = stacked(width, dim, last=True)
         self.shared = FeedForward(dim, shared * width, kind=kind, init=init, **factory) if shared else None
         self.activation = build_activation(activation)
 
     def rescale_init(self, gain: float) -> None:
         """Scale the initial weights of the experts, as DeepNorm and sub-LN do; the router keeps its own."""
         with torch.no_grad():
-            for part in (self.gate, self.up, self.down, self.shared):
+            for part in (self.experts, self.shared):
                 for parameter in () if part is None else part.parameters():
                     parameter.mul_(gain)
 
@@ -115,9 +115,12 @@ class MixtureOfExperts(Branch):
         rows = tokens[order // self.active]
         if self.weighed == "input":
             rows = rows * weight.flatten()[order, None].to(rows.dtype)
-        up = self.up(rows, expert)
-        hidden = self.activation(up) if self.gate is None else self.activation(self.gate(rows, expert)) * up
-        rows = self.down(self.normalize_at("pre_output", hidden), expert)
+        hidden = self.experts["up"](rows, expert)
+        if "gate" in self.experts:
+            hidden = self.activation(self.experts["gate"](rows, expert)) * hidden
+        else:
+            hidden = self.activation(hidden)
+        rows = self.experts["down"](self.normalize_at("pre_output", hidden), expert)
         out = rows[order.argsort()].unflatten(0, (len(tokens), self.active))
         if self.weighed == "output":
             out = (out * weight[..., None]).to(rows.dtype)
@@ -152,7 +155,7 @@ class MixtureOfExperts(Branch):
 
     def extra_repr(self) -> str:
         """The main settings."""
-        return f"{self.active} of {self.experts} experts of width {self.hidden}, {self.scores}"
+        return f"{self.active} of {self.count} experts of width {self.hidden}, {self.scores}"
 
 
 class StackedProjection(nn.Module):

@@ -151,6 +151,8 @@ def _distance(first: Any, second: Any) -> int:
         return sum(
             _distance(getattr(first, field.name), getattr(second, field.name)) for field in dataclasses.fields(first)
         )
+    if dataclasses.is_dataclass(first) != dataclasses.is_dataclass(second):  # a part that only one of them has
+        return len(dataclasses.fields(first if dataclasses.is_dataclass(first) else second))
     if isinstance(first, tuple) and isinstance(second, tuple):
         return sum(_distance(*pair) for pair in zip_longest(first, second))
     return int(first != second)
@@ -191,14 +193,15 @@ def spelled_out(config: TransformerConfig) -> TransformerConfig:
         attention = replace(attention, temperature=0.0, temperature_floor=AttentionConfig.temperature_floor)
     if not any(site[0] in "qk" for spec in config.rule.all_specs for site in spec.inner):
         attention = replace(attention, qk_gain=True)
+    experts = _spelled_experts(config, hidden)
     rule = config.rule.map_specs(lambda spec: replace(spec, init_gain=1.0, input_gain=1.0))  # of initial values
     return replace(
         config,
         placement=replace(rule, name=None),
         eps=getattr(build_norm(config.norm, 1), "eps", None) if config.eps is None else config.eps,
         attention=attention,
-        mlp=replace(config.mlp, hidden=hidden),
-        experts=_spelled_experts(config, hidden),
+        mlp=replace(config.mlp, hidden=hidden if experts is None or experts.layers else experts.hidden),
+        experts=experts,
         positions=_spelled_positions(config, windows),
         head=replace(config.head, transform_bias=config.head.transform_bias or not config.head.transform),
         init=None,

@@ -37,12 +37,14 @@ class Row(NamedTuple):
         ours: Names of ours, several if theirs holds several. A row without a counterpart in the network is skipped.
         layout: How theirs holds ours.
         when: Whether the row applies to a network; None for always.
+        parameter: Whether ``theirs`` is the name of a parameter, which holds our weights, instead of a module.
     """
 
     theirs: str
     ours: tuple[str, ...]
     layout: Layout = SAME
     when: Callable[[TransformerConfig], bool] | None = None
+    parameter: bool = False
 
 
 def rows(
@@ -51,6 +53,7 @@ def rows(
     ours: str = "",
     layout: Layout = SAME,
     when: Callable[[TransformerConfig], bool] | None = None,
+    parameter: bool = False,
 ) -> tuple[Row, ...]:
     """Rows of a table; ``pairs`` maps their modules to ours, several of ours separated by spaces.
 
@@ -60,9 +63,11 @@ def rows(
         ours: Common start of our names.
         layout: How theirs hold ours.
         when: Whether the rows apply to a network; None for always.
+        parameter: Whether theirs are names of parameters instead of modules.
     """
     return tuple(
-        Row(theirs + key, tuple(ours + name for name in names.split()), layout, when) for key, names in pairs.items()
+        Row(theirs + key, tuple(ours + name for name in names.split()), layout, when, parameter)
+        for key, names in pairs.items()
     )
 
 
@@ -115,11 +120,13 @@ class Family:
         for row in (row for part in parts for row in part):
             if row.when is not None and not row.when(config):
                 continue
-            for layer in range(config.depth) if "{}" in row.theirs else (0,):
-                for part in ("weight", "bias"):
+            layers = max(config.depth, config.encoder_depth)
+            for layer in range(layers) if "{}" in row.theirs else (0,):
+                for part in ("weight",) if row.parameter else ("weight", "bias"):
                     names = tuple(f"{name.format(layer)}.{part}" for name in row.ours)
                     if all(name in state for name in names):
-                        keys = [f"{name}.{part}" for name in row.theirs.format(layer).split("|")]
+                        suffix = "" if row.parameter else f".{part}"
+                        keys = [f"{name}{suffix}" for name in row.theirs.format(layer).split("|")]
                         yield next((key for key in keys if key in theirs), keys[0]), names, row.layout
 
 

@@ -47,5 +47,14 @@ TRANSPOSED_CONCATENATED = Layout(
     lambda fused, rows, config: fused.t().split(list(rows)), lambda ours, config: torch.cat(list(ours)).t()
 )
 ONE_ROW_EACH = Layout(lambda weight, rows, config: weight.unbind(), lambda ours, config: torch.stack(list(ours)))
+STACKED = Layout(lambda fused, rows, config: fused.chunk(2, 1), lambda ours, config: torch.cat(list(ours), 1))
+"""The gates and the other input matrices of all experts, experts × rows × columns."""
+TRANSPOSED_STACKED = Layout(
+    lambda fused, rows, config: fused.transpose(1, 2).chunk(2, 1),
+    lambda ours, config: torch.cat(list(ours), 1).transpose(1, 2),
+)
+TRANSPOSED_MATRICES = Layout(
+    lambda weight, rows, config: [weight.transpose(1, 2)], lambda ours, config: ours[0].transpose(1, 2)
+)
 BY_GROUPS = Layout(_by_groups, _to_groups)
 """For each head of keys: its queries, then its key and its value."""
