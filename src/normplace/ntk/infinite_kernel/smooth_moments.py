@@ -9,8 +9,8 @@ GELU: with D = (1+a)(1+b) − c² and c = ρ√(ab), Stein's lemma and the Gauss
 which agrees with the kernel of Tsuchida et al. 2021 (arXiv 2002.08517).
 
 SiLU: the logistic distribution is a normal one with the random scale 2K, where K has Kolmogorov's distribution (Andrews
-and Mallows 1974). So u sigmoid(u) is the mean of u Φ(u/s) = s GELU(u/s) over s = 2K. A Gauss rule for s turns each moment
-into a sum of GELU's, at any variance.
+and Mallows 1974). So u sigmoid(u) is the mean of u Φ(u/s) = s GELU(u/s) over s = 2K. A Gauss rule for s turns each
+moment into a sum of GELU's, at any variance.
 """
 
 from __future__ import annotations
