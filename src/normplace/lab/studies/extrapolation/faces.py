@@ -12,7 +12,7 @@ from normplace.errors import expect_at_least, unknown
 from normplace.lab.studies.extrapolation.networks import NAMES, VARIANTS
 from normplace.lab.studies.extrapolation.tabular import network_predictions
 from normplace.lab.tasks.data_files import unavailable_reason
-from normplace.lab.tasks.regression.faces import load_faces, split_by_ethnicity
+from normplace.lab.tasks.regression.faces import Faces, load_faces, split_by_ethnicity
 from normplace.lab.trials.study import Outcome, Part
 
 LEARNING_RATES = {"none": 1e-3, "first": 1e-3, "last": 3e-3, "every": 3e-3}
@@ -64,8 +64,18 @@ def why_unavailable(trial: FacesTrial) -> str | None:
 
 def run(trial: FacesTrial) -> Outcome:
     """Train, then predict the ages of both test sets."""
+    return evaluate(trial, load_faces(trial.descriptors))
+
+
+def evaluate(trial: FacesTrial, faces: Faces) -> Outcome:
+    """Train on some descriptors, then predict the ages of both test sets.
+
+    Args:
+        trial: The network and its training.
+        faces: The descriptors.
+    """
     generator = torch.Generator().manual_seed(trial.seed)
-    split = split_by_ethnicity(load_faces(trial.descriptors), generator)
+    split = split_by_ethnicity(faces, generator)
     predictions = network_predictions(
         split,
         trial.norm_at,
