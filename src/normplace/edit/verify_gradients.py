@@ -15,6 +15,7 @@ from normplace.analysis.recording.passes import evaluating
 from normplace.analysis.recording.structures import fresh_inputs, tensors_of
 from normplace.edit.capture import Arguments
 from normplace.errors import UsageError
+from normplace.ops.registration import is_own_backward
 
 STEPS = (1e-2, 1e-3, 1e-4)
 """Steps of the finite difference relative to the gains; smaller ones help where the function has kinks."""
@@ -202,7 +203,7 @@ def differentiable(model: nn.Module) -> Iterator[None]:
 
 
 def _custom_functions(loss: Tensor) -> Iterator[str]:
-    """The user-defined autograd functions in the graph of a loss."""
+    """The user-defined autograd functions in the graph of a loss; the ops of this package are not among them."""
     queue: list[Any] = [loss.grad_fn]
     seen: set[Any] = set()
     while queue:
@@ -210,6 +211,6 @@ def _custom_functions(loss: Tensor) -> Iterator[str]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        if isinstance(node, BackwardCFunction):
+        if isinstance(node, BackwardCFunction) and not is_own_backward(node):
             yield type(node).__name__.removesuffix("Backward")
         queue += [following for following, _ in node.next_functions]

@@ -232,6 +232,11 @@ class _EagerFunction(torch.autograd.Function):
         return *ctx.op.run_gradients(ctx, grads, as_operator=False), None, None
 
 
+def is_own_backward(node: Any) -> bool:
+    """Whether a node of an autograd graph is the backward pass of a :class:`DifferentiableOp`."""
+    return getattr(type(node), "_forward_cls", None) is _EagerFunction
+
+
 # ``Function.apply`` without its check for transforms, which ``DifferentiableOp.__call__`` has already made.
 _apply_unchecked = cast(Any, super(torch.autograd.Function, _EagerFunction)).apply
 

@@ -8,6 +8,8 @@ import pickle
 import pytest
 import torch
 from tests.models.transformer.reference import EQUATIONS, Side, build, normed, tokens
+from tests.stack.conftest import passes  # noqa: F401, a fixture
+from tests.stack.small_stacks import compare
 
 import normplace as npl
 from normplace import Residual, UsageError
@@ -149,6 +151,29 @@ def test_the_audit_finds_norms_inside_cross_attention():
     audit = npl.audit(both("qk", torch.float32), tokens(), source=SOURCE)
     names = {site.name for site in audit.sites}
     assert {"layers.0.cross.branch.norms.q", "layers.0.cross.branch.norms.k"} <= names
+
+
+@pytest.mark.parametrize(("placement", "count"), [("peri", 13), ("pre", 13), ("post", 13), ("b2t", 8), ("siamese", 0)])
+def test_fused_boundaries_change_nothing(placement, count, passes):  # noqa: F811
+    model, ids = both(placement), tokens()
+    compare(model, lambda: model(ids, source=SOURCE, source_mask=MASK))
+    assert len(passes) == count  # of 2 × 2 and 3 × 3 boundaries
+
+
+@pytest.mark.parametrize("to", ["peri", "post"])
+def test_norms_of_both_stacks_move(to):
+    moved = npl.move(both("pre", torch.float32), tokens(), source=SOURCE, to=to)
+    assert npl.audit(moved, tokens(), source=SOURCE).placement == to
+
+
+def test_the_final_norm_of_the_encoder_folds_into_every_cross_attention():
+    model = both("pre", torch.float32)
+    folded = npl.fold(model, tokens(), source=SOURCE)
+    gain = folded.get_parameter("encoder.final_norm.weight")
+    assert torch.equal(gain, torch.ones_like(gain))
+    with torch.no_grad():
+        outputs = [network(tokens(), source=SOURCE) for network in (model, folded)]
+    torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-5)
 
 
 def test_cross_attention_is_a_branch_of_its_own():

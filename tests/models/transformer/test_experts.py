@@ -9,6 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.models.transformer.reference import EQUATIONS, build, mlp, tokens
+from tests.stack.conftest import passes  # noqa: F401, a fixture
+from tests.stack.small_stacks import compare
 
 import normplace as npl
 from normplace import BlockSpec, Placement, Residual, UsageError
@@ -146,6 +148,33 @@ def test_it_compiles_without_a_graph_break():
 def test_the_audit_names_the_placement(name):
     audit = npl.audit(build(name, torch.float32, experts=MIXTURE), tokens())
     assert audit.placement == ("pre" if name == "sub" else name)
+
+
+def test_fused_boundaries_change_nothing(passes):  # noqa: F811
+    model, ids = build("peri", experts=MIXTURE), tokens()
+    compare(model, lambda: model(ids))
+    assert len(passes) == 8
+    half = build("peri", torch.float32, experts=ExpertsConfig(1, active=1, hidden=6))  # one expert: no choice to round
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        with npl.fusion_mode("never"):
+            alone = half(ids)
+        with npl.fusion_mode("always"):
+            together = half(ids)
+    # Each of eight boundaries rounds the stream or a branch once.
+    assert (together - alone).abs().max() < 16 * torch.finfo(torch.bfloat16).eps * alone.abs().max()
+
+
+@pytest.mark.parametrize("to", ["peri", "post"])
+def test_norms_around_experts_move(to):
+    moved = npl.move(build("pre", torch.float32, experts=MIXTURE), tokens(), to=to)
+    assert npl.audit(moved, tokens()).placement == to
+
+
+def test_norms_are_swapped_even_where_the_router_is_undecided():
+    """The loss jumps where two experts tie, so a finite difference would not confirm the gradient."""
+    model = build("pre", torch.float32, experts=ExpertsConfig(5, active=2, hidden=6, shared=1))
+    swapped = npl.swap(model, tokens(), norm="layer")
+    assert isinstance(swapped.get_submodule("layers.0.mlp.input_norm"), torch.nn.LayerNorm)
 
 
 def test_initial_gains_scale_the_experts_and_not_the_router():
