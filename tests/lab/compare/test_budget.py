@@ -11,10 +11,10 @@ from tests.lab.compare.tiny_task import make
 
 from normplace.errors import UsageError
 from normplace.lab.compare.budget import LEAST_STEPS, Budget, largest_steps, makespan
-from normplace.lab.compare.config import FINAL
+from normplace.lab.compare.config import FINAL, SEARCH
 from normplace.lab.compare.edits import parse_edits
 from normplace.lab.compare.factory import FactoryTask
-from normplace.lab.compare.plan import TARGET, Cost, Plan, at_speed, final_steps, make_plan
+from normplace.lab.compare.plan import SEARCH_SHARE, TARGET, Cost, Plan, at_speed, final_steps, make_plan
 
 EDITS = parse_edits(["as-is", "post"])
 COSTS = {"as-is": Cost(0.01, 0.2, 0.05, 0.3), "post": Cost(0.02, 0.4, 0.05, 0.3)}
@@ -83,10 +83,10 @@ def test_the_length_of_reported_trainings_follows_the_measured_speed():
     slower = final_steps(at_speed(planned, {"as-is": 1.5, "post": 1.5}), left, 2)
     assert same == pytest.approx(planned.steps, rel=0.2)
     assert slower == pytest.approx(same / 1.5, rel=0.05)
-    assert final_steps(planned, -5.0, 2) == planned.rungs[0]
+    assert final_steps(planned, -5.0, 2) == planned.rungs[1]
 
 
-STEADY = [{"noise": 0.03, "drift": 0.0, "bias": bias} for bias in (0.6, 1.0, 2.0)]
+STEADY = [{"noise": 0.03, "drift": 0.0, "bias": bias} for bias in (0.6, 1.0, 1.6)]
 
 
 @pytest.mark.parametrize("machine", STEADY)
@@ -99,6 +99,10 @@ def test_a_time_budget_is_kept_within_5_percent_on_a_steady_machine(tmp_path, ma
         end, records, plan = simulate(folder, Machine(np.random.default_rng(seed), **machine), budget=300, **options)
         assert abs(end - 1) < 0.05
         assert plan.seeds == options.get("seeds", 5)
+        # Measured speeds, growth of the grid and what every training costs besides its steps move the share a little.
+        search = sum(record.seconds for record in records if record.part == SEARCH)
+        assert search / sum(record.seconds for record in records) < SEARCH_SHARE + 0.1
+        assert plan.rungs[0] <= plan.rungs[1] <= plan.final_steps
         assert sum(record.part == FINAL for record in records) == plan.seeds * 3
 
 

@@ -183,24 +183,35 @@ def slow_steps(monkeypatch):
     monkeypatch.setattr(run, "check_task", lambda task, edits, start: Checked({"as-is": cost}, (), on_gpu=False))
 
 
-def test_a_time_budget_is_planned_again_from_the_speed_of_the_workers(tmp_path, slow_steps, monkeypatch):
+@pytest.fixture
+def fast_steps(monkeypatch):
+    """Steps that are measured as faster than they are."""
+    cost = Cost(step=1e-4, prepare=0.01, validate=0.001, measure=0.01)
+    monkeypatch.setattr(run, "check_task", lambda task, edits, start: Checked({"as-is": cost}, (), on_gpu=False))
+
+
+def test_a_time_budget_is_planned_again_from_the_speed_of_the_workers(tmp_path, fast_steps, monkeypatch):
     ran, plans = [], []
 
     def filled(plan, left, jobs):
         plans.append(plan)
         return dataclasses.replace(plan, steps=40)
 
-    planned = compare(tmp_path, edits=["as-is"], budget="60s", seeds=1, dry_run=True)
+    planned = compare(tmp_path, edits=["as-is"], budget="1s", seeds=1, dry_run=True)
     monkeypatch.setattr(stages, "fill_time", filled)
+    monkeypatch.setattr(stages, "second_rung", lambda plan, pending, left, jobs: 20)
     monkeypatch.setattr(stages, "final_steps", lambda plan, left, jobs: 30)
     monkeypatch.setattr(stages, "further_seeds", lambda seconds, left, slack, jobs: 0)
     for seeds in (1, 2):
-        comparison = compare(tmp_path, edits=["as-is"], budget="60s", seeds=seeds, on_trial=ran.append)
+        comparison = compare(tmp_path, edits=["as-is"], budget="1s", seeds=seeds, on_trial=ran.append)
     assert SPEED not in {line.part for line in (*ran, *comparison.records)}
     (first,) = (line for line in read_records(tmp_path / RESULT_FILE) if line.part == SPEED)
     assert (first.config["steps"], first.config["learning_rate"]) == (round(SPEED_SHARE * planned.steps), 1e-2)
     assert plans[0].costs["as-is"].step == pytest.approx(first.metrics["step_ms"] / 1000, rel=1e-6)
-    assert {line.config["steps"] for line in ran if line.part == SEARCH} == {10, 20}
+    assert {(line.config["rung"], line.config["steps"]) for line in ran if line.part == SEARCH} == {
+        (0, round(40 * planned.first_rung)),
+        (1, 20),
+    }
     assert by_edit(read_records(tmp_path / RESULT_FILE), better="smaller") == comparison.trials()
     assert [line.config["steps"] for line in ran if line.part == FINAL] == [30, 30]
     assert len(plans) == 1

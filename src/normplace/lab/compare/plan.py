@@ -1,8 +1,8 @@
 """The plan of a comparison: which trainings run, how long they are, and what they cost.
 
 The plan is written to a file before the first training, so that an interrupted comparison resumes with the same
-trainings. With a time budget, the length of the reported trainings is set again after the search, from the time that
-is left and the speed that was measured; then the file is written again.
+trainings. With a time budget, the lengths of the longer rung and of the reported trainings are set again when they
+begin, from the time that is left and the speed that was measured; then the file is written again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from normplace.errors import UsageError
 from normplace.lab.compare.budget import LEAST_STEPS, Budget, largest_steps, makespan
 from normplace.lab.compare.config import CompareTrial
 from normplace.lab.compare.edits import Edit
-from normplace.lab.compare.search import FRACTIONS, PROMOTED
+from normplace.lab.compare.search import FIRST_RUNG, PROMOTED, RUNG_RATIO, RUNGS
 from normplace.lab.compare.task import Task
 from normplace.lab.report.text import duration
 
@@ -28,8 +28,12 @@ SEARCH_SEED = 1_000_000
 MOST_EVALUATIONS = 10
 EVALUATION_SHARE = 0.1
 """Largest part of a reported training's time that is spent on validation during training, if the budget is a time."""
-SPEED_SHARE = 0.05
-"""Length of a training that measures the speed of a worker, as a fraction of a reported one."""
+SPEED_SHARE, SPEED_STEPS = 0.05, 30
+"""Length of a training that measures the speed of a worker, as a fraction of a reported one, and its fewest steps."""
+SEARCH_SHARE = 0.4
+"""Largest part of a time budget that is planned for the search."""
+SHORTEST_RUNG = 0.05
+"""Shortest length of a rung, as a fraction of a reported training."""
 GROWTH = 1
 """Learning rates by which grids are expected to grow."""
 TARGET = 0.99
@@ -83,11 +87,13 @@ class Plan:
         start: ``fresh`` or ``weights``.
         budget: The budget as the user wrote it.
         costs: Measured cost of each edit.
-        steps: Planned steps of a reported training, which the rungs of the search are fractions of.
+        steps: Planned steps of a reported training.
         final_steps: Steps of a reported training once the search is finished; None before, if the budget is a time.
         evaluations: Validations during a reported training.
         on_gpu: Whether the models are on a GPU.
         is_calibrated: Whether the costs are those of the workers, if the budget is a time.
+        first_rung: Length of the shortest rung of the search, as a fraction of the planned steps.
+        second_rung: Steps of the longer rung once the shortest is finished; None before, if the budget is a time.
         notes: Sentences for the result.
     """
 
@@ -103,12 +109,17 @@ class Plan:
     evaluations: int
     on_gpu: bool = False
     is_calibrated: bool = False
+    first_rung: float = FIRST_RUNG
+    second_rung: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def rungs(self) -> tuple[int, ...]:
         """Steps of each rung of the search; none if there is one learning rate."""
-        return tuple(max(1, round(part * self.steps)) for part in FRACTIONS) if len(self.rates) > 1 else ()
+        if len(self.rates) == 1:
+            return ()
+        first = self.first_rung * self.steps
+        return max(1, round(first)), self.second_rung or max(1, round(RUNG_RATIO * first))
 
     def trial(self, edit: str, rate: float, *, seed: int, rung: int, steps: int, evaluations: int) -> CompareTrial:
         """The configuration of one training."""
@@ -131,7 +142,7 @@ class Plan:
 
     def speed_trial(self, edit: str) -> CompareTrial:
         """A short training that measures the speed of a worker."""
-        steps = max(LEAST_STEPS, round(SPEED_SHARE * self.steps))
+        steps = max(SPEED_STEPS, round(SPEED_SHARE * self.steps))
         rate = self.rates[len(self.rates) // 2]
         return self.trial(edit, rate, seed=SEARCH_SEED, rung=0, steps=steps, evaluations=1)
 
@@ -143,18 +154,18 @@ class Plan:
         """
         steps = self.final_steps or self.steps
         return [
-            self.trial(edit, best[edit], seed=seed, rung=len(FRACTIONS), steps=steps, evaluations=self.evaluations)
+            self.trial(edit, best[edit], seed=seed, rung=RUNGS, steps=steps, evaluations=self.evaluations)
             for seed in range(self.seeds)
             for edit in self.edits
         ]
 
-    def stages(self, steps: int) -> Iterator[tuple[str, int, list[float]]]:
-        """Name, steps and expected seconds of the trainings of each stage, for trainings of a number of steps."""
-        scaled = dataclasses.replace(self, steps=steps, final_steps=None)
+    def stages(self) -> Iterator[tuple[str, int, list[float]]]:
+        """Name, steps and expected seconds of the trainings of each stage."""
         counts = (len(self.rates) + GROWTH, PROMOTED)
-        for rung, (length, count) in enumerate(zip(scaled.rungs, counts, strict=False)):
+        for rung, (length, count) in enumerate(zip(self.rungs, counts, strict=False)):
             times = [cost.search(length) for cost in self.costs.values() for _ in range(count)]
             yield f"search, rung {rung}", length, times
+        steps = self.final_steps or self.steps
         yield "report", steps, self.final_seconds(steps)
 
     def final_seconds(self, steps: int) -> list[float]:
@@ -163,20 +174,22 @@ class Plan:
 
     def wall_seconds(self, steps: int, jobs: int) -> float:
         """Expected wall time of all stages, for reported trainings of a number of steps."""
-        return sum(makespan(times, jobs) for _, _, times in self.stages(steps))
+        planned = dataclasses.replace(self, steps=steps, second_rung=None, final_steps=None)
+        return sum(makespan(times, jobs) for _, _, times in planned.stages())
 
     def describe(self, jobs: int) -> str:
         """The plan and its cost, as a table."""
         n = len(self.edits)
         lines = [f"{n} edit{'s' * (n != 1)} × {self.seeds} seeds of {self.task['name']}, start: {self.start}"]
-        for name, steps, times in self.stages(self.final_steps or self.steps):
-            wall = duration(makespan(times, jobs))
-            lines.append(f"  {name:15} {len(times):4} trainings of {steps:6} steps  {wall:>8}")
-        total = duration(self.wall_seconds(self.final_steps or self.steps, jobs))
+        total = 0.0
+        for name, steps, times in self.stages():
+            wall = makespan(times, jobs)
+            total += wall
+            lines.append(f"  {name:15} {len(times):4} trainings of {steps:6} steps  {duration(wall):>8}")
         steps = [1000 * cost.step for cost in self.costs.values()]
         budget = Budget.parse(self.budget)
         lines.append(
-            f"  expected time: {total} (budget: {budget}), {jobs} at once; a step takes {min(steps):.3g} to "
+            f"  expected time: {duration(total)} (budget: {budget}), {jobs} at once; a step takes {min(steps):.3g} to "
             f"{max(steps):.3g} ms"
         )
         return "\n".join(lines)
@@ -273,6 +286,7 @@ def make_plan(
     if limit.steps is not None:  # a plan that does not depend on the speed of the machine
         return dataclasses.replace(plan, steps=limit.steps, evaluations=min(MOST_EVALUATIONS, limit.steps))
     assert limit.seconds is not None
+    plan = dataclasses.replace(plan, first_rung=first_rung(len(rates), seeds))
     left = TARGET * limit.seconds - spent
     if plan.wall_seconds(LEAST_STEPS, jobs) > left:
         raise UsageError(
@@ -281,6 +295,22 @@ def make_plan(
             "edits, learning rates or seeds."
         )
     return fill_time(plan, left, jobs)
+
+
+def first_rung(rates: int, seeds: int) -> float:
+    """Length of the shortest rung, so that the reported trainings have most of the time.
+
+    Args:
+        rates: Number of learning rates tried first.
+        seeds: Number of seeds.
+
+    Examples:
+        >>> first_rung(rates=5, seeds=5), first_rung(rates=5, seeds=3)
+        (0.25, 0.2)
+    """
+    trainings = rates + GROWTH + RUNG_RATIO * PROMOTED  # of the shortest length, for each edit
+    affordable = SEARCH_SHARE / (1 - SEARCH_SHARE) * seeds / trainings
+    return round(min(FIRST_RUNG, max(SHORTEST_RUNG, affordable)), 3)
 
 
 def fill_time(plan: Plan, left: float, jobs: int) -> Plan:
@@ -339,7 +369,7 @@ def further_seeds(seconds: Sequence[float], left: float, slack: float, jobs: int
 
 
 def final_steps(plan: Plan, left: float, jobs: int) -> int:
-    """Steps of the reported trainings that use up the time left after the search; at least those of the shortest rung.
+    """Steps of the reported trainings that use up the time left after the search; at least those of the longer rung.
 
     Args:
         plan: The plan.
@@ -347,4 +377,23 @@ def final_steps(plan: Plan, left: float, jobs: int) -> int:
         jobs: Trainings at once.
     """
     steps = largest_steps(lambda steps: makespan(plan.final_seconds(steps), jobs) <= left) or 0
-    return min(max(steps, *plan.rungs[:1], LEAST_STEPS), round(LONGEST * plan.steps))
+    return max(min(steps, round(LONGEST * plan.steps)), *plan.rungs, LEAST_STEPS)
+
+
+def second_rung(plan: Plan, pending: Sequence[float], left: float, jobs: int) -> int:
+    """Steps of the longer rung, so that it and the reported trainings use up the time; at least those of the shortest.
+
+    Args:
+        plan: The plan.
+        pending: Expected seconds of the trainings of the shortest rung that are not finished.
+        left: Seconds left.
+        jobs: Trainings at once.
+    """
+    fraction = RUNG_RATIO * plan.first_rung
+
+    def fits(steps: int) -> bool:
+        rung = [cost.search(round(fraction * steps)) for cost in plan.costs.values() for _ in range(PROMOTED)]
+        return makespan([*pending, *rung], jobs) + makespan(plan.final_seconds(steps), jobs) <= left
+
+    steps = min(largest_steps(fits) or LEAST_STEPS, round(LONGEST * plan.steps))
+    return max(plan.rungs[0], round(fraction * steps))

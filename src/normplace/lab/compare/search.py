@@ -15,8 +15,11 @@ from dataclasses import dataclass
 
 from normplace.errors import UsageError, expect_number
 
-FRACTIONS = (0.25, 0.5)
-"""Length of each rung, as a fraction of the steps of a reported training."""
+FIRST_RUNG = 0.25
+"""Length of the shortest rung, as a fraction of the steps of a reported training; a time budget may shorten it."""
+RUNG_RATIO = 2
+"""Length of the longer rung divided by that of the shortest."""
+RUNGS = 2
 PROMOTED = 2
 """Learning rates that the longer rung tries."""
 MOST_ADDED = 4

@@ -4,8 +4,9 @@ Each stage follows from the recorded trials alone. After an interruption, the st
 trials are skipped, and the others run.
 
 A time budget is kept in three ways. A short training of each edit measures the speed of the workers, and the plan is
-made again from it. After the search, the length of the reported trainings is set from the time that is left. If the
-machine then becomes faster, further seeds fill the time; if it becomes slower, the last seeds are left out.
+made again if they are slower. The longer rung and the reported trainings get their lengths when they begin, from the
+time that is left. If the machine then becomes faster, further seeds fill the time; if it becomes slower, the last seeds
+are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from statistics import fmean, median
 
 from normplace.lab.compare.budget import Budget
 from normplace.lab.compare.config import FINAL, SEARCH, SPEED, CompareTrial
-from normplace.lab.compare.plan import TARGET, Plan, at_speed, fill_time, final_steps, further_seeds
+from normplace.lab.compare.plan import TARGET, Plan, at_speed, fill_time, final_steps, further_seeds, second_rung
 from normplace.lab.compare.search import Scores, SearchState, search_state
 from normplace.lab.compare.study import STUDY
 from normplace.lab.compare.trial_runner import TrialRunner
@@ -76,6 +77,8 @@ class Stages:
             self.runner.progress.note(f"{change}; their results are kept, choose another --out to run them again.")
         self._calibrate()
         while missing := self._missing_search():
+            self._set_second_rung(missing)
+            missing = self._missing_search()  # with the length of the longer rung
             self.runner.run(SEARCH, missing, self.results)
         self._set_final_steps()
         best = {name: state.best for name, state in self.search_states().items() if state.best is not None}
@@ -176,12 +179,27 @@ class Stages:
         self.runner.run(SPEED, trials, self.results)
         records = [self.results.latest[config_hash(STUDY.hash_name, SPEED, trial)] for trial in trials]
         times = [(record.metrics["step_ms"], self.plan.costs[record.config["edit"]].step) for record in records]
-        # The last worker may train alone, so the median over edits counts for all of them.
+        # The last worker may train alone, so the median over edits counts for all of them. Short trainings may not
+        # overlap at all, so they cannot show that workers are faster than planned.
         slowdown = median(measured / (1000 * expected) for measured, expected in times if measured is not None)
-        plan = at_speed(self.plan, dict.fromkeys(self.plan.edits, slowdown))
+        plan = at_speed(self.plan, dict.fromkeys(self.plan.edits, max(1.0, slowdown)))
         plan = fill_time(plan, self._left(), self.jobs)
+        if plan.steps != self.plan.steps:
+            self.runner.progress.note(f"planned again for {plan.steps} steps, from the speed of the workers.")
         self._save(dataclasses.replace(plan, is_calibrated=True))
-        self.runner.progress.note(f"planned again for {plan.steps} steps, from the speed of the workers.")
+
+    def _set_second_rung(self, missing: Sequence[CompareTrial]) -> None:
+        """Set the length of the longer rung from the time that is left, before the first training of this rung.
+
+        Args:
+            missing: The trainings of the search that are needed next.
+        """
+        if self._limit is None or self.plan.second_rung is not None or all(trial.rung == 0 for trial in missing):
+            return
+        plan = at_speed(self.plan, self._slowdown())
+        pending = [plan.costs[trial.edit].search(trial.steps) for trial in missing if trial.rung == 0]
+        steps = second_rung(plan, pending, self._left(), self.jobs)
+        self._save(dataclasses.replace(self.plan, second_rung=steps))
 
     def _set_final_steps(self) -> None:
         """Set the length of the reported trainings from the time that is left, once."""
