@@ -81,6 +81,7 @@ def make(seed):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
+        (["pre", "--graph", "influence", "--precision", "bfloat16"], "--precision belongs to --text"),
         (["perry"], "unknown edit 'perry': did you mean 'peri'"),
         (["pre", "pre"], "'pre' is listed twice"),
         (["--text", "absent.txt"], "there is no text"),

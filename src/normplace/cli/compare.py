@@ -44,6 +44,9 @@ def compare(
     address: str | None = None,
     jobs: Annotated[int | None, Parameter(show_default=lambda value: "one per core")] = None,
     settings: Assignments = (),
+    device: Annotated[str | None, Parameter(choices=("auto", "cpu", "cuda"))] = None,
+    precision: Annotated[str | None, Parameter(choices=("auto", "float32", "bfloat16"))] = None,
+    compile: bool = False,
     dry_run: bool = False,
     json: bool = False,
 ) -> int:
@@ -79,6 +82,9 @@ def compare(
         address: Address of the Ray or Dask cluster.
         jobs: Trainings at once.
         settings: Settings of a built-in task, such as dim=128 context=256 or features=degree.
+        device: With --text, where trainings run; by default a GPU if there is one.
+        precision: With --text, float32, or bfloat16 under autocast with float32 weights, the default on a GPU.
+        compile: With --text, compile the layers of the network; long trainings on a GPU become faster.
         dry_run: Print the plan and its cost; train nothing.
         json: Print JSON.
     """
@@ -86,6 +92,10 @@ def compare(
     if len(words) == 1 and Path(words[0]).is_dir() and not text and graph is None:
         return show_again(Path(words[0]), baseline, json)
     source = find_source(words, text, graph, hf)
+    options = {"device": device, "precision": precision, "compile": compile or None}
+    settings = (*settings, *(f"{name}={value}" for name, value in options.items() if value is not None))
+    if source.kind != "text" and (named := [name for name, value in options.items() if value is not None]):
+        raise UsageError(f"--{named[0]} belongs to --text: choose it in the code of your task or network.")
     task = build_task(source, settings, better, start)
     from normplace.lab.compare.plan import Plan
     from normplace.lab.compare.run import compare as run_comparison

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from normplace.lab.compare.config import FINAL
 from normplace.lab.compare.statistics import Better, Difference, Verdict
-from normplace.lab.report.text import count, number
+from normplace.lab.report.text import count, number, training_length
 from normplace.lab.trials.record import TrialRecord
 
 if TYPE_CHECKING:
-    from normplace.lab.compare.result import Row
+    from normplace.lab.compare.result import Comparison, Row
 
 TIED_MEANS = "'tied' means that these seeds cannot separate the two. It does not mean that they are equal."
 
@@ -37,28 +37,18 @@ class Advice:
         return " ".join((self.sentence, self.limits, *self.warnings))
 
 
-def advise(
-    rows: Sequence[Row],
-    baseline: str,
-    records: Sequence[TrialRecord],
-    unfinished: Sequence[str],
-    better: Better,
-    measure: str,
-) -> Advice:
+def advise(comparison: Comparison) -> Advice:
     """Advise to use the highest-ranked edit that is better than the baseline, else the baseline.
 
     Args:
-        rows: The edits from best to worst.
-        baseline: Name of the baseline.
-        records: The result lines.
-        unfinished: Edits without a finished trial.
-        better: Whether smaller or larger numbers are better.
-        measure: Name of the reported number.
+        comparison: The result.
     """
+    rows, baseline, records = comparison.rows, comparison.baseline, comparison.records
     chosen = next((row for row in rows if row.verdict == Verdict.BETTER), None)
-    sentence = _use(chosen, rows, better, measure) if chosen else _keep(rows, baseline)
+    sentence = _use(chosen, rows, comparison.better, comparison.measure) if chosen else _keep(rows, baseline)
     edit = chosen.edit if chosen else baseline
-    return Advice(edit, sentence, _limits(records), tuple(_warnings(rows, records, unfinished)))
+    limits = _limits(records, comparison.tokens_per_step)
+    return Advice(edit, sentence, limits, tuple(_warnings(rows, records, comparison.unfinished)))
 
 
 def seeds_text(difference: Difference) -> str:
@@ -112,13 +102,13 @@ def _advantage(difference: Difference, better: Better, measure: str) -> str:
     return f"{text}, and {diverged}" if fewer else text
 
 
-def _limits(records: Sequence[TrialRecord]) -> str:
+def _limits(records: Sequence[TrialRecord], tokens_per_step: int | None) -> str:
     final = [record for record in records if record.part == FINAL]
     steps = max(record.config["steps"] for record in final)
     start = "the given" if final[0].config.get("start") == "weights" else "fresh"
     return (
-        f"This holds for this model and data, trained for {count(steps, 'step')} from {start} weights. It does not "
-        "show what other model sizes, longer training or other data would give."
+        f"This holds for this model and data, trained for {training_length(steps, tokens_per_step)} from "
+        f"{start} weights. It does not show what other model sizes, longer training or other data would give."
     )
 
 

@@ -26,6 +26,7 @@ from normplace.lab.compare.plan import Cost
 from normplace.lab.compare.rng import preserved_random_state, seed_all
 from normplace.lab.compare.task import SPLITS, Start, Task
 from normplace.lab.compare.trial import Training, prepare, take_step, validated
+from normplace.lab.train.compiling import uncompiled
 
 WARM_STEPS = 3
 TIMED_STEPS = 30
@@ -206,7 +207,8 @@ def _require_given_model(task: Task, start: Start) -> None:
         module.register_forward_pre_hook(lambda module, _: called.append(module)) for module in start.model.modules()
     ]
     try:
-        validated(start, "report")
+        with uncompiled():
+            validated(start, "report")
     finally:
         for handle in handles:
             handle.remove()

@@ -16,6 +16,7 @@ from normplace.analysis.signal_probe.probe import Probe
 from normplace.analysis.signal_probe.results import Depth
 from normplace.edit.capture import Arguments
 from normplace.lab.compare.task import Loss
+from normplace.lab.train.compiling import uncompiled
 
 WINDOW = 64
 """Steps before a step that decide whether its loss is a spike."""
@@ -74,7 +75,8 @@ def stream_signals(model: nn.Module, inputs: Arguments, loss: Loss, batch: Any) 
         UsageError: If the model has no residual stream, or cannot be measured.
     """
     args, kwargs = fresh_inputs(inputs)
-    measured = Probe().measure_call(model, args, kwargs, lambda output: loss(KnownOutput(model, output), batch))
+    with uncompiled():  # compiled operators cannot be recorded
+        measured = Probe().measure_call(model, args, kwargs, lambda output: loss(KnownOutput(model, output), batch))
     streams = [list(depths) for _, depths in groupby(measured.depths, key=lambda depth: depth.stream)]
     main = max(streams, key=len)
     numbers = {

@@ -21,7 +21,7 @@ from normplace.lab.compare.config import CompareTrial
 from normplace.lab.compare.edits import Edit
 from normplace.lab.compare.search import FIRST_RUNG, PROMOTED, RUNG_RATIO, RUNGS
 from normplace.lab.compare.task import Task
-from normplace.lab.report.text import duration
+from normplace.lab.report.text import duration, training_length
 
 SEARCH_SEED = 1_000_000
 """Seed of the search, which no reported training has."""
@@ -192,6 +192,9 @@ class Plan:
             f"  expected time: {duration(total)} (budget: {budget}), {jobs} at once; a step takes {min(steps):.3g} to "
             f"{max(steps):.3g} ms"
         )
+        if tokens := self.task.get("tokens_per_step"):
+            length = training_length(self.final_steps or self.steps, tokens)
+            lines.append(f"  a reported training has {length}")
         return "\n".join(lines)
 
     def save(self, path: Path) -> None:

@@ -83,6 +83,7 @@ class Comparison:
         unfinished: Edits without a finished trial to report.
         records: The result lines.
         notes: Sentences about how it was run, such as which data was held out.
+        tokens_per_step: Tokens of one training step, for language models.
     """
 
     task: str
@@ -93,6 +94,7 @@ class Comparison:
     unfinished: tuple[str, ...]
     records: tuple[TrialRecord, ...] = field(repr=False)
     notes: tuple[str, ...] = ()
+    tokens_per_step: int | None = None
 
     @classmethod
     def from_records(
@@ -103,6 +105,7 @@ class Comparison:
         measure: str | None = None,
         baseline: str | None = None,
         notes: Iterable[str] = (),
+        tokens_per_step: int | None = None,
     ) -> Comparison:
         """Evaluate the result lines of a comparison.
 
@@ -112,6 +115,7 @@ class Comparison:
             measure: What was measured on held-out data, such as "bits per byte".
             baseline: Name of the baseline; by default ``as-is`` if it was tried, else the first edit.
             notes: Sentences about how it was run.
+            tokens_per_step: Tokens of one training step, for language models.
 
         Raises:
             UsageError: If no reported trial is finished, the lines belong to several tasks, or an argument is wrong.
@@ -137,6 +141,7 @@ class Comparison:
             unfinished=tuple(edit for edit in edits if edit not in measured),
             records=records,
             notes=tuple(notes),
+            tokens_per_step=tokens_per_step,
         )
 
     @property
@@ -152,7 +157,7 @@ class Comparison:
     @property
     def advice(self) -> Advice:
         """Which edit to use and why, and what the comparison does not show."""
-        return advise(self.rows, self.baseline, self.records, self.unfinished, self.better, self.measure)
+        return advise(self)
 
     def row(self, edit: str) -> Row:
         """The row of an edit.
@@ -187,6 +192,7 @@ class Comparison:
             "rows": [{**_plain(asdict(row)), "verdict": row.verdict} for row in self.rows],
             "unfinished": list(self.unfinished),
             "notes": list(self.notes),
+            "tokens_per_step": self.tokens_per_step,
             "trials": len(self.records),
             "seconds": round(sum(record.seconds for record in self.records), 3),
         }

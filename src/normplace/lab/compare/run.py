@@ -153,8 +153,7 @@ def compare(
         with ResultFile(folder / RESULT_FILE, (STUDY_NAME,)) as results:
             stages = Stages(plan, folder / PLAN_FILE, results, runner, slots)
             records = stages.run(began, is_new=saved is None)
-    measure = plan.task.get("measure")
-    return Comparison.from_records(records, better=chosen.better, measure=measure, baseline=baseline, notes=plan.notes)
+    return _evaluated(stages.plan, records, baseline)
 
 
 def load_comparison(folder: str | Path, baseline: str | None = None) -> Comparison:
@@ -169,12 +168,17 @@ def load_comparison(folder: str | Path, baseline: str | None = None) -> Comparis
     """
     plan = Plan.load(Path(folder) / PLAN_FILE)
     records = [record for record in read_records(Path(folder) / RESULT_FILE) if record.part != SPEED]
+    return _evaluated(plan, records, baseline)
+
+
+def _evaluated(plan: Plan, records: Iterable[TrialRecord], baseline: str | None) -> Comparison:
     return Comparison.from_records(
         records,
         better=plan.task["better"],
         measure=plan.task.get("measure"),
         baseline=baseline,
         notes=plan.notes,
+        tokens_per_step=plan.task.get("tokens_per_step"),
     )
 
 

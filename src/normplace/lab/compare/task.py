@@ -54,6 +54,7 @@ class Start:
         clip: Largest gradient norm; None to leave gradients unclipped.
         can_rise: Whether the loss of a training that works may end above its first value, as that of a policy may; a
             training whose loss does otherwise counts as diverged.
+        compiling: Compiles the edited model in place before its first step; signals are measured without it.
     """
 
     model: nn.Module
@@ -64,6 +65,7 @@ class Start:
     optimizer: Callable[[nn.Module, float], torch.optim.Optimizer] = adamw
     clip: float | None = 1.0
     can_rise: bool = False
+    compiling: Callable[[nn.Module], None] | None = None
 
 
 class Task(ABC):

@@ -86,6 +86,8 @@ def prepare(task: Task, edit: Edit, seed: int) -> Training:
     inputs = start.inputs or first_call(start.model, start.loss, batch)
     start.model = edit.apply(start.model, inputs)
     start.model.train()
+    if start.compiling is not None:
+        start.compiling(start.model)
     seed_all(seed + MODEL_STREAM)
     return Training(start, stream, batch, inputs)
 

@@ -47,6 +47,20 @@ def count(n: int, singular: str, plural: str | None = None) -> str:
     return f"{n} {singular if n == 1 else plural or singular + 's'}"
 
 
+def training_length(steps: int, tokens_per_step: int | None = None) -> str:
+    """Format the length of a training.
+
+    >>> training_length(294), training_length(294, 8192)
+    ('294 steps', '294 steps (2.41 million tokens)')
+    """
+    if tokens_per_step is None:
+        return count(steps, "step")
+    tokens = steps * tokens_per_step
+    size, unit = next((size, unit) for size, unit in ((1e9, " billion"), (1e6, " million"), (1, "")) if tokens >= size)
+    total = f"{tokens / size:.3g}{unit}" if unit else f"{tokens:,}"
+    return f"{count(steps, 'step')} ({total} tokens)"
+
+
 def when(finished: str) -> Markup:
     """Format the time of a record as a ``<time>`` element; text that is not a time stays as it is."""
     try:

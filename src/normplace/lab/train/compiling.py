@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from normplace.models.transformer import Transformer
@@ -35,6 +37,34 @@ def regions(model: nn.Module) -> list[nn.Module]:
 def compile_regions(model: nn.Module) -> None:
     """Compile the parts of a network in place."""
     compile_modules(regions(model))
+
+
+def compile_edited(model: nn.Module) -> None:
+    """Compile the repeated layers of a network that may have been edited, such as a model of Hugging Face.
+
+    An edit may add hooks to a layer. By default a layer with other hooks would run the code that was compiled for the
+    first, so hooks become part of what identifies the code.
+    """
+    from torch._dynamo import config as compile_config
+
+    compile_config.skip_nnmodule_hook_guards = False
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    is_own = isinstance(model, Transformer) or not lists
+    compile_modules(regions(model) if is_own else list(max(lists, key=_weight_count)))
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Run compiled modules as they were written while the block runs."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes a second
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def _weight_count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def compile_layers(model: Transformer) -> None:

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from normplace._shared.fields import check_range, check_types
 from normplace.analysis.signal_probe.probe import Probe
 from normplace.analysis.signal_probe.results import COLUMNS, Signals
+from normplace.lab.train.compiling import uncompiled
 from normplace.lab.train.distributed import ProcessGroup, full_state_dict, unwrap
 from normplace.lab.train.sequence import autocast
 
@@ -106,7 +107,7 @@ class SignalMonitor:
             return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
         with ExitStack() as stack:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))  # compiled operators cannot be recorded
+            stack.enter_context(uncompiled())  # compiled operators cannot be recorded
             stack.enter_context(autocast(self.precision, self.group.device))
             signals = self._probe.measure(model, inputs, loss, optimizer)
         if optimizer is None:  # without the optimizer it is that of a gradient step

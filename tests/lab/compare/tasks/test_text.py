@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from tests.lab.compare.tasks.entry import edited, first_batch, trained
+from torch import nn
 
 from normplace.errors import UsageError
+from normplace.lab.compare.edits import parse_edits
+from normplace.lab.compare.measures import stream_signals
 from normplace.lab.compare.task import load_task
 from normplace.lab.compare.tasks.text import TextTask
+from normplace.lab.compare.trial import prepare
 
 SMALL = {"dim": 16, "depth": 1, "heads": 2, "context": 16, "batch": 4, "held_out": 8}
 
@@ -46,6 +50,25 @@ def test_a_seed_determines_weights_and_batches_also_in_another_process(text, mon
     for name, weight in first.model.state_dict().items():
         assert torch.equal(weight, second.model.state_dict()[name])
     assert task.name == "text text.txt"  # without the folder
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_compiled_layers_follow_their_own_edit(text, tmp_path, monkeypatch):
+    compiled = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **options: compiled(self, backend="eager", **options))
+    config = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
+              "num_attention_heads": 2, "vocab_size": 256}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    settings = {"text": text, "hf": str(tmp_path / "config.json"), "context": 16, "batch": 4, "held_out": 2}
+    plain, task = TextTask(**settings), TextTask(**settings, compile=True)
+    for edit in parse_edits(["as-is", "peri", "qk"]):
+        # The edits add hooks to layers of the same class, which share compiled code unless hooks are compared.
+        training, expected = prepare(task, edit, 0), prepare(plain, edit, 0)
+        losses = [one.start.loss(one.start.model, one.batch) for one in (training, expected)]
+        torch.testing.assert_close(losses[0], losses[1])
+        signals = stream_signals(training.start.model, training.inputs, training.start.loss, training.batch)
+        assert signals["stream_peak"] > 0
+    torch.compiler.reset()
 
 
 def test_training_lowers_bits_per_byte(text):

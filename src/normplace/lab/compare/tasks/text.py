@@ -23,6 +23,7 @@ from normplace.analysis.loading.models import build_model, read_config
 from normplace.errors import UsageError, unknown
 from normplace.lab.compare.task import SPLITS, Start, Task, task_reference
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
+from normplace.lab.train.compiling import compile_edited
 from normplace.lab.train.config import PRECISIONS, NetworkConfig
 from normplace.lab.train.corpus import BYTES, HUB, Corpus, load_corpus
 from normplace.lab.train.data import TokenWindows, spread_sequences
@@ -52,6 +53,7 @@ class TextConfig(NetworkConfig):
         device: ``auto``, ``cpu`` or ``cuda``.
         precision: ``auto``, ``float32``, or ``bfloat16`` under autocast with float32 weights, which ``auto`` chooses on
             a GPU.
+        compile: Compile the layers of the network. It takes about a minute per edit, which long trainings repay.
 
     Raises:
         UsageError: If a value has the wrong type, is out of range or is an unknown name.
@@ -66,6 +68,7 @@ class TextConfig(NetworkConfig):
     init: str = "xavier"
     device: str = AUTO
     precision: str = AUTO
+    compile: bool = False
     placement: str = "pre"
     dim: int = 64
 
@@ -93,8 +96,8 @@ class TextTask(Task):
         self.config = TextConfig(**{**settings, "text": tuple(_absolute(str(source)) for source in sources)})
         config = self.config
         self.device = _chosen_device(config.device)
-        is_rounded = config.precision == "bfloat16" or (config.precision == AUTO and self.device.type == "cuda")
-        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=is_rounded)
+        self.is_rounded = config.precision == "bfloat16" or (config.precision == AUTO and self.device.type == "cuda")
+        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_rounded)
         self.corpus = _corpus(config.text, config.tokenizer)
         self.splits = _held_out_splits(self.corpus, config.context, config.held_out)
         TokenWindows(self.corpus.train, config.context, seed=0)  # raises if the text is too short
@@ -107,7 +110,10 @@ class TextTask(Task):
     def start(self, seed: int) -> Start:
         """Build the network and the data order of a seed."""
         model = self._build(seed).to(self.device)
-        return Start(model, lambda epoch: self._batches(seed), self.loss, self.validate, optimizer=_adamw)
+        compiling = compile_edited if self.config.compile else None
+        return Start(
+            model, lambda epoch: self._batches(seed), self.loss, self.validate, optimizer=_adamw, compiling=compiling
+        )
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Mean negative log-likelihood of the next token, in nats."""
@@ -126,8 +132,13 @@ class TextTask(Task):
 
     def describe(self) -> dict[str, Any]:
         """The text, the network and the batches."""
-        settings = dataclasses.asdict(self.config)
-        return {**super().describe(), "measure": "bits per byte", "sha256": self.corpus.sha256, "settings": settings}
+        return {
+            **super().describe(),
+            "measure": "bits per byte",
+            "tokens_per_step": self.config.batch * self.config.context,
+            "sha256": self.corpus.sha256,
+            "settings": dataclasses.asdict(self.config),
+        }
 
     def _build(self, seed: int) -> nn.Module:
         if self.hf_config is None:
@@ -159,6 +170,8 @@ class TextTask(Task):
             f"{len(corpus.train):,} tokens train; {count} sequences of {self.config.context} held-out "
             f"tokens choose the learning rate, and {len(self.splits[SPLITS[1]])} others are reported."
         )
+        numbers = "bfloat16 autocast with float32 weights" if self.is_rounded else "float32"
+        yield f"Trainings run on {self.device.type} in {numbers}{', with compiled layers' * self.config.compile}."
         if self.hf_config is not None:
             yield f"The model has the vocabulary of the tokenizer, {corpus.vocab_size} tokens."
 
