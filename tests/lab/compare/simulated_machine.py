@@ -11,7 +11,8 @@ from tests.lab.compare.tiny_task import make
 from normplace.lab.compare.config import SPEED
 from normplace.lab.compare.edits import parse_edits
 from normplace.lab.compare.factory import FactoryTask
-from normplace.lab.compare.plan import Cost, make_plan
+from normplace.lab.compare.lengths import make_plan
+from normplace.lab.compare.plan import Cost
 from normplace.lab.compare.stages import Stages
 from normplace.lab.compare.study import STUDY
 from normplace.lab.compare.trial_runner import is_recorded

@@ -14,7 +14,8 @@ from normplace.lab.compare.budget import LEAST_STEPS, Budget, largest_steps, mak
 from normplace.lab.compare.config import FINAL, SEARCH
 from normplace.lab.compare.edits import parse_edits
 from normplace.lab.compare.factory import FactoryTask
-from normplace.lab.compare.plan import SEARCH_SHARE, TARGET, Cost, Plan, at_speed, final_steps, make_plan
+from normplace.lab.compare.lengths import SEARCH_SHARE, TARGET, at_speed, final_steps, make_plan
+from normplace.lab.compare.plan import Cost, Plan
 
 EDITS = parse_edits(["as-is", "post"])
 COSTS = {"as-is": Cost(0.01, 0.2, 0.05, 0.3), "post": Cost(0.02, 0.4, 0.05, 0.3)}

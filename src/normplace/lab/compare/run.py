@@ -21,7 +21,8 @@ from normplace.lab.compare.budget import Budget
 from normplace.lab.compare.checks import Checked, check_batches, check_task
 from normplace.lab.compare.config import SPEED, STUDY_NAME
 from normplace.lab.compare.edits import AS_IS, Edit, parse_edit, parse_edits
-from normplace.lab.compare.plan import LONGEST, Plan, make_plan
+from normplace.lab.compare.lengths import LONGEST, make_plan
+from normplace.lab.compare.plan import Plan
 from normplace.lab.compare.result import Comparison
 from normplace.lab.compare.scales import with_scales
 from normplace.lab.compare.search import checked_rates, default_rates

@@ -19,7 +19,8 @@ from statistics import fmean, median
 
 from normplace.lab.compare.budget import Budget
 from normplace.lab.compare.config import FINAL, SEARCH, SPEED, CompareTrial
-from normplace.lab.compare.plan import TARGET, Plan, at_speed, fill_time, final_steps, further_seeds, second_rung
+from normplace.lab.compare.lengths import TARGET, at_speed, fill_time, final_steps, further_seeds, second_rung
+from normplace.lab.compare.plan import Plan
 from normplace.lab.compare.search import Scores, SearchState, search_state
 from normplace.lab.compare.study import STUDY
 from normplace.lab.compare.trial_runner import TrialRunner
