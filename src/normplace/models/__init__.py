@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from normplace.errors import UsageError
+from normplace.models.deep_gcns import combine_categories, load_deep_gcns
 from normplace.models.gen import GENConv
 from normplace.models.graph import GraphStack
 from normplace.models.graph_parts import Dropout
@@ -25,6 +26,8 @@ __all__ = [
     "SequenceModel",
     "Transformer",
     "TransformerConfig",
+    "combine_categories",
+    "load_deep_gcns",
     "topology",
 ]
 
