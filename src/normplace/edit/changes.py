@@ -123,9 +123,11 @@ class Changes:
         if self.is_empty:
             return f"nothing changed: the placement is {self.after or 'nameless'} already"
         lines = [_placement_line(self.before, self.after), *self.equations] if self.equations else []
+        is_headed = not lines and bool(self.note and self.where("replaced"))
+        lines += [self.note] if is_headed else []
         for action in ACTIONS:
             lines += _summary_lines(self.where(action))
-        lines += [f"  {self.note}"] if self.note else []
+        lines += [f"  {self.note}"] if self.note and not is_headed else []
         lines += [f"  refused: {reason}" for reason in self.refused]
         lines += [f"  warning: {warning}" for warning in self.warnings]
         lines += fusions
