@@ -160,6 +160,13 @@ def test_fused_boundaries_change_nothing(placement, count, passes):  # noqa: F81
     assert len(passes) == count  # of 2 × 2 and 3 × 3 boundaries
 
 
+def test_the_fusion_of_both_stacks_is_explained():
+    decoder, encoder = both("peri").explain_fusion().split("\nencoder: ")
+    assert decoder.startswith("decoder: ")
+    assert "blocks 1 to 8" in decoder
+    assert "blocks 1 to 3" in encoder
+
+
 @pytest.mark.parametrize("to", ["peri", "post"])
 def test_norms_of_both_stacks_move(to):
     moved = npl.move(both("pre", torch.float32), tokens(), source=SOURCE, to=to)
@@ -195,6 +202,7 @@ def test_cross_attention_is_a_branch_of_its_own():
         (lambda: both()(tokens(), source=SOURCE[0]), "single sequence"),
         (lambda: both(causal=False), "set causal=True"),
         (lambda: both(encoder_depth=-1), "encoder_depth must be"),
+        (lambda: both(token_types=2), "has no token types"),
         (lambda: both(positions=PositionConfig("relative", buckets=2)), "choose more buckets"),
         (lambda: TransformerConfig(11, 8, 2).encoder(), "no encoder"),
     ],

@@ -102,6 +102,16 @@ def test_autocast_rounds_products_and_routes_in_float32():
     assert (got.float() - wanted)[same].abs().max() < 20 * torch.finfo(torch.bfloat16).eps * wanted.abs().max()
 
 
+@pytest.mark.parametrize("weighed", ["output", "input"])
+def test_half_precision_is_kept(weighed):
+    branch = made(experts=1, active=1, shared=1, weighed=weighed, scores="sigmoid", normalized=False)
+    x = rows(2, 5)
+    wanted = branch(x)
+    got = branch.to(torch.bfloat16)(x.to(torch.bfloat16))
+    assert got.dtype == torch.bfloat16
+    assert (got.double() - wanted).abs().max() < 20 * torch.finfo(torch.bfloat16).eps * wanted.abs().max()
+
+
 def _autocast_choice(branch, x):
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         return branch.route(x.flatten(0, 1))[1]

@@ -203,3 +203,7 @@ class Encoder(nn.Module):
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         return self.streams.run(x, layer_calls(self, x, mask), self.final_norm)
+
+    def explain_fusion(self) -> str:
+        """What is fused here, and why the rest is not; see :func:`normplace.explain_fusion`."""
+        return self.streams.explain_fusion([(layer, {}) for layer in self.layers], self.final_norm)

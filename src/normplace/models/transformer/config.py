@@ -313,6 +313,8 @@ class TransformerConfig:
         expect_whole(0, encoder_depth=self.encoder_depth)
         if self.encoder_depth and not self.causal:
             raise UsageError("a network with an encoder is a decoder: set causal=True, or encoder_depth=0.")
+        if self.encoder_depth and self.token_types:
+            raise UsageError("a network with an encoder has no token types: set token_types=0, or encoder_depth=0.")
         if self.positions.padding is not None and self.causal:
             raise UsageError("only an encoder can leave padding out of its positions: set causal=False.")
         if self.experts is not None and self.mlp.bias:

@@ -203,7 +203,8 @@ class Transformer(nn.Module):
 
     def explain_fusion(self) -> str:
         """What is fused here, and why the rest is not; see :func:`normplace.explain_fusion`."""
-        return self.streams.explain_fusion([(layer, {}) for layer in self.layers], self.final_norm)
+        text = self.streams.explain_fusion([(layer, {}) for layer in self.layers], self.final_norm)
+        return text if self.encoder is None else f"decoder: {text}\nencoder: {self.encoder.explain_fusion()}"
 
     def _embed(self, ids: Tensor, types: Tensor | None, before: int) -> Tensor:
         x = self._embed_tokens(ids)
