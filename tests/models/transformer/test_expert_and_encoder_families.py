@@ -99,8 +99,7 @@ def random_fields(family, size):
         "mixtral": {**mixed, "sliding_window": window, "head_dim": width + 2 * flags[1]},
         "qwen3_moe": {
             **mixed, "moe_intermediate_size": size["near"], "norm_topk_prob": flags[1], "attention_bias": flags[2],
-            "mlp_only_layers": [0] if flags[3] and layers > 1 else [], "use_sliding_window": flags[0],
-            "sliding_window": window,
+            "mlp_only_layers": [0] if flags[3] else [], "use_sliding_window": flags[0], "sliding_window": window,
         },
         "llama4_text": {
             **mixed, "head_dim": width, "intermediate_size_mlp": 7, "use_qk_norm": flags[0],
@@ -156,7 +155,7 @@ def test_settings_without_a_counterpart_are_refused(family, change, said):
 
 def test_networks_they_do_not_have_are_refused():
     mixture = {"experts": ExpertsConfig(4, hidden=6)}
-    with pytest.raises(UsageError, match="the network has no mixture of experts"):
+    with pytest.raises(UsageError, match="mixtral does not support this network's experts"):
         to_huggingface(build("pre", torch.float32), "mixtral")
     with pytest.raises(UsageError, match="llama does not support this network's experts"):
         to_huggingface(build("pre", torch.float32, **mixture), "llama")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from normplace.errors import UsageError
-from normplace.models.transformer.config import ExpertsConfig, TransformerConfig
+from normplace.models.transformer.config import TransformerConfig
 from normplace.models.transformer.families.common import (
     BIAS,
     DROPOUT,
@@ -45,19 +45,13 @@ def experts(pairs: Mapping[str, str]) -> Rule:
     return Rule(
         tuple(pairs),
         lambda settings: {f"experts.{name}": setting(settings, key) for key, name in pairs.items()},
-        lambda config: {key: getattr(_experts_of(config), name) for key, name in pairs.items()},
+        lambda config: {key: getattr(config.experts, name) for key, name in pairs.items() if config.experts},
     )
-
-
-def _experts_of(config: TransformerConfig) -> ExpertsConfig:
-    if config.experts is None:
-        raise UsageError("the network has no mixture of experts")
-    return config.experts
 
 
 def _mixed(config: TransformerConfig) -> list[bool]:
     """Which layers have a mixture."""
-    return [_experts_of(config).at(number) for number in range(1, config.depth + 1)]
+    return [config.experts is not None and config.experts.at(number) for number in range(1, config.depth + 1)]
 
 
 def _qwen_layers(settings: Settings) -> Mapping[str, Any]:
@@ -151,7 +145,7 @@ TEMPERATURE = Rule(
 MIXED_SIZE = Rule(  # no layer has another MLP
     ("intermediate_size",),
     lambda settings: {"mlp.hidden": settings["intermediate_size"], "experts.hidden": settings["intermediate_size"]},
-    lambda config: {"intermediate_size": _experts_of(config).hidden},
+    lambda config: {"intermediate_size": config.mlp.hidden if config.experts is None else config.experts.hidden},
 )
 ROUTED = "layers.{}.mlp.branch."
 SHARED = {f"shared_expert.{name}_proj": f"shared.{name}" for name in ("gate", "up", "down")}
