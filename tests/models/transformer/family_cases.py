@@ -114,6 +114,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "stablelm": {
         "": GROUPED,
         "parallel": {**GROUPED, "use_parallel_residual": True, "use_qkv_bias": True},
+        "normed heads": {**GROUPED, "qk_layernorm": True},
     },
     "cohere": {
         "": {**GROUPED, "logit_scale": 0.3},

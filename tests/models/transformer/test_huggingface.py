@@ -112,7 +112,6 @@ def test_copies_are_independent():
         ("gemma2", {"use_bidirectional_attention": True}, "only use_bidirectional_attention=False is"),
         ("falcon", {"alibi": True}, "only alibi=False is"),
         ("falcon", {"multi_query": False, "num_kv_heads": 2}, "set new_decoder_architecture=True"),
-        ("stablelm", {"qk_layernorm": True}, "only qk_layernorm=False is"),
         ("bloom", {"slow_but_exact": True}, "only slow_but_exact=False is"),
         ("smollm3", {"layer_types": ["sliding_attention"] * 3, "sliding_window": 4}, "set sliding_window and use_slid"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "only scale_attn_by_inverse_layer_idx=False"),
@@ -181,3 +180,16 @@ def test_networks_they_do_not_have_are_refused():
         to_huggingface(build("peri", torch.float32), "llama")
     with pytest.raises(UsageError, match="did you mean 'llama'"):
         to_huggingface(build("pre", torch.float32), "lama")
+
+
+@torch.no_grad()
+def test_generation_across_the_switch_of_longrope():
+    """Beyond the original length all keys have other positions, so both compute their caches anew."""
+    model, ids = small_model("phi3", CASES["phi3"]["longrope"]), token_ids(length=8)
+    ours = from_huggingface(model)
+    assert ours.config.positions.cache_limit == 12
+    assert torch.equal(ours.generate(ids, 10), model.generate(ids, max_new_tokens=10, do_sample=False))
+    cache = ours.new_cache()
+    ours(ids, cache=cache)
+    with pytest.raises(UsageError, match=r"beyond 12 tokens .* with a new cache"):
+        ours(ids, cache=cache)

@@ -94,12 +94,12 @@ def build_layers(config: TransformerConfig, factory: dict[str, Any]) -> nn.Modul
 
 
 def _norms_of_slots(config: TransformerConfig) -> NormChoice:
-    norm = norm_factory(config)
-    if config.attention.qk_gain:
+    norm, shape = norm_factory(config), config.attention
+    if shape.qk_gain and (shape.qk_bias or config.norm == "rms"):
         return norm
-    plain = partial(norm, elementwise_affine=False)
-    gainless = {f"inner.{site}": plain for site in ("q", "k", "q_full", "k_full")}
-    return {"input": norm, "output": norm, "stream": norm, "inner": norm, **gainless}
+    inner = partial(norm, bias=False) if shape.qk_gain else partial(norm, elementwise_affine=False)
+    sites = {f"inner.{side}{extent}": inner for side in "qk" for extent in ("", "_each", "_full")}
+    return {"input": norm, "output": norm, "stream": norm, "inner": norm, **sites}
 
 
 def build_relative(config: TransformerConfig, factory: dict[str, Any]) -> RelativeBias | None:

@@ -51,6 +51,7 @@ class AttentionConfig:
         temperature: Growth of the scores with the logarithm of the position in layers that do not rotate; 0 for none.
         temperature_floor: Number of tokens before the scores start to grow.
         qk_gain: Whether norms on queries and keys have a learned gain.
+        qk_bias: Whether norms on queries and keys have a bias, if the other norms have one.
     """
 
     heads: int = 8
@@ -66,6 +67,7 @@ class AttentionConfig:
     temperature: float = 0.0
     temperature_floor: int = 8192
     qk_gain: bool = True
+    qk_bias: bool = True
 
     def __post_init__(self) -> None:
         make_tuples(self, "windows", "chunks")
@@ -181,6 +183,11 @@ class PositionConfig:
             )
         if self.padding is not None and (self.kind != "learned" or self.offset < 1):
             raise UsageError("padding takes the entry before the first learned position: set an offset of at least 1.")
+
+    @property
+    def cache_limit(self) -> int | None:
+        """The length above which keys in a cache no longer fit; None for no limit."""
+        return None if self.scaling is None else self.scaling.restarts_at()
 
     def rotates(self, layer: int) -> bool:
         """Whether ``layer``, counted from 1, has rotary positions."""
@@ -319,8 +326,10 @@ class TransformerConfig:
             raise UsageError("only an encoder can leave padding out of its positions: set causal=False.")
         if self.experts is not None and self.mlp.bias:
             raise UsageError("experts have no bias: set bias=False in MLPConfig.")
-        if not self.attention.qk_gain and self.norm not in ("rms", "layer"):
-            raise UsageError(f"{self.norm!r} cannot leave out its gain: set qk_gain=True in AttentionConfig.")
+        for name in ("qk_gain", "qk_bias"):
+            if not getattr(self.attention, name) and self.norm not in ("rms", "layer"):
+                part = name.removeprefix("qk_")
+                raise UsageError(f"{self.norm!r} cannot leave out its {part}: set {name}=True in AttentionConfig.")
         self.weight_init()  # raises an error for an unknown kind
 
     @property

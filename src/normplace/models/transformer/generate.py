@@ -128,9 +128,14 @@ def stream(
     choose = functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
 
     encoded = {"source": source, "source_mask": source_mask}
+    limit, seen = model.config.positions.cache_limit, ids[:, :0]
 
     @torch.no_grad()
     def follow(unread: Tensor) -> Tensor:
+        nonlocal cache, seen
+        seen = torch.cat((seen, unread), 1)
+        if limit is not None and 0 < cache.length <= limit < seen.shape[1]:
+            cache, unread = model.new_cache(), seen
         arguments = encoded if cache.length == 0 else {}
         return choose(model(unread, cache=cache, **arguments)[:, -1])
 

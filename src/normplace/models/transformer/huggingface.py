@@ -35,8 +35,7 @@ def from_huggingface(model: nn.Module) -> Transformer:
     """The same network as a :class:`Transformer`, with copies of its weights.
 
     Args:
-        model: A language model of a known family: Llama, GPT-2, HyperCLOVA X, Gemma 2, OLMo 2, Qwen 3, or BERT's
-            masked one.
+        model: A language model of a family in :data:`normplace.models.transformer.families.FAMILIES`.
 
     Raises:
         UsageError: If the family or a setting is not supported, or a weight is not used.
@@ -66,20 +65,29 @@ def from_huggingface(model: nn.Module) -> Transformer:
     return converted.train(model.training)
 
 
+def need_transformers() -> None:
+    """Check that transformers is installed.
+
+    Raises:
+        UsageError: If it is not.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise UsageError("Hugging Face models need transformers: pip install 'normplace[hf]'.")
+
+
 def to_huggingface(model: Transformer, family: str | None = None, **fields: Any) -> Any:
     """The same network as a Hugging Face model, with copies of its weights.
 
     Args:
         model: A Transformer whose shape and placement exist in a Hugging Face family.
-        family: ``llama``, ``gpt2``, ``hyperclovax``, ``gemma2``, ``olmo2``, ``qwen3`` or ``bert``; None for the first
+        family: A key of :data:`normplace.models.transformer.families.FAMILIES`, such as ``llama``; None for the first
             that fits.
         **fields: Further fields of the Hugging Face configuration, such as ``eos_token_id``.
 
     Raises:
         UsageError: If no family, or not this one, has such networks, or transformers is not installed.
     """
-    if importlib.util.find_spec("transformers") is None:
-        raise UsageError("Hugging Face models need transformers: pip install 'normplace[hf]'.")
+    need_transformers()
     if family is not None and family not in FAMILIES:
         raise unknown("Hugging Face model type", family, FAMILIES)
     fits = [_fit(name, model.config, fields) for name in (FAMILIES if family is None else (family,))]
@@ -91,8 +99,8 @@ def to_huggingface(model: Transformer, family: str | None = None, **fields: Any)
         raise UsageError(f"{family} does not support this network's {reason}: choose another family or shape.")
     nearest = min(fits, key=lambda fit: fit.distance)
     raise UsageError(
-        f"no supported Hugging Face family ({', '.join(FAMILIES)}) has networks of this shape and placement, "
-        f"{model.config.rule.equation()}: the nearest is {nearest.family}, which has {nearest.description}."
+        f"no supported Hugging Face family (normplace.models.transformer.families) has networks of this shape and "
+        f"placement, {model.config.rule.equation()}: the nearest is {nearest.family}, which has {nearest.description}."
     )
 
 
@@ -192,7 +200,9 @@ def spelled_out(config: TransformerConfig) -> TransformerConfig:
     if not config.attention.temperature or all(map(config.positions.rotates, range(1, config.depth + 1))):
         attention = replace(attention, temperature=0.0, temperature_floor=AttentionConfig.temperature_floor)
     if not any(site[0] in "qk" for spec in config.rule.all_specs for site in spec.inner):
-        attention = replace(attention, qk_gain=True)
+        attention = replace(attention, qk_gain=True, qk_bias=True)
+    if config.norm == "rms" or config.norm_parameters != "all":  # without a bias anyway
+        attention = replace(attention, qk_bias=True)
     experts = _spelled_experts(config, hidden)
     rule = config.rule.map_specs(lambda spec: replace(spec, init_gain=1.0, input_gain=1.0))  # of initial values
     return replace(

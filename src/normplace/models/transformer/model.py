@@ -123,6 +123,21 @@ class Transformer(nn.Module):
         self.encoder = Encoder(config.encoder(), **factory) if config.encoder_depth else None
         self.to(device=device, dtype=dtype)  # norm factories do not take them
 
+    @classmethod
+    def from_pretrained(cls, source: Any, dtype: Any = None) -> Transformer:
+        """The network of a folder, or a new one of a configuration, of this package or of Hugging Face.
+
+        Args:
+            source: A folder or a configuration; see :func:`normplace.models.transformer.pretrained.from_pretrained`.
+            dtype: Dtype of the weights; None for that of the file.
+
+        Raises:
+            UsageError: If there is no supported network.
+        """
+        from normplace.models.transformer.pretrained import from_pretrained
+
+        return from_pretrained(source, dtype)
+
     def reset_parameters(self) -> None:
         """Reset every parameter to an initial value."""
         for child in self.children():
@@ -232,6 +247,11 @@ class Transformer(nn.Module):
             raise UsageError(
                 f"the network has {limit} learned positions, but the sequence has {before + ids.shape[1]} tokens: "
                 "shorten it, or build the network with more."
+            )
+        limit = self.config.positions.cache_limit
+        if limit is not None and 0 < before <= limit < before + ids.shape[1]:
+            raise UsageError(
+                f"beyond {limit} tokens all keys have other rotary positions: read the whole sequence with a new cache."
             )
         if types is not None and self.types is None:
             raise UsageError("the network has no token types: leave types out, or set token_types in its config.")

@@ -49,6 +49,13 @@ PRE, QK, PERI_QK = Placement.named("pre"), Placement.named("qk"), Placement.name
 OUTPUT_QK = Placement.named("qk", base="output", over="projection")
 PARALLEL = Placement.named("parallel")
 PARALLEL_QK = Placement.named("qk", base="parallel", over="each")
+STABLELM = {
+    (False, False): PRE,
+    (False, True): Placement.named("qk", over="each"),
+    (True, False): PARALLEL,
+    (True, True): PARALLEL_QK,
+}
+"""Placements by whether branches are parallel, and whether heads are normed."""
 LAYER_NORM = (copied({"layer_norm_eps": "eps"}), constant({"norm": "layer"}))
 
 PERI_OR_PRE = placed(
@@ -84,18 +91,33 @@ COHERE_NORMS = placed(
     lambda config: {"use_qk_norm": bool(config.rule.all_specs[0].inner)},
 )
 STABLELM_NORMS = placed(
-    lambda settings: PARALLEL if settings["use_parallel_residual"] else PRE,
-    ("use_parallel_residual",),
-    lambda config: {"use_parallel_residual": config.rule.streams == "parallel-shared"},
+    lambda settings: STABLELM[bool(settings["use_parallel_residual"]), bool(settings["qk_layernorm"])],
+    ("use_parallel_residual", "qk_layernorm"),
+    lambda config: {
+        "use_parallel_residual": config.rule.streams == "parallel-shared",
+        "qk_layernorm": bool(config.rule.all_specs[0].inner),
+    },
 )
 MULTIPLIERS = copied({"attention_multiplier": "attention.score_scale", "embedding_multiplier": "embedding_scale"})
 
 
 def norms_of_each_head(config: TransformerConfig) -> tuple[Row, ...]:
     """Cohere's norms of queries and keys, whose weights hold one row for each head."""
-    counts = {"q": config.attention.heads, "k": config.attention.key_value_heads or config.attention.heads}
-    pairs = {f"{side}_norm": " ".join(f"{side}_each.{head}" for head in range(count)) for side, count in counts.items()}
+    pairs = {f"{side}_norm": " ".join(f"{side}_each.{head}" for head in heads) for side, heads in _heads(config)}
     return rows(pairs, "model.layers.{}.self_attn.", "layers.{}.attention.branch.norms.", ONE_ROW_EACH)
+
+
+def modules_of_each_head(config: TransformerConfig) -> tuple[Row, ...]:
+    """StableLM's norms of queries and keys, one module for each head."""
+    pairs = {
+        f"{side}_layernorm.norms.{head}": f"{side}_each.{head}" for side, heads in _heads(config) for head in heads
+    }
+    return rows(pairs, "model.layers.{}.self_attn.", "layers.{}.attention.branch.norms.")
+
+
+def _heads(config: TransformerConfig) -> tuple[tuple[str, range], ...]:
+    shape = config.attention
+    return ("q", range(shape.heads)), ("k", range(shape.key_value_heads or shape.heads))
 
 
 DECODERS = {
@@ -216,9 +238,9 @@ DECODERS = {
         (
             SIZES, GROUPED, *LAYER_NORM, copied({"use_qkv_bias": "attention.bias"}),
             constant({"attention.output_bias": False}), rotary(partial=True), ACTIVATION, STABLELM_NORMS,
-            neutral(qk_layernorm=False), inert("attention_dropout", "hidden_dropout"),
+            constant({"attention.qk_bias": False}), inert("attention_dropout", "hidden_dropout"),
         ),
-        llama_rows(PRE_NORMS),
+        (*llama_rows(PRE_NORMS), modules_of_each_head),
     ),
     "cohere": Family(
         "CohereForCausalLM",
