@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from tests.models.transformer.family_cases import (
-    CASES,
-    parity,
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.models.transformer.family_cases import CASES, parity, small_model
+from tests.models.transformer.random_families import (
+    SWITCHES,
+    changed_setting,
+    fast_parity,
+    other_values,
+    random_settings,
 )
 
 from normplace.models.transformer.families import FAMILIES
+from normplace.models.transformer.families.family import BOOKKEEPING
 
 pytest.importorskip("transformers.models.hyperclovax", reason="needs a transformers that has HyperCLOVA X")
 
@@ -31,3 +38,22 @@ def test_logits_weights_and_generation_agree_in_both_directions(family, case):
 
 def test_every_family_has_a_case():
     assert CASES.keys() == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("family", SWITCHES)
+@settings(max_examples=5, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_random_settings(family, data):
+    """``scripts/check_families.py`` draws many more."""
+    fields = random_settings(family, lambda options: data.draw(st.sampled_from(list(options))))
+    differences = fast_parity(family, fields)
+    assert max(differences) < DOUBLE_TOLERANCE.get(family, 1e-12), fields
+
+
+@pytest.mark.parametrize("family", SWITCHES)
+def test_no_setting_is_ignored(family):
+    """A changed setting of theirs changes ours too, does not matter, or is refused."""
+    settings = small_model(family, CASES[family][""]).config.to_dict()
+    for key in settings.keys() - BOOKKEEPING:
+        for value in other_values(settings[key])[:1]:
+            assert changed_setting(family, key, value) != "ignored", (key, value)

@@ -18,6 +18,14 @@ from normplace.models.transformer.huggingface import from_huggingface, to_huggin
 from normplace.models.transformer.init import WeightInit
 from normplace.models.transformer.model import Transformer
 from normplace.models.transformer.positions import ALiBi, RelativeBias, Rotary
+from normplace.models.transformer.pretrained import from_pretrained
+from normplace.models.transformer.rotary_scaling import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    YarnScaling,
+)
 
 __all__ = [
     "ALiBi",
@@ -25,10 +33,14 @@ __all__ = [
     "AttentionConfig",
     "Cache",
     "CrossAttention",
+    "DynamicScaling",
     "ExpertsConfig",
     "FeedForward",
     "HeadConfig",
     "LayerCache",
+    "LinearScaling",
+    "Llama3Scaling",
+    "LongScaling",
     "MLPConfig",
     "MixtureOfExperts",
     "PositionConfig",
@@ -37,7 +49,9 @@ __all__ = [
     "Transformer",
     "TransformerConfig",
     "WeightInit",
+    "YarnScaling",
     "from_huggingface",
+    "from_pretrained",
     "load",
     "save",
     "to_huggingface",
