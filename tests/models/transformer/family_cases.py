@@ -241,7 +241,7 @@ class Parity(NamedTuple):
     double: float
     """Relative difference of the logits in float64."""
     generation: bool | None
-    """Whether greedy generation with a cache gives the same tokens, in both directions; None for an encoder."""
+    """Whether greedy generation with a cache gives the same tokens, in both directions; None if none was asked for."""
 
 
 @torch.no_grad()
@@ -255,7 +255,7 @@ def parity(family: str, case: str, fields: Mapping[str, Any], seed: int = 0, new
     assert back.state_dict().keys() == model.state_dict().keys()
     differences = relative(own_logits(ours, ids), wanted), relative(logits(back, ids), wanted)
     generated = None
-    if ours.config.causal:
+    if ours.config.causal and new:
         tokens = generated_tokens(model, ids, new)
         generated = torch.equal(own_tokens(ours, ids, new), tokens)
         generated = generated and torch.equal(generated_tokens(back, ids, new), tokens)
