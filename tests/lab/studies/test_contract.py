@@ -26,7 +26,6 @@ NOT_PLANNED = {
     ("deepergcn", "laptop"): {"anchors", "molhiv"},
     ("periln", "laptop"): {"initialization", "pretraining"},
     ("postdeg", "smoke"): {"topologies"},
-    ("postdeg", "laptop"): {"topologies"},
 }
 """Parts without trials at a scale."""
 PENDING = {"periln": "pretraining-"}

@@ -43,7 +43,7 @@ RUNS = {path.name: path for path in committed_results()}
 
 def untrained(record: TrialRecord) -> TrialRecord:
     metrics = {name: UNTRAINED.get(name, 0.0) for name in record.metrics}
-    if record.part == "selection":
+    if record.part in ("selection", "classical"):
         metrics["value"] = RANDOM_ORDER[record.config["task"]]
     if record.part == "topologies":
         metrics = dict.fromkeys(metrics, 0.5)

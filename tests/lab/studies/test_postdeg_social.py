@@ -14,13 +14,13 @@ from normplace import UsageError
 from normplace.lab.studies.postdeg import social
 from normplace.lab.studies.postdeg.claims.social import CLAIMS
 from normplace.lab.studies.postdeg.figures.social import figures
-from normplace.lab.studies.postdeg.networks import AGGREGATIONS
 from normplace.lab.studies.postdeg.social import PART, SLOTS, SocialTrial, sample_edges
 from normplace.lab.tasks.graphs.labelled import load_labelled
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.config import config_dict
 from normplace.lab.trials.results import TrialRecord
 from normplace.models import topology
+from normplace.models.convolutions import AGGREGATIONS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -15,12 +15,22 @@ from normplace.errors import UsageError, unknown
 from normplace.lab.trials.record import trial_hash
 
 Config = TypeVar("Config")
+ADDED_LATER = {"added_later": True}
+"""Metadata of a field that was added after trials were recorded; its default must be what those trials did."""
 _hints = cache(get_type_hints)
 
 
 def config_dict(config: Any) -> dict[str, Any]:
-    """Convert a configuration to JSON values."""
-    return {field.name: _json_value(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    """Convert a configuration to JSON values.
+
+    A field with the metadata :data:`ADDED_LATER` is left out while it has its default, so that the hashes of trials
+    recorded without it stay valid.
+    """
+    return {
+        field.name: _json_value(value)
+        for field in dataclasses.fields(config)
+        if (value := getattr(config, field.name)) != field.default or not field.metadata.get("added_later")
+    }
 
 
 def _json_value(value: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from normplace.lab.studies.postdeg import classical
 from normplace.lab.studies.postdeg.selection import PART, SelectionTrial
 from normplace.lab.trials.per_seed import Measure, PerSeed, Records, measure, metric
 
@@ -13,7 +14,8 @@ Cell = Mapping[str, Any]
 BACKBONE: Cell = {"slot": "none"}
 RANDOM_ORDER = {"influence": 0.335, "dismantling": 0.433, "independent-set": 0.387}
 """Score of a random order, mean over the test graphs of seeds 0 to 9; each seed is within 0.015 of it."""
-_SIZES = ("task", "seed", "steps", "train_graphs", "test_graphs")
+# Sizes and scoring belong to the plan of a scale: each kind of policy has one of them there.
+_SIZES = ("task", "seed", "steps", "train_graphs", "test_graphs", "scoring")
 _DEFAULTS = {field.name: field.default for field in fields(SelectionTrial) if field.name not in _SIZES}
 
 
@@ -25,6 +27,23 @@ def cell(**changes: Any) -> dict[str, Any]:
 def score(task: str, **changes: Any) -> Measure:
     """The task's score on unseen graphs."""
     return metric(PART.name, "value", task=task, **cell(**changes))
+
+
+def classical_score(task: str, method: str) -> Measure:
+    """The task's score of a classical method on the same graphs."""
+    return metric(classical.PART.name, "value", task=task, method=method)
+
+
+def gain_over_classical(task: str, policy: Cell, method: str) -> Measure:
+    """Relative improvement of a policy over a classical method on the same graphs."""
+    reference = classical_score(task, method)
+    return _sign(task) * ((score(task, **policy) - reference) / reference)
+
+
+def classical_gain(task: str, method: str, baseline: Cell) -> Measure:
+    """Relative improvement of a classical method over a policy on the same graphs."""
+    reference = score(task, **baseline)
+    return _sign(task) * ((classical_score(task, method) - reference) / reference)
 
 
 def gain(task: str, policy: Cell, baseline: Cell) -> Measure:

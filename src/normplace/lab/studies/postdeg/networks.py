@@ -1,29 +1,26 @@
-"""The convolutions of the study, and the slots of a topology scale."""
+"""The slots of a topology scale, and how the scores of a policy become an order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from torch import nn
+from normplace.models.policy import NeighborLists, Policy
 
-from normplace.errors import UsageError
-
-AGGREGATIONS = {"softmax": "softmax attention", "mean": "mean", "sum": "sum"}
 SLOTS = {"none": "no scale", "before": "before the norm", "after": "after the norm", "head": "at the head only"}
-HEADS = 4
+FLOAT32, FLOAT64 = "float32", "float64"
+SCORINGS = {
+    FLOAT32: "scores in float32, ties by node id",
+    FLOAT64: "scores in float64, ties at random",
+}
+"""How scores become an order. Trials were recorded with ``float32`` first; where all scores are equal, their order then
+follows rounding errors, which depend on degree. Such cells were recomputed with ``float64``."""
 
 
-def convolution(aggregation: str) -> Callable[[int, int], nn.Module]:
-    """A factory of PyG convolutions: GAT for softmax attention, GraphSAGE for mean and sum.
-
-    Raises:
-        UsageError: If PyG is not installed.
-    """
-    try:
-        from torch_geometric.nn import GATConv, SAGEConv
-    except ImportError as error:
-        raise UsageError("this study uses PyG's convolutions: pip install 'normplace[graphs]'.") from error
-    if aggregation == "softmax":
-        return lambda in_dim, out_dim: GATConv(in_dim, out_dim // HEADS, heads=HEADS)
-    return partial(SAGEConv, aggr=aggregation)
+def scores(policy: Policy, graph: NeighborLists, seed: int, scoring: str) -> NDArray[np.float64]:
+    """One score per node, by a key of :data:`SCORINGS`."""
+    if scoring == FLOAT64:
+        return policy.score(graph, seed)
+    with torch.no_grad():
+        return policy([policy.prepare(graph)], torch.Generator().manual_seed(seed)).double().cpu().numpy()

@@ -17,11 +17,11 @@ from torch.nn import functional as F
 from normplace._shared.device import pick_device
 from normplace.errors import UsageError, expect_at_least, unknown
 from normplace.lab.studies.postdeg import networks
-from normplace.lab.studies.postdeg.networks import AGGREGATIONS, HEADS, convolution
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.graphs.labelled import LabelledGraph, load_labelled, roc_auc
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models import GraphStack, topology
+from normplace.models.convolutions import AGGREGATIONS, HEADS, convolution
 from normplace.placement.scale import Scale
 
 SLOTS = {slot: title for slot, title in networks.SLOTS.items() if slot != "head"}

@@ -1,14 +1,11 @@
-"""Policies and classical methods on real graphs: speed of dismantling, and spread of influence.
-
-The committed results were recorded before policies scored in float64 with ties broken at random. Those of the policy
-``ln``, whose scores are constant, depend on rounding errors.
-"""
+"""Policies and classical methods on real graphs: speed of dismantling, spread of influence, and independent sets."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +15,12 @@ from numpy.typing import NDArray
 
 from normplace._shared.device import pick_device
 from normplace.errors import UsageError, unknown
-from normplace.lab.studies.postdeg.networks import convolution
+from normplace.lab.studies.postdeg.networks import FLOAT32, FLOAT64, SCORINGS, scores
 from normplace.lab.tasks.data_files import find_file
+from normplace.lab.tasks.selection_names import METHODS, TASKS, methods_of
+from normplace.lab.trials.config import ADDED_LATER
 from normplace.lab.trials.study import Outcome, Part
+from normplace.models.convolutions import convolution
 from normplace.placement.scale import Scale
 
 if TYPE_CHECKING:
@@ -38,13 +38,10 @@ GRAPHS = (
     "petster-hamster",
     "soc-Epinions1",
 )
-TASKS = ("dismantling", "influence")
+SMALLER = ("advogato", "dimacs10-polblogs", "internet-topology", "petster-hamster")
+"""The graphs that a laptop dismantles adaptively in minutes."""
 SEEDS = 50
 """Size of the seed set for influence."""
-BETWEENNESS_NODES = 3000
-"""Number of nodes up to which betweenness is recomputed after every removal."""
-RADIUS_2_NODES = 10_000
-"""Number of nodes up to which collective influence has radius 2; above, it has radius 1."""
 LEARNED = {
     "ln": "policy: GAT, constant, LN",
     "postdeg": "policy: GAT, constant, PostDeg",
@@ -53,26 +50,22 @@ LEARNED = {
     "sum": "policy: sum, degree, LN",
 }
 """Aggregation, input and norm of each policy."""
-CLASSICAL = {
-    "random": "random",
-    "degree": "degree",
-    "adaptive-degree": "degree, adaptive",
-    "k-core": "k-core",
-    "corehd": "CoreHD",
-    "collective-influence": "collective influence",
-    "pagerank": "PageRank",
-    "betweenness": "betweenness",
-    "ris": "RIS greedy",
-}
+CLASSICAL = {name: method.title for name, method in METHODS.items()}
+OPTIONAL = ("kamis",)
+"""Methods that need a package outside the extra ``graphs``."""
+REPEATED = ("random", *LEARNED)
+"""Methods that are applied once and adaptively, with several seeds."""
 ADAPTIVE = "+adaptive"
 
 
 def titles() -> dict[str, str]:
     """Display names of all methods."""
-    learned = {}
-    for name, title in LEARNED.items():
-        learned |= {name: title, name + ADAPTIVE: f"{title}, adaptive"}
-    return CLASSICAL | learned
+    named = CLASSICAL | LEARNED
+    return {
+        key: title + suffix
+        for name, title in named.items()
+        for key, suffix in {name: "", **({name + ADAPTIVE: ", adaptive"} if name in REPEATED else {})}.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -80,13 +73,15 @@ class TopologyTrial:
     """One method on all graphs.
 
     Args:
-        task: ``dismantling`` or ``influence``.
-        method: A classical method, or a policy, which is applied once and adaptively in the same trial.
+        task: ``dismantling``, ``influence`` or ``independent-set``.
+        method: A classical method, or a policy. Policies and the random order are applied once and, except for
+            independent sets, adaptively in the same trial.
         seed: Random seed of training, randomized methods and cascades.
         steps: Number of training steps of a policy.
         graphs: Names of the graphs.
         simulations: Number of simulated cascades.
         device: Device of the policies: ``auto``, ``cpu`` or ``cuda``.
+        scoring: How scores become an order; a key of :data:`normplace.lab.studies.postdeg.networks.SCORINGS`.
     """
 
     task: str
@@ -96,25 +91,38 @@ class TopologyTrial:
     graphs: tuple[str, ...] = GRAPHS
     simulations: int = 2000
     device: str = "auto"
+    scoring: str = field(default=FLOAT32, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
+        if self.scoring not in SCORINGS:
+            raise unknown("scoring", self.scoring, SCORINGS)
         if self.task not in TASKS:
             raise unknown("task", self.task, TASKS)
-        if self.method not in {**LEARNED, **CLASSICAL}:
-            raise unknown("method", self.method, [*LEARNED, *CLASSICAL])
+        allowed = [*LEARNED, *methods_of(self.task)]
+        if self.method not in allowed:
+            raise unknown("method", self.method, allowed)
         if not self.graphs:
             raise UsageError("no graph is named: give at least one.")
 
 
 def plan(scale: str) -> Iterator[TopologyTrial]:
-    """Every method at ``full``, policies with three seeds; none below, where classical methods take minutes."""
-    if scale != "full":
-        return
-    for task in TASKS:
-        for method in (*CLASSICAL, *LEARNED):
-            if (method == "ris") <= (task == "influence"):
+    """All graphs at ``full``; four smaller ones and shorter training at ``laptop``.
+
+    At ``full``, the policy whose nodes all score equally, and independent sets, are scored in float64; the others keep
+    their records in float32.
+    """
+    if scale == "laptop":
+        for seed in range(5):
+            for task in TASKS:
+                for method in (*methods_of(task), *LEARNED):
+                    if method in REPEATED or seed == 0:
+                        yield TopologyTrial(task, method, seed, steps=300, graphs=SMALLER, scoring=FLOAT64)
+    if scale == "full":
+        for task in ("influence", "independent-set", "dismantling"):
+            for method in (*methods_of(task), *LEARNED):
+                recorded = task != "independent-set" and method != "ln"
                 for seed in range(3 if method in LEARNED else 1):
-                    yield TopologyTrial(task, method, seed)
+                    yield TopologyTrial(task, method, seed, scoring=FLOAT32 if recorded else FLOAT64)
 
 
 def _file(name: str) -> Path | None:
@@ -134,12 +142,14 @@ def why_unavailable(trial: TopologyTrial) -> str | None:
         import normplace.lab.tasks.selection  # noqa: F401
     except UsageError as error:
         return str(error)
+    if trial.method in OPTIONAL and importlib.util.find_spec("chszlablib") is None:
+        return "KaMIS needs chszlablib: pip install 'normplace[kamis]'."
     return None
 
 
 def run(trial: TopologyTrial) -> Outcome:
     """Rank the nodes of each graph and measure the order."""
-    from normplace.lab.tasks.selection import adaptive_order, load_graph, ranking
+    from normplace.lab.tasks.selection import adaptive_order, classical_order, load_graph, ranking
 
     policy = _trained(trial) if trial.method in LEARNED else None
     metrics: dict[str, float] = {}
@@ -148,15 +158,23 @@ def run(trial: TopologyTrial) -> Outcome:
         assert path is not None, "checked by why_unavailable()"
         graph = load_graph(path)
         if policy is None:
-            metrics |= _measures(trial, name, graph, _classical_order(trial, graph))
-            continue
-        score = functools.partial(policy.score, seed=trial.seed)
-        metrics |= _measures(trial, name, graph, ranking(graph, score(graph)))
-        # Steps of a thousandth of the nodes changed R of adaptive degree by at most 1%; influence seeds come in tens.
-        step, count = (max(1, graph.num_nodes // 1000), None) if trial.task == "dismantling" else (10, SEEDS)
-        order = adaptive_order(graph, score, step, count)
-        metrics |= _measures(trial, name + ADAPTIVE, graph, order)
+            score = functools.partial(_random_scores, seed=trial.seed)
+            order = classical_order(graph, trial.task, trial.method, budget=SEEDS, seed=trial.seed)
+        else:
+            score = functools.partial(scores, policy, seed=trial.seed, scoring=trial.scoring)
+            order = ranking(graph, score(graph))
+        metrics |= _measures(trial, name, graph, order)
+        if trial.task != "independent-set" and trial.method in REPEATED:
+            # Steps of a thousandth of the nodes changed R of adaptive degree by at most 1%; influence seeds come in
+            # tens.
+            step, count = (max(1, graph.num_nodes // 1000), None) if trial.task == "dismantling" else (10, SEEDS)
+            metrics |= _measures(trial, name + ADAPTIVE, graph, adaptive_order(graph, score, step, count))
     return Outcome(metrics=metrics)
+
+
+def _random_scores(graph: Graph, seed: int) -> NDArray[np.float64]:
+    """Random scores, other ones after every removal: adaptive orders leave out nodes that have lost all edges."""
+    return np.random.default_rng([seed, graph.num_nodes, graph.num_edges]).random(graph.num_nodes)
 
 
 def build_policy(method: str) -> Policy:
@@ -178,61 +196,29 @@ def build_policy(method: str) -> Policy:
 
 
 def _trained(trial: TopologyTrial) -> Policy:
-    from normplace.lab.tasks.selection import mixed_graphs
-    from normplace.lab.tasks.selection.rewards import DismantlingReward, InfluenceReward
+    from normplace.lab.tasks.selection import mixed_graphs, partly_dismantled
+    from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
     from normplace.lab.train.reinforce import train_policy
 
     graph_generator = np.random.default_rng([trial.seed, 0])
     graphs = mixed_graphs(256, 40, 300, graph_generator)
     if trial.task == "dismantling":
-        graphs = [_partly_dismantled(graph, graph_generator) for graph in graphs]
+        graphs = [partly_dismantled(graph, graph_generator) for graph in graphs]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(trial.seed)
         policy = build_policy(trial.method).to(pick_device(trial.device))
     generator = torch.Generator().manual_seed(trial.seed)
-    reward = DismantlingReward() if trial.task == "dismantling" else InfluenceReward(simulations=12)
+    reward = InfluenceReward(simulations=12) if trial.task == "influence" else REWARDS[trial.task]
     train_policy(policy, graphs, reward, steps=trial.steps, generator=generator)
     return policy
 
 
-def _partly_dismantled(graph: Graph, generator: np.random.Generator) -> Graph:
-    """With probability 1/2, remove up to a third of the nodes by adaptive degree, as adaptive scoring will see them."""
-    from normplace.lab.tasks.selection import degree_order
-
-    removed = np.zeros(graph.num_nodes, bool)
-    if generator.random() < 0.5:
-        count = int(generator.uniform(0, 1 / 3) * graph.num_nodes)
-        removed[degree_order(graph, adaptive=True)[:count]] = True
-    left, _ = graph.without(removed)
-    return left if left.num_edges else graph
-
-
-def _classical_order(trial: TopologyTrial, graph: Graph) -> NDArray[np.int64]:
-    from normplace.lab.tasks import selection
-
-    generator = np.random.default_rng(trial.seed)
-    if trial.method == "betweenness":
-        if graph.num_nodes <= BETWEENNESS_NODES:
-            return selection.betweenness_order(graph, adaptive=True)
-        return selection.betweenness_order(graph, sources=500, generator=generator)
-    if trial.method == "ris":
-        return selection.ris_greedy(graph, k=SEEDS, seed=trial.seed).seeds
-    radius = 2 if graph.num_nodes <= RADIUS_2_NODES else 1
-    orders = {
-        "random": lambda: selection.random_order(graph, generator),
-        "degree": lambda: selection.degree_order(graph),
-        "adaptive-degree": lambda: selection.degree_order(graph, adaptive=True),
-        "k-core": lambda: selection.core_order(graph),
-        "corehd": lambda: selection.corehd_order(graph),
-        "collective-influence": lambda: selection.collective_influence_order(graph, radius),
-        "pagerank": lambda: selection.ranking(graph, selection.pagerank(graph)),
-    }
-    return orders[trial.method]()
-
-
 def _measures(trial: TopologyTrial, name: str, graph: Graph, order: NDArray[np.int64]) -> dict[str, float]:
     from normplace.lab.tasks.selection import dismantle, reinsert, spread
+    from normplace.lab.tasks.selection.rewards import IndependentSetReward
 
+    if trial.task == "independent-set":
+        return {f"set/{name}": float(IndependentSetReward().rewards(graph, order[None])[0])}
     if trial.task == "influence":
         reached = spread(graph, order[:SEEDS], simulations=trial.simulations, seed=trial.seed)
         return {f"spread/{name}": reached.mean / graph.num_nodes}

@@ -7,11 +7,11 @@ from typing import Any
 
 from normplace.lab.studies.notes import GATE, SIGN
 from normplace.lab.studies.postdeg.measures import BACKBONE, Cell, gain, gain_over_chance, share_of_gain, wins
-from normplace.lab.studies.postdeg.networks import AGGREGATIONS
 from normplace.lab.studies.postdeg.published import GAINS, GAINS_TEXT, PAPER
 from normplace.lab.studies.postdeg.selection import TASKS, TINY
 from normplace.lab.trials.claims import Check, Claim, sign_and_size
 from normplace.lab.trials.intervals import SeedShare
+from normplace.models.convolutions import AGGREGATIONS
 
 _DEFINITION = (
     "The gain is the relative decrease of R, or the relative increase of the spread or the set, paired by seed. The "

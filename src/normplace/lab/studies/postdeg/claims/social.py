@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from normplace.lab.studies.notes import GATE, SIGN
-from normplace.lab.studies.postdeg.networks import AGGREGATIONS
 from normplace.lab.studies.postdeg.published import PAPER
 from normplace.lab.studies.postdeg.social import PART
 from normplace.lab.trials.claims import Check, Claim, sign_and_size
 from normplace.lab.trials.per_seed import Measure, metric
+from normplace.models.convolutions import AGGREGATIONS
 
 _ABSTRACT = f"{PAPER}, abstract"
 _SETTING = (

@@ -7,15 +7,17 @@ from typing import Any
 
 from normplace.lab.report.rows import mean_columns
 from normplace.lab.report.specs import cells, curves, dots
-from normplace.lab.studies.postdeg.measures import Cell, gain
-from normplace.lab.studies.postdeg.networks import AGGREGATIONS, SLOTS
+from normplace.lab.studies.postdeg.measures import Cell, classical_gain, gain
+from normplace.lab.studies.postdeg.networks import SLOTS
 from normplace.lab.studies.postdeg.published import GAINS
 from normplace.lab.studies.postdeg.selection import EPS, FEATURES, POWERS, TASKS
-from normplace.lab.trials.per_seed import Records
+from normplace.lab.tasks.selection_names import METHODS, methods_of
+from normplace.lab.trials.per_seed import PerSeed, Records
 from normplace.lab.trials.study import Figure
+from normplace.models.convolutions import AGGREGATIONS
 
 SCALED = {slot: title for slot, title in SLOTS.items() if slot != "none"}
-HERE, PUBLISHED = "measured here", "published, over the paper's backbone"
+HERE, CLASSICAL, PUBLISHED = "policies", "classical methods", "published, over the paper's backbone"
 VARIANTS: dict[str, dict[str, Any]] = {
     "PostDeg: degree⁻¹ after": {},
     "degree⁻¹ before": {"slot": "before"},
@@ -40,17 +42,22 @@ def _rows(records: Records, grid: Sequence[tuple[dict[str, Any], Cell, Cell]]) -
         records: Records of successful trials.
         grid: Columns, policy and baseline of each cell.
     """
-    rows = []
-    for task, title in TASKS.items():
-        for columns, policy, baseline in grid:
-            percent = (100 * gain(task, policy, baseline))(records)
-            if not percent:
-                continue
-            numbers = mean_columns(percent.values())
-            mean, count = numbers.pop("value"), numbers.pop("n")
-            won = f"{sum(value > 0 for value in percent.values())}/{count}"
-            rows.append({**columns, "task": title, "gain": mean, **numbers, "wins": won, "text": f"{mean:+.1f}%"})
-    return rows
+    return [
+        row
+        for task, title in TASKS.items()
+        for columns, policy, baseline in grid
+        for row in _row({**columns, "task": title}, (100 * gain(task, policy, baseline))(records))
+    ]
+
+
+def _row(columns: dict[str, Any], percent: PerSeed) -> list[dict[str, Any]]:
+    """Mean gain with its interval and the seeds won; empty without records."""
+    if not percent:
+        return []
+    numbers = mean_columns(percent.values())
+    mean, count = numbers.pop("value"), numbers.pop("n")
+    won = f"{sum(value > 0 for value in percent.values())}/{count}"
+    return [{**columns, "gain": mean, **numbers, "wins": won, "text": f"{mean:+.1f}%"}]
 
 
 def _map(records: Records) -> Figure | None:
@@ -96,6 +103,15 @@ def _falsifiers(records: Records) -> Figure | None:
     rows = _rows(records, grid)
     if not rows:
         return None
+    methods = [
+        row
+        for task, title in TASKS.items()
+        for method in methods_of(task)
+        for row in _row(
+            {"variant": METHODS[method].title, "source": CLASSICAL, "task": title},
+            (100 * classical_gain(task, method, {"slot": "none"}))(records),
+        )
+    ]
     first = next(iter(VARIANTS))
     published = [
         {"variant": first, "source": PUBLISHED, "task": TASKS[task], "gain": 100 * value}
@@ -104,20 +120,21 @@ def _falsifiers(records: Records) -> Figure | None:
     return Figure(
         title="PostDeg, its controls and its falsifiers: gain over the LayerNorm backbone",
         caption="Softmax attention, constant input. Percent, mean over paired seeds with its 95% interval. We "
-        "chose the definitions of the falsifiers; the published numbers are for the paper's graphs and backbone.",
-        rows=rows + published,
+        "chose the definitions of the falsifiers; the published numbers are for the paper's graphs and backbone. "
+        "Classical methods order the same graphs.",
+        rows=rows + methods + published,
         spec=dots(
             x={"field": "gain", "title": "gain, %"},
             rows="variant",
-            order=list(VARIANTS),
+            order=[*VARIANTS, *(method.title for method in METHODS.values())],
             low="low",
             high="high",
             series="source",
-            sources=(HERE, PUBLISHED),
+            sources=(HERE, CLASSICAL, PUBLISHED),
             facet="task",
             panels=list(TASKS.values()),
         ),
-        alt="Three panels, one per task, with a point and interval for PostDeg and each control.",
+        alt="Three panels, one per task, with a point and interval for PostDeg, each control and classical method.",
     )
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from normplace.lab.report.rows import Group, mean_rows, score_rows
 from normplace.lab.report.specs import curves, dots
-from normplace.lab.studies.postdeg.networks import AGGREGATIONS
 from normplace.lab.studies.postdeg.social import PART, SLOTS
 from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
+from normplace.models.convolutions import AGGREGATIONS
 
 PANEL = "Tolokers, official splits"
 

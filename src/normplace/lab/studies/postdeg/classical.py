@@ -1,0 +1,94 @@
+"""Classical methods on the random test graphs of the selection policies."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.lab.tasks.selection_names import TASKS, methods_of
+from normplace.lab.trials.study import Outcome, Part
+
+RANDOM_ORDERS = 20
+"""Number of random orders per graph, whose mean is the score of the method ``random``."""
+
+
+@dataclass(frozen=True)
+class ClassicalTrial:
+    """One classical method on the test graphs of one seed.
+
+    Args:
+        task: The task whose score rewards an order of nodes.
+        method: The method.
+        seed: Random seed of the graphs and of the method.
+        test_graphs: Number of test graphs, of 100 to 200 nodes.
+    """
+
+    task: str
+    method: str
+    seed: int
+    test_graphs: int = 32
+
+    def __post_init__(self) -> None:
+        if self.method not in methods_of(self.task):
+            raise unknown("method", self.method, methods_of(self.task))
+        expect_at_least(1, self, "test_graphs")
+
+
+def plan(scale: str) -> Iterator[ClassicalTrial]:
+    """Every method, with the seeds and test graphs of the policies."""
+    seeds, graphs = {"full": (10, 32), "laptop": (5, 32)}.get(scale, (2, 4))
+    for task in TASKS:
+        for method in methods_of(task):
+            for seed in range(seeds):
+                yield ClassicalTrial(task, method, seed, graphs)
+
+
+def why_unavailable(trial: ClassicalTrial) -> str | None:
+    """Why the trial cannot run: a package is missing; None if it can."""
+    try:
+        import normplace.lab.tasks.selection  # noqa: F401
+    except UsageError as error:
+        return str(error)
+    if trial.method == "kamis" and importlib.util.find_spec("chszlablib") is None:
+        return "KaMIS needs chszlablib: pip install 'normplace[kamis]'."
+    return None
+
+
+def run(trial: ClassicalTrial) -> Outcome:
+    """Order the nodes of each test graph and measure the order as the policies' orders are measured."""
+    import numpy as np
+
+    from normplace.lab.tasks.selection import classical_order, mixed_graphs
+    from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
+
+    reward = InfluenceReward(simulations=400) if trial.task == "influence" else REWARDS[trial.task]
+    graphs = mixed_graphs(trial.test_graphs, 100, 200, np.random.default_rng([trial.seed, 1]))
+    repeats = RANDOM_ORDERS if trial.method == "random" else 1
+    values = []
+    for number, graph in enumerate(graphs):
+        orders = []
+        for repeat in range(repeats):
+            seed = (trial.seed * len(graphs) + number) * repeats + repeat
+            order = classical_order(graph, trial.task, trial.method, budget=reward.length(graph), seed=seed)
+            rest = np.setdiff1d(np.arange(graph.num_nodes), order)  # RIS greedy chooses seeds only
+            orders.append(np.concatenate([order, rest]))
+        values.append(reward.rewards(graph, np.stack(orders), seed=number).mean())
+    mean = float(np.mean(values))
+    return Outcome(metrics={"value": 1 - mean if trial.task == "dismantling" else mean})
+
+
+def label(trial: ClassicalTrial) -> str:
+    """Short description for progress output."""
+    return f"{trial.task}, {trial.method}, seed {trial.seed}"
+
+
+PART = Part(
+    name="classical",
+    config=ClassicalTrial,
+    plan=plan,
+    run=run,
+    label=label,
+    unavailable_reason=why_unavailable,
+)
