@@ -1,6 +1,6 @@
 """PostDeg: Placement Beats Parameterization in LayerNorm GNNs (arXiv 2606.14022)."""
 
-from normplace.lab.studies.postdeg import classical, recommend, selection, social, topologies
+from normplace.lab.studies.postdeg import budgets, classical, recommend, selection, social, topologies
 from normplace.lab.studies.postdeg.claims import CLAIMS
 from normplace.lab.studies.postdeg.figures import figures
 from normplace.lab.studies.postdeg.headline import HEADLINE
@@ -23,13 +23,15 @@ STUDY = Study(
         "Classical: classical methods on the same unseen graphs, measured in the same way.\n\n"
         "Topologies: policies trained on random graphs of 40 to 300 nodes, compared with classical methods on nine "
         "real graphs of up to 265,000 nodes (full), or on four of them with shorter training (laptop).\n\n"
+        "Budgets: influence policies trained with the share of seeds, the sizes and the degree tails that they are "
+        "tested with, on configuration models.\n\n"
         "Recommend: a practical application. LightGCN and normalized residual networks with the same propagation rank "
         "items for users of MovieLens 100K (laptop) or Gowalla (full), by LightGCN's protocol.\n\n"
         "Social: residual stacks classify the workers of Tolokers, with and without a degree scale before or after "
         "LayerNorm."
     ),
     reference="normplace.lab.studies.postdeg:STUDY",
-    parts=(selection.PART, classical.PART, topologies.PART, recommend.PART, social.PART),
+    parts=(selection.PART, classical.PART, topologies.PART, budgets.PART, recommend.PART, social.PART),
     claims=CLAIMS,
     figures=figures,
     headline=HEADLINE,

@@ -102,7 +102,7 @@ def grid() -> Iterator[dict[str, Any]]:
                 yield {"aggregation": aggregation, "slot": slot, "power": power}
     for eps in EPS:
         if eps != USUAL:
-            for slot in ("none", "before", "after"):
+            for slot in ("before", "after"):
                 yield {"slot": slot, "eps": eps}
             yield {"aggregation": "mean", "slot": "before", "eps": eps}
 
@@ -125,10 +125,11 @@ def _laptop_cells() -> Iterator[dict[str, Any]]:
             if slot != "before":
                 yield {**other, "slot": slot}
     yield {"slot": "before", "eps": TINY}
+    yield {"aggregation": "mean", "slot": "none"}
     yield from falsifiers("constant")
 
 
-def _scores_are_equal(trial: SelectionTrial) -> bool:
+def scores_are_equal(trial: SelectionTrial) -> bool:
     """Whether nothing distinguishes the nodes of a graph but rounding: no input, aggregation or scale has degree."""
     if trial.features != "constant" or trial.aggregation == "sum":
         return False
@@ -155,7 +156,7 @@ def plan(scale: str) -> Iterator[SelectionTrial]:
         for cell in cells:
             for seed in range(seeds):
                 trial = SelectionTrial(task=task, seed=seed, **cell, **size)
-                recorded = scale == "full" and not _scores_are_equal(trial)
+                recorded = scale == "full" and not scores_are_equal(trial)
                 yield replace(trial, scoring=FLOAT32 if recorded else FLOAT64)
 
 
@@ -190,13 +191,10 @@ def run(trial: SelectionTrial) -> Outcome:
     generator = torch.Generator().manual_seed(trial.seed)
     history = train_policy(policy, train_graphs, reward, steps=trial.steps, generator=generator)
     test_reward = InfluenceReward(simulations=400) if trial.task == "influence" else reward
+    orders = [ranking(graph, scores(policy, graph, trial.seed, trial.scoring)) for graph in test_graphs]
     values = [
-        float(
-            test_reward.rewards(
-                graph, ranking(graph, scores(policy, graph, trial.seed, trial.scoring))[None], seed=number
-            )[0]
-        )
-        for number, graph in enumerate(test_graphs)
+        float(test_reward.rewards(graph, order[None], seed=number)[0])
+        for number, (graph, order) in enumerate(zip(test_graphs, orders, strict=True))
     ]
     tail = history[-max(1, len(history) // 10) :]
     mean = float(np.mean(values))

@@ -120,8 +120,8 @@ CLAIMS = (
         seeds=3,
         note=f"{_NOTE} {_FLOAT32} Area under the robustness curve. A pilot on three of the graphs chose the policy. "
         "The first run used only the mean of ratios, which failed; the ratio of means, the usual summary, was added "
-        "after it and does not count. The mean of ratios gives the two graphs that fall apart after a few hubs the same "
-        "weight as the others.",
+        "after it and does not count. The mean of ratios gives the two graphs that fall apart after a few hubs the "
+        "same weight as the others.",
     ),
     Claim(
         id="learned-spreads-like-ris",

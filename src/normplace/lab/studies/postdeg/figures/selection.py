@@ -7,7 +7,7 @@ from typing import Any
 
 from normplace.lab.report.rows import mean_columns
 from normplace.lab.report.specs import cells, curves, dots
-from normplace.lab.studies.postdeg.measures import Cell, classical_gain, gain
+from normplace.lab.studies.postdeg.measures import Cell, classical_gain, gain, gain_over_classical
 from normplace.lab.studies.postdeg.networks import SLOTS
 from normplace.lab.studies.postdeg.published import GAINS
 from normplace.lab.studies.postdeg.selection import EPS, FEATURES, POWERS, TASKS
@@ -139,18 +139,23 @@ def _falsifiers(records: Records) -> Figure | None:
 
 
 def _eps(records: Records) -> Figure | None:
-    grid = [
-        ({"scale": SLOTS[slot], "eps": eps}, {"slot": slot, "eps": eps}, {"slot": "none", "eps": eps})
+    rows = [
+        row
+        for task, title in TASKS.items()
         for slot in ("before", "after")
         for eps in EPS
+        for row in _row(
+            {"scale": SLOTS[slot], "eps": eps, "task": title},
+            (100 * gain_over_classical(task, {"slot": slot, "eps": eps}, "random"))(records),
+        )
     ]
-    rows = _rows(records, grid)
     if len({row["eps"] for row in rows}) < 3:
         return None
     return Figure(
         title="Gain of a scale before and after LayerNorm, by eps",
-        caption="Gain of an inverse-degree scale before or after the norm over the same network without it, against "
-        "eps; softmax attention, constant input, mean over paired seeds with its 95% interval.",
+        caption="Gain of the network with an inverse-degree scale before or after the norm over random orders, against "
+        "eps; softmax attention, constant input, mean over paired seeds with its 95% interval. Without a scale the "
+        "network orders nodes at random.",
         rows=rows,
         spec=curves(
             x={"field": "eps", "title": "eps of LayerNorm", "scale": {"type": "log"}, "axis": {"format": "~e"}},
