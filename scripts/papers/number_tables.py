@@ -17,7 +17,7 @@ from normplace.lab.studies.periln.measures import best_rate, best_records
 from normplace.lab.studies.periln.training import MORE, NAMED, OTHERS, SIZES
 from normplace.lab.trials.per_seed import Records, config_values, metric, pick
 from normplace.lab.trials.results import TrialRecord
-from papers import committed
+from papers import committed, selection_tables
 
 SETTINGS = {"ood_r2": "out of distribution", "id_r2": "in distribution"}
 
@@ -119,6 +119,7 @@ def _mean(records: list[TrialRecord], name: str, number: str = ".2f") -> str:
 
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "postdeg": {"methods": selection_tables.methods, "constant": selection_tables.constant},
     "extrapolation": {"scores": scores},
     "causalrn": {"lengths": lengths},
     "deepergcn": {"depths": depths},

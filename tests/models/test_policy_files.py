@@ -47,7 +47,7 @@ def test_settings_of_another_network(tmp_path):
     with pytest.raises(UsageError, match="the settings do not fit the policy"):
         save_policy(PolicySettings(dim=8).build(), PolicySettings(dim=16), tmp_path / "p")
     for wrong, sentence in (
-        ({"aggregation": "men"}, "unknown aggregation 'men'"),
+        ({"aggregation": "men"}, "unknown convolution 'men'"),
         ({"features": "x"}, "unknown features 'x'"),
         ({"dim": 0}, "dim must be at least 1"),
         ({"depth": 10**9}, "depth must be at most 4096"),

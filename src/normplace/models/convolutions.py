@@ -10,21 +10,27 @@ from torch import nn
 from normplace.errors import UsageError, unknown
 
 AGGREGATIONS = {"softmax": "softmax attention", "mean": "mean", "sum": "sum"}
+CONVOLUTIONS = {**AGGREGATIONS, "gatv2": "GATv2", "gcn": "GCN", "gin": "GIN"}
 HEADS = 4
 
 
-def convolution(aggregation: str) -> Callable[[int, int], nn.Module]:
-    """A factory of PyG convolutions: GAT with four heads for softmax attention, GraphSAGE for mean and sum.
+def convolution(name: str) -> Callable[[int, int], nn.Module]:
+    """A factory of PyG convolutions: GAT with four heads for softmax attention, GraphSAGE for mean and sum, or by name.
 
     Raises:
-        UsageError: If the aggregation is unknown, or PyG is not installed.
+        UsageError: If the name is unknown, or PyG is not installed.
     """
-    if aggregation not in AGGREGATIONS:
-        raise unknown("aggregation", aggregation, AGGREGATIONS)
+    if name not in CONVOLUTIONS:
+        raise unknown("convolution", name, CONVOLUTIONS)
     try:
-        from torch_geometric.nn import GATConv, SAGEConv
+        from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv
     except ImportError as error:
         raise UsageError("the convolutions are PyG's: pip install 'normplace[graphs]'.") from error
-    if aggregation == "softmax":
-        return lambda in_dim, out_dim: GATConv(in_dim, out_dim // HEADS, heads=HEADS)
-    return partial(SAGEConv, aggr=aggregation)
+    if name in ("softmax", "gatv2"):
+        attention = GATConv if name == "softmax" else GATv2Conv
+        return lambda in_dim, out_dim: attention(in_dim, out_dim // HEADS, heads=HEADS)
+    if name == "gcn":
+        return GCNConv
+    if name == "gin":
+        return lambda in_dim, out_dim: GINConv(nn.Linear(in_dim, out_dim))
+    return partial(SAGEConv, aggr=name)

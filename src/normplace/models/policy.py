@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from normplace.models.graph import GraphStack
 from normplace.models.topology import topology
 
 RANDOM_WIDTH = 8
+CLIP, QUANTILES = 3, 4
 # Scores closer than this, relative to the largest, differ by rounding: float64 through a few dozen layers keeps more.
 TIE = 1e-10
 
@@ -57,10 +59,28 @@ def _random(graph: NeighborLists, generator: torch.Generator) -> Tensor:
     return torch.randn(graph.num_nodes, RANDOM_WIDTH, generator=generator)
 
 
+def _noisy_degree(graph: NeighborLists, generator: torch.Generator) -> Tensor:
+    exact = _degree(graph, generator)
+    return exact + torch.randn(exact.shape, generator=generator)
+
+
+def _clipped_degree(graph: NeighborLists, generator: torch.Generator) -> Tensor:
+    return _degree(graph, generator).clamp(max=math.log1p(CLIP))
+
+
+def _coarse_degree(graph: NeighborLists, generator: torch.Generator) -> Tensor:
+    degrees = np.diff(graph.indptr)
+    below = np.searchsorted(np.sort(degrees), degrees) / max(len(degrees), 1)
+    return torch.from_numpy(np.floor(below * QUANTILES)).float().unsqueeze(1)
+
+
 FEATURES: dict[str, tuple[int, Callable[[NeighborLists, torch.Generator], Tensor]]] = {
     "constant": (1, _constant),
     "degree": (1, _degree),
     "random": (RANDOM_WIDTH, _random),
+    "noisy-degree": (1, _noisy_degree),
+    "clipped-degree": (1, _clipped_degree),
+    "coarse-degree": (1, _coarse_degree),
 }
 """Width and function of each kind of node features."""
 
@@ -88,7 +108,9 @@ class Policy(nn.Module):
         dim: Width of the residual stream.
         depth: Number of blocks.
         features: Node features: ``constant`` (ones), ``degree`` (log(1 + degree)) or ``random`` (eight standard normal
-            numbers, drawn again in every forward pass).
+            numbers, drawn again in every forward pass); or a part of the degree: ``noisy-degree`` adds a standard
+            normal number to its logarithm, ``clipped-degree`` is at most that of 3, ``coarse-degree`` is the quarter of
+            its rank.
         **stack: Other arguments of :class:`GraphStack`, such as placement, norm, scale and gate.
 
     Raises:

@@ -28,7 +28,10 @@ NOT_PLANNED = {
     ("postdeg", "smoke"): {"topologies"},
 }
 """Parts without trials at a scale."""
-PENDING = {"periln": "pretraining-", "postdeg": ("budgets-", "constant-backbone-is-random-on", "learned-spreads")}
+PENDING = {
+    "periln": "pretraining-",
+    "postdeg": ("budgets-", "extended-", "constant-backbone-is-random-on", "learned-spreads"),
+}
 """Start of the ids of claims that are declared, and whose trials have not all run yet."""
 COMMITTED = {name: [path for path in committed_results() if path.name.startswith(f"{name}-")] for name in STUDIES}
 

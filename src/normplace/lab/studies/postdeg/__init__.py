@@ -1,6 +1,6 @@
 """PostDeg: Placement Beats Parameterization in LayerNorm GNNs (arXiv 2606.14022)."""
 
-from normplace.lab.studies.postdeg import budgets, classical, recommend, selection, social, topologies
+from normplace.lab.studies.postdeg import budgets, classical, extended, recommend, selection, social, topologies
 from normplace.lab.studies.postdeg.claims import CLAIMS
 from normplace.lab.studies.postdeg.figures import figures
 from normplace.lab.studies.postdeg.headline import HEADLINE
@@ -25,13 +25,15 @@ STUDY = Study(
         "real graphs of up to 265,000 nodes (full), or on four of them with shorter training (laptop).\n\n"
         "Budgets: influence policies trained with the share of seeds, the sizes and the degree tails that they are "
         "tested with, on configuration models.\n\n"
+        "Extended: the map of selection with more placements, convolutions, inputs, scalars and powers; a linear probe "
+        "measures how much of the degree reaches the head without a scale.\n\n"
         "Recommend: a practical application. LightGCN and normalized residual networks with the same propagation rank "
         "items for users of MovieLens 100K (laptop) or Gowalla (full), by LightGCN's protocol.\n\n"
         "Social: residual stacks classify the workers of Tolokers, with and without a degree scale before or after "
         "LayerNorm."
     ),
     reference="normplace.lab.studies.postdeg:STUDY",
-    parts=(selection.PART, classical.PART, topologies.PART, budgets.PART, recommend.PART, social.PART),
+    parts=(selection.PART, classical.PART, topologies.PART, budgets.PART, extended.PART, recommend.PART, social.PART),
     claims=CLAIMS,
     figures=figures,
     headline=HEADLINE,

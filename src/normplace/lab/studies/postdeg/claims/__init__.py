@@ -1,6 +1,6 @@
 """The study's claims, part by part."""
 
-from normplace.lab.studies.postdeg.claims import budgets, classical, recommend, selection, social, topologies
+from normplace.lab.studies.postdeg.claims import budgets, classical, extended, recommend, selection, social, topologies
 
-PARTS = (selection, classical, topologies, budgets, recommend, social)
+PARTS = (selection, classical, topologies, budgets, extended, recommend, social)
 CLAIMS = tuple(claim for part in PARTS for claim in part.CLAIMS)

@@ -10,8 +10,8 @@ from normplace.lab.trials.claims import Check, Claim, sign_and_size
 from normplace.lab.trials.per_seed import Measure, metric
 
 _TEST = (
-    "Configuration models with power laws of degrees; the weighted cascade. One trial, run to measure its time, preceded "
-    "the claims."
+    "Configuration models with power laws of degrees; the weighted cascade. One trial, run to measure its time, "
+    "preceded the claims."
 )
 
 

@@ -1,0 +1,54 @@
+"""Tables of the PostDeg page: policies and classical methods on the same graphs, and constant scores on real graphs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from normplace._shared.text_table import markdown_table
+from normplace.lab.studies.estimates import estimate_text
+from normplace.lab.studies.postdeg.measures import classical_score, score
+from normplace.lab.studies.postdeg.selection import TASKS
+from normplace.lab.tasks.selection_names import METHODS, methods_of
+from papers import committed
+
+RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "constant_backbone-cpu.json"
+UNITS = {"influence": "share reached ↑", "dismantling": "R ↓", "independent-set": "share in the set ↑"}
+POLICIES = {
+    "policy: attention, constant input, LN": {"slot": "none"},
+    "policy: attention, constant input, PostDeg": {},
+    "policy: attention, degree input, LN": {"features": "degree", "slot": "none"},
+    "policy: attention, degree input, PostDeg": {"features": "degree"},
+    "policy: sum, constant input, LN": {"aggregation": "sum", "slot": "none"},
+    "policy: sum, constant input, PostDeg": {"aggregation": "sum"},
+}
+
+
+def methods() -> str:
+    """Scores of policies and of classical methods on the unseen random graphs."""
+    records = committed.records("postdeg", "full")
+    rows = [
+        [name, *(estimate_text(values, ".3f") if (values := score(task, **cell)(records)) else "" for task in TASKS)]
+        for name, cell in POLICIES.items()
+    ]
+    for name, method in METHODS.items():
+        measured = {task: classical_score(task, name)(records) for task in TASKS if name in methods_of(task)}
+        if any(measured.values()):
+            rows.append(
+                [method.title, *(estimate_text(measured[task], ".3f") if measured.get(task) else "" for task in TASKS)]
+            )
+    return markdown_table(("method", *(f"{title}: {UNITS[task]}" for task, title in TASKS.items())), rows)
+
+
+def constant() -> str:
+    """Difference of the constant backbone to random orders on real graphs, before and after."""
+    rows = []
+    for row in json.loads(RECORD.read_text())["graphs"]:
+        cells = [
+            f"{100 * number['mean']:+.1f}% [{100 * number['low']:+.1f}, {100 * number['high']:+.1f}]"
+            for task in TASKS
+            for number in (row["float32"][task], row["float64"][task])
+        ]
+        rows.append([row["graph"], f"{row['nodes']:,}", *cells])
+    headings = [f"{task}, {scoring}" for task in TASKS for scoring in ("float32", "float64")]
+    return markdown_table(("graph", "nodes", *headings), rows)

@@ -1,0 +1,236 @@
+"""The extended map: where a topology scale after the norm helps, against the degree that already reaches the head.
+
+Cells differ from PostDeg's in one of placement, convolution, input, scalar and power. Every cell has a baseline, the
+same network without a scale, whose head input is probed: squared rank correlation of a linear map with the degree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.lab.studies.postdeg.selection import TASKS
+from normplace.lab.trials.study import Outcome, Part
+from normplace.models.convolutions import CONVOLUTIONS, convolution
+from normplace.models.policy import FEATURES
+from normplace.models.topology import TOPOLOGIES
+from normplace.norms import LayerNorm
+from normplace.placement.scale import Scale
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from normplace.lab.tasks.selection import Graph
+    from normplace.models.policy import Policy
+
+SLOT = {"post": "stream", "pre": "input", "peri": "output"}
+"""Slot of the norm that the scale follows, by placement."""
+SOURCES = ("degree", "k-core", "pagerank", "eigenvector", "betweenness", "clustering")
+POWERS = (-1.0, -0.5, 0.5, 1.0)
+RIDGE = 1e-3
+"""Penalty of the probe's weights, relative to the mean variance of the features."""
+
+
+@dataclass(frozen=True)
+class ExtendedTrial:
+    """One policy, trained, tested and probed.
+
+    Args:
+        task: The task whose score rewards an order of nodes.
+        seed: Random seed of the graphs, the initial weights and the training.
+        placement: ``post``, ``pre`` or ``peri``.
+        convolution: Name of the convolution.
+        features: Input features of the nodes.
+        source: Scalar of the scale after the norm; empty for the baseline.
+        power: Exponent of the scale.
+        extra_norm: Whether another LayerNorm is placed before the head.
+        steps: Number of training steps.
+        train_graphs: Number of training graphs, of 30 to 80 nodes.
+        test_graphs: Number of test graphs, of 100 to 200 nodes.
+    """
+
+    task: str
+    seed: int
+    placement: str = "post"
+    convolution: str = "softmax"
+    features: str = "constant"
+    source: str = "degree"
+    power: float = -1.0
+    extra_norm: bool = False
+    steps: int = 250
+    train_graphs: int = 64
+    test_graphs: int = 32
+
+    def __post_init__(self) -> None:
+        for kind, name, options in (
+            ("task", self.task, TASKS),
+            ("placement", self.placement, SLOT),
+            ("convolution", self.convolution, CONVOLUTIONS),
+            ("input", self.features, FEATURES),
+            ("scalar", self.source or "degree", TOPOLOGIES),
+        ):
+            if name not in options:
+                raise unknown(kind, name, options)
+        expect_at_least(1, self, "steps", "train_graphs")
+        expect_at_least(2, self, "test_graphs")
+
+
+def baseline(cell: dict[str, Any]) -> dict[str, Any]:
+    """The cell without a scale."""
+    return {**{key: value for key, value in cell.items() if key != "power"}, "source": ""}
+
+
+def scaled_cells() -> Iterator[dict[str, Any]]:
+    """The cells with a scale: every convolution with every input, every placement, scalars, powers, an extra norm."""
+    for name in CONVOLUTIONS:
+        for features in FEATURES:
+            yield {"convolution": name, "features": features}
+    for placement in ("pre", "peri"):
+        for name in CONVOLUTIONS:
+            for features in ("constant", "noisy-degree", "degree"):
+                yield {"placement": placement, "convolution": name, "features": features}
+    for features in ("random", "noisy-degree"):
+        for source in SOURCES[1:]:
+            yield {"features": features, "source": source}
+        for source in SOURCES[:3]:
+            for power in POWERS[1:]:
+                yield {"features": features, "source": source, "power": power}
+        yield {"features": features, "extra_norm": True}
+
+
+def with_baselines(scaled: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every cell after its baseline, once; cells that differ in values that are defaults are the same."""
+    found = {ExtendedTrial(next(iter(TASKS)), 0, **cell): cell for one in scaled for cell in (baseline(one), one)}
+    return list(found.values())
+
+
+def plan(scale: str) -> Iterator[ExtendedTrial]:
+    """All cells with ten seeds at ``full``; five seeds of the inputs of two convolutions at ``laptop``."""
+    size: dict[str, Any] = {}
+    chosen, seeds = with_baselines(scaled_cells()), 10
+    if scale == "laptop":
+        few = [{"convolution": name, "features": features} for name in ("softmax", "gin") for features in FEATURES]
+        chosen, seeds, size = with_baselines(few), 5, {"steps": 150}
+    elif scale == "smoke":
+        chosen, seeds = [{"features": "noisy-degree", "source": ""}, {"features": "noisy-degree"}], 2
+        size = {"steps": 2, "train_graphs": 4, "test_graphs": 4}
+    for seed in range(seeds):
+        for task in TASKS:
+            for cell in chosen:
+                yield ExtendedTrial(task=task, seed=seed, **cell, **size)
+
+
+def why_unavailable(trial: ExtendedTrial) -> str | None:
+    """Why the trial cannot run: a package is missing; None if it can."""
+    try:
+        convolution(trial.convolution)
+        import normplace.lab.tasks.selection  # noqa: F401
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def build(trial: ExtendedTrial) -> Policy:
+    """The untrained policy of a trial: three blocks of width 32."""
+    import torch
+
+    from normplace.models.policy import Policy
+
+    scale = Scale(trial.source, trial.power, "after", SLOT[trial.placement]) if trial.source else None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(trial.seed)
+        policy = Policy(
+            convolution(trial.convolution), 32, 3, features=trial.features, placement=trial.placement, scale=scale
+        )
+    if trial.extra_norm:
+        # A placement rejects a final norm directly after a stream norm; here the scale is between the two.
+        policy.stack.final_norm = LayerNorm(32)
+    return policy
+
+
+def run(trial: ExtendedTrial) -> Outcome:
+    """Train on small graphs, rank the nodes of larger ones, and probe the input of the head for the degree."""
+    import numpy as np
+    import torch
+
+    from normplace.lab.tasks.selection import mixed_graphs, ranking
+    from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
+    from normplace.lab.train.reinforce import train_policy
+
+    reward = REWARDS[trial.task]
+    train_graphs = mixed_graphs(trial.train_graphs, 30, 80, np.random.default_rng([trial.seed, 0]))
+    test_graphs = mixed_graphs(trial.test_graphs, 100, 200, np.random.default_rng([trial.seed, 1]))
+    policy = build(trial)
+    generator = torch.Generator().manual_seed(trial.seed)
+    train_policy(policy, train_graphs, reward, steps=trial.steps, generator=generator)
+    measure = InfluenceReward(simulations=400) if trial.task == "influence" else reward
+    values = [
+        float(measure.rewards(graph, ranking(graph, policy.score(graph, trial.seed))[None], seed=number)[0])
+        for number, graph in enumerate(test_graphs)
+    ]
+    mean = float(np.mean(values))
+    return Outcome(
+        metrics={
+            "value": 1 - mean if trial.task == "dismantling" else mean,
+            "degree_r2": degree_at_head(policy, test_graphs, trial.seed),
+        }
+    )
+
+
+def degree_at_head(policy: Policy, graphs: list[Graph], seed: int) -> float:
+    """Squared rank correlation of the degree with a linear map of the head's input, on graphs it was not fitted on.
+
+    The map is fitted to ranks on every second graph, so that a few hubs do not decide. It is 0 if the head's input is
+    the same for all nodes.
+    """
+    import copy
+
+    import numpy as np
+    import torch
+
+    wide = copy.deepcopy(policy).double()
+    inputs: list[torch.Tensor] = []
+    handle = wide.stack.head.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0]))
+    with torch.no_grad():
+        for number, graph in enumerate(graphs):
+            wide([wide.prepare(graph)], torch.Generator().manual_seed(seed + number))
+    handle.remove()
+    x = np.concatenate([one.numpy() for one in inputs[::2]])
+    center = x.mean(axis=0)
+    covariance = (x - center).T @ (x - center) / len(x)
+    penalty = RIDGE * np.trace(covariance) / len(covariance)
+    if penalty < 1e-12:
+        return 0.0
+    ranks = _ranks(np.concatenate([graph.degrees for graph in graphs[::2]]))
+    slope = (x - center).T @ (ranks - ranks.mean()) / len(x)
+    weights = np.linalg.solve(covariance + penalty * np.eye(len(covariance)), slope)
+    predicted = np.concatenate([one.numpy() for one in inputs[1::2]]) @ weights
+    degrees = np.concatenate([graph.degrees for graph in graphs[1::2]])
+    return float(np.corrcoef(_ranks(predicted), _ranks(degrees))[0, 1] ** 2)
+
+
+def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Ranks from 0 to 1; ties have their mean rank."""
+    import numpy as np
+
+    ordered = np.sort(values)
+    return (np.searchsorted(ordered, values) + np.searchsorted(ordered, values, "right")) / (2 * len(values))
+
+
+def label(trial: ExtendedTrial) -> str:
+    """Short description for progress output."""
+    scale = f"{trial.source}^{trial.power:g}" if trial.source else "no scale"
+    return f"{trial.task}, {trial.placement}, {trial.convolution}, {trial.features}, {scale}, seed {trial.seed}"
+
+
+PART = Part(
+    name="extended",
+    config=ExtendedTrial,
+    plan=plan,
+    run=run,
+    label=label,
+    unavailable_reason=why_unavailable,
+)

@@ -1,0 +1,85 @@
+"""The parts of the PostDeg study on budgets and on the extended map."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba", reason="node selection needs numba")
+pytest.importorskip("torch_geometric", reason="the study's convolutions are PyG's")
+
+from normplace import UsageError
+from normplace.lab.studies.postdeg import budgets, extended
+from normplace.lab.studies.postdeg.budgets import BudgetTrial
+from normplace.lab.studies.postdeg.extended import ExtendedTrial
+from normplace.lab.tasks.selection import mixed_graphs
+from normplace.models.policy import FEATURES
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+GRAPHS = mixed_graphs(8, 60, 120, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "full"])
+def test_plans_have_every_trial_once_and_every_cell_a_baseline(scale):
+    trials = list(extended.plan(scale))
+    assert len(set(trials)) == len(trials)
+    baselines = {trial for trial in trials if not trial.source}
+    for trial in trials:
+        if trial.source:
+            fields = {"source": "", "power": -1.0}
+            assert ExtendedTrial(**{**trial.__dict__, **fields}) in baselines
+    assert len(set(budgets.plan(scale))) == len(list(budgets.plan(scale)))
+
+
+def probe(**fields) -> float:
+    return extended.degree_at_head(extended.build(ExtendedTrial("influence", 0, **fields)), GRAPHS, 0)
+
+
+def test_the_probe_finds_degree_where_it_reaches_the_head():
+    assert probe(source="") == 0  # attention over equal nodes
+    assert probe(features="random", source="") < 0.3
+    assert probe(features="degree", source="", convolution="mean") > 0.8
+    assert probe(source="", convolution="gin") > 0.8
+    assert probe() > 0.5  # PostDeg
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_inputs_carry_as_much_of_the_degree_as_they_say(features):
+    import torch
+
+    width, make = FEATURES[features]
+    graph = GRAPHS[0]
+    values = make(graph, torch.Generator().manual_seed(0))
+    assert values.shape == (graph.num_nodes, width)
+    degrees = graph.degrees
+    if features == "coarse-degree":
+        assert set(values.unique().tolist()) <= {0.0, 1.0, 2.0, 3.0}
+        assert all(values[degrees == degrees.max()] == values.max())
+    elif features == "clipped-degree":
+        assert torch.equal(values[degrees >= 3], torch.full_like(values[degrees >= 3], np.log(4)))
+    elif features == "noisy-degree":
+        assert 0.1 < np.corrcoef(values[:, 0], np.log1p(degrees))[0, 1] < 0.95
+
+
+def test_a_budget_trial_measures_policy_and_references_on_the_same_graphs():
+    trial = BudgetTrial("degree-input", 0, 0.1, 0.05, nodes=60, steps=2, train_graphs=4, test_graphs=2, simulations=50)
+    metrics = budgets.run(trial).metrics
+    assert metrics == budgets.run(trial).metrics
+    assert metrics["ris"] > metrics["random"]
+    assert metrics["degree"] > metrics["random"]
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: BudgetTrial("ris", 0, 0.1, 0.1), "unknown method 'ris'"),
+        (lambda: BudgetTrial("ln", 0, 0.0, 0.1), "share of seeds must be above 0"),
+        (lambda: ExtendedTrial("influence", 0, placement="mid"), "unknown placement 'mid'"),
+        (lambda: ExtendedTrial("influence", 0, convolution="gcm"), "unknown convolution 'gcm': did you mean 'gcn'"),
+        (lambda: ExtendedTrial("influence", 0, source="core"), "unknown scalar 'core'"),
+        (lambda: ExtendedTrial("influence", 0, test_graphs=1), "test_graphs must be at least 2"),
+    ],
+)
+def test_invalid_configurations(make, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        make()
