@@ -30,7 +30,7 @@ NOT_PLANNED = {
 """Parts without trials at a scale."""
 PENDING = {
     "periln": "pretraining-",
-    "postdeg": ("budgets-", "extended-", "constant-backbone-is-random-on", "learned-spreads"),
+    "postdeg": ("extended-", "constant-backbone-is-random-on"),
 }
 """Start of the ids of claims that are declared, and whose trials have not all run yet."""
 COMMITTED = {name: [path for path in committed_results() if path.name.startswith(f"{name}-")] for name in STUDIES}

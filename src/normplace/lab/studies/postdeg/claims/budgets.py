@@ -72,7 +72,7 @@ CLAIMS = (
             check
             for share in SHARES
             for check in sign_and_size(
-                f"{share:g} of the nodes: gain of PostDeg over LayerNorm",
+                f"{share:g} of the nodes: spread with PostDeg over LayerNorm alone",
                 spread("degree-postdeg", share) / spread("degree-input", share),
                 no_effect=1,
                 at_least=1 + GAINS["influence"],
