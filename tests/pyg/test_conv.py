@@ -255,9 +255,19 @@ def test_a_mask_of_another_graph_and_hooks_are_refused():
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_torch_script_is_refused_in_one_sentence():
+    words = r"^torch.jit.script cannot compile normplace's \w+, .*: use torch.compile, or .*\.$"
     for module in (GENConv(6, 6), nn.Sequential(SoftmaxAggregation()), PowerMeanAggregation()):
-        with pytest.raises(UsageError, match=r"^torch.jit.script cannot compile \w+, .*: use torch.compile, or .*\.$"):
+        with pytest.raises(UsageError, match=words):
             torch.jit.script(module)
+
+
+def test_compiles_without_graph_breaks():
+    torch.compiler.reset()
+    x = torch.randn(NODES, 6)
+    for options in ({"aggr": ["softmax", "powermean"]}, {"aggr_kwargs": {"learn": True, "channels": 8}}):
+        conv = GENConv(6, 8, norm="layer", **options)
+        compiled = torch.compile(conv, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(x, EDGES), conv(x, EDGES))
 
 
 def test_copies_and_pickles_like_pyg():

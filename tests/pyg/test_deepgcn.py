@@ -44,7 +44,7 @@ def test_equals_pyg(block, checkpointed):
 def test_the_first_layer_is_checkpointed_too_and_parts_are_optional():
     layer = DeepGCNLayer(GENConv(8, 8, norm="layer"), ckpt_grad=True)
     before = copy.deepcopy(layer.state_dict())
-    layer(torch.randn(13, 8), graph()).sum().backward()  # the input needs no gradient
+    layer(torch.randn(13, 8), edge_index=graph()).sum().backward()  # the input needs no gradient
     assert all(parameter.grad is not None for parameter in layer.parameters())
     layer.reset_parameters()
     assert any(not torch.equal(before[name], value) for name, value in layer.state_dict().items())

@@ -12,6 +12,7 @@ pytest.importorskip("torch_geometric", reason="compares with PyG")
 from torch_geometric import nn as geometric
 
 from normplace import pyg
+from normplace.analysis.norms.classes import known_norm_modules
 
 # A few operations in float64.
 CLOSE: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
@@ -38,6 +39,11 @@ def test_message_norm(learn, p):
         results[-1].append(torch.tensor(str(norm) == f"MessageNorm(learn_scale={learn})"))
     for mine, theirs in zip(*results, strict=True):
         torch.testing.assert_close(mine, theirs, **CLOSE)
+
+
+def test_edits_find_the_norms():
+    model = torch.nn.ModuleDict({"message": pyg.MessageNorm(), "pair": pyg.PairNorm()})
+    assert list(known_norm_modules(model)) == ["message", "pair"]
 
 
 @pytest.mark.parametrize("individually", [True, False])

@@ -11,7 +11,8 @@ class Unscriptable:
     """A module that ``torch.jit.script`` cannot compile, also as a part of another."""
 
     def __prepare_scriptable__(self) -> NoReturn:
+        name = type(self).__name__
         raise UsageError(
-            f"torch.jit.script cannot compile {type(self).__name__}, whose kernels are chosen at run time: use "
-            "torch.compile, or convert the model back to PyG's modules."
+            f"torch.jit.script cannot compile normplace's {name}, which chooses kernels and precision at run time: use "
+            f"torch.compile, or PyG's {name}."
         )

@@ -19,9 +19,8 @@ class DeepGCNLayer(Unscriptable, nn.Module):
 
     ``res+`` is norm, activation, dropout, convolution, add. The others are convolution, norm, activation, then add
     (``res``), concatenation (``dense``) or neither (``plain``), then dropout. Whole networks with these orders, any
-    placement and less memory are :class:`normplace.models.GraphStack`. Unlike PyG's, a checkpointed layer does not
-    store its inputs by reentrant autograd, so it works with DistributedDataParallel and checkpoints the first layer
-    too.
+    placement and less memory are :class:`normplace.models.GraphStack`. Unlike PyG's, a checkpointed layer takes
+    arguments by name, and the first layer is checkpointed too, whose input needs no gradient.
 
     Args:
         conv: The convolution.

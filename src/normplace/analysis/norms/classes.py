@@ -11,8 +11,8 @@ from normplace.errors import UsageError, unknown
 from normplace.norms import DyT, GraphNorm, MsgNorm, PairNorm
 
 CLASSES = (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, GraphNorm, PairNorm, MsgNorm, DyT)
-# PyG's norms are known by name, so that PyG need not be imported.
-PYG_MODULE = "torch_geometric.nn.norm"
+# PyG's norms and their drop-ins are known by name, so that PyG need not be imported.
+PYG_MODULES = ("torch_geometric.nn.norm", "normplace.pyg.norms")
 PYG_CLASSES = {
     "BatchNorm", "DiffGroupNorm", "GraphNorm", "GraphSizeNorm", "HeteroBatchNorm", "HeteroLayerNorm", "InstanceNorm",
     "LayerNorm", "MeanSubtractionNorm", "MessageNorm", "PairNorm",
@@ -24,7 +24,7 @@ def known_norm_modules(model: nn.Module) -> Iterator[str]:
     inside: tuple[str, ...] = ()
     for name, module in model.named_modules():
         if not name.startswith(inside):
-            is_pyg = type(module).__name__ in PYG_CLASSES and type(module).__module__.startswith(PYG_MODULE)
+            is_pyg = type(module).__name__ in PYG_CLASSES and type(module).__module__.startswith(PYG_MODULES)
             if isinstance(module, CLASSES) or is_pyg:
                 inside += (f"{name}.",)
                 yield name
