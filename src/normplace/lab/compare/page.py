@@ -11,7 +11,7 @@ from normplace.lab.compare.advice import TIED_MEANS
 from normplace.lab.compare.config import FINAL
 from normplace.lab.compare.figures import figures
 from normplace.lab.compare.result import Comparison
-from normplace.lab.compare.table import SIGNAL_TITLES, deciding_seeds, difference_text, score_text
+from normplace.lab.compare.table import SIGNAL_TITLES, deciding_seeds, difference_text, score_text, signal_text
 from normplace.lab.report.chart_renderer import ChartRenderer
 from normplace.lab.report.figure import ChartView, FigureView
 from normplace.lab.report.page import render_page
@@ -118,7 +118,7 @@ def _signals(comparison: Comparison) -> list[tuple[str, list[str]]]:
     columns = {title: [row.signals.get(name) for row in comparison.rows] for name, title in SIGNAL_TITLES.items()}
     measured = {"LR sensitivity": [row.rate_sensitivity for row in comparison.rows], **columns}
     return [
-        (title, [number(value, 3) for value in values])
+        (title, [signal_text(value) for value in values])
         for title, values in measured.items()
         if any(value is not None for value in values)
     ]

@@ -109,6 +109,12 @@ class Plan:
         first = self.first_rung * self.steps
         return max(1, round(first)), self.second_rung or max(1, round(RUNG_RATIO * first))
 
+    @property
+    def tokens_per_step(self) -> int | None:
+        """Tokens of one training step, if the task is a text."""
+        settings = self.task.get("settings", {})
+        return settings["batch"] * settings["context"] if "context" in settings else None
+
     def trial(self, edit: str, rate: float, *, seed: int, rung: int, steps: int, evaluations: int) -> CompareTrial:
         """The configuration of one training."""
         return CompareTrial(
@@ -180,8 +186,8 @@ class Plan:
             f"  expected time: {duration(total)} (budget: {budget}), {jobs} at once; a step takes {min(steps):.3g} to "
             f"{max(steps):.3g} ms"
         )
-        if tokens := self.task.get("tokens_per_step"):
-            length = training_length(self.final_steps or self.steps, tokens)
+        if self.tokens_per_step:
+            length = training_length(self.final_steps or self.steps, self.tokens_per_step)
             lines.append(f"  a reported training has {length}")
         return "\n".join(lines)
 

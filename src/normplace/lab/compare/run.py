@@ -179,7 +179,7 @@ def _evaluated(plan: Plan, records: Iterable[TrialRecord], baseline: str | None)
         measure=plan.task.get("measure"),
         baseline=baseline,
         notes=plan.notes,
-        tokens_per_step=plan.task.get("tokens_per_step"),
+        tokens_per_step=plan.tokens_per_step,
     )
 
 

@@ -39,7 +39,7 @@ def comparison_text(comparison: Comparison) -> str:
     measured = text_table(
         ["edit", "LR sensitivity", *(SIGNAL_TITLES[name] for name in names)],
         [
-            [row.edit, number(row.rate_sensitivity, 3), *(number(row.signals.get(name), 3) for name in names)]
+            [row.edit, signal_text(row.rate_sensitivity), *(signal_text(row.signals.get(name)) for name in names)]
             for row in comparison.rows
         ],
         right_from=1,
@@ -51,6 +51,16 @@ def comparison_text(comparison: Comparison) -> str:
     notes = [TIED_MEANS] if any(row.verdict == Verdict.TIED for row in comparison.rows) else []
     notes += comparison.notes
     return "\n\n".join([title, ranked, measured, "\n".join([advice.sentence, advice.limits, *advice.warnings, *notes])])
+
+
+def signal_text(value: float | None) -> str:
+    """Three digits, without an exponent below ten million.
+
+    >>> signal_text(0.1234), signal_text(6921.7), signal_text(161432.0), signal_text(None)
+    ('0.123', '6,920', '161,000', '–')
+    """
+    text = number(value, 3)
+    return f"{float(text):,.0f}" if value is not None and 1e3 <= abs(value) < 1e7 else text
 
 
 def score_text(row: Row) -> str:

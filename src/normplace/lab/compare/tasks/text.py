@@ -135,7 +135,6 @@ class TextTask(Task):
         return {
             **super().describe(),
             "measure": "bits per byte",
-            "tokens_per_step": self.config.batch * self.config.context,
             "sha256": self.corpus.sha256,
             "settings": dataclasses.asdict(self.config),
         }
