@@ -334,14 +334,14 @@ class CausalRN(SequenceModel):
     ) -> CausalRN:
         """Load the weights of the official code (github.com/FrankCuiCN/causal-relation-networks).
 
-        The sizes are read from the tensors. What the official configuration chooses is passed, as a state dict does not
-        hold it. Every norm is a LayerNorm with an eps of 0, as there. Several heads, RMS norms, the image models and the
-        Transformers of that code are not supported.
+        The sizes are read from the tensors. A state dict does not hold the other settings, so they are arguments. Every
+        norm is a LayerNorm with an eps of 0, as there. Several heads, RMS norms, the image models and the Transformers
+        of that code are not supported.
 
         Args:
             weights: A state dict of the official ``Model``, or a file that it was saved to.
-            pair_norm: ``joint`` for "Relation Network" (``PreNorm`` "exact"), ``separate`` for "Linear Relation Network"
-                ("approx"), ``none`` for "no".
+            pair_norm: ``joint`` for "Relation Network" (``PreNorm`` "exact"), ``separate`` for "Linear Relation
+                Network" ("approx"), ``none`` for "no".
             activation: ``exp``, or the ``Activation`` of an ablation.
             post_norm: Whether the mean is normalized (``PostNorm``).
             form: ``scan``, ``pairwise``, or ``auto`` for the scan if it computes the same.

@@ -1,7 +1,7 @@
 """Read the weights of the official CausalRN code (github.com/FrankCuiCN/causal-relation-networks).
 
-Its models consist of ``pre_block`` (embeddings ``wte`` and ``wpe``), ``block_all`` (``fc_1``, ``fc_2``, ``fc_3`` of each
-block) and ``post_block`` (``fc_cls``). Every norm has no gain and an eps of 0.
+Its models consist of ``pre_block`` (embeddings ``wte`` and ``wpe``), ``block_all`` (``fc_1``, ``fc_2``, ``fc_3`` of
+each block) and ``post_block`` (``fc_cls``). Every norm has no gain and an eps of 0.
 """
 
 from __future__ import annotations
