@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import normplace as npl
-from normplace.edit.fold_verify import difference, outputs_of
+from normplace.edit.fold.verify import difference, outputs_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 TOLERANCE = 1e-5

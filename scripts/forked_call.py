@@ -23,7 +23,7 @@ PRELOADED = (
     "rich.live", "safetensors.torch", "scipy.stats", "transformers", "torch._dynamo", "normplace.lab.bench.run",
     "normplace.lab.bench.table",
     "normplace.cli",
-    "normplace.edit.files", "normplace.lab.report", "normplace.lab.trials.runner",
+    "normplace.edit.saving.files", "normplace.lab.report", "normplace.lab.trials.runner",
     "normplace.lab.studies", "normplace.lab.train.language",
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ from tests.analysis.architectures.case import Architecture  # noqa: E402
 from tests.analysis.architectures.every import ARCHITECTURES  # noqa: E402
 
 from normplace.edit import Fusion, plan_fusion  # noqa: E402
-from normplace.edit.changes import Changes  # noqa: E402
+from normplace.edit.record.changes import Changes  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "fuse.md"
 HEADER = "| architecture | fused in a layer | fused in the stack | not fused in the stack, and why |\n|---|---|---|---|"

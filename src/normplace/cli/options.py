@@ -103,7 +103,7 @@ def load_model(target: str | None, hf: Path | None, *, quiet: bool) -> Loaded:
     source = find_model(target, hf)
     from normplace.analysis.loading.models import from_factory
     from normplace.analysis.loading.targets import FactoryTarget
-    from normplace.edit.pretrained import from_folder
+    from normplace.edit.saving.pretrained import from_folder
 
     if isinstance(source, FactoryTarget):
         return from_factory(source.reference)
@@ -125,7 +125,7 @@ def write_edited(model: Model, out: Path, json: bool, settings: Mapping[str, Any
         settings: The arguments of its edit, to be checked against its record.
     """
     from normplace.edit import changes
-    from normplace.edit.files import save
+    from normplace.edit.saving.files import save
 
     if not json:
         print(changes(model))

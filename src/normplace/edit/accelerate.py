@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from normplace.analysis.recording.passes import first_line
-from normplace.edit.attachments import has_other_hooks
-from normplace.edit.capture import Arguments
-from normplace.edit.changes import ATTRIBUTE, Change, changes
-from normplace.edit.copying import copy_model, require_independent
-from normplace.edit.fold_verify import EXACT, TOLERANCE, difference
-from normplace.edit.fuse_numbers import Numbers, measure, measure_in_float64
-from normplace.edit.swap_undo import replace_norm
+from normplace.edit.fold.verify import EXACT, TOLERANCE, difference
+from normplace.edit.fuse.numbers import Numbers, measure, measure_in_float64
+from normplace.edit.model.attachments import has_other_hooks
+from normplace.edit.model.copying import copy_model, require_independent
+from normplace.edit.record.changes import ATTRIBUTE, Change, changes
+from normplace.edit.swap.undo import replace_norm
+from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
 from normplace.models.pyg_conversion import aggregation_arguments, arguments_from_pyg, is_pyg, share_weights
 

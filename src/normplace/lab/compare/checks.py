@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace.analysis.recording.structures import tensors_of
-from normplace.edit.changes import changes
+from normplace.edit.record.changes import changes
 from normplace.errors import UsageError
 from normplace.lab.compare.batches import BatchStream
 from normplace.lab.compare.edits import Edit

@@ -27,13 +27,13 @@ from normplace._shared.references import load_module, load_reference
 from normplace.analysis.api import analyze
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.analysis.results import pattern
-from normplace.edit.capture import Arguments
-from normplace.edit.changes import changes
-from normplace.edit.insert import NormChoice, insert
-from normplace.edit.modules import HeadNorm, JoinedHeadsNorm, LearnedScaling
-from normplace.edit.move import move
-from normplace.edit.new_norms import reset_gain
-from normplace.edit.swap import KINDS, swap
+from normplace.edit.insert.api import NormChoice, insert
+from normplace.edit.model.modules import HeadNorm, JoinedHeadsNorm, LearnedScaling
+from normplace.edit.model.new_norms import reset_gain
+from normplace.edit.move.api import move
+from normplace.edit.record.changes import changes
+from normplace.edit.swap.api import KINDS, swap
+from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError, unknown
 from normplace.models.topology import TOPOLOGIES, check_name
 from normplace.norms import NORMS

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.analysis.signal_probe.probe import Probe
 from normplace.analysis.signal_probe.results import Depth
-from normplace.edit.capture import Arguments
+from normplace.edit.verify.capture import Arguments
 from normplace.lab.compare.task import Loss
 from normplace.lab.train.compiling import uncompiled
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace._shared.references import load_reference
-from normplace.edit.capture import Arguments
+from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
 from normplace.lab.compare.statistics import Better
 

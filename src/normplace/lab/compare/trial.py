@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from normplace.analysis.recording.passes import evaluating
-from normplace.edit.capture import Arguments
+from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
 from normplace.lab.compare.batches import BatchStream
 from normplace.lab.compare.config import CompareTrial

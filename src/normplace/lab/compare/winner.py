@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from normplace.analysis.recording.passes import evaluating
 from normplace.analysis.recording.structures import fresh_inputs, tensors_of
-from normplace.edit.capture import Arguments
-from normplace.edit.files import WEIGHTS, load, save, write_folder, write_model
+from normplace.edit.saving.files import WEIGHTS, load, save, write_folder, write_model
+from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
 from normplace.lab.compare.edits import AS_IS, Edit, parse_edit
 from normplace.lab.compare.result import Comparison

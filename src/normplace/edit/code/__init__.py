@@ -1,0 +1,1 @@
+"""Read and rewrite the source of a model's methods."""

@@ -1,0 +1,1 @@
+"""Fold the gains of norms into the weights that read them."""

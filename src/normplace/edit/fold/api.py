@@ -1,0 +1,196 @@
+"""``normplace.fold``: gains and shifts of norms folded into the weights that read them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from normplace.analysis.analysis import Analysis
+from normplace.analysis.api import analyze, summarize
+from normplace.analysis.recording.ids import NormIndex
+from normplace.analysis.recording.structures import fresh_inputs
+from normplace.edit.fold.apply import BIAS_OF, FoldTarget, add_bias, fold_norm, gain_and_shift, resolve_readers
+from normplace.edit.fold.center import CenterPlan, centre, replace_with_rms
+from normplace.edit.fold.readers import ReaderFinder
+from normplace.edit.fold.ties import untie, untie_head
+from normplace.edit.fold.undo import FOLDED, FoldedNorm
+from normplace.edit.fold.verify import outputs_of, verify_numbers, verify_rule
+from normplace.edit.fuse.forms import identify
+from normplace.edit.model.attachments import without_hooks
+from normplace.edit.model.copying import copy_model, require_independent
+from normplace.edit.model.editor import disable_fast_paths
+from normplace.edit.model.model_map import is_outside_tree
+from normplace.edit.record.changes import ATTRIBUTE, Change, Changes, changes
+from normplace.edit.record.input_spec import describe_inputs
+from normplace.edit.saving.save_guard import guard_save
+from normplace.edit.verify.capture import Arguments
+from normplace.errors import UsageError
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def fold(model: Model, *inputs: Any, untie: bool = False, center: bool = False, **kwargs: Any) -> Model:
+    """Return a copy that computes the same function, with the gains of its norms folded into the weights after them.
+
+    Every folded gain is exactly one and every folded shift exactly zero. The weights that read a norm are found by
+    dataflow: the projections of queries, keys and values, of an MLP and its gate, of a router and of experts, and the
+    head. A norm is folded only if nothing but such products reads it. The others are left alone;
+    :func:`normplace.changes` of the copy has the reason for each. :func:`normplace.edit.unfold` undoes the fold.
+
+    A shift is folded into the biases of the readers, and a reader without a bias gets one. A dropout between a norm and
+    its reader drops a shift in training, but not the bias; in evaluation mode the function is the same.
+
+    The copy is verified before it is returned: the fold is repeated in float64 with random gains and shifts, and the
+    outputs on the given inputs are compared.
+
+    Args:
+        model: Any module; it is not changed.
+        *inputs: The positional arguments of a call. If the model chooses experts, pass enough tokens to use them all.
+        untie: Give a head that is tied to the embedding its own weight, so that the final norm can be folded.
+        center: Also turn LayerNorms into RMSNorms, where that is exact: the mean over the features is removed from the
+            weights that write to the residual stream. This cannot be undone.
+        **kwargs: The keyword arguments of a call.
+
+    Returns:
+        The copy, of the model's class.
+
+    Raises:
+        UsageError: If no norm can be folded, with the reason, or the copy fails its verification.
+
+    Examples:
+        >>> layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True)
+        >>> _ = nn.init.uniform_(layer.norm1.weight, 0.5, 1.5)
+        >>> x = torch.randn(1, 3, 8)
+        >>> folded = fold(layer, x)
+        >>> bool((folded.norm1.weight == 1).all()), torch.allclose(folded(x), layer(x), atol=1e-5)
+        (True, True)
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"fold takes an nn.Module, got {type(model).__name__}: build the model first.")
+    model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise UsageError("fold changes weights, and a model on the meta device has none: load it on the CPU.")
+    arguments = (inputs, kwargs)
+    copied = copy_model(model)
+    before = outputs_of(copied, arguments)
+    untied = untie_head(copied) if untie else []
+    with require_independent(model):
+        analysis = _analyze(copied, arguments)
+    audit = summarize(analysis)
+    targets, refused = find_targets(analysis)
+    plan = CenterPlan.of(analysis) if center else None
+    if not targets and (plan is None or not plan.norms):
+        raise UsageError(f"no norm can be folded: {refused[0] if refused else 'the model has no norm.'}")
+    verify_rule(copied, targets, arguments, lambda double: None if plan is None else centre(double, plan))
+    folded = [FoldedNorm(target, *fold_norm(copied, target)) for target in targets]
+    sites = [Change("folded", target.slot, target.path, note=f"into {_readers(target)}") for target in targets]
+    centred: list[dict[str, Any]] = []
+    if plan is not None:
+        centred = centre(copied, plan)
+        sites += [Change("swapped", norm.slot, norm.path, note="layer -> rms: writers centred") for norm in plan.norms]
+        refused += plan.refused
+    disable_fast_paths(copied)
+    error = verify_numbers(before, outputs_of(copied, arguments))
+    biases = {name: copied.get_parameter(name).numel() for norm in folded for name in norm.new_biases}
+    entry = {"edit": "fold", "biases": biases, "untied": untied, "rms": centred}
+    record = Changes(
+        before=audit.placement,
+        after=audit.placement,
+        equations=audit.equations,
+        sites=tuple(sites),
+        refused=tuple(refused),
+        moves=(*changes(model).moves, entry),
+        call=describe_inputs(arguments),
+        note=f"the outputs on these inputs differ by {error:.1e} of the largest",
+    )
+    setattr(copied, ATTRIBUTE, record)
+    setattr(copied, FOLDED, [*getattr(copied, FOLDED, []), *folded])
+    if biases or centred:
+        guard_save(copied)
+    return copied
+
+
+def repeat_fold(model: nn.Module, biases: dict[str, int], untied: list[str], rms: list[dict[str, Any]]) -> None:
+    """Give a model with other weights the parameters of a folded one, in place.
+
+    Args:
+        model: The model.
+        biases: The names and sizes of the biases that the fold added.
+        untied: The names of the linear maps that it untied.
+        rms: The norms that it replaced, see :func:`normplace.edit.fold.center.centre`.
+    """
+    untie(model, untied)
+    for name, size in biases.items():
+        add_bias(model, name, size, model.get_submodule(name.rpartition(".")[0]).get_parameter(_weight_of(name)))
+    for settings in rms:
+        replace_with_rms(model, **settings)
+    disable_fast_paths(model)
+    record = changes(model)
+    entry = {"edit": "fold", "biases": biases, "untied": untied, "rms": rms}
+    setattr(model, ATTRIBUTE, replace(record, moves=(*record.moves, entry)))
+    if biases or rms:
+        guard_save(model)
+
+
+def _weight_of(bias: str) -> str:
+    return next(weight for weight, name in BIAS_OF.items() if name == bias.rpartition(".")[2])
+
+
+def _readers(target: FoldTarget) -> str:
+    """The names of a norm's readers, from the module that contains them all."""
+    paths = list(dict.fromkeys(reader.parameter.rpartition(".")[0] for reader in target.readers))
+    return ", ".join(path.rpartition(".")[2] for path in paths)
+
+
+def _analyze(model: nn.Module, arguments: Arguments) -> Analysis:
+    inputs, kwargs = fresh_inputs(arguments)
+    return analyze(model, *inputs, **kwargs)
+
+
+def find_targets(analysis: Analysis) -> tuple[list[FoldTarget], list[str]]:
+    """The norms that can be folded, and why the others cannot.
+
+    Args:
+        analysis: The analysis of the model.
+    """
+    finder = ReaderFinder(analysis)
+    norms: dict[str, list[NormIndex]] = {}
+    for index, site in enumerate(analysis.sites):
+        norms.setdefault(site.name, []).append(NormIndex(index))
+    targets, refused = [], []
+    for path, indices in norms.items():
+        target = _target(analysis, finder, path, indices)
+        if isinstance(target, str):
+            refused.append(f"{path!r} is not folded, because {target}.")
+        elif target is not None:
+            targets.append(target)
+    return targets, refused
+
+
+def _target(analysis: Analysis, finder: ReaderFinder, path: str, indices: list[NormIndex]) -> FoldTarget | str | None:
+    """A norm that can be folded, the reason why not, or None for a norm without a gain and a shift."""
+    site, norm = analysis.sites[indices[0]], analysis.norms[indices[0]]
+    if not site.own_module or is_outside_tree(path):
+        return f"it is part of the code of {site.module or 'the model'!r} instead of a module" if norm.affine else None
+    if norm.kind not in ("layer", "rms"):
+        return f"it is of kind {norm.kind!r}, and fold knows LayerNorm and RMSNorm"
+    module = analysis.model.get_submodule(path)
+    shape = analysis.graph.values[norm.input].shape
+    form = identify(without_hooks(module), norm.kind, norm.eps, shape[-1], torch.float32, with_casts=False)
+    if isinstance(form, str):
+        return form
+    gain, shift = gain_and_shift(module, form)
+    if gain is None and shift is None:
+        return None
+    readers = finder.find(indices)
+    if isinstance(readers, str):
+        return readers
+    refs = resolve_readers(analysis.model, finder.names, readers)
+    if shift is not None and bool(shift.any()):
+        for reader in refs:
+            if reader.bias is None:
+                return f"{reader.parameter!r} has no bias that could hold its shift"
+    return FoldTarget(path, site.slot, form, refs)

@@ -1,0 +1,102 @@
+"""Verify a fold by numbers: the folded copy computes the same function, for any gains."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from normplace._shared.resources import available_memory
+from normplace.analysis.recording.passes import evaluating
+from normplace.analysis.recording.structures import fresh_inputs, map_tensors, tensors_of
+from normplace.edit.fold.apply import FoldTarget, fold_norm, gain_and_shift, set_gain_and_shift
+from normplace.edit.fuse.numbers import Float64Mode
+from normplace.edit.verify.capture import Arguments
+from normplace.errors import UsageError
+
+EXACT = 1e-9
+"""Largest relative difference in float64: rounding leaves 1e-13 in small networks, a wrong fold 1e-2."""
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
+"""Largest relative difference in the model's dtype, which rounds the folded weights."""
+
+
+@torch.no_grad()
+def outputs_of(model: nn.Module, arguments: Arguments) -> list[Tensor]:
+    """The floating-point outputs of a call, in evaluation mode."""
+    inputs, kwargs = fresh_inputs(arguments)
+    with evaluating(model):
+        return [tensor.clone() for tensor in tensors_of(model(*inputs, **kwargs)) if tensor.is_floating_point()]
+
+
+def difference(one: Sequence[Tensor], two: Sequence[Tensor]) -> float:
+    """The largest difference between outputs, relative to the largest element of each."""
+    worst = 0.0
+    for first, second in zip(one, two, strict=True):
+        if first.numel():
+            finite = torch.isfinite(first)
+            if not torch.equal(finite, torch.isfinite(second)):
+                return float("inf")
+            first, second = first[finite].double(), second[finite].double()
+            scale = first.abs().max().clamp(min=1e-30) if first.numel() else torch.ones(())
+            worst = max(worst, float((first - second).abs().max() / scale) if first.numel() else 0.0)
+    return worst
+
+
+def verify_rule(
+    model: nn.Module, targets: Sequence[FoldTarget], arguments: Arguments, extra: Callable[[nn.Module], object]
+) -> None:
+    """Fold a copy in float64 with random gains and shifts, and compare its outputs.
+
+    Gains of one and shifts of zero would hide a reader that was missed. A copy that does not fit into memory is not
+    made.
+
+    Args:
+        model: The model before the fold; it is not changed.
+        targets: The norms to fold.
+        arguments: The arguments of a call.
+        extra: Further changes of the copy, after the fold.
+
+    Raises:
+        UsageError: If the folded copy computes something else.
+    """
+    free = available_memory()
+    if free is not None and 16 * sum(parameter.numel() for parameter in model.parameters()) > free:
+        return
+    double = copy.deepcopy(model).double()
+    inputs = map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, arguments)
+    generator = torch.Generator().manual_seed(0)
+    for target in targets:
+        norm = double.get_submodule(target.path)
+        gain, shift = gain_and_shift(norm, target.form)
+        noise = torch.rand(2, target.form.width, generator=generator, dtype=torch.float64)
+        new_shift = noise[1] - 0.5 if shift is not None and bool(shift.any()) else torch.zeros_like(noise[1])
+        set_gain_and_shift(norm, target.form, noise[0] + 0.5 if gain is not None else 1.0, new_shift)
+    with Float64Mode():
+        before = outputs_of(double, inputs)
+        for target in targets:
+            fold_norm(double, target)
+        extra(double)
+        error = difference(before, outputs_of(double, inputs))
+    if not error <= EXACT:
+        raise UsageError(
+            f"the folded model computes something else (its outputs differ by {error:.1e} in float64), so the fold is "
+            "refused: the model uses a norm or a weight in a way that the recorded pass does not show."
+        )
+
+
+def verify_numbers(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
+    """Compare the outputs of the folded model in its own dtype, and return the largest relative difference.
+
+    Raises:
+        UsageError: If they differ by more than rounding.
+    """
+    error = difference(before, after)
+    tolerance = max((TOLERANCE.get(tensor.dtype, 1e-4) for tensor in before), default=0.0)
+    if not error <= tolerance:
+        raise UsageError(
+            f"the outputs of the folded model differ by {error:.1e}, more than rounding, so the fold is refused: fold "
+            "it in float32."
+        )
+    return error

@@ -1,0 +1,1 @@
+"""Compute norms and residual sums in one pass each."""

@@ -1,0 +1,1 @@
+"""Insert topology scales at the norms of a model."""

@@ -1,0 +1,171 @@
+"""Attach a module to the input or output of another module, and detach it again.
+
+An attached module is a child of the module that owns the edited code, in its ``placed`` dictionary. A hook calls it, or
+rewritten code (:mod:`normplace.edit.code.rewrite`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from typing import Any
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from normplace.edit.code.rewrite import PLACED, unwrap_sums
+
+Key = int | str | None
+"""Which tensor of a call: a position, a name, or None for an output that is a tensor itself."""
+
+
+class _Hook:
+    """Passes chosen tensors of a call through a module.
+
+    The hook keeps its handle: unpickling a handle reserves its hook id, so later hooks get other ids.
+    """
+
+    def __init__(self, attached: nn.Module, keys: tuple[Key, ...]) -> None:
+        self.attached, self.keys = attached, keys
+        self.handle: RemovableHandle | None = None
+
+
+class InputHook(_Hook):
+    """Forward pre-hook that passes chosen arguments through the attached module."""
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of the call; a tensor passed twice is computed once."""
+        positional, named = list(args), dict(kwargs)
+        original, replacement = None, None
+        for key in self.keys:
+            container: Any = named if isinstance(key, str) else positional
+            value = container[key]
+            if replacement is None or value is not original:
+                original, replacement = value, self.attached(value)
+            container[key] = replacement
+        return tuple(positional), named
+
+
+class OutputHook(_Hook):
+    """Forward hook that passes one tensor of the output through the attached module."""
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """Return the output of the call."""
+        (key,) = self.keys
+        if key is None:
+            return self.attached(output)
+        if isinstance(output, tuple | list):
+            items = [self.attached(value) if index == key else value for index, value in enumerate(output)]
+            return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+        output[key] = self.attached(output[key])
+        return output
+
+
+def add_placed(owner: nn.Module, name: str, module: nn.Module) -> str:
+    """Add a module to the ``placed`` children of its owner.
+
+    Args:
+        owner: The module that gets the child.
+        name: The child's name; a number is appended if it is taken.
+        module: The child.
+
+    Returns:
+        The name it has.
+    """
+    if not hasattr(owner, PLACED):
+        owner.add_module(PLACED, nn.ModuleDict().train(owner.training))
+    placed = getattr(owner, PLACED)
+    for known_name, known_module in placed.items():
+        if known_module is module:
+            return known_name
+    free_name, number = name, 1
+    while free_name in placed:
+        number += 1
+        free_name = f"{name}_{number}"
+    placed[free_name] = module
+    return free_name
+
+
+def attach_to_input(module: nn.Module, attached: nn.Module, keys: tuple[Key, ...]) -> None:
+    """Pass arguments of a module through another module first."""
+    hook = InputHook(attached, keys)
+    hook.handle = module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def attach_to_output(module: nn.Module, attached: nn.Module, key: Key, first: bool = False) -> None:
+    """Pass an output of a module through another module.
+
+    Args:
+        module: The module whose output changes.
+        attached: What the output passes through.
+        key: Which part of the output.
+        first: Run before the hooks that the module has already.
+    """
+    hook = OutputHook(attached, (key,))
+    hook.handle = module.register_forward_hook(hook, prepend=first)
+
+
+def replace_attached(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Attach another module wherever a module is attached; rewritten code finds it by its name."""
+    for module in model.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for hook in hooks.values():
+                if isinstance(hook, _Hook) and hook.attached is old:
+                    hook.attached = new
+
+
+def has_other_hooks(module: nn.Module) -> bool:
+    """Whether a module has hooks that no edit attached."""
+    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    return not all(isinstance(hook, _Hook) for hook in hooks) or bool(
+        module._backward_hooks or module._backward_pre_hooks
+    )
+
+
+def without_hooks(module: nn.Module) -> nn.Module:
+    """A module with the same parameters and children, and without hooks."""
+    bare = copy.copy(module)
+    bare._forward_hooks, bare._forward_pre_hooks = OrderedDict(), OrderedDict()
+    return bare
+
+
+def move_hooks(old: nn.Module, new: nn.Module) -> None:
+    """Attach what is attached to one module to another instead."""
+    for hook in (*old._forward_hooks.values(), *old._forward_pre_hooks.values()):
+        if isinstance(hook, InputHook):
+            attach_to_input(new, hook.attached, hook.keys)
+        elif isinstance(hook, OutputHook):
+            attach_to_output(new, hook.attached, hook.keys[0])
+        if isinstance(hook, _Hook) and hook.handle is not None:
+            hook.handle.remove()
+
+
+def detach(model: nn.Module, path: str) -> bool:
+    """Remove an attached module, its hooks and its calls in rewritten code.
+
+    Args:
+        model: The model.
+        path: The name of the attached module.
+
+    Returns:
+        False if the module is not an attached one.
+    """
+    placed_path, _, name = path.rpartition(".")
+    owner_path, _, child = placed_path.rpartition(".")
+    if child != PLACED:
+        return False
+    attached, placed = model.get_submodule(path), model.get_submodule(placed_path)
+    assert isinstance(placed, nn.ModuleDict)
+    for module in model.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for hook in list(hooks.values()):
+                if isinstance(hook, _Hook) and hook.attached is attached and hook.handle is not None:
+                    hook.handle.remove()
+    del placed[name]
+    owner = model.get_submodule(owner_path)
+    unwrap_sums(owner, name)
+    if not len(placed):
+        delattr(owner, PLACED)
+    return True

@@ -1,0 +1,83 @@
+"""Copy a model before an edit, and check that the copy fits into memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from normplace._shared.resources import available_memory, in_words
+from normplace.edit.fuse.apply import unfuse
+from normplace.errors import UsageError
+
+Model = TypeVar("Model", bound=nn.Module)
+COPIES = 2
+"""The model and its edited copy."""
+OVERHEAD = 1.1
+"""Activations of a short input, the gradient of one tensor at a time, and the interpreter."""
+
+
+def copy_model(model: Model) -> Model:
+    """Deep-copy a model, without the parts that :func:`normplace.fuse` fused.
+
+    Raises:
+        UsageError: If the copy does not fit into memory.
+    """
+    if all(parameter.device.type == "cpu" for parameter in model.parameters()):
+        require_memory(model, "free some, or use a smaller model or dtype", copies=1)
+    return unfuse(copy.deepcopy(model))
+
+
+@contextmanager
+def require_independent(original: nn.Module) -> Iterator[None]:
+    """Check that the forward pass of a copy, run in this context, does not call modules of the original.
+
+    Raises:
+        UsageError: If it does.
+    """
+    originals, called = set(original.modules()), []
+    handle = register_module_forward_pre_hook(lambda module, _: called.append(module) if module in originals else None)
+    try:
+        yield
+    finally:
+        handle.remove()
+    if called:
+        raise UsageError(
+            f"a copy of {type(original).__name__} calls modules of the original, because a function or object in it "
+            "refers to them: keep modules only in the module tree."
+        )
+
+
+def require_memory(model: nn.Module, remedy: str, copies: int = COPIES) -> None:
+    """Refuse a model that does not fit into memory.
+
+    Args:
+        model: The model, which may be on the meta device.
+        remedy: What the user can do, as the end of the error message.
+        copies: How many copies of it are in memory.
+
+    Raises:
+        UsageError: If there is not enough memory, with the sizes.
+    """
+    free = available_memory()
+    size = _size_of(model)
+    needed = int(size * copies * OVERHEAD)
+    if free is None or needed <= free:
+        return
+    count = sum(parameter.numel() for parameter in model.parameters())
+    dtype = next((str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()), "float32")
+    noun = "copy needs" if copies == 1 else "copies need"
+    raise UsageError(
+        f"{type(model).__name__} has {count / 1e9:.3g} billion parameters in {dtype} ({in_words(size)}); {copies} "
+        f"{noun} about {in_words(needed)}, but only {in_words(free)} are free: {remedy}."
+    )
+
+
+def _size_of(model: nn.Module) -> int:
+    """Bytes of a model's parameters and buffers; shared tensors count once."""
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

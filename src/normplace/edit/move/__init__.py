@@ -1,0 +1,1 @@
+"""Move the norms of a model to another placement."""

@@ -1,0 +1,1 @@
+"""Replace the norms of a model by another type."""

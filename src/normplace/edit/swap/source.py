@@ -1,0 +1,164 @@
+"""Read what a norm module computes: its kind, gain, shift, eps, running statistics and the axis of its channels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from normplace.analysis.analysis import Analysis
+from normplace.analysis.recording.ids import NormIndex
+from normplace.edit.fuse.forms import identify
+from normplace.edit.model.attachments import has_other_hooks, without_hooks
+from normplace.edit.model.model_map import ModelMap, is_outside_tree
+from normplace.edit.swap.modules import ChannelsFirst, FadingNorm, FeatureGroupNorm
+from normplace.norms import BatchNorm, DyT
+
+
+@dataclass(frozen=True)
+class NormSource:
+    """A norm that can be swapped.
+
+    Attributes:
+        path: The name of its module.
+        module: The module.
+        kind: ``layer``, ``rms``, ``group``, ``batch`` or ``dyt``.
+        slot: Its slot.
+        width: The number of channels.
+        axis: The axis of the channels: -1, or 1 for feature maps.
+        gain: One number per channel; None if it has no gain.
+        shift: One number per channel; None if it has no shift.
+        eps: The number it adds to the variance.
+        mean: The running mean of a batch norm.
+        variance: The running variance of a batch norm.
+        rank: The number of dimensions of its input.
+        positions: The number of positions of a feature map, the fewest in any of its calls; 1 for rows.
+        like: A tensor with the device and dtype of new parameters.
+    """
+
+    path: str
+    module: nn.Module
+    kind: str
+    slot: str
+    width: int
+    axis: int
+    gain: Tensor | None
+    shift: Tensor | None
+    eps: float
+    mean: Tensor | None
+    variance: Tensor | None
+    rank: int
+    positions: int
+    like: Tensor
+
+
+class SourceFinder:
+    """Describes the norms of an analysed model.
+
+    Args:
+        model_map: The analysed model.
+    """
+
+    def __init__(self, model_map: ModelMap) -> None:
+        self.model_map = model_map
+        self.analysis: Analysis = model_map.analysis
+        self.model = model_map.model
+        self._like = next((p for p in self.model.parameters() if p.is_floating_point()), torch.empty(0))
+        self._swapped = {
+            path: module for path, module in self.model.named_modules() if isinstance(module, ChannelsFirst)
+        }
+
+    def paths(self) -> dict[str, list[NormIndex]]:
+        """The norms of each module, in the order of the pass; parts of a gradual swap are left out."""
+        fading = tuple(f"{path}." for path, module in self.model.named_modules() if isinstance(module, FadingNorm))
+        paths: dict[str, list[NormIndex]] = {}
+        for index, site in enumerate(self.analysis.sites):
+            path = self._outer(site.name)
+            if not (fading and path.startswith(fading)):
+                paths.setdefault(path, []).append(NormIndex(index))
+        return paths
+
+    def _outer(self, name: str) -> str:
+        """The module of a norm with its :class:`ChannelsFirst` wrapper, which a swap replaces with it."""
+        parent = name.rpartition(".")[0]
+        return parent if parent in self._swapped else name
+
+    def describe(self, path: str, indices: list[NormIndex]) -> NormSource | str:
+        """The norm of a module, or the reason why it cannot be swapped."""
+        site = self.analysis.sites[indices[0]]
+        if not site.own_module or is_outside_tree(path):
+            return f"it is part of the code of {site.module or 'the model'!r} instead of a module"
+        module = self.model.get_submodule(path)
+        if self.model_map.argument_count(path) != 1:
+            return "it is called with more than one tensor"
+        if has_other_hooks(module):
+            return "it has hooks, which a new norm would not have"
+        shapes = [self.analysis.graph.values[self.analysis.norms[index].input].shape for index in indices]
+        if any(len(shape) < 2 for shape in shapes):
+            return "its input has no rows"
+        norm = self.analysis.norms[indices[0]]
+        inner = cast(nn.Module, module.norm) if isinstance(module, ChannelsFirst) else module
+        contents = _read(without_hooks(inner), norm.kind, norm.eps, shapes[0][-1])
+        if isinstance(contents, str):
+            return contents
+        axis = 1 if isinstance(module, ChannelsFirst) else contents.axis
+        if axis == -1 and {shape[-1] for shape in shapes} != {contents.width}:
+            return "its channels are not the last dimension"
+        positions = [math.prod(shape) // max(shape[0] * contents.width, 1) for shape in shapes]
+        gain = contents.gain
+        return NormSource(
+            path, module, contents.kind, site.slot, contents.width, axis, gain, contents.shift, contents.eps,
+            contents.mean, contents.variance, len(shapes[0]), min(positions) if axis == 1 else 1,
+            self._like if gain is None else gain,
+        )  # fmt: skip
+
+
+class _Contents(NamedTuple):
+    kind: str
+    width: int
+    axis: int
+    eps: float
+    gain: Tensor | None = None
+    shift: Tensor | None = None
+    mean: Tensor | None = None
+    variance: Tensor | None = None
+
+
+def _read(module: nn.Module, kind: str, eps: float | None, width: int) -> _Contents | str:
+    """What a norm module computes, or the reason why that is not known.
+
+    Args:
+        module: The module.
+        kind: The kind of norm that the analysis found.
+        eps: The eps that the analysis found.
+        width: The size of the last dimension of its input.
+    """
+    gain, shift = _vector(module, "weight"), _vector(module, "bias")
+    if kind in ("layer", "rms"):
+        form = identify(module, kind, eps, width, torch.float32, with_casts=False)
+        if isinstance(form, str):
+            return form
+        gain, shift = (None if tensor is None else tensor.detach() for tensor in form.parameters(module))
+        return _Contents(kind, width, -1, form.eps, gain + 1 if form.unit_offset and gain is not None else gain, shift)
+    if kind == "batch":
+        mean, variance = _vector(module, "running_mean"), _vector(module, "running_var")
+        if mean is None or variance is None:
+            return "it keeps no running statistics"
+        return _Contents(
+            kind, mean.numel(), -1 if isinstance(module, BatchNorm) else 1, eps or 0.0, gain, shift, mean, variance
+        )
+    if isinstance(module, nn.GroupNorm):
+        axis = -1 if isinstance(module, FeatureGroupNorm) else 1
+        return _Contents("group", module.num_channels, axis, module.eps, gain, shift)
+    if isinstance(module, DyT) and len(module.normalized_shape) == 1:
+        return _Contents("dyt", width, -1, 0.0, gain, shift)
+    return f"normplace does not know the gain of a {kind!r} norm in a {type(module).__name__}"
+
+
+def _vector(module: nn.Module, name: str) -> Tensor | None:
+    """A parameter or buffer with one number per channel."""
+    tensor = getattr(module, name, None)
+    return tensor.detach() if isinstance(tensor, Tensor) and tensor.ndim == 1 else None

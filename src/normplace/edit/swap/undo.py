@@ -1,0 +1,135 @@
+"""Undo a swap, or end a gradual one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from torch import nn
+
+from normplace.edit.model.attachments import has_other_hooks, move_hooks, replace_attached
+from normplace.edit.model.copying import copy_model
+from normplace.edit.record.changes import ATTRIBUTE, Change, changes
+from normplace.edit.saving.save_guard import release_save
+from normplace.edit.swap.modules import FadingNorm
+from normplace.errors import UsageError
+
+Model = TypeVar("Model", bound=nn.Module)
+ORIGINALS = "normplace_swapped"
+"""The attribute of a model that holds the norms before each swap, by name; it is not part of the state dict."""
+
+
+def replace_norm(model: nn.Module, path: str, old: nn.Module, new: nn.Module) -> None:
+    """Put a module in the place of a norm, under all of its names, with what is attached to it.
+
+    Args:
+        model: The model, which is changed.
+        path: The name of the norm.
+        old: The norm.
+        new: The module.
+
+    Raises:
+        UsageError: If the norm has hooks of other code.
+    """
+    if has_other_hooks(old):
+        raise UsageError(f"the norm {path!r} has hooks, which the new norm would not have: remove them first.")
+    move_hooks(old, new)
+    replace_attached(model, old, new)
+    names = [name for name, module in model.named_modules(remove_duplicate=False) if module is old]
+    for name in names:
+        model.set_submodule(name, new.train(old.training))
+
+
+def keep_original(model: nn.Module, path: str, old: nn.Module, new: nn.Module) -> None:
+    """Keep the norm that a swap replaced.
+
+    Args:
+        model: The edited model.
+        path: The name of the norm.
+        old: The norm before the swap.
+        new: The module in its place.
+    """
+    originals = getattr(model, ORIGINALS, {})
+    first, _ = originals.get(path, (old, new))
+    setattr(model, ORIGINALS, {**originals, path: (first, new)})
+
+
+def forget_originals(model: nn.Module) -> None:
+    """Forget the norms before a swap, which do not belong to loaded weights."""
+    if hasattr(model, ORIGINALS):
+        delattr(model, ORIGINALS)
+
+
+def unswap(model: Model) -> Model:
+    """Return a copy with the norms that the model had before :func:`normplace.swap`, with their weights of that time.
+
+    All other weights are kept, also those that were trained since.
+
+    Args:
+        model: A model that :func:`normplace.swap` returned.
+
+    Raises:
+        UsageError: If the model was not swapped, was loaded from a file, or its norms were moved since.
+    """
+    originals = getattr(model, ORIGINALS, None)
+    if not originals:
+        raise UsageError(
+            "there is no swap to undo: the model was not swapped, or was loaded from a file, which holds no old norms."
+        )
+    copied = copy_model(model)
+    names = {module: name for name, module in copied.named_modules()}
+    for path, (old, new) in getattr(copied, ORIGINALS).items():
+        if names.get(new) != path:
+            raise UsageError(f"the norm {path!r} was moved or replaced since the swap, so the swap cannot be undone.")
+        like = next(iter(new.parameters()), None)
+        if like is not None:
+            old.to(like.device)
+        replace_norm(copied, path, new, old)
+    forget_originals(copied)
+    record = changes(copied)
+    moves = tuple(entry for entry in record.moves if entry.get("edit") not in ("swap", "finish_swap"))
+    sites = tuple(
+        Change("swapped", site.slot, site.name, note="restored") for site in record.sites if site.action == "swapped"
+    )
+    setattr(copied, ATTRIBUTE, replace(record, sites=sites, moves=moves, refused=()))
+    if not moves:
+        release_save(copied)
+    return copied
+
+
+def finish_swap(model: Model) -> Model:
+    """Return a copy of a gradually swapped model without its old norms.
+
+    Args:
+        model: A model whose swap has the strength 1, see :func:`normplace.edit.set_strength`.
+
+    Raises:
+        UsageError: If the model has no gradual swap, or its strength is not 1.
+    """
+    copied = copy_model(model)
+    fading = [(path, module) for path, module in copied.named_modules() if isinstance(module, FadingNorm)]
+    if not fading:
+        raise UsageError("the model has no gradual swap to finish: make one with normplace.swap(…, strength=0.0).")
+    for path, module in fading:
+        strength = module.get_buffer("strength")
+        if not strength.is_meta and float(strength) != 1:
+            raise UsageError(
+                f"the swap of {path!r} has the strength {float(strength):g}: set it to 1 with "
+                "normplace.edit.set_strength, and train the model at 1 before you finish."
+            )
+    remove_old_norms(copied)
+    return copied
+
+
+def remove_old_norms(model: nn.Module) -> None:
+    """Put the new norms of gradual swaps in the place of the mixtures, and record it."""
+    for path, module in list(model.named_modules()):
+        if isinstance(module, FadingNorm):
+            new = module.new
+            assert isinstance(new, nn.Module)
+            replace_norm(model, path, module, new)
+            original = getattr(model, ORIGINALS, {}).get(path)
+            if original is not None:
+                keep_original(model, path, original[0], new)
+    record = changes(model)
+    setattr(model, ATTRIBUTE, replace(record, moves=(*record.moves, {"edit": "finish_swap"})))

@@ -1,0 +1,1 @@
+"""Check an edited model by numbers and by gradients."""

@@ -1,0 +1,52 @@
+"""A model is copied only if the copy fits into memory and does not depend on the original."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from normplace.edit.model import copying
+from normplace.edit.model.copying import copy_model, require_independent, require_memory
+from normplace.errors import UsageError
+
+
+class Captured(nn.Module):
+    """A function refers to a module of this object, in a copy too."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+        self.branch = lambda x: self.up(x)
+
+    def forward(self, x):
+        return self.branch(x)
+
+
+def test_a_model_that_does_not_fit_is_refused(monkeypatch):
+    model = nn.Linear(100, 100)  # 40,400 bytes
+    monkeypatch.setattr(copying, "available_memory", lambda: 60_000)
+    copy_model(model)
+    with pytest.raises(UsageError, match=r"2 copies need about .*: use less\."):
+        require_memory(model, "use less")
+    monkeypatch.setattr(copying, "available_memory", lambda: None)  # unknown
+    require_memory(model, "use less")
+
+
+def test_a_tied_weight_counts_once(monkeypatch):
+    model = nn.Sequential(nn.Linear(100, 100, bias=False), nn.Linear(100, 100, bias=False))
+    monkeypatch.setattr(copying, "available_memory", lambda: 60_000)
+    with pytest.raises(UsageError, match="1 copy needs"):
+        require_memory(model, "use less", copies=1)
+    model[1].weight = model[0].weight
+    require_memory(model, "use less", copies=1)
+
+
+def test_a_copy_that_calls_the_original_is_refused():
+    x = torch.randn(2, 4)
+    model = Captured()
+    with pytest.raises(UsageError, match="calls modules of the original"), require_independent(model):
+        copy_model(model)(x)
+    plain = nn.Linear(4, 4)
+    with require_independent(plain):
+        copy_model(plain)(x)
