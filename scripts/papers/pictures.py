@@ -56,6 +56,8 @@ PICTURES = {
         Picture("far", "laptop", "Magnitude of the prediction far from the data", panel=180),
         Picture("protein", "full", "Protein: R² on proteins larger than those in training, and on proteins like them"),
         Picture("area", "full", "Protein: prediction against surface area", 600),
+        Picture("bounds", "laptop", "Largest prediction found, over each bound"),
+        Picture("linearized", "laptop", "Trained networks compared with their own kernel at initialization, by width"),
         Picture("faces", "full", "Faces: R² of age for the unseen ethnicity code and for the seen ones"),
     ),
     "causalrn": (

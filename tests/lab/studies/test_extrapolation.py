@@ -11,12 +11,16 @@ from tests.lab.studies.support import stand_in_data
 
 from normplace import UsageError
 from normplace.lab.studies.extrapolation import STUDY, kernels, tabular, wide
+from normplace.lab.studies.extrapolation.activations import ActivationTrial
+from normplace.lab.studies.extrapolation.bounds import BoundTrial
 from normplace.lab.studies.extrapolation.faces import FacesTrial
 from normplace.lab.studies.extrapolation.networks import SequenceRegressor
 from normplace.lab.studies.extrapolation.protein import LEARNERS, ProteinTrial
 from normplace.lab.studies.extrapolation.published import FACES, PROTEIN
+from normplace.lab.studies.extrapolation.random_networks import INPUTS, random_network, search_growth
 from normplace.lab.studies.extrapolation.sequence import SequenceTrial
 from normplace.lab.studies.extrapolation.toy import ToyTrial
+from normplace.lab.studies.extrapolation.weak_faces import WeakFacesTrial
 
 
 @pytest.fixture
@@ -180,3 +184,41 @@ def test_wide_networks_are_closer_to_the_prediction():
         for width in (1024, 32)
     )
     assert near < 0.7 * far
+
+
+def test_the_search_for_growth_measures_decades():
+    linear = torch.nn.Linear(INPUTS, 1).double()
+    normed = torch.nn.Sequential(torch.nn.Linear(INPUTS, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 1)).double()
+    generator = torch.Generator().manual_seed(0)
+    # From 1e4 to 1e8 a linear output grows by four decades, less the unit that is added at 1e4.
+    assert search_growth(linear, generator) == pytest.approx(4, abs=0.01)
+    assert search_growth(normed, generator) < 0.1
+
+
+def test_random_networks_are_reproducible_and_differ():
+    one, two, other = random_network(3), random_network(3), random_network(4)
+    x = torch.ones(2, INPUTS, dtype=torch.float64)
+    assert torch.equal(one(x), two(x)) and not torch.equal(one(x), other(x))
+
+
+def test_bounds_hold_and_the_search_finds_at_least_the_data():
+    normed = run("bounds", BoundTrial("first", 32, 0, directions=8, rounds=2)).metrics
+    # Predictions interpolate the targets, so the largest is at least the largest target, up to the jitter.
+    assert normed["largest_normed"] > 0.99
+    assert normed["over_norm_bound"] < 1 and normed["over_eigenvalue_bound"] < 1 and normed["over_crude_bound"] < 1
+    # The recursion by hand, with S = T = 1 after the norm: S = 1.01 and T = 2.01, then S = 1.02 and T = 1.02 + 2.01.
+    assert normed["diagonal_sup"] == pytest.approx(3.03, abs=1e-9)
+    assert run("bounds", BoundTrial("none", 32, 0, directions=8, rounds=2)).metrics["largest"] > 100
+
+
+def test_weaker_descriptors_are_projections(data):
+    whole = run("weak-faces", WeakFacesTrial("none", 0, epochs=1, components=0))
+    plain = run("faces", FacesTrial("none", 0, epochs=1))
+    assert whole.metrics == plain.metrics
+    assert run("weak-faces", WeakFacesTrial("none", 0, epochs=1, components=2)).metrics != whole.metrics
+
+
+def test_the_degree_of_a_composition():
+    metrics = run("activations", ActivationTrial("relu3", "none", 0, width=64)).metrics
+    assert metrics["infinite_growth"] == pytest.approx(18, abs=0.1)
+    assert abs(run("activations", ActivationTrial("relu3", "first", 0, width=64)).metrics["diagonal_growth"]) < 0.2

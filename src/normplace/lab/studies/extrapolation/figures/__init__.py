@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from normplace.lab.studies.extrapolation.figures import faces, kernels, protein, sequence, toy, variants, wide
+from normplace.lab.studies.extrapolation.figures import (
+    activations,
+    bounds,
+    faces,
+    kernels,
+    linearized,
+    protein,
+    sequence,
+    toy,
+    variants,
+    weak_faces,
+    wide,
+)
 from normplace.lab.trials.per_seed import Records
 from normplace.lab.trials.study import Figure
 
-PARTS = (toy, kernels, wide, variants, sequence, protein, faces)
+PARTS = (toy, kernels, activations, wide, linearized, bounds, variants, sequence, protein, faces, weak_faces)
 
 
 def figures(records: Records) -> list[Figure]:
