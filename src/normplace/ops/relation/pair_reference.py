@@ -28,7 +28,7 @@ ACTIVATIONS = ("exp", "relu", "gelu", "elu")
 # Elements of the largest temporary, so that it stays in the cache of one core.
 BUDGET = 1 << 18
 # Least variance of a pair, relative to the sum of its rows' variances, for which their product is precise enough.
-NEARLY_CANCELLED = 1 / 8
+NEARLY_CANCELLED = 1 / 16
 # Below both, no pair and no exponential of a normalized pair is infinite.
 MAX_ENTRY, MAX_WIDTH = 1e15, 7_000
 # Most queries of a block: fewer compute fewer pairs that are not summed, more take fewer operations.
@@ -86,7 +86,7 @@ class _Pairs:
     """The pairs of two sequences of rows, computed a block at a time.
 
     The variance of a pair follows from the product of its centred rows. Rows that nearly cancel lose precision this
-    way, so queries with such a key are added to their keys first and normalized then.
+    way, so in a block with such a pair the rows are added first and normalized then.
 
     Args:
         a: Queries, B × T × D, with zeros in masked rows.
@@ -119,10 +119,13 @@ class _Pairs:
             for start in range(0, length, self.queries):
                 i = slice(start, min(start + self.queries, length))
                 last = i.stop if self.spec.causal else length
-                scale = self._scale(n, i, last) if self.spec.norm == "joint" else None
+                scale, cancelled = self._scale(n, i, last) if self.spec.norm == "joint" else (None, None)
                 for start_key in range(0, last, self.keys):
                     j = slice(start_key, min(start_key + self.keys, last))
-                    yield Block(n, i, j, None if scale is None else scale[:, :, j])
+                    own = None if scale is None else scale[:, :, j]
+                    if cancelled is not None and bool(cancelled[:, :, j].any()):
+                        own = None
+                    yield Block(n, i, j, own)
 
     def normalized(self, block: Block) -> tuple[Tensor, Tensor | None]:
         """B × I × J × heads × channels: the pairs of a block times the gain, and the scales of their norms."""
@@ -158,14 +161,15 @@ class _Pairs:
         shape = (a.shape[0], a.shape[1], *b.shape[2:])
         return torch.add(a, b, out=self.buffers[0, : math.prod(shape)].view(shape))
 
-    def _scale(self, n: slice, i: slice, last: int) -> Tensor | None:
-        """The scales of queries with the keys before ``last``, from the products of rows; None if that is imprecise."""
+    def _scale(self, n: slice, i: slice, last: int) -> tuple[Tensor | None, Tensor | None]:
+        """The scales of queries with the keys before ``last``, and which pairs nearly cancel, if any does."""
+        if self.spec.eps == 0:
+            return None, None
         a, b = self.centred[0][n, i].transpose(1, 2), self.centred[1][n, :last].permute(0, 2, 3, 1)
         total = self.squares[0][n, i, None] + self.squares[1][n, None, :last]
         variance = (a @ b).permute(0, 2, 3, 1).mul(2 / a.shape[-1]).add_(total)
-        if self.spec.eps == 0 or bool((variance < NEARLY_CANCELLED * total).any()):
-            return None
-        return variance.add_(self.spec.eps).rsqrt_()[..., None]
+        cancelled = variance < total.mul_(NEARLY_CANCELLED)
+        return variance.add_(self.spec.eps).rsqrt_()[..., None], cancelled if bool(cancelled.any()) else None
 
 
 def forward(a: Tensor, b: Tensor, weight: Tensor, spec: RelationSpec) -> Tensor:
