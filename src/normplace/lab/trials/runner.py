@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -93,7 +94,7 @@ class Run:
         Raises:
             UsageError: If overrides make two trials equal, or the number of seeds adds no trial.
         """
-        planned = self._planned()
+        planned = dict(self._planned)
         if self.seeds is not None:
             most = {part.name: part.most_seeds for part in self.study.parts if part.most_seeds is not None}
             for part, config in self.variants().add(self.seeds, most):
@@ -103,8 +104,9 @@ class Run:
 
     def variants(self) -> Variants:
         """The variants that the study plans, whose records belong to this run with any seed."""
-        return Variants(self.study.hash_name, ((trial.part, trial.config) for trial in self._planned().values()))
+        return Variants(self.study.hash_name, ((trial.part, trial.config) for trial in self._planned.values()))
 
+    @functools.cached_property
     def _planned(self) -> dict[str, Trial]:
         """The trials of the study by their hash."""
         planned: dict[str, Trial] = {}
@@ -158,7 +160,7 @@ class Run:
             trials = self._available(pending, progress)
             for record in run_trials(self.study, trials, engine, progress, code, skipped=len(planned) - len(pending)):
                 results.append(record)
-            return in_order(results.latest, self._planned())
+            return in_order(results.latest, self._planned)
 
     def _in_demo(self, trial: Trial) -> bool:
         part = self.study.part(trial.part)
