@@ -27,7 +27,7 @@ from normplace.lab.tasks.selection import Graph, powerlaw_configuration, ranking
 from normplace.lab.tasks.selection.select import measure_order, select_nodes
 
 NODES, EXPONENT, SMALLEST, SEED = 400_000, 2.3, 2, 20_260
-BUDGET = 50
+BUDGET, SIMULATIONS = 50, 30
 METHODS = {
     "dismantling": ("degree", "adaptive-degree", "pagerank", "corehd", "random"),
     "influence": ("degree", "adaptive-degree", "pagerank", "corehd", "ris", "random"),
@@ -72,7 +72,7 @@ def main() -> None:
             start = time.process_time()
             order = order_of(graph)
             seconds = time.process_time() - start
-            numbers = measure_order(graph, task, order, budget=BUDGET, simulations=200).numbers
+            numbers = measure_order(graph, task, order, budget=BUDGET, simulations=SIMULATIONS).numbers
             rows.append({"task": task, "method": name, "seconds": round(seconds, 3), **numbers})
             print(rows[-1], flush=True)
     record = {
