@@ -13,9 +13,18 @@ pytest.importorskip("transformers.models.hyperclovax", reason="needs a transform
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("placement", "name"), [("peri", "HyperCLOVAXForCausalLM"), ("pre", "LlamaForCausalLM")])
-def test_the_auto_classes_load_model_and_tokenizer(tmp_path, capsys, placement, name):
-    run = untrained_run(24, placement)
+@pytest.mark.parametrize(
+    ("placement", "norm", "name"),
+    [
+        ("peri", "rms", "HyperCLOVAXForCausalLM"),
+        ("pre", "rms", "LlamaForCausalLM"),
+        ("qk", "rms", "Qwen3ForCausalLM"),
+        ("pre", "layer", "StableLmForCausalLM"),
+        ("parallel", "layer", "StableLmForCausalLM"),
+    ],
+)
+def test_the_auto_classes_load_model_and_tokenizer(tmp_path, capsys, placement, norm, name):
+    run = untrained_run(24, placement, norm=norm)
     written = export_huggingface(run, tmp_path / "new" / "model")
     assert written["model"] == name
     assert written["difference"] < 1e-4

@@ -9,7 +9,7 @@ import torch
 from tests.models.transformer.family_cases import CASES, TOKENS, small_model, token_ids
 from tests.models.transformer.reference import build
 
-from normplace import Placement, UsageError
+from normplace import BlockSpec, Placement, UsageError
 from normplace.models.transformer import (
     AttentionConfig,
     MLPConfig,
@@ -155,6 +155,9 @@ def test_the_first_family_that_fits_is_taken():
     assert family("pre") == "LlamaForCausalLM"
     assert family("peri") == "HyperCLOVAXForCausalLM"
     assert family("qk") == "Qwen3ForCausalLM"
+    assert family("pre", norm="layer") == family("parallel", norm="layer") == "StableLmForCausalLM"
+    spec = BlockSpec(input=True)  # the same placement, written by kinds
+    assert family(Placement.by_kind({"attention": spec, "mlp": spec}, final=True)) == "LlamaForCausalLM"
     assert family("lns-init") == "LlamaForCausalLM"  # it differs from pre in its initial weights only
     assert family(Placement.named("qk", base="output", over="projection")) == "Olmo2ForCausalLM"
     assert (
@@ -170,12 +173,17 @@ def test_the_first_family_that_fits_is_taken():
 
 
 def test_networks_they_do_not_have_are_refused():
-    with pytest.raises(UsageError, match=r"no supported Hugging Face family .* has networks of this shape"):
+    with pytest.raises(UsageError, match="no supported Hugging Face family has networks of this shape"):
         to_huggingface(build("siamese", torch.float32))
     with pytest.raises(UsageError, match=r"the nearest is hyperclovax, which has the placement x \+ N\(F"):
         to_huggingface(build("output", torch.float32))
     with pytest.raises(UsageError, match=r"nearest is llama, which .* without the norm on the embedding"):
         to_huggingface(build("embedding-norm", torch.float32))
+    for name in ("deepnorm", "lns", "keel", "gpas"):
+        with pytest.raises(UsageError, match=r"the nearest is llama, which has the placement x \+ F\(N\(x\)\)"):
+            to_huggingface(build(name, torch.float32))
+    with pytest.raises(UsageError, match="the nearest is stablelm, which has norm='layer'"):
+        to_huggingface(build("parallel", torch.float32))
     with pytest.raises(UsageError, match="llama does not support this network's placement"):
         to_huggingface(build("peri", torch.float32), "llama")
     with pytest.raises(UsageError, match="did you mean 'llama'"):

@@ -26,7 +26,7 @@ from normplace.models.transformer.config import (
 from normplace.models.transformer.families import FAMILIES, Family
 from normplace.models.transformer.model import Transformer
 from normplace.norms import build_norm
-from normplace.placement import Placement
+from normplace.placement import BlockSpec, Placement
 
 TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # not part of a network here
 
@@ -90,17 +90,19 @@ def to_huggingface(model: Transformer, family: str | None = None, **fields: Any)
     need_transformers()
     if family is not None and family not in FAMILIES:
         raise unknown("Hugging Face model type", family, FAMILIES)
-    fits = [_fit(name, model.config, fields) for name in (FAMILIES if family is None else (family,))]
-    for fit in fits:
+    wanted, fits = spelled_out(model.config), []
+    for name in FAMILIES if family is None else (family,):
+        fit = _fit(name, wanted, fields)
         if fit.config is not None and not fit.differences:
-            return _filled(FAMILIES[fit.family], fit.config, model)
+            return _filled(FAMILIES[name], fit.config, model)
+        fits.append(fit)
     if family is not None:
         reason = fits[0].differences[0]
         raise UsageError(f"{family} does not support this network's {reason}: choose another family or shape.")
     nearest = min(fits, key=lambda fit: fit.distance)
     raise UsageError(
-        f"no supported Hugging Face family (normplace.models.transformer.families) has networks of this shape and "
-        f"placement, {model.config.rule.equation()}: the nearest is {nearest.family}, which has {nearest.description}."
+        f"no supported Hugging Face family has networks of this shape and placement, "
+        f"{model.config.rule.equation()}: the nearest is {nearest.family}, which has {nearest.description}."
     )
 
 
@@ -123,11 +125,11 @@ class _FamilyFit:
     description: str = ""
 
 
-def _fit(name: str, config: TransformerConfig, fields: dict[str, Any]) -> _FamilyFit:
-    """Write a network as a configuration of a family, read it again, and compare."""
+def _fit(name: str, wanted: TransformerConfig, fields: dict[str, Any]) -> _FamilyFit:
+    """Write a network, spelled out, as a configuration of a family, read it again, and compare."""
     import transformers
 
-    family, wanted = FAMILIES[name], spelled_out(config)
+    family = FAMILIES[name]
     if not hasattr(transformers, family.model):
         return _FamilyFit(name, None, (f"family, which transformers {transformers.__version__} lacks",))
     config_class = getattr(transformers, family.model).config_class
@@ -136,14 +138,30 @@ def _fit(name: str, config: TransformerConfig, fields: dict[str, Any]) -> _Famil
         read = spelled_out(family.read(written))
     except Exception as error:  # configuration classes raise different errors
         return _FamilyFit(name, None, (f"settings ({' '.join(str(error).split())})",))
-    names = [field.name for field in dataclasses.fields(TransformerConfig)]
-    pairs = {name: (getattr(read, name), getattr(wanted, name)) for name in names}
-    differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    differing: dict[str, float] = {}
+    for field in dataclasses.fields(TransformerConfig):
+        if distance := _field_distance(field.name, read, wanted):
+            differing[field.name] = distance
     described = [
-        _describe_placement(*pair) if name == "placement" else f"{name}={pair[0]!r}" for name, pair in differing.items()
+        _describe_placement(read.rule, wanted.rule) if name == "placement" else f"{name}={getattr(read, name)!r}"
+        for name in differing
     ]
-    distance = sum(_distance(*pair) for pair in differing.values())
-    return _FamilyFit(name, written, tuple(differing), distance, " and ".join(described))
+    return _FamilyFit(name, written, tuple(differing), sum(differing.values()), " and ".join(described))
+
+
+def _field_distance(name: str, read: TransformerConfig, wanted: TransformerConfig) -> float:
+    """How much a field differs. Placements are compared block by block, whichever way they are written."""
+    if name != "placement":
+        return _distance(getattr(read, name), getattr(wanted, name))
+    pairs = list(zip(_blocks(read), _blocks(wanted), strict=False))
+    ends = [(getattr(read.rule, end), getattr(wanted.rule, end)) for end in ("embedding", "final", "streams")]
+    return sum(_distance(*pair) for pair in ends) + sum(_distance(*pair) for pair in pairs) / max(1, wanted.depth)
+
+
+def _blocks(config: TransformerConfig) -> list[BlockSpec]:
+    """The specs of the branches in all layers."""
+    rule = config.rule.for_single_block()
+    return [spec for kind in ("attention", "mlp") for spec in rule.specs(config.depth, kind)]
 
 
 def _describe_placement(theirs: Placement, wanted: Placement) -> str:
