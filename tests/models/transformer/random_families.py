@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from tests.models.transformer.family_cases import (
     CASES,
+    EAGER,
     LONG,
     ROPES,
     VOCABULARY,
@@ -165,7 +166,7 @@ def fast_parity(family: str, fields: Mapping[str, Any], seed: int = 0) -> tuple[
         model = small_model(family, fields, seed).double()
         wanted = model(ids).logits
         ours = from_huggingface(model)
-        back = to_huggingface(ours, family, attn_implementation="eager")(ids).logits
+        back = to_huggingface(ours, family, **EAGER)(ids).logits
     return relative(ours(ids), wanted), relative(back, wanted)
 
 

@@ -8,14 +8,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.models.transformer.expert_and_encoder_cases import EXPERT_AND_ENCODER_CASES
 from tests.models.transformer.family_cases import (
     CASES,
+    TOKENS,
     double_difference,
     logits,
     relative,
     small_model,
     token_ids,
 )
+from tests.models.transformer.random_families import changed_setting, other_values
 from tests.models.transformer.reference import build
 
 from normplace import UsageError
@@ -27,6 +30,7 @@ from normplace.models.transformer import (
     to_huggingface,
 )
 from normplace.models.transformer.families import FAMILIES
+from normplace.models.transformer.families.family import BOOKKEEPING
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'normplace[hf]'")
 
@@ -151,6 +155,15 @@ def test_random_configurations_agree(family, size):
 def test_settings_without_a_counterpart_are_refused(family, change, said):
     with pytest.raises(UsageError, match=said):
         FAMILIES[family].read(config_class(family)(**{**CASES[family][""], **change}))
+
+
+@pytest.mark.parametrize("family", EXPERT_AND_ENCODER_CASES)
+def test_no_setting_is_ignored(family):
+    """A changed setting of theirs changes ours too, does not matter, or is refused."""
+    unchanged = config_class(family)(**{**TOKENS, **CASES[family][""]}).to_dict()
+    for key in unchanged.keys() - BOOKKEEPING - {"vocab_size", "num_hidden_layers", "num_layers"}:
+        for value in other_values(unchanged[key])[:1]:
+            assert changed_setting(family, key, value) != "ignored", (key, value)
 
 
 def test_networks_they_do_not_have_are_refused():
