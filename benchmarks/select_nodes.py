@@ -3,7 +3,7 @@
     python benchmarks/select_nodes.py --out benchmarks/results/select_nodes-cpu.json
 
 The graph is a configuration model with a power law of degrees, of 400,000 nodes; policies were trained on graphs of at
-most 500 nodes. Times are CPU seconds of one core, after a first call on a small graph that compiles the loops. igraph
+most 1,000 nodes. Times are CPU seconds of one core, after a first call on a small graph that compiles the loops. igraph
 computes the scores; the order and its measure are the same code for all methods. Betweenness is left out: its time is
 proportional to nodes times edges, here days.
 """

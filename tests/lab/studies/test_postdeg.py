@@ -82,16 +82,15 @@ def test_scores_of_a_random_order(task):
 
 
 def test_every_claim_has_records_in_the_full_plan():
+    names = ("value", "recall", "ndcg", "length_slope", "test", "heard", "spread", "ris", "random", "degree_r2")
     planned = [
-        record(
-            part.name, trial, {"value": 1.0, "recall": 1.0, "ndcg": 1.0, "length_slope": 1.0, "test": 1.0, "heard": 1.0}
-        )
+        record(part.name, trial, dict.fromkeys(names, 1.0))
         for part in STUDY.parts
         if part.name != "topologies"
         for trial in part.plan("full")
     ]
     for claim in CLAIMS:
-        if not any(word in claim.id for word in ("learned", "real-graphs")):  # those of topologies
+        if not any(word in claim.id for word in ("learned", "real-graphs", "extended")):  # these depend on numbers
             assert judge(claim, planned).verdict is not Verdict.NOT_TESTED, claim.id
 
 
