@@ -22,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +55,7 @@ class Network(nn.Module):
         return x
 
 
-def block(**options: object) -> DeepGCNLayer:
+def block(**options: Any) -> DeepGCNLayer:
     """A block of DeeperGCN."""
     conv = GENConv(WIDTH, WIDTH, norm="layer", num_layers=1, **options)
     return DeepGCNLayer(conv, nn.LayerNorm(WIDTH), nn.ReLU(), block="res+")

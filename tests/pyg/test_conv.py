@@ -264,7 +264,8 @@ def test_torch_script_is_refused_in_one_sentence():
 def test_compiles_without_graph_breaks():
     torch.compiler.reset()
     x = torch.randn(NODES, 6)
-    for options in ({"aggr": ["softmax", "powermean"]}, {"aggr_kwargs": {"learn": True, "channels": 8}}):
+    cases: list[dict[str, Any]] = [{"aggr": ["softmax", "powermean"]}, {"aggr_kwargs": {"learn": True, "channels": 8}}]
+    for options in cases:
         conv = GENConv(6, 8, norm="layer", **options)
         compiled = torch.compile(conv, fullgraph=True, backend="aot_eager")
         torch.testing.assert_close(compiled(x, EDGES), conv(x, EDGES))
