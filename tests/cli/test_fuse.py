@@ -71,3 +71,25 @@ def test_usage_errors(capsys):
     assert "greater than 0" in usage_error(capsys, "fuse", "fused_model:model", "--bandwidth", "0")
     assert "name one model" in usage_error(capsys, "fuse")
     assert "--reach" in usage_error(capsys, "fuse", "fused_model:model", "--reach", "all")
+
+
+def test_a_fused_model_is_written_and_loaded(capsys, tmp_path):
+    import fused_model  # pyright: ignore[reportMissingImports]
+    import torch
+
+    import normplace as npl
+
+    torch.manual_seed(0)
+    assert main(["fuse", "fused_model:model", "--out", str(tmp_path / "text")]) == 0
+    assert f"placement.json are in {tmp_path / 'text'}" in capsys.readouterr().out
+    assert main(["fuse", "fused_model:model", "--out", str(tmp_path / "json"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["fused"], result["folder"]) == (2, str(tmp_path / "json"))
+    model, x = fused_model.model()
+    loaded = npl.edit.load(tmp_path / "json", model, x)
+    record = npl.changes(loaded)
+    assert record.fusions and len(record.fusion_note) > 0  # fused where a GPU makes it faster, else left as it is
+    from safetensors.torch import load_file
+
+    weights = load_file(tmp_path / "json" / "model.safetensors")
+    assert all(torch.equal(weights[name], tensor) for name, tensor in loaded.state_dict().items())

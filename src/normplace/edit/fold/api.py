@@ -83,7 +83,9 @@ def fold(model: Model, *inputs: Any, untie: bool = False, center: bool = False, 
     targets, refused = find_targets(analysis)
     plan = CenterPlan.of(analysis) if center else None
     if not targets and (plan is None or not plan.norms):
-        raise UsageError(f"no norm can be folded: {refused[0] if refused else 'the model has no norm.'}")
+        raise UsageError(
+            f"no norm can be folded: {refused[0] if refused else 'the model has no norm with a gain or a shift.'}"
+        )
     verify_rule(copied, targets, arguments, lambda double: None if plan is None else centre(double, plan))
     folded = [FoldedNorm(target, *fold_norm(copied, target)) for target in targets]
     sites = [Change("folded", target.slot, target.path, note=f"into {_readers(target)}") for target in targets]

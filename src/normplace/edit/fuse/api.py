@@ -106,6 +106,17 @@ def fuse(
     return fused
 
 
+def remember_fusion(model: nn.Module, reach: str) -> None:
+    """Add the fusion of a model to its recorded edits, so that :func:`normplace.edit.load` repeats it.
+
+    Args:
+        model: A model that :func:`fuse` returned.
+        reach: The reach it was fused with.
+    """
+    record = changes(model)
+    setattr(model, ATTRIBUTE, replace(record, moves=(*record.moves, {"edit": "fuse", "reach": reach})))
+
+
 def _is_sharded(model: nn.Module) -> bool:
     """Whether parameters are sharded; the module of DTensor is slow to import, and is there if one exists."""
     module = sys.modules.get("torch.distributed.tensor")

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from normplace.edit.fold.api import repeat_fold
+from normplace.edit.fuse.api import fuse
 from normplace.edit.insert.api import repeat_insert
 from normplace.edit.model.copying import copy_model
 from normplace.edit.move.api import move
@@ -66,10 +67,16 @@ def _insert(model: Model, settings: dict[str, Any], arguments: Arguments) -> Mod
     return repeat_insert(model, settings)
 
 
+def _fuse(model: Model, settings: dict[str, Any], arguments: Arguments) -> Model:
+    inputs, kwargs = arguments
+    return fuse(model, *inputs, **settings, **kwargs)  # only where it is faster on this machine
+
+
 REPEATED: dict[str, Callable[[Any, dict[str, Any], Arguments], Any]] = {
     "move": _move,
     "swap": _swap,
     "finish_swap": _finish_swap,
     "fold": _fold,
     "insert": _insert,
+    "fuse": _fuse,
 }
