@@ -68,15 +68,15 @@ def fuse(
         model, inputs, kwargs = from_config(source.path)
         if source.note is not None:
             print(source.note, file=sys.stderr)
-    record = plan_fusion(model, *inputs, reach=reach, **kwargs)
-    folder = None if out is None else _write_fused(model, inputs, kwargs, reach, out)
-    if is_factory and torch.cuda.is_available():
-        record = _timed(record, model, inputs, kwargs, reach)
     batch = _count_tokens(inputs, kwargs)
     if batch is None and tokens is not None:
         raise UsageError(
             "this model takes no input_ids, so --tokens has no meaning: let the function return the batch."
         )
+    record = plan_fusion(model, *inputs, reach=reach, **kwargs)
+    folder = None if out is None else _write_fused(model, inputs, kwargs, reach, out)
+    if is_factory and torch.cuda.is_available():
+        record = _timed(record, model, inputs, kwargs, reach)
     if batch is not None:
         tokens = tokens or (batch if is_factory else CONFIG_TOKENS)
         parts = (replace(part, bytes_saved=round(part.bytes_saved * tokens / batch)) for part in record.fusions)

@@ -75,7 +75,11 @@ def fold(model: Model, *inputs: Any, untie: bool = False, center: bool = False, 
         raise UsageError("fold changes weights, and a model on the meta device has none: load it on the CPU.")
     arguments = (inputs, kwargs)
     copied = copy_model(model)
-    before = outputs_of(copied, arguments)
+    try:
+        before = outputs_of(copied, arguments)
+    except Exception:
+        _analyze(copied, arguments)  # raises an error that explains why the call fails
+        raise
     untied = untie_head(copied) if untie else []
     with require_independent(model):
         analysis = _analyze(copied, arguments)
