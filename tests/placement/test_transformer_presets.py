@@ -30,7 +30,7 @@ EQUATIONS = {
     "gpas": "D(x + F(N(x)))",
     "bert-residual": "N(x) + F(N(x))",
     "embedding-norm": PRE,
-    "parallel": "x + attention(n) + mlp(n), n = N(x)",
+    "parallel": "x + F1(N(x)) + F2(N(x))",
 }
 
 
@@ -62,7 +62,7 @@ def test_presets_with_a_base_combine():
     )
     assert Placement.named("embedding-norm", base="post").embedding
     separate = Placement.named("qk", base=Placement.named("parallel", norm="separate"), over="each")
-    assert separate.equation() == "x + attention[N: q_each, k_each](N(x)) + mlp(N(x))"
+    assert separate.equation() == "x + F1[N: q_each, k_each](N1(x)) + F2(N2(x))"
     with pytest.raises(UsageError, match="leave the skip and the stream slot alone"):
         Placement.named("gpas", base="parallel")
     with pytest.raises(UsageError, match="did you mean 'shared'"):

@@ -31,7 +31,7 @@ STREAMS = {
     "dual": "x' = N(x + z), r' = r + z, out = x + N(r)",
     "siamese": "x' = N(x + (2l)^(-1/2) z), y' = y + z, out = x + N(y)",
     "parallel": "",
-    "parallel-shared": "n = N(x)",
+    "parallel-shared": "",
 }
 """The streams a stack can carry from block to block, and the equation of each; ``z`` is the output of a branch."""
 
@@ -259,9 +259,11 @@ class Placement:
 
     def _parallel_equation(self) -> str:
         shared = self.streams == "parallel-shared"
-        specs = [(kind, replace(spec, input=False) if shared else spec) for kind, ((_, spec),) in self.kinds]
-        terms = (branch_term(spec, branch=kind, stream=Symbol("n") if shared else X) for kind, spec in specs)
-        return ", ".join(part for part in (str(Sum((X, *terms))), STREAMS[self.streams]) if part)
+        terms = []
+        for number, (_, ((_, spec),)) in enumerate(self.kinds, 1):
+            spec = replace(spec, input=True) if shared else spec
+            terms.append(branch_term(spec, branch=f"F{number}", input_norm="N" if shared else f"N{number}"))
+        return str(Sum((X, *terms)))
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dictionary; :meth:`from_dict` reads it."""

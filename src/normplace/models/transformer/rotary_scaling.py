@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normplace._shared.fields import check_range, check_types, quoted
+from normplace._shared.fields import check_range, check_types
 from normplace.errors import UsageError, unknown
 from normplace.placement import known_fields
 
@@ -192,9 +192,7 @@ class LongScaling(RotaryScaling):
         """The frequencies for a length."""
         divisors = self.long if length > self.original_length else self.short
         if len(divisors) != len(exponents):
-            raise UsageError(
-                f"a head has {len(exponents)} frequencies, but there are {len(divisors)} divisors of them."
-            )
+            raise UsageError(f"{len(exponents)} rotary frequencies need one divisor each, got {len(divisors)}.")
         return theta**-exponents / torch.tensor(divisors, dtype=exponents.dtype, device=exponents.device)
 
     def restarts_at(self) -> int | None:
@@ -220,5 +218,5 @@ def read_scaling(data: Mapping[str, Any]) -> RotaryScaling:
     settings = dict(data)
     kind = settings.pop("kind", None)
     if kind not in SCALINGS:
-        raise unknown("kind of rotary scaling:", quoted(kind), SCALINGS)
+        raise unknown("kind of rotary scaling:", kind, SCALINGS)
     return SCALINGS[kind](**known_fields(SCALINGS[kind], settings))
