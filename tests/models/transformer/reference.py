@@ -323,14 +323,13 @@ def bert_residual(m, x):
 def parallel(m, x):
     for layer in m.layers:
         n = N(layer.attention.input_norm, x)
-        x = x + attention(layer.attention.branch, n) + mlp(layer.mlp.branch, n)
+        x = x + sum(f(n) for _, f in branches(m, layer))
     return N(m.final_norm, x)
 
 
 def parallel_separate(m, x):
     for layer in m.layers:
-        first, second = N(layer.attention.input_norm, x), N(layer.mlp.input_norm, x)
-        x = x + attention(layer.attention.branch, first) + mlp(layer.mlp.branch, second)
+        x = x + sum(f(N(block.input_norm, x)) for block, f in branches(m, layer))
     return N(m.final_norm, x)
 
 

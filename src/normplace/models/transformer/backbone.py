@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from normplace.models.transformer.layer import Layer
 from normplace.models.transformer.positions import RelativeBias, Rotary
 from normplace.models.transformer.streams import LayerCall, build_streams
 from normplace.norms import build_norm
+from normplace.placement import Placement
 from normplace.residual import Branch, NormChoice, Residual, build_slot_norm
 
 NormFactory = Callable[..., nn.Module]
@@ -82,13 +84,18 @@ def build_layers(config: TransformerConfig, factory: dict[str, Any]) -> nn.Modul
             **factory,
         )
 
-    def residual(branch: Branch, number: int) -> Residual:
+    def residual(branch: Branch, number: int, placement: Placement = placement) -> Residual:
         return Residual(branch, config.dim, placement, norm, number, config.depth)
+
+    def cross(number: int) -> Residual:
+        shared = config.rule.streams == "parallel-shared"  # it reads the stream through the norm of attention
+        unread = placement.map_specs(lambda spec: replace(spec, input=False)) if shared else placement
+        return residual(CrossAttention(config.dim, shape.heads, **options), number, unread)
 
     def layer(number: int) -> Layer:
         first = residual(attention(number), number)
-        cross = residual(CrossAttention(config.dim, shape.heads, **options), number) if config.encoder_depth else None
-        return Layer(first, residual(mlp(number), number), cross)
+        second = cross(number) if config.encoder_depth else None
+        return Layer(first, residual(mlp(number), number), second)
 
     return nn.ModuleList(layer(number) for number in range(1, config.depth + 1))
 
