@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,47 @@ def diffusion_transformer(report: dict[str, Any]) -> str:
     )
 
 
-SECTIONS = {"fuse-cuda.json": fused_models, "dit-cuda.json": diffusion_transformer}
+def growth(report: dict[str, Any]) -> str:
+    """The section on time and memory against size.
+
+    Args:
+        report: The record of `benchmarks/growth.py`.
+    """
+    date = datetime.fromisoformat(report["date"])
+    rows = []
+    for name, subject in report["subjects"].items():
+        sizes, seconds, peaks = subject["sizes"], subject["seconds"], subject["peak_bytes"]
+        rows.append([
+            f"{name}: {subject['setting']}", f"{sizes[0]:,} to {sizes[-1]:,} {subject['variable']}",
+            f"{1e3 * seconds[0]:.3g} to {1e3 * seconds[-1]:,.4g}", f"{peaks[-1] / 2**20:.3g}",
+            f"{subject['exponent']:.2f}", f"{math.log10(seconds[-1] / seconds[2]):.2f}", f"{subject['expected']:.0f}",
+        ])  # fmt: skip
+    columns = ["subject", "sizes", "CPU ms", "peak MiB at the largest", "exponent", "of the last decade", "expected"]
+    parts = [
+        "## Growth\n",
+        f"CPU time on one thread of {report['hardware']['cpu']} against size, measured by `benchmarks/growth.py` on "
+        f"{date:%-d %B %Y} at a load average of {report['load']:.1f}. Other work on the machine slows its caches, so "
+        "times are upper bounds. The exponent is the slope of a line through the logarithms of five sizes and their "
+        "times over two decades, after the time of a call of size 2 is subtracted; costs that grow more slowly lower it"
+        " at small sizes.\n",
+        f"{markdown_table(columns, rows, right_from=1)}\n",
+    ]
+    if model := report.get("config"):
+        parts.append(
+            f"Audit of a Llama with {model['parameters'] / 1e9:.0f} billion parameters and {model['norms']} norms on "
+            f"the meta device: {model['build_s']:.1f} s to build, {model['audit_s']:.1f} s to audit, "
+            f"{model['peak_gib']:.2f} GiB peak of the whole process.\n"
+        )
+    if graph := report.get("graph"):
+        times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in graph["seconds"].items())
+        parts.append(
+            f"A random graph of {graph['edges'] / 1e6:.0f} million edges and {graph['nodes'] / 1e6:.2f} million nodes: "
+            f"{times}; {graph['peak_gib']:.1f} GiB peak of the whole process.\n"
+        )
+    return "\n".join(parts)
+
+
+SECTIONS = {"growth-cpu.json": growth, "fuse-cuda.json": fused_models, "dit-cuda.json": diffusion_transformer}
 """Sections by the record that they show."""
 
 

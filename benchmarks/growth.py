@@ -1,0 +1,228 @@
+"""Time and memory against size, with the fitted exponent, for the ops, the audit, move and the topology scores.
+
+    python benchmarks/growth.py --out benchmarks/results/growth-cpu.json
+
+Sizes span two decades. Times are CPU seconds on one thread, the least of several calls after a first one, so that other
+work on the machine matters little. Memory is the peak above what was in use before the call. The exponent is the slope
+of a line through the logarithms of sizes and times, after the time of a call of size 2 is subtracted. ``--only``
+measures some of the subjects, each in its own process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+import normplace as npl
+from normplace.lab.bench.isolation import run_in_subprocess
+from normplace.lab.bench.memory import peak_bytes
+from normplace.lab.bench.ntk import network
+from normplace.lab.bench.record import run_environment
+from normplace.ops import Neighbours, relation_pairwise, relation_scan, softmax_aggregate
+
+Call = Callable[[], object]
+LONG = 1.0
+"""CPU seconds after which a call is not repeated."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured.
+
+    Args:
+        variable: What grows.
+        sizes: Its values.
+        build: The call of one size.
+        expected: The exponent of the work that cannot be avoided; None if it depends on the graph.
+        setting: What does not grow.
+    """
+
+    variable: str
+    sizes: tuple[int, ...]
+    build: Callable[[int], Call]
+    expected: float | None
+    setting: str
+
+
+def decades(first: int, points: int = 5) -> tuple[int, ...]:
+    """Sizes from ``first`` to a hundred times it, evenly spaced on a logarithmic axis."""
+    return tuple(round(first * 100 ** (point / (points - 1))) for point in range(points))
+
+
+def random_graph(edges: int, degree: int = 16) -> tuple[torch.Tensor, int]:
+    """Uniformly random edges and the number of nodes."""
+    nodes = max(2, edges // degree)
+    return torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(0)), nodes
+
+
+def encoder(layers: int) -> nn.Module:
+    """Pre-norm encoder of width 16 with separate layers."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True, dropout=0.0)
+    return nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(16), enable_nested_tensor=False).eval()
+
+
+def audit(layers: int) -> Call:
+    model, x = encoder(layers), torch.randn(1, 4, 16)
+    return lambda: npl.audit(model, x)
+
+
+def move(layers: int) -> Call:
+    model, x = encoder(layers), torch.randn(1, 4, 16)
+    return lambda: npl.move(model, x, to="post")
+
+
+def aggregate(edges: int) -> Call:
+    edge_index, nodes = random_graph(edges)
+    graph, x = Neighbours(edge_index, nodes), torch.randn(nodes, 32)
+    return lambda: softmax_aggregate(x, graph, torch.tensor(1.0))
+
+
+def relation(op: Callable[..., torch.Tensor], width: int) -> Callable[[int], Call]:
+    def build(tokens: int) -> Call:
+        a, b = (torch.randn(1, tokens, width) for _ in range(2))
+        return lambda: op(a, b)
+
+    return build
+
+
+def tangent_kernel(samples: int) -> Call:
+    model, x = network(64, norms=True), torch.linspace(-3, 3, samples)[:, None]
+    return lambda: sum(1 for _ in npl.ntk.empirical_blocks(model, x, block=4096))
+
+
+def topology(name: str) -> Callable[[int], Call]:
+    def build(edges: int) -> Call:
+        edge_index, nodes = random_graph(edges)
+        return lambda: npl.models.topology(name, edge_index, nodes)
+
+    return build
+
+
+SUBJECTS = {
+    "audit": Subject("layers", decades(8), audit, 1.0, "encoder of width 16, 4 tokens"),
+    "move": Subject("layers", decades(4), move, 1.0, "encoder of width 16, 4 tokens, pre to post"),
+    "aggregate": Subject("edges", decades(100_000), aggregate, 1.0, "softmax, 32 channels, 16 edges per node"),
+    "scan": Subject("tokens", decades(1_000), relation(relation_scan, 64), 1.0, "width 64, forward"),
+    "pairs": Subject("tokens", decades(250), relation(relation_pairwise, 16), 2.0, "width 16, forward"),
+    "ntk": Subject("samples", decades(300), tangent_kernel, 2.0, "MLP 1-64-64-1 with LayerNorm, in blocks"),
+    **{
+        f"topology {name}": Subject("edges", decades(20_000), topology(name), 1.0, "random graph, 16 edges per node")
+        for name in ("degree", "k-core", "pagerank", "eigenvector", "clustering")
+    },
+}
+
+
+def least_seconds(call: Call, runs: int) -> float:
+    """The least CPU time of some calls."""
+    times = []
+    while len(times) < runs and (not times or times[0] < LONG):
+        start = time.process_time()
+        call()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def slope(sizes: list[int], values: list[float]) -> float:
+    """The exponent of a power law through the points."""
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Times, memory and exponents of one subject."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    subject, seconds, peaks = SUBJECTS[name], [], []
+    smallest = subject.build(2)
+    smallest()
+    fixed = least_seconds(smallest, runs=7)
+    for size in subject.sizes:
+        call = subject.build(size)
+        call()
+        peaks.append(peak_bytes(call, "cpu"))
+        seconds.append(least_seconds(call, runs=7))
+        print(
+            f"{name}, {size:,} {subject.variable}: {seconds[-1]:.4g} s, {(peaks[-1] or 0) / 2**20:.1f} MiB", flush=True
+        )
+    return {
+        "variable": subject.variable, "setting": subject.setting, "sizes": list(subject.sizes), "seconds": seconds,
+        "peak_bytes": peaks, "fixed_s": fixed, "expected": subject.expected,
+        "exponent": slope(list(subject.sizes), [value - fixed for value in seconds]),
+    }  # fmt: skip
+
+
+def large_graph(edges: int) -> dict[str, Any]:
+    """Time and peak memory of the process for an aggregation and topology scores of one large graph."""
+    torch.set_num_threads(1)
+    edge_index, nodes = random_graph(edges)
+    result: dict[str, Any] = {"edges": edges, "nodes": nodes, "seconds": {}}
+
+    def timed(name: str, call: Callable[[], Any]) -> Any:
+        start = time.process_time()
+        value = call()
+        result["seconds"][name] = time.process_time() - start
+        print(f"{name} of {edges:,} edges: {result['seconds'][name]:.1f} s", flush=True)
+        return value
+
+    for name in ("degree", "k-core", "pagerank"):
+        timed(name, lambda name=name: npl.models.topology(name, edge_index, nodes))
+    graph, x = timed("CSR form", lambda: Neighbours(edge_index, nodes)), torch.randn(nodes, 16)
+    timed("softmax aggregation, 16 channels", lambda: softmax_aggregate(x, graph, torch.tensor(1.0)))
+    return result | {"peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+
+
+def large_config(layers: int) -> dict[str, Any]:
+    """Time and peak memory of the process for the audit of a Llama with 405 billion parameters on the meta device."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        hidden_size=16_384, num_hidden_layers=layers, num_attention_heads=128, num_key_value_heads=8,
+        intermediate_size=53_248, vocab_size=128_256,
+    )  # fmt: skip
+    start = time.process_time()
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config)
+    built = time.process_time()
+    found = npl.audit(model, torch.zeros(1, 16, dtype=torch.long))
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()), "norms": len(found.sites),
+        "build_s": built - start, "audit_s": time.process_time() - built,
+        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Measure and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="JSON file to write; subjects that it has and --only leaves out stay")
+    parser.add_argument("--only", nargs="*", choices=[*SUBJECTS, "graph", "config"], help="subjects to measure")
+    parser.add_argument("--edges", type=int, default=10_000_000, help="edges of the large graph (default: %(default)s)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    record = json.loads(arguments.out.read_text()) if arguments.out is not None and arguments.out.exists() else {}
+    record |= run_environment()
+    for name in arguments.only or [*SUBJECTS, "graph", "config"]:
+        if name == "graph":
+            record["graph"] = run_in_subprocess(large_graph, arguments.edges)
+        elif name == "config":
+            record["config"] = run_in_subprocess(large_config, 126)
+        else:
+            record.setdefault("subjects", {})[name] = run_in_subprocess(measure, name)
+            print(f"{name}: exponent {record['subjects'][name]['exponent']:.2f}")
+        if arguments.out is not None:
+            arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
