@@ -7,7 +7,14 @@ import math
 import pytest
 from scipy import stats
 
-from normplace.lab.compare.power import critical_value, detectable_effect, power, seeds_needed
+from normplace.lab.compare.power import (
+    critical_value,
+    detectable_effect,
+    effect_range,
+    power,
+    seeds_needed,
+    seeds_range,
+)
 
 
 @pytest.mark.parametrize("comparisons", [1, 3])
@@ -35,3 +42,19 @@ def test_seeds_needed_without_a_difference_or_without_noise():
     assert seeds_needed(0.0, 1.0, 200) is None
     assert seeds_needed(math.nan, math.nan, 0) is None
     assert seeds_needed(1.0, 0.0, 200) == 2
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("ratio", [0.3, 2.0, 6.0])
+def test_the_range_of_the_effect_inverts_the_noncentral_t_distribution(seeds, ratio):
+    low, high = (end * math.sqrt(seeds) for end in effect_range(-ratio / math.sqrt(seeds), 1.0, seeds))
+    # 256 equally probable deviations replace the integral over all of them, with an error below 1/256.
+    assert stats.nct.cdf(ratio, seeds - 1, low) == pytest.approx(0.9, abs=1 / 256)
+    assert stats.nct.cdf(ratio, seeds - 1, high) == pytest.approx(0.1, abs=1 / 256)
+
+
+def test_the_range_of_seeds_contains_the_number_from_the_estimate():
+    for estimate in (0.3, 1.0, 3.0):
+        needed, (low, high) = seeds_needed(estimate, 1.0, 1000), seeds_range(estimate, 1.0, 5, 1000)
+        assert low is not None and low <= needed <= (high or 1000)
+    assert seeds_range(0.0, 1.0, 5, 40) == seeds_range(1.0, 1.0, 1, 40) == (None, None)

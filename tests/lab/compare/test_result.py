@@ -55,7 +55,7 @@ def test_advice_names_the_winner_and_the_limits():
         (
             {"as-is": [1.03, 1.2, 1.06], "post": [1.0, 1.1, 1.0]},
             "Keep as-is: post ranks first, but 3 seeds cannot separate the two; "
-            "about 5 seeds would separate a difference of this size.",
+            "about 5 seeds (4 to more than 24) would separate a difference of this size.",
         ),
         ({"as-is": [1.2], "post": [1.0]}, "Keep as-is: post ranks first, but 1 seed cannot separate the two."),
         ({"as-is": [None] * 3, "peri": [1.0, 1.1, 1.0]}, "Use peri: as-is diverged with 3 of 3 seeds."),

@@ -54,7 +54,9 @@ def advise(comparison: Comparison) -> Advice:
 def seeds_text(difference: Difference) -> str:
     """How many seeds would separate a difference of the measured size, as text; empty if it is not known."""
     if difference.seeds_needed is not None:
-        return f"about {difference.seeds_needed} seeds"
+        low, high = difference.seeds_range
+        ends = f"{low or difference.seeds_needed} to {high or f'more than {difference.most_seeds}'}"
+        return f"about {difference.seeds_needed} seeds ({ends})"
     return f"more than {difference.most_seeds} seeds" if difference.most_seeds and difference.deviation else ""
 
 

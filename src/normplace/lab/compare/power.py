@@ -13,6 +13,8 @@ from normplace.lab.trials.intervals import CONFIDENCE
 LEVEL = 1 - CONFIDENCE
 POWER = 0.8
 """Probability of separating two edits that the number of seeds is planned for."""
+RANGE = 0.8
+"""Coverage of the interval of the true effect from which the range of the number of seeds follows."""
 HORIZON = 8
 """Numbers of seeds are extrapolated up to this multiple of those measured; noise dominates larger ones."""
 _NODES = 256
@@ -93,6 +95,56 @@ def seeds_needed(estimate: float, deviation: float, most: int, comparisons: int 
         else:
             high = middle
     return high
+
+
+def effect_range(estimate: float, deviation: float, seeds: int, coverage: float = RANGE) -> tuple[float, float]:
+    """Interval of the true effect, in standard deviations of the difference and in the direction of the estimate.
+
+    The ends are the noncentralities of Student's distribution with which the measured ratio, or a larger one, and this
+    one or a smaller one, have a probability of half of what the interval leaves out.
+
+    Args:
+        estimate: Mean difference.
+        deviation: Standard deviation of the differences, above zero.
+        seeds: Number of paired seeds.
+        coverage: Probability that the interval contains the true effect.
+    """
+    from scipy.special import ndtr
+
+    ratio = abs(estimate) / deviation * math.sqrt(seeds)
+    scaled = ratio * _relative_deviations(seeds - 1)
+
+    def end(probability: float) -> float:
+        low, high = -10.0, 10.0 + 10 * ratio  # the probability of a smaller ratio falls with the noncentrality
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if ndtr(scaled - middle).mean() > probability else (low, middle)
+        return low / math.sqrt(seeds)
+
+    return end((1 + coverage) / 2), end((1 - coverage) / 2)
+
+
+def seeds_range(
+    estimate: float, deviation: float, seeds: int, most: int, comparisons: int = 1
+) -> tuple[int | None, int | None]:
+    """Numbers of seeds needed at the ends of the interval of the true effect; None if one is above ``most``.
+
+    Args:
+        estimate: Mean difference.
+        deviation: Standard deviation of the differences.
+        seeds: Number of paired seeds that measured them.
+        most: Largest number of seeds.
+        comparisons: Number of differences that are covered simultaneously.
+
+    Examples:
+        >>> seeds_range(1.0, 1.0, seeds=5, most=40)
+        (6, None)
+    """
+    if seeds < 2 or not estimate or not deviation:
+        return None, None
+    low, high = effect_range(estimate, deviation, seeds)
+    fewest = seeds_needed(high, 1.0, most, comparisons) if high > 0 else None
+    return fewest, seeds_needed(low, 1.0, most, comparisons) if low > 0 else None
 
 
 @cache

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -94,19 +95,18 @@ class Stages:
                 break
         return self._records(trials)
 
-    def _is_over(self, done: int) -> bool:
-        """Whether a reported training that still runs would end after the budget and its tolerance.
-
-        Args:
-            done: Number of reported trainings that are finished.
-        """
+    def _is_over(self, _: int) -> bool:
+        """Whether a reported training that still runs would end after the budget and its tolerance."""
         assert self._limit is not None
         self._freed.append(self._elapsed())
         seconds = fmean(record.seconds for record in self.results.records[-len(self.plan.edits) :])
         # A worker starts its next training when it has finished one, so the oldest of these times is when the training
         # began that ends next.
         next_end = max(self._freed[-1], self._freed[-self.jobs :][0] + seconds)
-        return done >= LEAST_SEEDS * len(self.plan.edits) and next_end > (1 + TOLERANCE) * self._limit
+        # A fast edit may have finished later seeds than a slow one, so the number of trainings does not suffice.
+        first = Counter(record.config["edit"] for record in self.results.records if record.part == FINAL)
+        has_seeds = all(first[name] >= LEAST_SEEDS for name in self.plan.edits)
+        return has_seeds and next_end > (1 + TOLERANCE) * self._limit
 
     def _add_seeds(self, trials: Sequence[CompareTrial]) -> bool:
         """Plan further seeds if the time that is left fits them better than it fits none.

@@ -19,7 +19,7 @@ from enum import StrEnum
 from statistics import fmean, stdev
 from typing import Literal
 
-from normplace.lab.compare.power import HORIZON, LEVEL, critical_value, seeds_needed, sidak_level
+from normplace.lab.compare.power import HORIZON, LEVEL, critical_value, seeds_needed, seeds_range, sidak_level
 
 Better = Literal["smaller", "larger"]
 Scores = Mapping[int, float | None]
@@ -73,6 +73,11 @@ class Difference:
     verdict: Verdict
     seeds_needed: int | None
     most_seeds: int
+
+    @property
+    def seeds_range(self) -> tuple[int | None, int | None]:
+        """Numbers of seeds needed at the ends of an 80% interval of the true effect; None above ``most_seeds``."""
+        return seeds_range(self.estimate, self.deviation, self.seeds, self.most_seeds, self.comparisons)
 
 
 def against_baseline(scores: Mapping[str, Scores], baseline: str, *, better: Better) -> dict[str, Difference]:
