@@ -109,11 +109,10 @@ def test_unknown_kinds_are_errors():
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("hybrid", "leave inner norms"),
-        ("gpas", "leave inner norms"),
-        ("lns-init", "leave inner norms"),
+        ("hybrid", "which move does not place"),
+        ("gpas", "which move does not place"),
+        ("lns-init", "which move does not place"),
         ("b2t", "spans several branches"),
-        ("keel", "scales the skip"),
     ],
 )
 def test_move_does_not_support_them(name, reason):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections import namedtuple
 
 import pytest
@@ -98,3 +99,30 @@ def test_other_modules_are_not_detached():
     model = Owner(Pair)
     assert not detach(model, "inner")
     assert model.inner is not None
+
+
+def compiled_error(model, *inputs):
+    """How far the compiled model is from the model."""
+    with torch.no_grad():
+        return float((torch.compile(model, backend="eager")(*inputs) - model(*inputs)).abs().max())
+
+
+def test_compiled_models_of_one_class_run_their_own_hooks():
+    """Compiled code is shared by the models of a class whose guards agree, and hooks are not guarded by default."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))
+    negated_output, negated_input = copy.deepcopy(plain), copy.deepcopy(plain)
+    attach_to_output(negated_output[1], Negate(), None)
+    attach_to_input(negated_input[1], Negate(), (0,))
+    torch._dynamo.reset()
+    x = torch.randn(3, 4)
+    assert [compiled_error(model, x) for model in (plain, negated_output, negated_input)] == [0, 0, 0]
+
+
+def test_an_unpickled_hook_is_guarded_again(monkeypatch):
+    model = nn.Linear(4, 4)
+    attach_to_output(model, nn.Identity(), None)
+    calls = []
+    monkeypatch.setattr("normplace.edit.model.attachments.guard_hooks", lambda: calls.append(True))
+    pickle.loads(pickle.dumps(model))
+    assert calls

@@ -22,6 +22,7 @@ from normplace.analysis.norms.classes import known_norm_modules, module_names, r
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.insert.graph_finder import GraphFinder
 from normplace.edit.model.copying import copy_model
+from normplace.edit.model.hook_guards import guard_hooks
 from normplace.edit.model.model_map import is_outside_tree
 from normplace.edit.record.changes import ATTRIBUTE, Change, changes
 from normplace.errors import UsageError
@@ -210,6 +211,7 @@ class ScaledForward:
 
     def attach(self, name: str, norm: nn.Module, gate: str | None) -> None:
         """Register the hook that scales the input or output of a norm."""
+        guard_hooks()
         before = self.scale.where == "before"
         symbol = self.scale.symbol if gate is None else f"g({self.scale.symbol})"
         equation = f"N({symbol} * x)" if before else f"{symbol} * N(x)"

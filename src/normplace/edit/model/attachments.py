@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from normplace.edit.code.rewrite import PLACED, unwrap_sums
+from normplace.edit.model.hook_guards import guard_hooks
 
 Key = int | str | None
 """Which tensor of a call: a position, a name, or None for an output that is a tensor itself."""
@@ -28,6 +29,11 @@ class _Hook:
     def __init__(self, attached: nn.Module, keys: tuple[Key, ...]) -> None:
         self.attached, self.keys = attached, keys
         self.handle: RemovableHandle | None = None
+        guard_hooks()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        guard_hooks()
 
 
 class InputHook(_Hook):

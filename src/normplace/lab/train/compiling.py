@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from normplace.edit.model.hook_guards import guard_hooks
 from normplace.models.transformer import Transformer
 from normplace.residual import Residual
 
@@ -45,9 +46,7 @@ def compile_edited(model: nn.Module) -> None:
     An edit may add hooks to a layer. By default a layer with other hooks would run the code that was compiled for the
     first, so hooks become part of what identifies the code.
     """
-    from torch._dynamo import config as compile_config
-
-    compile_config.skip_nnmodule_hook_guards = False
+    guard_hooks()
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     is_own = isinstance(model, Transformer) or not lists
     compile_modules(regions(model) if is_own else list(max(lists, key=_weight_count)))
