@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -16,7 +17,7 @@ from normplace.placement import known_fields
 
 
 @dataclass(frozen=True)
-class RotaryScaling:
+class RotaryScaling(ABC):
     """A change of the frequencies ``theta^-e`` of rotary positions; d features have the exponents 0, 2/d, 4/d, ….
 
     Attributes:
@@ -33,6 +34,7 @@ class RotaryScaling:
                 object.__setattr__(self, one.name, tuple(value))
         check_types(self)
 
+    @abstractmethod
     def frequencies(self, theta: float, exponents: Tensor, length: int) -> Tensor:
         """The frequencies for a sequence of ``length`` tokens.
 
@@ -41,7 +43,6 @@ class RotaryScaling:
             exponents: The exponents of the base.
             length: Number of tokens so far; only some methods depend on it.
         """
-        raise NotImplementedError
 
     def restarts_at(self) -> int | None:
         """The length above which keys in a cache no longer fit, so that it has to be computed anew; None for never."""
