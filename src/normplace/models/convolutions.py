@@ -25,7 +25,7 @@ def convolution(name: str) -> Callable[[int, int], nn.Module]:
     try:
         from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv
     except ImportError as error:
-        raise UsageError("the convolutions are PyG's: pip install 'normplace[graphs]'.") from error
+        raise UsageError("PyG's convolutions are needed: pip install 'normplace[graphs]'.") from error
     if name in ("softmax", "gatv2"):
         attention = GATConv if name == "softmax" else GATv2Conv
         return lambda in_dim, out_dim: attention(in_dim, out_dim // HEADS, heads=HEADS)

@@ -110,7 +110,7 @@ def test_missing_data(pyg, small, monkeypatch):
     )
     assert "there is no file 'gone.npz'" in str(PART.unavailable_reason(replace(small, path="gone.npz")))
     monkeypatch.setitem(sys.modules, "torch_geometric.nn", None)
-    assert PART.unavailable_reason(small) == "this study uses PyG's convolutions: pip install 'normplace[graphs]'."
+    assert PART.unavailable_reason(small) == "PyG's convolutions are needed: pip install 'normplace[graphs]'."
 
 
 def test_invalid_configurations(pyg, small):
