@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,8 @@ def _run_estimator(estimator: Any, x: Array) -> Array:
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:
         return estimator.predict(x)
-    import pandas as pd  # the estimator was fitted to a data frame, and warns of anything else
-
-    return estimator.predict(pd.DataFrame(x, columns=names))
+    pandas: Any = import_module("pandas")  # the estimator was fitted to a data frame, and warns of anything else
+    return estimator.predict(pandas.DataFrame(x, columns=names))
 
 
 def load_model(reference: str) -> Any:
