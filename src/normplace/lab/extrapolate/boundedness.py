@@ -51,7 +51,7 @@ def boundedness(predictor: Predictor, x: Array, lines: Lines) -> Boundedness:
         else:
             return _growth(predictor, lines)
     except UsageError as error:
-        return Boundedness("unknown", f"there is no certificate, for {error}")
+        return Boundedness("unknown", f"it cannot be certified: {error}")
     reason = f"{result.reason} {result.obstacle}" if result.verdict == "unknown" else result.reason
     return Boundedness(result.verdict, reason)
 

@@ -17,7 +17,7 @@ from normplace._shared.fields import quoted
 from normplace.errors import UsageError, unknown
 
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?", "-"}
-"""Cells, in lower case, that stand for a missing value."""
+"""Cells, in lower case, that mean a missing value."""
 DELIMITERS = ",;\t|"
 FEWEST_ROWS = 10
 
