@@ -199,7 +199,7 @@ def find_source(words: Sequence[str], text: Sequence[str], graph: str | None, hf
         return Source("graph", graph, rest, "3m", ("as-is", "degree^-1"), model=first)
     if first and not text:
         return Source("own", first, rest, "30m", ("as-is", "peri"))
-    model = "" if hf is None else str(hf.absolute())
+    model = "" if hf is None else str(hf)
     return Source("text", "", tuple(words), "5m", ("pre", "post", "peri"), tuple(text) or ("python",), model)
 
 

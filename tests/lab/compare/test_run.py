@@ -17,8 +17,9 @@ from normplace.lab.compare import Plan, run, stages
 from normplace.lab.compare.checks import Checked
 from normplace.lab.compare.config import FINAL, SEARCH, SPEED
 from normplace.lab.compare.edit_trials import by_edit
-from normplace.lab.compare.plan import SPEED_SHARE, Cost
+from normplace.lab.compare.plan import SPEED_SHARE, Cost, described
 from normplace.lab.compare.run import RESULT_FILE
+from normplace.lab.compare.tasks import TextTask
 from normplace.lab.trials.results import read_records
 
 TIMES = {"step_ms", "train_seconds"}
@@ -128,10 +129,34 @@ def test_seeds_and_edits_are_added_to_a_finished_comparison(finished, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"content": "other words. " * 200}, "another sha256"),
+        ({"context": 8}, "another context (16, now 8)"),
+        ({"name": "same.txt"}, "another text ("),
+    ],
+)
+def test_a_comparison_of_another_text_is_not_continued(tmp_path, change, message):
+    def text_task(content="some words. " * 200, context=16, name="words.txt"):
+        (tmp_path / name).write_text(content)
+        return TextTask(text=str(tmp_path / name), context=context, dim=16, depth=1, heads=2, held_out=4)
+
+    task = text_task()
+    plan = Plan(described(task), {"as-is": "as-is"}, (1e-3,), 1, "fresh", "20", {}, 20, 20, 1)
+    plan.save(tmp_path / "plan.json")
+    saved = Plan.load(tmp_path / "plan.json")
+    saved.require_same_task(tmp_path, task)
+    with pytest.raises(UsageError) as error:
+        saved.require_same_task(tmp_path, text_task(**change))
+    assert message in str(error.value) and "choose another --out" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
         ({"budget": 30}, "another budget (20, now 30)"),
         ({"rates": [1e-3]}, "another rates"),
         ({"start": "weights"}, "another start (fresh, now weights)"),
         ({"edits": {"post": "pre"}}, "another edit called 'post' (post)"),
+        ({"task": lambda seed: make(seed), "better": "larger"}, "another better (smaller, now larger)"),
     ],
 )
 def test_another_comparison_needs_another_folder(finished, change, message):

@@ -226,6 +226,27 @@ class Plan:
                     f"{path} has a comparison with another {name} ({before}, now {now}): choose another --out."
                 )
 
+    def require_same_task(self, path: Path, task: Task) -> None:
+        """Check that this plan was made for the same task, with the same settings and data.
+
+        Args:
+            path: The folder of the plan, for the error.
+            task: The task as it is now.
+
+        Raises:
+            UsageError: If it differs.
+        """
+        as_read = json.loads(json.dumps(described(task)))
+        before, now = ({**one.pop("settings", {}), **one} for one in (dict(self.task), as_read))
+        # Notes describe what was found, such as held-out data, and a reference contains the settings.
+        for name in (key for key in before if key not in {"notes", "reference"} and before[key] != now.get(key)):
+            raise UsageError(
+                f"{path} has a comparison of {self.task['name']} with another {name} ({before[name]}, now "
+                f"{now.get(name)}): choose another --out."
+            )
+        if self.task["reference"] != task.reference:
+            raise UsageError(f"{path} has a comparison of another task: choose another --out.")
+
 
 def described(task: Task) -> dict[str, Any]:
     """What a plan records about a task."""

@@ -110,6 +110,7 @@ def compare(
     saved = Plan.load(folder / PLAN_FILE) if (folder / PLAN_FILE).exists() else None
     if saved is not None:
         saved.require_same(folder, rates=grid, budget=str(budget), start=start)
+        saved.require_same_task(folder, chosen)
         parsed = _with_recorded(saved, parsed, start, folder)
     new = [edit for edit in parsed if saved is None or edit.name not in saved.edits]
     checked = check_task(chosen, new, start) if new else None
@@ -149,7 +150,8 @@ def compare(
     share = min(1.0, gpus / slots)
     workers: Engine = InProcessEngine() if in_process else open_engine(engine, slots, address, share)
     with closing(workers):
-        code = ComparisonCode.collect(references, workers.remote, tuple(files))
+        started_in = "" if in_process else str(Path.cwd())
+        code = ComparisonCode.collect(references, workers.remote, tuple(files), started_in)
         runner = TrialRunner(workers, code, progress, run_here(chosen, parsed) if in_process else None, on_trial)
         with ResultFile(folder / RESULT_FILE, (STUDY_NAME,)) as results:
             stages = Stages(plan, folder / PLAN_FILE, results, runner, slots)

@@ -11,6 +11,7 @@ from typing import Any
 
 from normplace.errors import UsageError
 from normplace.lab.compare.config import FINAL, SEARCH, SPEED, STUDY_NAME, CompareTrial
+from normplace.lab.compare.start_folder import set_start_folder
 from normplace.lab.compare.trial import run_final, run_search
 from normplace.lab.trials.code_bundle import CodeBundle, pack
 from normplace.lab.trials.source import StudySource, locate
@@ -44,18 +45,23 @@ class ComparisonCode(StudyCode):
 
     Args:
         modules: Where those modules are, for workers on this machine.
+        folder: The folder in which the comparison was started; empty for the current one.
     """
 
     modules: tuple[Mapping[str, Any], ...] = ()
+    folder: str = ""
 
     @classmethod
-    def collect(cls, references: Iterable[str], remote: bool, files: tuple[str, ...] = ()) -> ComparisonCode:
+    def collect(
+        cls, references: Iterable[str], remote: bool, files: tuple[str, ...] = (), folder: str = ""
+    ) -> ComparisonCode:
         """Collect the code of tasks and edits.
 
         Args:
             references: ``module:name`` of the user's imported functions, the task's first.
             remote: Whether workers may be on other machines.
             files: Files that the task reads, relative to the folder of its module.
+            folder: The folder in which the comparison was started, if trials run in other processes.
 
         Raises:
             UsageError: If two modules of different folders have the same name, or a file is missing.
@@ -63,10 +69,11 @@ class ComparisonCode(StudyCode):
         sources = [source for reference in references if (source := locate(reference)) is not None]
         recorded = sources[0].to_dict() if sources else {}
         modules = tuple(source.to_dict() for source in sources)
-        return cls(STUDY.reference, recorded, _packed(sources, files) if remote else None, modules)
+        return cls(STUDY.reference, recorded, _packed(sources, files) if remote else None, modules, folder)
 
     def load(self) -> Study:
-        """Make the user's modules importable, and return the study."""
+        """Make the user's modules and files available, and return the study."""
+        set_start_folder(self.folder)
         if self.bundle is not None:
             self.bundle.load()
         else:

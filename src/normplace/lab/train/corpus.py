@@ -86,7 +86,7 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
     """
     sources = _source_names(sources)
     installed = package_files(package_roots()) if PACKAGES in sources else []
-    files = [one.file for one in installed] + [file for source in sources for file in _source_files(source)]
+    files = [one.file for one in installed] + [file for source in sources for file in source_files(source)]
     size = sum(file.size for file in files)
     text = None
     identity = " ".join(absolute_sources(sources))
@@ -122,11 +122,11 @@ def absolute_sources(sources: Sources) -> list[str]:
     Raises:
         UsageError: If there are none, or one is not a string or path.
     """
-    return [source if _is_name(source) else os.path.abspath(source) for source in _source_names(sources)]  # noqa: PTH100
+    return [source if is_named_source(source) else os.path.abspath(source) for source in _source_names(sources)]  # noqa: PTH100
 
 
-def _is_name(source: str) -> bool:
-    """Whether a source is not a path."""
+def is_named_source(source: str) -> bool:
+    """Whether a source is the name of a text, not a path."""
     return source in {STANDARD_LIBRARY, PACKAGES} or source.startswith(HUB)
 
 
@@ -151,9 +151,9 @@ class _Text:
         return digest.hexdigest()
 
 
-def _source_files(source: str) -> list[TextFile]:
+def source_files(source: str) -> list[TextFile]:
     """The files at a path; none for the standard library, which is short, and for packages and datasets."""
-    if _is_name(source):
+    if is_named_source(source):
         return []
     return [TextFile.of(path) for path in _text_files(Path(source))]
 

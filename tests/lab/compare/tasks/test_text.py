@@ -14,6 +14,8 @@ from torch import nn
 from normplace.errors import UsageError
 from normplace.lab.compare.edits import parse_edits
 from normplace.lab.compare.measures import stream_signals
+from normplace.lab.compare.start_folder import set_start_folder
+from normplace.lab.compare.study import ComparisonCode
 from normplace.lab.compare.task import load_task
 from normplace.lab.compare.tasks.text import TextTask
 from normplace.lab.compare.trial import prepare
@@ -39,11 +41,16 @@ def test_the_two_held_out_splits_and_the_training_text_are_disjoint(text):
     assert task.corpus.train.tobytes() + task.corpus.held_out.tobytes() == content
 
 
-def test_a_seed_determines_weights_and_batches_also_in_another_process(text, monkeypatch, tmp_path):
+def test_a_seed_determines_weights_and_batches_also_in_a_worker_of_another_folder(text, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     task = TextTask(text="text.txt", **SMALL)
+    assert task.reference is not None and str(tmp_path) not in task.reference
     monkeypatch.chdir("/")
-    again = load_task(task.reference)
+    try:
+        ComparisonCode.collect([], remote=False, folder=str(tmp_path)).load()
+        again = load_task(task.reference)
+    finally:
+        set_start_folder("")
     first, second, other = task.start(1), again.start(1), task.start(2)
     assert torch.equal(first_batch(first), first_batch(second))
     assert not torch.equal(first_batch(first), first_batch(other))

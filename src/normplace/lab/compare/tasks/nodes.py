@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace._shared.fields import check_range, check_types
+from normplace.lab.compare.start_folder import from_start_folder
 from normplace.lab.compare.task import SPLITS, Start, Task, task_reference
 from normplace.lab.compare.tasks.graph_model import (
     GraphBatch,
@@ -70,9 +71,7 @@ class NodeTask(Task):
     def __init__(self, **settings: Any) -> None:
         model = importable_reference(settings.get("model", ""))
         self.config = config = NodeConfig(**{**settings, "model": model})
-        if is_file := config.graph.endswith(".npz"):
-            self.config = config = dataclasses.replace(config, graph=str(Path(config.graph).absolute()))
-        self.graph = self._load(is_file)
+        self.graph = _load(config)
         self.name = f"nodes of {Path(config.graph).stem}"
         self.reference = task_reference(NodeTask, dataclasses.asdict(config))
         self.code = (config.model,) if config.model else ()
@@ -107,13 +106,15 @@ class NodeTask(Task):
         """The graph and the settings."""
         return {**super().describe(), "measure": self.graph.metric, "settings": dataclasses.asdict(self.config)}
 
-    def _load(self, is_file: bool) -> LabelledGraph:
-        config = self.config
-        if config.graph == GRID_MINES:
-            return grid_mines(torch.Generator().manual_seed(0), side=config.side, splits=10)
-        return load_labelled(Path(config.graph).stem if is_file else config.graph, config.graph if is_file else "")
-
     def _logits(self, model: nn.Module) -> Tensor:
         logits = call_graph_model(model, self.batch)
         check_output(logits, (self.graph.num_nodes, self.graph.num_classes), "node")
         return logits
+
+
+def _load(config: NodeConfig) -> LabelledGraph:
+    if config.graph == GRID_MINES:
+        return grid_mines(torch.Generator().manual_seed(0), side=config.side, splits=10)
+    if config.graph.endswith(".npz"):
+        return load_labelled(Path(config.graph).stem, str(from_start_folder(config.graph)))
+    return load_labelled(config.graph)

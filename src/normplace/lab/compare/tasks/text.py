@@ -8,7 +8,7 @@ that is reported, so both have the same mixture of documents. The measure is bit
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,14 +21,15 @@ from torch.nn import functional as F
 from normplace._shared.fields import check_range
 from normplace.analysis.loading.models import build_model, read_config
 from normplace.errors import UsageError, unknown
+from normplace.lab.compare.start_folder import from_start_folder
 from normplace.lab.compare.task import SPLITS, Start, Task, task_reference
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
 from normplace.lab.train.compiling import compile_edited
 from normplace.lab.train.config import PRECISIONS, NetworkConfig
-from normplace.lab.train.corpus import BYTES, HUB, Corpus, load_corpus
+from normplace.lab.train.corpus import BYTES, Corpus, is_named_source, load_corpus, source_files
 from normplace.lab.train.data import TokenWindows, spread_sequences
 from normplace.lab.train.optimizer import parameter_groups
-from normplace.lab.train.packages import PACKAGES
+from normplace.lab.train.token_cache import TextFile
 from normplace.models.transformer import Transformer
 
 LEARNING_RATE, HF_LEARNING_RATE = 3e-3, 1e-3
@@ -93,18 +94,19 @@ class TextTask(Task):
     def __init__(self, **settings: Any) -> None:
         text = settings.get("text", (STANDARD_LIBRARY,))
         sources = (text,) if isinstance(text, str | Path) else text
-        self.config = TextConfig(**{**settings, "text": tuple(_absolute(str(source)) for source in sources)})
+        self.config = TextConfig(**{**settings, "text": tuple(map(str, sources))})
         config = self.config
         self.device = _chosen_device(config.device)
         self.is_rounded = config.precision == "bfloat16" or (config.precision == AUTO and self.device.type == "cuda")
         self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_rounded)
-        self.corpus = _corpus(config.text, config.tokenizer)
+        self.corpus = _read_corpus([_located(source) for source in config.text], config.tokenizer)
         self.splits = _held_out_splits(self.corpus, config.context, config.held_out)
         TokenWindows(self.corpus.train, config.context, seed=0)  # raises if the text is too short
-        self.name = f"text {' '.join(Path(source).name for source in config.text)}"
+        self.name = f"text {' '.join(Path(source).absolute().name for source in config.text)}"
         self.learning_rate = HF_LEARNING_RATE if config.hf else LEARNING_RATE
         self.reference = task_reference(TextTask, dataclasses.asdict(config))
-        self.hf_config = _read_causal_config(Path(config.hf), self.corpus, config.context) if config.hf else None
+        self.hf_path = from_start_folder(config.hf)
+        self.hf_config = _read_causal_config(self.hf_path, self.corpus, config.context) if config.hf else None
         self.notes = tuple(self._notes())
 
     def start(self, seed: int) -> Start:
@@ -150,7 +152,7 @@ class TextTask(Task):
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return build_model(Path(self.config.hf), self.hf_config, AutoModelForCausalLM.from_config)
+            return build_model(self.hf_path, self.hf_config, AutoModelForCausalLM.from_config)
 
     def _batches(self, seed: int) -> Iterator[Tensor]:
         """An endless sequence of batches, count × (context + 1)."""
@@ -175,10 +177,9 @@ class TextTask(Task):
             yield f"The model has the vocabulary of the tokenizer, {corpus.vocab_size} tokens."
 
 
-def _absolute(source: str) -> str:
-    """The source with an absolute path, so that a worker in another folder reads the same files."""
-    is_name = source in (STANDARD_LIBRARY, PACKAGES) or source.startswith(HUB)
-    return source if is_name or not source.strip() or "\0" in source else str(Path(source).absolute())
+def _located(source: str) -> str:
+    """The source of text with its path from the start folder; names of texts are returned unchanged."""
+    return source if is_named_source(source) or not source.strip() else str(from_start_folder(source))
 
 
 def _chosen_device(name: str) -> torch.device:
@@ -187,9 +188,15 @@ def _chosen_device(name: str) -> torch.device:
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == AUTO else name)
 
 
+def _read_corpus(sources: Sequence[str], tokenizer: str) -> Corpus:
+    """The text; a worker reads it once for all its trials, unless its files change."""
+    files = tuple(file for source in sources for file in source_files(source))
+    return _corpus(tuple(sources), tokenizer, files)
+
+
 @lru_cache(maxsize=2)
-def _corpus(sources: tuple[str, ...], tokenizer: str) -> Corpus:
-    """The text; a worker reads it once for all its trials."""
+def _corpus(sources: tuple[str, ...], tokenizer: str, files: tuple[TextFile, ...]) -> Corpus:
+    """The text of files as they are now."""
     return load_corpus(sources, tokenizer)
 
 
