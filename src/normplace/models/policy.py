@@ -168,7 +168,8 @@ class Policy(nn.Module):
             seed: Of random features and of ties.
         """
         generator = torch.Generator().manual_seed(seed)
-        wide = copy.deepcopy(self).double()
+        # A copy costs more than a small graph: a policy that is in float64 already scores many graphs without one.
+        wide = self if self.stack.head.weight.dtype == torch.float64 else copy.deepcopy(self).double()
         scores = wide([wide.prepare(graph)], generator).cpu().numpy()
         # Successive subgraphs of one graph must not all break ties alike.
         return break_ties(scores, np.random.default_rng([seed, graph.num_nodes, graph.num_edges]))

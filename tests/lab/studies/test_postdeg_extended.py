@@ -32,7 +32,8 @@ def test_plans_have_every_trial_once_and_every_cell_a_baseline(scale):
 
 
 def probe(**fields) -> float:
-    return extended.degree_at_head(extended.build(ExtendedTrial("influence", 0, **fields)), GRAPHS, 0)
+    policy = extended.build(ExtendedTrial("influence", 0, **fields)).double()
+    return extended.degree_at_head(policy, GRAPHS, 0)
 
 
 def test_the_probe_finds_degree_where_it_reaches_the_head():

@@ -108,12 +108,15 @@ def with_baselines(scaled: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def plan(scale: str) -> Iterator[ExtendedTrial]:
-    """All cells with ten seeds at ``full``; five seeds of the inputs of two convolutions at ``laptop``."""
+    """All cells with five seeds at ``full``; the inputs of two convolutions with five seeds at ``laptop``.
+
+    Seeds are the outer loop: an interrupted run has the same seeds of all cells.
+    """
     size: dict[str, Any] = {}
-    chosen, seeds = with_baselines(scaled_cells()), 10
+    chosen, seeds = with_baselines(scaled_cells()), 5
     if scale == "laptop":
         few = [{"convolution": name, "features": features} for name in ("softmax", "gin") for features in FEATURES]
-        chosen, seeds, size = with_baselines(few), 5, {"steps": 150}
+        chosen, size = with_baselines(few), {"steps": 150}
     elif scale == "smoke":
         chosen, seeds = [{"features": "noisy-degree", "source": ""}, {"features": "noisy-degree"}], 2
         size = {"steps": 2, "train_graphs": 4, "test_graphs": 4}
@@ -167,6 +170,7 @@ def run(trial: ExtendedTrial) -> Outcome:
     generator = torch.Generator().manual_seed(trial.seed)
     train_policy(policy, train_graphs, reward, steps=trial.steps, generator=generator)
     measure = InfluenceReward(simulations=400) if trial.task == "influence" else reward
+    policy = policy.double()
     values = [
         float(measure.rewards(graph, ranking(graph, policy.score(graph, trial.seed))[None], seed=number)[0])
         for number, graph in enumerate(test_graphs)
@@ -185,18 +189,20 @@ def degree_at_head(policy: Policy, graphs: list[Graph], seed: int) -> float:
 
     The map is fitted to ranks on every second graph, so that a few hubs do not decide. It is 0 if the head's input is
     the same for all nodes.
-    """
-    import copy
 
+    Args:
+        policy: In float64.
+        graphs: The graphs.
+        seed: Of random features.
+    """
     import numpy as np
     import torch
 
-    wide = copy.deepcopy(policy).double()
     inputs: list[torch.Tensor] = []
-    handle = wide.stack.head.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0]))
+    handle = policy.stack.head.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0]))
     with torch.no_grad():
         for number, graph in enumerate(graphs):
-            wide([wide.prepare(graph)], torch.Generator().manual_seed(seed + number))
+            policy([policy.prepare(graph)], torch.Generator().manual_seed(seed + number))
     handle.remove()
     x = np.concatenate([one.numpy() for one in inputs[::2]])
     center = x.mean(axis=0)
@@ -204,15 +210,15 @@ def degree_at_head(policy: Policy, graphs: list[Graph], seed: int) -> float:
     penalty = RIDGE * np.trace(covariance) / len(covariance)
     if penalty < 1e-12:
         return 0.0
-    ranks = _ranks(np.concatenate([graph.degrees for graph in graphs[::2]]))
-    slope = (x - center).T @ (ranks - ranks.mean()) / len(x)
+    ranked = ranks(np.concatenate([graph.degrees for graph in graphs[::2]]))
+    slope = (x - center).T @ (ranked - ranked.mean()) / len(x)
     weights = np.linalg.solve(covariance + penalty * np.eye(len(covariance)), slope)
     predicted = np.concatenate([one.numpy() for one in inputs[1::2]]) @ weights
     degrees = np.concatenate([graph.degrees for graph in graphs[1::2]])
-    return float(np.corrcoef(_ranks(predicted), _ranks(degrees))[0, 1] ** 2)
+    return float(np.corrcoef(ranks(predicted), ranks(degrees))[0, 1] ** 2)
 
 
-def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
+def ranks(values: NDArray[Any]) -> NDArray[np.float64]:
     """Ranks from 0 to 1; ties have their mean rank."""
     import numpy as np
 
