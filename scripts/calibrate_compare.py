@@ -23,7 +23,7 @@ from papers.blocks import fill
 
 from normplace._shared.output import write_atomic
 from normplace._shared.text_table import markdown_table
-from normplace.lab.compare.power import POWER, detectable_effect, seeds_needed
+from normplace.lab.compare.power import POWER, RANGE, detectable_effect, seeds_needed
 from normplace.lab.compare.result import Comparison
 from normplace.lab.compare.statistics import Difference, Verdict, against_baseline, best_against_each, ranking
 from normplace.lab.trials.record import TrialRecord, trial_hash
@@ -132,9 +132,10 @@ def _seeds_needed(noise: Noise, seeds: int, factor: int, edits: int, rng: np.ran
     truth = next(
         n for n in range(max(2, 4 * planned // 5), 3 * planned) if _found(noise, effect, n, edits, rng) >= POWER
     )
-    ratios = []
+    ratios, covered = [], 0
     for _ in range(SIMULATIONS):
         one = _better_edit(noise, effect, seeds, edits, rng)
+        covered += _covers(one.seeds_range, truth)
         # Without the limit, so that every first comparison has a number.
         needed = one.seeds_needed or seeds_needed(one.estimate, one.deviation, MOST_SEEDS, edits - 1)
         ratios.append((needed or MOST_SEEDS) / truth)
@@ -145,7 +146,14 @@ def _seeds_needed(noise: Noise, seeds: int, factor: int, edits: int, rng: np.ran
         "needed": truth,
         "simulations": SIMULATIONS,
         "quartiles of the ratio": [round(float(value), 3) for value in np.quantile(ratios, [0.25, 0.5, 0.75])],
+        "range covers": covered / SIMULATIONS,
     }
+
+
+def _covers(seeds: tuple[int | None, int | None], truth: int) -> bool:
+    """Whether a range of numbers of seeds contains one that is below the limit; an end above the limit is None."""
+    fewest, most = seeds
+    return fewest is not None and fewest <= truth and (most is None or truth <= most)
 
 
 def _method(noise: Noise, name: str, rng: np.random.Generator) -> dict[str, Any]:
@@ -182,6 +190,10 @@ def broken_promises(figures: Mapping[str, Any]) -> list[str]:
         ratio = row["quartiles of the ratio"][1]
         if not 1 / 1.5 <= ratio <= 1.5:
             broken.append(f"seeds needed, {row['seeds']} seeds, {row['edits']} edits, {row['needed']}: ratio {ratio}")
+        margin = 3 * math.sqrt(RANGE * (1 - RANGE) / row["simulations"])
+        if row["range covers"] < RANGE - margin:
+            case = f"range of seeds, {row['seeds']} seeds, {row['edits']} edits, {row['needed']}"
+            broken.append(f"{case}: covered {row['range covers']:.1%}")
     return broken
 
 
@@ -207,6 +219,7 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
             str(row["needed"]),
             str(row["formula"]),
             *(f"{ratio:.2f}" for ratio in row["quartiles of the ratio"]),
+            f"{row['range covers']:.1%}",
         ]
         for row in figures["seeds needed"]
     ]
@@ -219,7 +232,9 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
         ),
         "planted": markdown_table(["seeds", "edits", "effect", "found"], planted, right_from=0),
         "seeds-needed": markdown_table(
-            ["seeds", "edits", "needed", "formula", "lower quartile", "median", "upper quartile"], needed, right_from=0
+            ["seeds", "edits", "needed", "formula", "lower quartile", "median", "upper quartile", "range covers"],
+            needed,
+            right_from=0,
         ),
         "methods": markdown_table(["method", *map(", ".join, columns)], methods, right_from=1),
     }
