@@ -1,6 +1,15 @@
 """PostDeg: Placement Beats Parameterization in LayerNorm GNNs (arXiv 2606.14022)."""
 
-from normplace.lab.studies.postdeg import budgets, classical, extended, recommend, selection, social, topologies
+from normplace.lab.studies.postdeg import (
+    budgets,
+    classical,
+    extended,
+    recommend,
+    selection,
+    social,
+    topologies,
+    transfer,
+)
 from normplace.lab.studies.postdeg.claims import CLAIMS
 from normplace.lab.studies.postdeg.figures import figures
 from normplace.lab.studies.postdeg.headline import HEADLINE
@@ -23,6 +32,8 @@ STUDY = Study(
         "Classical: classical methods on the same unseen graphs, measured in the same way.\n\n"
         "Topologies: policies trained on random graphs of 40 to 300 nodes, compared with classical methods on nine "
         "real graphs of up to 265,000 nodes (full), or on four of them with shorter training (laptop).\n\n"
+        "Transfer: policies with and without PostDeg, trained on random graphs, rank the nodes of the same real graphs "
+        "once; influence chooses a tenth of the nodes in training and in the test.\n\n"
         "Budgets: influence policies trained with the share of seeds, the sizes and the degree tails that they are "
         "tested with, on configuration models.\n\n"
         "Extended: the map of selection with more placements, convolutions, inputs, scalars and powers; a linear probe "
@@ -33,7 +44,16 @@ STUDY = Study(
         "LayerNorm."
     ),
     reference="normplace.lab.studies.postdeg:STUDY",
-    parts=(selection.PART, classical.PART, topologies.PART, budgets.PART, extended.PART, recommend.PART, social.PART),
+    parts=(
+        selection.PART,
+        classical.PART,
+        topologies.PART,
+        transfer.PART,
+        budgets.PART,
+        extended.PART,
+        recommend.PART,
+        social.PART,
+    ),
     claims=CLAIMS,
     figures=figures,
     headline=HEADLINE,

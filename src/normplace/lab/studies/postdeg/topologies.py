@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -125,18 +125,26 @@ def plan(scale: str) -> Iterator[TopologyTrial]:
                     yield TopologyTrial(task, method, seed, scoring=FLOAT32 if recorded else FLOAT64)
 
 
-def _file(name: str) -> Path | None:
+def graph_file(name: str) -> Path | None:
+    """The file of a real graph; None if there is none."""
     return find_file("", "topology", [f"{name}.npz"]) or find_file("", "graphs/topology", [f"{name}.npz"])
+
+
+def missing_graph(names: Sequence[str]) -> str | None:
+    """What to do about the first graph that has no file; None if all have one."""
+    missing = next((name for name in names if graph_file(name) is None), None)
+    if missing is None:
+        return None
+    return (
+        f"the graph {missing} is missing: put {missing}.npz, with num_nodes and edges, into the folder 'topology' of "
+        "NORMPLACE_DATA."
+    )
 
 
 def why_unavailable(trial: TopologyTrial) -> str | None:
     """Why the trial cannot run: a graph or a package is missing; None if it can."""
-    missing = [name for name in trial.graphs if _file(name) is None]
-    if missing:
-        return (
-            f"the graph {missing[0]} is missing: put {missing[0]}.npz, with num_nodes and edges, into the folder "
-            "'topology' of NORMPLACE_DATA."
-        )
+    if reason := missing_graph(trial.graphs):
+        return reason
     try:
         convolution("mean")
         import normplace.lab.tasks.selection  # noqa: F401
@@ -154,7 +162,7 @@ def run(trial: TopologyTrial) -> Outcome:
     policy = _trained(trial) if trial.method in LEARNED else None
     metrics: dict[str, float] = {}
     for name in trial.graphs:
-        path = _file(name)
+        path = graph_file(name)
         assert path is not None, "checked by why_unavailable()"
         graph = load_graph(path)
         if policy is None:

@@ -1,6 +1,15 @@
 """The study's claims, part by part."""
 
-from normplace.lab.studies.postdeg.claims import budgets, classical, extended, recommend, selection, social, topologies
+from normplace.lab.studies.postdeg.claims import (
+    budgets,
+    classical,
+    extended,
+    recommend,
+    selection,
+    social,
+    topologies,
+    transfer,
+)
 
-PARTS = (selection, classical, topologies, budgets, extended, recommend, social)
+PARTS = (selection, classical, topologies, transfer, budgets, extended, recommend, social)
 CLAIMS = tuple(claim for part in PARTS for claim in part.CLAIMS)
