@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 from tests.lab.compare.tiny_task import make
@@ -31,13 +32,15 @@ class Machine:
         noise: Standard deviation of the logarithm of a training's speed.
         drift: Standard deviation of the logarithm of the machine's speed, which changes slowly.
         bias: Measured over true time of a step, when the plan is made.
+        rest_bias: Measured over true time of all else, when the plan is made; ``bias`` by default.
     """
 
     MEMORY = 60.0
     """Seconds over which the speed is correlated."""
 
-    def __init__(self, rng, noise, drift, bias=1.0):
+    def __init__(self, rng, noise, drift, bias=1.0, rest_bias=None):
         self.rng, self.noise, self.drift, self.bias = rng, noise, drift, bias
+        self.rest_bias = bias if rest_bias is None else rest_bias
         self.now = 0.0
         self._logs = [drift * rng.standard_normal()]
         """Logarithm of the slowness in each second."""
@@ -104,7 +107,8 @@ class SimulatedRunner:
             self._fresh -= 1
             seconds += START_UP
         score = math.log(trial.learning_rate / self.best) ** 2
-        metrics = {"choose": score, "report": score, "diverged": 0.0, "step_ms": 1000 * step}
+        metrics = {"choose": score, "report": score, "diverged": 0.0}
+        metrics |= {"step_ms": 1000 * step, "train_seconds": trial.steps * step}
         config = config_dict(trial)
         key = config_hash(STUDY.hash_name, part, trial)
         return TrialRecord("compare", part, "full", key, config, trial.seed, "ok", metrics, seconds=seconds)
@@ -116,7 +120,8 @@ def simulate(folder, machine, *, budget, edits=("as-is", "pre", "peri"), seeds=5
     costs = {
         name: Cost(step=0.01 * (1 + 0.2 * k), prepare=0.3, validate=0.1, measure=0.5) for k, name in enumerate(edits)
     }
-    measured = {name: cost.times(machine.bias * machine.slowness(0.0)) for name, cost in costs.items()}
+    step, rest = (bias * machine.slowness(0.0) for bias in (machine.bias, machine.rest_bias))
+    measured = {name: replace(cost.times(rest), step=step * cost.step) for name, cost in costs.items()}
     options = {"rates": rates, "seeds": seeds, "start": "fresh", "budget": f"{budget}s", "jobs": jobs}
     plan = make_plan(FactoryTask(make), parse_edits(edits), measured, spent=spent, **options)
     machine.now = spent

@@ -88,6 +88,8 @@ def test_the_length_of_reported_trainings_follows_the_measured_speed():
 
 
 STEADY = [{"noise": 0.03, "drift": 0.0, "bias": bias} for bias in (0.6, 1.0, 1.6)]
+# As where a GPU is shared and the first validation compiles: only a part of what is measured at first is too long.
+STEADY += [{"noise": 0.03, "drift": 0.0, "bias": 1.0, "rest_bias": 4.0}]
 
 
 @pytest.mark.parametrize("machine", STEADY)

@@ -189,6 +189,8 @@ def _check_edit(task: Task, edit: Edit, notes: list[str], measure: bool) -> Cost
         optimizer = training.start.optimizer(training.start.model, SMALL_RATE)
         step = _step_seconds(training, optimizer)
         _require_given_model(task, training.start)
+        if training.start.compiling is not None:
+            validated(training.start, "choose")  # compiles the layers for evaluation
         validation = _timed(lambda: validated(training.start, "choose"))
     except UsageError:
         raise

@@ -58,6 +58,10 @@ class Cost:
         """The cost on a machine that is slower by a factor."""
         return Cost(*(factor * value for value in dataclasses.astuple(self)))
 
+    def measured(self, step: float, rest: float) -> Cost:
+        """The cost from the measured times of a step, and of all else that a training of the search does."""
+        return dataclasses.replace(self.times(rest / self.search(0)), step=step)
+
     def on_shared_gpu(self, trainings: float) -> Cost:
         """The cost if several trainings share a GPU; the model is prepared on the CPU."""
         return dataclasses.replace(self.times(max(1.0, trainings)), prepare=self.prepare)

@@ -197,7 +197,7 @@ class Stages:
         """
         if self._limit is None or self.plan.second_rung is not None or all(trial.rung == 0 for trial in missing):
             return
-        plan = at_speed(self.plan, self._slowdown())
+        plan = self._with_measured_costs()
         pending = [plan.costs[trial.edit].search(trial.steps) for trial in missing if trial.rung == 0]
         steps = second_rung(plan, pending, self._left(), self.jobs)
         self._save(dataclasses.replace(self.plan, second_rung=steps))
@@ -206,21 +206,25 @@ class Stages:
         """Set the length of the reported trainings from the time that is left, once."""
         if self._limit is None or self.plan.final_steps is not None:
             return
-        steps = final_steps(at_speed(self.plan, self._slowdown()), self._left(), self.jobs)
+        steps = final_steps(self._with_measured_costs(), self._left(), self.jobs)
         self._save(dataclasses.replace(self.plan, final_steps=steps))
         self.runner.progress.note(f"reported trainings have {steps} steps, from the time that is left.")
 
-    def _slowdown(self) -> dict[str, float]:
-        """Median of measured over expected time of the search trials of each edit; those that diverged stopped early.
+    def _with_measured_costs(self) -> Plan:
+        """The plan with the costs of its search trials; those that diverged stopped early.
 
-        The median leaves out the first trial of each process, which loads libraries.
+        Steps and all else are measured separately: a short trial consists mostly of preparation and validation, and
+        what these cost does not show how long a step takes. Medians leave out the first trial of each process, which
+        loads libraries.
         """
-        slowdown = {}
-        for name, cost in self.plan.costs.items():
+        costs = dict(self.plan.costs)
+        for name, cost in costs.items():
             records = [record for record in self._search_records(name) if not record.metrics["diverged"]]
             if records:
-                slowdown[name] = median(record.seconds / cost.search(record.config["steps"]) for record in records)
-        return slowdown
+                times = [(record.metrics["train_seconds"] or 0.0, record) for record in records]
+                step = median(seconds / record.config["steps"] for seconds, record in times)
+                costs[name] = cost.measured(step, median(record.seconds - seconds for seconds, record in times))
+        return dataclasses.replace(self.plan, costs=costs)
 
     def _records(self, trials: Sequence[CompareTrial]) -> list[TrialRecord]:
         """The records of the search and of the reported trainings."""
