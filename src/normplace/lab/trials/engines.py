@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import torch
 
 from normplace.errors import UsageError, unknown
+from normplace.lab.trials.spawn import WorkerContext
 
 RETRIES = 2
 
@@ -145,7 +146,7 @@ class LocalWorker:
 
     def __init__(self, gpu: str | None = None) -> None:
         self.gpu = gpu
-        self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _start_worker, (gpu,))
+        self.pool = ProcessPoolExecutor(1, WorkerContext(), _start_worker, (gpu,))
 
 
 class InProcessEngine:
