@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from normplace import Placement, UsageError
 from normplace.models import CausalRN, SequenceModel
-from normplace.models.sequence import Relation, count_parameters
+from normplace.models.sequence import Relation, SelfAttention, count_parameters
 from normplace.models.sequence.mixers import MIXERS, POSITIONS
 from normplace.placement.presets import PRESETS
 from normplace.stack import fusion_mode
@@ -20,6 +20,7 @@ CASES = [
     *((kind, positions) for kind in MIXERS for positions in POSITIONS),
     ("attention", "rotary"),
     ("attention", "alibi"),
+    (SelfAttention(heads=4), "hard-alibi"),
     (Relation(norm="separate", heads=2), "none"),
     (Relation(norm="none", hidden=12), "sinusoidal"),
 ]

@@ -46,8 +46,8 @@ def turned(x, position, theta):
     return torch.cat((z.real, z.imag), -1)
 
 
-def attention(branch, x, theta=10000.0, slopes=None, mask=None, memory=None, bias=None):
-    """What every token reads of every other: ``theta`` for rotary positions, ``slopes`` for ALiBi."""
+def attention(branch, x, theta=10000.0, slopes=None, mask=None, memory=None, bias=None, windows=0):
+    """What every token reads of every other: ``theta`` for rotary positions, ``slopes`` and ``windows`` for ALiBi."""
     groups, width = branch.heads // branch.key_value_heads, branch.head_dim
     read = x if memory is None else memory
     q, k, v = (
@@ -65,6 +65,7 @@ def attention(branch, x, theta=10000.0, slopes=None, mask=None, memory=None, bia
                 for s in range(read.shape[1]):
                     hidden = mask is not None and not mask[b, s] and (s != t or memory is not None)
                     far = branch.window is not None and abs(t - s) >= branch.window
+                    far = far or (h < windows and t - s > h)
                     apart = branch.chunk is not None and t // branch.chunk != s // branch.chunk
                     if (branch.causal and s > t) or far or apart or hidden:
                         continue

@@ -7,7 +7,7 @@ import torch
 from tests.models.transformer.reference import attention
 
 from normplace import BlockSpec, Placement, Residual, UsageError
-from normplace.models.transformer import ALiBi, Attention, LayerCache, Rotary
+from normplace.models.transformer import ALiBi, Attention, HardALiBi, LayerCache, Rotary
 
 
 def branch(**options):
@@ -33,6 +33,7 @@ SHAPES = {
     "rotary": {"positions": Rotary(100.0)},
     "alibi": {"positions": ALiBi()},
     "alibi encoder": {"positions": ALiBi(), "causal": False},
+    "hard alibi": {"positions": HardALiBi(2), "heads": 3},
     "window": {"window": 3},
     "window encoder": {"window": 2, "causal": False},
     "softcap": {"softcap": 0.7, "heads": 6, "key_value_heads": 2, "positions": Rotary()},
@@ -47,7 +48,8 @@ def reference(made, x, mask=None):
     positions = made.positions
     theta = positions.theta if isinstance(positions, Rotary) else None
     slopes = positions.slopes(made.heads) if isinstance(positions, ALiBi) else None
-    return attention(made, x, theta, slopes, mask)
+    windows = positions.windows if isinstance(positions, HardALiBi) else 0
+    return attention(made, x, theta, slopes, mask, windows=windows)
 
 
 @pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "masked"])

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from torch import nn
 
 from normplace.errors import UsageError, unknown
 from normplace.models.sequence.linear import GatedLinear, LinearAttention, LinearCache
+from normplace.models.sequence.mamba import Mamba2, MambaCache
 from normplace.models.sequence.relation import RelationBranch, RelationCache
-from normplace.models.transformer import ALiBi, Attention, FeedForward, LayerCache, Rotary, WeightInit
+from normplace.models.transformer import ALiBi, Attention, FeedForward, HardALiBi, LayerCache, Rotary, WeightInit
 
 POSITIONS = ("learned", "sinusoidal", "none")
 """Position encodings that work with any mixer, since they are added to the embedding or left out."""
+ENCODINGS = {"rotary": Rotary(), "alibi": ALiBi(), "hard-alibi": HardALiBi()}
+"""Position encodings inside attention."""
 
 
 class Mixer(Protocol):
@@ -121,13 +124,12 @@ class SelfAttention:
     @property
     def positions(self) -> tuple[str, ...]:
         """The encodings that are added to the embedding, and those of attention."""
-        return (*POSITIONS, "rotary", "alibi")
+        return (*POSITIONS, *ENCODINGS)
 
     def branches(self, dim: int, positions: str, init: WeightInit, **factory: Any) -> list[nn.Module]:
         """Attention and the MLP; ``depth`` divides their initial last weights by sqrt(2 depth), as in GPT-2."""
-        encoding = {"rotary": Rotary(), "alibi": ALiBi()}.get(positions)
         return [
-            Attention(dim, self.heads, positions=encoding, init=init, **factory),
+            Attention(dim, self.heads, positions=ENCODINGS.get(positions), init=init, **factory),
             FeedForward(dim, self.hidden, kind=self.mlp, bias=True, init=init, **factory),
         ]
 
@@ -177,8 +179,38 @@ class GatedMixer(LinearMixer):
     branch: ClassVar[type[LinearAttention]] = GatedLinear
 
 
+@dataclass(frozen=True)
+class MambaMixer:
+    """A Mamba-2 layer, which has no MLP.
+
+    Args:
+        heads: Number of heads, each with its own decay.
+        hidden: Number of channels; by default 2 times the stream's.
+        state: Numbers of the state for each channel.
+    """
+
+    kind: ClassVar[str] = "mamba-2"
+    heads: int = 1
+    hidden: int | None = None
+    state: int = 64
+
+    @property
+    def positions(self) -> tuple[str, ...]:
+        """The encodings that are added to the embedding."""
+        return POSITIONS
+
+    def branches(self, dim: int, positions: str, init: WeightInit, **factory: Any) -> list[nn.Module]:
+        """One branch; ``depth`` divides its initial last weights by sqrt(depth), as in :class:`Relation`."""
+        single = replace(init, branches=1)
+        return [Mamba2(dim, self.heads, self.hidden, state=self.state, init=single, **factory)]
+
+    def cache(self) -> MambaCache:
+        """An empty cache."""
+        return MambaCache()
+
+
 MIXERS: dict[str, Callable[..., Mixer]] = {
-    mixer.kind: mixer for mixer in (Relation, SelfAttention, LinearMixer, GatedMixer)
+    mixer.kind: mixer for mixer in (Relation, SelfAttention, LinearMixer, GatedMixer, MambaMixer)
 }
 
 

@@ -70,10 +70,10 @@ class SequenceModel(nn.Module):
         vocab_size: Number of different tokens.
         dim: Width of the stream.
         depth: Number of layers.
-        mixer: A :class:`Mixer`, or the kind of one: ``relation``, ``attention``, ``linear-attention`` or
-            ``gated-linear``.
-        positions: ``learned`` (needs ``context``), ``sinusoidal``, ``none``; with attention also ``rotary``
-            or ``alibi``.
+        mixer: A :class:`Mixer`, or the kind of one: ``relation``, ``attention``, ``linear-attention``,
+            ``gated-linear`` or ``mamba-2``.
+        positions: ``learned`` (needs ``context``), ``sinusoidal``, ``none``; with attention also ``rotary``,
+            ``alibi`` or ``hard-alibi``.
         context: Number of learned positions, the longest possible sequence.
         placement: A :class:`Placement` or the name of a preset.
         norm: The norm of the slots; by default a LayerNorm without gain and bias, as published.

@@ -17,7 +17,7 @@ from normplace.models.transformer.files import load, save
 from normplace.models.transformer.huggingface import from_huggingface, to_huggingface
 from normplace.models.transformer.init import WeightInit
 from normplace.models.transformer.model import Transformer
-from normplace.models.transformer.positions import ALiBi, RelativeBias, Rotary
+from normplace.models.transformer.positions import ALiBi, HardALiBi, RelativeBias, Rotary
 from normplace.models.transformer.pretrained import from_pretrained
 from normplace.models.transformer.rotary_scaling import (
     DynamicScaling,
@@ -36,6 +36,7 @@ __all__ = [
     "DynamicScaling",
     "ExpertsConfig",
     "FeedForward",
+    "HardALiBi",
     "HeadConfig",
     "LayerCache",
     "LinearScaling",

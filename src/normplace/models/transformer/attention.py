@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from normplace.errors import UsageError
 from normplace.models.transformer.cache import LayerCache
 from normplace.models.transformer.init import Projection, WeightInit
-from normplace.models.transformer.positions import ALiBi, Rotary, Table
+from normplace.models.transformer.positions import ALiBi, HardALiBi, Rotary, Table
 from normplace.residual import Branch, NormChoice
 
 
@@ -44,7 +44,8 @@ class Attention(Branch):
         key_value_heads: Number of key and value heads, shared by groups of queries; by default ``heads``.
         head_dim: Width of a head; by default ``dim / heads``.
         causal: Whether a token attends only to itself and to earlier tokens.
-        positions: :class:`Rotary`, :class:`ALiBi`, or None if positions are in the embedding or not used.
+        positions: :class:`Rotary`, :class:`ALiBi`, :class:`HardALiBi`, or None if positions are in the embedding or not
+            used.
         bias: Whether the four projections have a bias.
         window: Number of tokens, including itself, that a token attends to on each side; None for all.
         score_scale: Multiplier of the scores; by default 1 / sqrt(head_dim).
@@ -81,7 +82,7 @@ class Attention(Branch):
         key_value_heads: int | None = None,
         head_dim: int | None = None,
         causal: bool = True,
-        positions: Rotary | ALiBi | None = None,
+        positions: Rotary | ALiBi | HardALiBi | None = None,
         bias: bool = False,
         window: int | None = None,
         score_scale: float | None = None,
@@ -192,7 +193,7 @@ class Attention(Branch):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, before: int = 0, added: Tensor | None = None
     ) -> Tensor:
         limits = (mask, added, self.window, self.chunk, self.softcap)
-        unmasked = all(limit is None for limit in limits) and not isinstance(self.positions, ALiBi)
+        unmasked = all(limit is None for limit in limits) and not isinstance(self.positions, ALiBi | HardALiBi)
         # The kernel's causal mask skips half the work, but it assumes that queries start at the first key.
         single = not self.causal or q.shape[2] == 1
         unmasked = unmasked and (single or before == 0)
@@ -214,7 +215,7 @@ class Attention(Branch):
         return (scores + bias).softmax(-1, dtype=wide).to(v.dtype) @ v
 
     def _bias(self, q: Tensor, k: Tensor, mask: Tensor | None, before: int) -> Tensor:
-        """The bias of the scores: minus infinity for masked tokens, plus ALiBi's bias."""
+        """The bias of the scores: minus infinity for masked tokens, plus that of the positions."""
         queries = torch.arange(before, before + q.shape[2], device=q.device)
         keys = torch.arange(k.shape[2], device=q.device)
         distance = queries[:, None] - keys[None, :]
@@ -228,7 +229,7 @@ class Attention(Branch):
             # A masked token still attends to itself: the softmax of a fully masked row is undefined.
             allowed = (allowed & mask.bool()[:, None, None, :]) | (distance == 0)
         bias = as_bias(allowed, q.dtype)
-        if isinstance(self.positions, ALiBi):
+        if isinstance(self.positions, ALiBi | HardALiBi):
             bias = bias + self.positions.bias(queries, keys, self.heads, q.dtype)
         return bias
 

@@ -111,6 +111,27 @@ class ALiBi:
         return (-slopes[:, None, None] * (queries[:, None] - keys[None, :]).abs()).to(dtype)
 
 
+@dataclass(frozen=True)
+class HardALiBi:
+    """Windows of growing size (Jelassi et al. 2024, arXiv 2402.01032): head m attends to the last m tokens only.
+
+    The remaining heads have no positions. A token is part of its own window. In an encoder a window covers both sides,
+    which is our choice: the paper covers decoders only.
+
+    Args:
+        windows: Number of heads with a window; by default half of them, as in the paper's code.
+    """
+
+    windows: int | None = None
+
+    def bias(self, queries: Tensor, keys: Tensor, heads: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The bias of the scores, heads × queries × keys: zero within a window, and minus infinity outside."""
+        windows = heads // 2 if self.windows is None else self.windows
+        size = torch.arange(1, heads + 1, device=keys.device)[:, None, None]
+        outside = ((queries[:, None] - keys[None, :]).abs() >= size) & (size <= windows)
+        return torch.zeros(outside.shape, dtype=dtype, device=keys.device).masked_fill_(outside, -math.inf)
+
+
 class RelativeBias(nn.Module):
     """A learned bias for each head and bucket of distances (Raffel et al. 2020, arXiv 1910.10683), as in T5.
 
