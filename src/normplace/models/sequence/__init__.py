@@ -1,4 +1,4 @@
-"""Causal sequence models with a common trunk: CausalRN, attention, linear attention with and without a gate, Mamba-2."""
+"""Causal sequence models with one trunk: CausalRN, attention, linear attention with and without a gate, Mamba-2."""
 
 from normplace.models.sequence.files import load_sequence, save_sequence
 from normplace.models.sequence.linear import GatedLinear, LinearAttention

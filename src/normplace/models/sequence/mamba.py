@@ -2,7 +2,8 @@
 
 ``S_t = exp(-Δ_t A) S_(t-1) + Δ_t B_t x_tᵀ`` and ``y_t = C_tᵀ S_t + D x_t`` for each head, with one decay ``A`` and one
 step ``Δ_t`` per head. ``x``, ``B`` and ``C`` come from one projection, a short causal convolution and SiLU; ``B`` and
-``C`` are shared by all heads. The result is multiplied by a SiLU gate, normalized by its root mean square and projected.
+``C`` are shared by all heads. The result is multiplied by a SiLU gate, normalized by its root mean square, and
+projected.
 The sums are those of :func:`normplace.models.sequence.linear.decayed_sums`, in float32.
 """
 
