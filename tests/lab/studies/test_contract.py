@@ -21,7 +21,8 @@ from normplace.lab.trials.trial import Trial, run_trial, trial_label
 
 ROOT = Path(__file__).parents[3]
 NOT_PLANNED = {
-    ("causalrn", "laptop"): {"recall"},
+    ("causalrn", "laptop"): {"recall"}
+    | {"published-copying", "published-ablation", "opponents", "generalization", "expansion"},
     ("deepergcn", "smoke"): {"anchors"},
     ("deepergcn", "laptop"): {"anchors", "molhiv"},
     ("periln", "laptop"): {"initialization", "pretraining"},
@@ -29,6 +30,7 @@ NOT_PLANNED = {
 }
 """Parts without trials at a scale."""
 PENDING = {
+    "causalrn": "published-",
     "periln": "pretraining-",
     "postdeg": ("extended-", "constant-backbone-is-random-on"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -80,10 +81,13 @@ class LossHistory:
     Args:
         steps: Number of steps taken at each evaluation.
         loss: Mean loss since the evaluation before.
+        seconds: Time of these steps, without evaluations. The first steps, in which kernels are compiled and recorded,
+            count like the others.
     """
 
     steps: list[int] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
     @property
     def steps_taken(self) -> int:
@@ -118,9 +122,11 @@ def fit_sequence(
     )
     step = _Step(model, optimizer, training, device)
     take_step = GraphedStep(step) if on_gpu and training.cuda_graph else step
-    history, steps_since, batches = LossHistory(), 0, []
+    history, clock, steps_since, batches = LossHistory(), _Clock(device), 0, []
     model.train()
     for index in range(training.steps):
+        if index == STEPS_PER_DRAW:
+            clock.restart(index)
         if index % STEPS_PER_DRAW == 0:
             drawn = task.draw(STEPS_PER_DRAW * training.batch_size, generator)
             batches = list(zip(*(part.split(training.batch_size) for part in drawn), strict=True))
@@ -131,14 +137,44 @@ def fit_sequence(
         if taken % training.every == 0 or taken == training.steps:
             history.steps.append(taken)
             history.loss.append(float(step.loss) / steps_since)
+            history.seconds.append(clock.pause(taken))
             step.loss.zero_()
             steps_since = 0
             model.eval()
             if watch is not None and watch(taken):
                 break
             model.train()
+            clock.resume()
     model.eval()
     return history
+
+
+class _Clock:
+    """Measures the time of training steps, without the first ones and without evaluations."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.skipped, self.elapsed = 0, 0.0
+        self.resume()
+
+    def restart(self, steps: int) -> None:
+        """Forget the time of the steps so far."""
+        self.skipped, self.elapsed = steps, 0.0
+        self.resume()
+
+    def resume(self) -> None:
+        """Continue after an evaluation."""
+        self.started = self._now()
+
+    def pause(self, steps: int) -> float:
+        """The time of all steps so far, each counted with the mean of those measured."""
+        self.elapsed += self._now() - self.started
+        return self.elapsed * steps / (steps - self.skipped)
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
 
 class _Step:

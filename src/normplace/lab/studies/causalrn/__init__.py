@@ -4,8 +4,13 @@ from normplace.lab.studies.causalrn import (
     ablation,
     copying_fixed,
     copying_variable,
+    expansion,
+    generalization,
     head,
     language,
+    opponents,
+    published_ablation,
+    published_copying,
     recall,
     scaling,
     state,
@@ -31,6 +36,11 @@ STUDY = Study(
         "Head: one layer built by hand, without training, retrieves one value among many. Scaling: time and memory by "
         "sequence length. Recall: the task of Zoology (arXiv 2312.04927). Language: bits per byte of Python's standard "
         "library.\n\n"
+        "Published-copying and published-ablation train networks of the published size with the published budget, the "
+        "ablation also for three times as long. Opponents are Transformers with five kinds of position and networks "
+        "with a state of fixed size. Generalization tests strings longer than those in training, by kind of position. "
+        "Expansion varies the width of the relation, the heads and the depth. These parts need a GPU: "
+        "``scripts/run_copying.py`` runs their trials in the order of their importance.\n\n"
         "The body of the paper was not available to us. All its settings here are those of its published code, and "
         "none of its figures is quoted."
     ),
@@ -44,6 +54,11 @@ STUDY = Study(
         language.PART,
         head.PART,
         scaling.PART,
+        published_copying.PART,
+        published_ablation.PART,
+        opponents.PART,
+        generalization.PART,
+        expansion.PART,
     ),
     claims=CLAIMS,
     figures=figures,

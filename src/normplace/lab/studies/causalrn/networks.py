@@ -9,6 +9,7 @@ from typing import Any
 from normplace.models.sequence import (
     GatedMixer,
     LinearMixer,
+    MambaMixer,
     Mixer,
     Relation,
     SelfAttention,
@@ -24,8 +25,17 @@ TITLES = {
     "transformer": "Transformer",
     "linear-attention": "linear attention",
     "gated-linear": "gated linear attention",
+    "mamba-2": "Mamba-2",
 }
+ALL_NETWORKS = tuple(TITLES)
+"""Also Mamba-2, which only the parts at the published size train."""
 SIZES = ("equal", "published")
+MIXERS = {
+    "transformer": SelfAttention,
+    "linear-attention": LinearMixer,
+    "gated-linear": GatedMixer,
+    "mamba-2": MambaMixer,
+}
 PAIR_NORMS = {"joint": "joint pair norm", "separate": "separate norms", "none": "no norm"}
 
 
@@ -33,15 +43,14 @@ def mixer_of(network: str, heads: int = 1, hidden: int | None = None) -> Mixer:
     """The token mixer of a network.
 
     Args:
-        network: One of :data:`NETWORKS`.
+        network: One of :data:`ALL_NETWORKS`.
         heads: Number of attention heads; CausalRN has one, as published.
-        hidden: Pair channels of CausalRN, hidden width of the MLP in the others; by default as published.
+        hidden: Pair channels of CausalRN, channels of Mamba-2, hidden width of the MLP in the others; by default as
+            published.
     """
     if network in ("pairwise", "scan"):
         return Relation(hidden, norm="joint" if network == "pairwise" else "separate")
-    return {"transformer": SelfAttention, "linear-attention": LinearMixer, "gated-linear": GatedMixer}[network](
-        heads, hidden
-    )
+    return MIXERS[network](heads, hidden)
 
 
 def build(
@@ -54,11 +63,12 @@ def build(
     heads: int = 1,
     positions: str = "learned",
     context: int | None = None,
+    alignment: int = 1,
 ) -> SequenceModel:
     """Build a network with initial weights from the global RNG.
 
     Args:
-        network: One of :data:`NETWORKS`.
+        network: One of :data:`ALL_NETWORKS`.
         vocab_size: Vocabulary size.
         dim: Width and number of pair channels of CausalRN.
         depth: Number of blocks.
@@ -67,6 +77,7 @@ def build(
         heads: Number of attention heads.
         positions: Kind of position.
         context: Longest sequence, for learned positions.
+        alignment: Widths of heads and of MLPs at an equal parameter count are multiples of this, for fast kernels.
     """
     shape: dict[str, Any] = {"positions": positions, "context": context}
     common = {**shape, "positions": positions if positions in mixer_of("pairwise").positions else "none"}
@@ -77,5 +88,7 @@ def build(
     def make(width: int, hidden: int | None = None) -> SequenceModel:
         return SequenceModel(vocab_size, width, depth, mixer=mixer_of(network, heads, hidden), **shape)
 
-    width = matched_width(make, reference, multiple=2 * heads, tolerance=math.inf)
-    return make(width, matched_width(partial(make, width), reference, multiple=1))
+    # Rotary positions need heads of even width; the heads of Mamba-2 share its hidden channels.
+    head, step = (2, heads) if network == "mamba-2" else (max(2, alignment), alignment)
+    width = matched_width(make, reference, multiple=head * heads, tolerance=math.inf)
+    return make(width, matched_width(partial(make, width), reference, multiple=step))

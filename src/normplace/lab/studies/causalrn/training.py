@@ -11,12 +11,14 @@ import torch
 from normplace._shared.device import pick_device
 from normplace.errors import expect_at_least, unknown
 from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.train.sequence import SequenceTraining, fit_sequence, predict_tokens
+from normplace.lab.train.sequence import LossHistory, SequenceTraining, fit_sequence, predict_tokens
 from normplace.lab.trials.study import Outcome
 from normplace.models.sequence import SequenceModel, count_parameters
 
 EXAM = 128
 """Strings of each evaluation."""
+COPIES = 0.95
+"""String accuracy from which a network counts as copying."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +105,46 @@ class CopyingTrial(TrainedTrial):
         expect_at_least(1, self, "length", "letters", "every")
 
 
-def copy_outcome(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceModel]) -> Outcome:
+@dataclass
+class CopyRun:
+    """A network trained on copying.
+
+    Args:
+        task: The task.
+        model: The network, in evaluation mode.
+        losses: Loss and time at each evaluation.
+        history: String and character accuracy at each evaluation.
+        scores: Both accuracies after training, on other strings.
+        test: Random generator of further test strings.
+    """
+
+    task: FixedCopy
+    model: SequenceModel
+    losses: LossHistory
+    history: dict[str, list[float]]
+    scores: dict[str, float]
+    test: torch.Generator
+
+    @property
+    def series(self) -> dict[str, list[float]]:
+        """Loss and accuracy at each evaluation."""
+        return {"step": [float(step) for step in self.losses.steps], "loss": self.losses.loss, **self.history}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Accuracy after training, steps taken and parameter count."""
+        return {**self.scores, "steps": self.losses.steps_taken, "parameters": count_parameters(self.model)}
+
+    def decoded(self, strings: int) -> dict[str, float]:
+        """Accuracy of greedy decoding."""
+        batch, length = self.task.draw(strings, self.test), self.task.length
+        copied = self.model.generate(self.task.prompts(batch), length + 1)[:, -length - 1 :]
+        return {
+            f"decoded_{name}": float(value.mean()) for name, value in self.task.score(copied, batch)._asdict().items()
+        }
+
+
+def train_to_copy(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceModel]) -> CopyRun:
     """Train the network that ``build`` returns on fixed-length copying and test it.
 
     Training, evaluation and test strings are all drawn independently.
@@ -126,9 +167,10 @@ def copy_outcome(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceModel
         return trial.stop_when_perfect and scores["string"] == 1
 
     losses = fit_sequence(model, task, trial.training(every=trial.every), train, watch)
-    metrics = {**evaluate(test), "steps": losses.steps_taken, "parameters": count_parameters(model)}
-    if trial.decoded:
-        batch = task.draw(trial.decoded, test)
-        decoded = task.score(model.generate(task.prompts(batch), trial.length + 1)[:, -trial.length - 1 :], batch)
-        metrics |= {f"decoded_{name}": float(value.mean()) for name, value in decoded._asdict().items()}
-    return Outcome(metrics, series={"step": losses.steps, "loss": losses.loss, **history})
+    return CopyRun(task, model, losses, history, evaluate(test), test)
+
+
+def copy_outcome(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceModel]) -> Outcome:
+    """Train the network that ``build`` returns, and test it under teacher forcing and by greedy decoding."""
+    run = train_to_copy(trial, build)
+    return Outcome(run.metrics | (run.decoded(trial.decoded) if trial.decoded else {}), run.series)

@@ -4,12 +4,20 @@ from normplace.lab.studies.causalrn.claims import (
     ablation,
     copying_fixed,
     copying_variable,
+    expansion,
+    generalization,
     head,
     language,
+    opponents,
+    published_ablation,
+    published_copying,
     recall,
     scaling,
     state,
 )
 
-PARTS = (copying_fixed, ablation, state, copying_variable, head, scaling, recall, language)
+PARTS = (
+    *(copying_fixed, ablation, state, copying_variable, head, scaling, recall, language),
+    *(published_copying, published_ablation, opponents, generalization, expansion),
+)
 CLAIMS = tuple(claim for part in PARTS for claim in part.CLAIMS)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from normplace.lab.studies.causalrn.training import COPIES
 from normplace.lab.trials.claims import Check
 from normplace.lab.trials.intervals import Student, TrialShare
 from normplace.lab.trials.per_seed import Measure, metric
 
 SEEDS = 3
-COPIES = 0.95
-"""String accuracy from which a network counts as copying."""
 LOST = 0.1
 """String accuracy up to which copying counts as lost."""
 LEVEL = -0.05

@@ -6,15 +6,23 @@ from normplace.lab.studies.causalrn.figures import (
     ablation,
     copying_fixed,
     copying_variable,
+    expansion,
+    generalization,
     head,
     language,
+    opponents,
+    published_ablation,
+    published_copying,
     recall,
     scaling,
 )
 from normplace.lab.trials.per_seed import Records
 from normplace.lab.trials.study import Figure
 
-PARTS = (copying_fixed, copying_variable, ablation, head, recall, language, scaling)
+PARTS = (
+    *(copying_fixed, copying_variable, ablation, head, recall, language, scaling),
+    *(published_copying, published_ablation, opponents, generalization, expansion),
+)
 
 
 def figures(records: Records) -> list[Figure]:

@@ -1,0 +1,126 @@
+"""The ablation at the published size, with the published budget and with three times as many steps.
+
+The longer training tells ingredients that are needed from those that only make learning faster.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from normplace.errors import UsageError
+from normplace.lab.studies.causalrn.masking import MASKINGS, MaskedBeforeRelation
+from normplace.lab.studies.causalrn.published_size import (
+    BUDGET,
+    LONGER,
+    SEEDS,
+    TINY,
+    PublishedTrial,
+    published_outcome,
+)
+from normplace.lab.tasks.sequences import FixedCopy
+from normplace.lab.trials.study import Outcome, Part
+from normplace.models.sequence import Relation, SequenceModel
+from normplace.models.sequence.relation import ACTIVATIONS, NORMS
+
+LENGTH = 128
+LONGER_SEEDS = 3
+"""Seeds with three times the steps; the other seeds have the published budget."""
+Cell = tuple[str, str, bool, str]
+"""Pair norm, activation, norm after the sum, and masking."""
+COMPLETE: Cell = ("joint", "exp", True, "after")
+ONE_CHANGE: tuple[Cell, ...] = (
+    COMPLETE,
+    *(("joint", activation, True, "after") for activation in ACTIVATIONS if activation != "exp"),
+    *((norm, "exp", True, "after") for norm in NORMS if norm != "joint"),
+    ("joint", "exp", False, "after"),
+)
+"""The published network, and those with one difference from it."""
+GRID: tuple[Cell, ...] = (
+    *(
+        (norm, activation, post_norm, "after")
+        for norm, activation, post_norm in itertools.product(NORMS, ACTIVATIONS, (True, False))
+        if (norm, activation, post_norm, "after") not in ONE_CHANGE
+    ),
+    ("joint", "elu", False, "before"),
+)
+"""The other cells. The two maskings differ for ELU without the norm after the sum, and for GELU, which is NaN."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedAblationTrial(PublishedTrial):
+    """One cell of the ablation grid.
+
+    Args:
+        pair_norm: ``joint``, ``separate`` or ``none``.
+        activation: ``exp``, ``relu``, ``gelu`` or ``elu``.
+        post_norm: Whether the sum over pairs is normalized.
+        masking: Whether the causal mask is applied ``after`` the activation, or ``before`` it as in the published code.
+    """
+
+    pair_norm: str
+    activation: str
+    post_norm: bool
+    masking: str = "after"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_choice("pair norm", self.pair_norm, NORMS)
+        self.check_choice("activation", self.activation, ACTIVATIONS)
+        self.check_choice("masking", self.masking, MASKINGS)
+        if self.masking == "before" and self.activation == "gelu":
+            raise UsageError("GELU with the mask before it is not a number, so it cannot be trained: mask after it.")
+
+
+def cell_trial(cell: Cell, seed: int, longer: bool) -> PublishedAblationTrial:
+    """The trial of a cell at the published size."""
+    pair_norm, activation, post_norm, masking = cell
+    return PublishedAblationTrial(
+        pair_norm=pair_norm,
+        activation=activation,
+        post_norm=post_norm,
+        masking=masking,
+        length=LENGTH,
+        seed=seed,
+        steps=LONGER if longer else BUDGET,
+    )
+
+
+def plan(scale: str) -> Iterator[PublishedAblationTrial]:
+    """The networks with at most one difference, then one seed of the others; none at ``laptop``."""
+    if scale == "smoke":
+        for masking in MASKINGS:
+            cell = {"pair_norm": "joint", "activation": "elu", "post_norm": False, "masking": masking}
+            yield PublishedAblationTrial(**cell, length=3, seed=0, **TINY)
+    elif scale == "full":
+        for seed in range(SEEDS):
+            for cell in ONE_CHANGE:
+                yield cell_trial(cell, seed, seed < LONGER_SEEDS)
+        for seed in range(LONGER_SEEDS):
+            for cell in GRID:
+                yield cell_trial(cell, seed, longer=True)
+
+
+def network_for(trial: PublishedAblationTrial, task: FixedCopy) -> SequenceModel:
+    """The trial's network."""
+    kind = Relation if trial.masking == "after" else MaskedBeforeRelation
+    mixer = kind(norm=trial.pair_norm, activation=trial.activation, post_norm=trial.post_norm)
+    return SequenceModel(task.vocab_size, trial.dim, trial.depth, mixer=mixer, context=task.context)
+
+
+def run(trial: PublishedAblationTrial) -> Outcome:
+    """Train and test on new strings."""
+    return published_outcome(trial, partial(network_for, trial))
+
+
+def label(trial: PublishedAblationTrial) -> str:
+    """Short description for progress output."""
+    post_norm = "post-norm" if trial.post_norm else "no post-norm"
+    masking = ", masked before" if trial.masking == "before" else ""
+    cell = f"{trial.pair_norm} norm, {trial.activation}, {post_norm}{masking}"
+    return f"published ablation, {cell}, {trial.steps} steps, seed {trial.seed}"
+
+
+PART = Part(name="published-ablation", config=PublishedAblationTrial, plan=plan, run=run, label=label)
