@@ -80,8 +80,8 @@ class Runner:
         try:
             record = run_trial(sent, request.part.run)
         finally:
-            gc.collect()  # a recorded step holds the memory of its network
             if torch.cuda.is_available():
+                gc.collect()  # a recorded step holds the memory of its network
                 torch.cuda.empty_cache()
         if record.status != "ok":
             report(f"failed: {label}\n{record.error}")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import Any
+from functools import cache, partial
 
 from normplace.models.sequence import (
     GatedMixer,
@@ -79,16 +78,35 @@ def build(
         context: Longest sequence, for learned positions.
         alignment: Widths of heads and of MLPs at an equal parameter count are multiples of this, for fast kernels.
     """
-    shape: dict[str, Any] = {"positions": positions, "context": context}
-    common = {**shape, "positions": positions if positions in mixer_of("pairwise").positions else "none"}
     if network in ("pairwise", "scan") or size == "published":
-        return SequenceModel(vocab_size, dim, depth, mixer=mixer_of(network, heads), **shape)
-    reference = count_parameters(SequenceModel(vocab_size, dim, depth, mixer="relation", device="meta", **common))
+        width, hidden = dim, None
+    else:
+        width, hidden = equal_widths(network, vocab_size, dim, depth, heads, positions, context, alignment)
+    mixer = mixer_of(network, heads, hidden)
+    return SequenceModel(vocab_size, width, depth, mixer=mixer, positions=positions, context=context)
+
+
+@cache
+def equal_widths(
+    network: str,
+    vocab_size: int,
+    dim: int,
+    depth: int,
+    heads: int,
+    positions: str,
+    context: int | None,
+    alignment: int,
+) -> tuple[int, int]:
+    """The width and hidden width at which a network has CausalRN's parameter count; arguments as in :func:`build`."""
+    common = positions if positions in mixer_of("pairwise").positions else "none"
+    causalrn = SequenceModel(vocab_size, dim, depth, positions=common, context=context, device="meta")
+    parameters = count_parameters(causalrn)
 
     def make(width: int, hidden: int | None = None) -> SequenceModel:
-        return SequenceModel(vocab_size, width, depth, mixer=mixer_of(network, heads, hidden), **shape)
+        mixer = mixer_of(network, heads, hidden)
+        return SequenceModel(vocab_size, width, depth, mixer=mixer, positions=positions, context=context)
 
     # Rotary positions need heads of even width; the heads of Mamba-2 share its hidden channels.
     head, step = (2, heads) if network == "mamba-2" else (max(2, alignment), alignment)
-    width = matched_width(make, reference, multiple=head * heads, tolerance=math.inf)
-    return make(width, matched_width(partial(make, width), reference, multiple=step))
+    width = matched_width(make, parameters, multiple=head * heads, tolerance=math.inf)
+    return width, matched_width(partial(make, width), parameters, multiple=step)
