@@ -78,6 +78,26 @@ def test_the_watcher_gets_the_model_in_evaluation_mode_and_can_stop_training():
     assert not model.training
 
 
+def test_times_exclude_evaluations_and_count_the_first_steps_like_the_others(monkeypatch):
+    now = 0.0
+
+    def slow(*_):
+        nonlocal now
+        now += 100.0
+
+    class Timed(Bigrams):
+        def forward(self, tokens):
+            nonlocal now
+            now += 10.0 if len(self.modes) < STEPS_PER_DRAW else 2.0
+            return super().forward(tokens)
+
+    monkeypatch.setattr("normplace.lab.train.sequence.time.perf_counter", lambda: now)
+    training = SequenceTraining(2 * STEPS_PER_DRAW, 2, 0.1, every=8)
+    result = fit_sequence(Timed(), FixedCopy(3), training, generator(), slow)
+    assert result.steps == [8, 16, 24, 32]
+    assert result.seconds == pytest.approx([80.0, 160.0, 48.0, 64.0])
+
+
 def test_a_step_without_a_finite_gradient_is_skipped():
     class Broken(Bigrams):
         def forward(self, tokens):
@@ -152,14 +172,19 @@ def test_bad_arguments_are_errors(options, reason):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
-@pytest.mark.parametrize("mixer", ["relation", "attention", "linear-attention", "gated-linear"])
+@pytest.mark.parametrize(
+    "mixer", ["relation", "attention", "linear-attention", "gated-linear", "mamba-2", "hard-alibi"]
+)
 def test_a_graphed_step_equals_the_eager_step(mixer):
-    from normplace.models import SequenceModel
+    from normplace.models.sequence import SelfAttention, SequenceModel
 
     task, tables = FixedCopy(6), []
     for recorded in (True, False):
         torch.manual_seed(0)
-        model = SequenceModel(29, 32, 2, mixer=mixer, context=task.context).cuda()
+        if mixer == "hard-alibi":
+            model = SequenceModel(29, 32, 2, mixer=SelfAttention(heads=4), positions=mixer).cuda()
+        else:
+            model = SequenceModel(29, 32, 2, mixer=mixer, context=task.context).cuda()
         training = SequenceTraining(8, 4, 1e-3, cuda_graph=recorded, every=3)
         fit_sequence(model, task, training, torch.Generator("cuda").manual_seed(0))
         tables.append(torch.cat([parameter.flatten() for parameter in model.parameters()]))
