@@ -7,7 +7,10 @@ from functools import partial
 from statistics import fmean, stdev
 
 from normplace._shared.text_table import markdown_table
+from normplace.lab.studies.causalrn.figures.published_copying import NETWORKS as COPIERS
 from normplace.lab.studies.causalrn.networks import TITLES as NETWORKS
+from normplace.lab.studies.causalrn.opponents import LENGTH, OPPONENTS, SHORT_LENGTH
+from normplace.lab.studies.causalrn.published_measures import chosen_rate
 from normplace.lab.studies.deepergcn.depth import ORDERS
 from normplace.lab.studies.estimates import estimate_text
 from normplace.lab.studies.extrapolation.networks import NAMES
@@ -19,6 +22,7 @@ from normplace.lab.trials.per_seed import Records, config_values, metric, pick
 from normplace.lab.trials.results import TrialRecord
 from papers import committed, selection_tables
 
+NO_RESULTS = "No results yet."
 SETTINGS = {"ood_r2": "out of distribution", "id_r2": "in distribution"}
 
 
@@ -56,6 +60,40 @@ def lengths() -> str:
             rows.append([name, *(f"{_mean(cell, 'string')} ({_mean(cell, 'character')})" for cell in cells), seeds])
     headings = ("network", *(f"{length} characters" for length in lengths), "seeds")
     return markdown_table(headings, [[cell.replace(" ()", "") for cell in row] for row in rows])
+
+
+def published_lengths() -> str:
+    """Accuracy of copying at the published size, by network and length."""
+    records = committed.records("causalrn", "full")
+    lengths = config_values(records, "published-copying", "length")
+    rows: list[list[str]] = []
+    for name, fields in COPIERS.items():
+        cells = [pick(records, "published-copying", length=length, **fields) for length in lengths]
+        if any(cells):
+            numbers = [f"{_mean(cell, 'string_in_budget')} ({_mean(cell, 'character_in_budget')})" for cell in cells]
+            rows.append([name, *(number.replace(" ()", "") for number in numbers), str(max(map(len, cells)))])
+    if not rows:
+        return NO_RESULTS
+    return markdown_table(("network", *(f"{length} characters" for length in lengths), "seeds"), rows)
+
+
+def opponents() -> str:
+    """Accuracy, steps and time to copy of every opponent of CausalRN, at its better learning rate."""
+    records = committed.records("causalrn", "full")
+    rows: list[list[str]] = []
+    for opponent in OPPONENTS:
+        rate = chosen_rate(records, opponent)
+        if rate is None:
+            continue
+        fields = {**opponent._asdict(), "learning_rate": rate}
+        short, long = (pick(records, "opponents", **fields, length=length) for length in (SHORT_LENGTH, LENGTH))
+        accuracy = [_mean(short, "string_in_budget"), _mean(long, "string_in_budget"), _mean(long, "string")]
+        cost = [_mean(long, "steps_to_copy", ",.0f"), _mean(long, "seconds_to_copy", ".1f")]
+        rows.append([opponent.title, f"{rate:g}", *accuracy, *cost, str(len(long))])
+    if not rows:
+        return NO_RESULTS
+    headings = (f"{SHORT_LENGTH} characters", f"{LENGTH} characters", "all steps", "steps to copy", "seconds to copy")
+    return markdown_table(("network", "learning rate", *headings, "seeds"), rows)
 
 
 def depths() -> str:
@@ -121,7 +159,7 @@ def _mean(records: list[TrialRecord], name: str, number: str = ".2f") -> str:
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "postdeg": {"methods": selection_tables.methods, "constant": selection_tables.constant},
     "extrapolation": {"scores": scores},
-    "causalrn": {"lengths": lengths},
+    "causalrn": {"lengths": lengths, "published": published_lengths, "opponents": opponents},
     "deepergcn": {"depths": depths},
     "periln": {"placements": partial(placements, NAMED), "others": partial(placements, OTHERS + MORE)},
 }

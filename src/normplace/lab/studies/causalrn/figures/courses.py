@@ -10,7 +10,7 @@ from normplace.lab.trials.per_seed import mean
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
-POINTS = 60
+POINTS = 40
 """Points of a curve."""
 AXES = {"step": "steps", "seconds": "seconds"}
 

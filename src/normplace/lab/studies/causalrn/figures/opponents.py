@@ -5,9 +5,10 @@ from __future__ import annotations
 from normplace.lab.report.rows import Group, score_rows
 from normplace.lab.report.specs import dots
 from normplace.lab.studies.causalrn.figures.courses import course_figures
-from normplace.lab.studies.causalrn.opponents import PART, Opponent
+from normplace.lab.studies.causalrn.opponents import PART, WIDE, Opponent
 from normplace.lab.studies.causalrn.published_measures import chosen_rate
 from normplace.lab.trials.per_seed import Records, config_values, pick
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 BUDGETS = {"string_in_budget": "published steps", "string": "all steps"}
@@ -34,7 +35,9 @@ def figures(records: Records) -> list[Figure]:
         ]
         rows += score_rows(groups, metric)
     longest = {
-        opponent.title: _picked(records, opponent, rate, lengths[-1]) for opponent, rate in rates.items() if rate
+        opponent.title: _picked(records, opponent, rate, lengths[-1])
+        for opponent, rate in rates.items()
+        if rate and opponent not in WIDE
     }
     courses = course_figures(
         longest, "Opponents: accuracy along the training", f"Strings of {lengths[-1] if lengths else 0} characters."
@@ -65,6 +68,6 @@ def figures(records: Records) -> list[Figure]:
     ]
 
 
-def _picked(records: Records, opponent: Opponent, rate: float | None, length: int) -> list:
+def _picked(records: Records, opponent: Opponent, rate: float | None, length: int) -> list[TrialRecord]:
     """The records of a network at its better learning rate."""
     return pick(records, PART.name, **opponent._asdict(), learning_rate=rate, length=length)
