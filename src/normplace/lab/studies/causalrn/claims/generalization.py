@@ -15,8 +15,9 @@ _RULE = (
     "12 layers of width 192 or as many parameters, 320 packed sequences per step, 3,000 steps on strings of 8 to 64 "
     "characters, the task of Jelassi et al. 2024, arXiv 2402.01032. All networks have the same learning rate. The "
     "thresholds are ours and were declared before the runs; a network of 4 layers without positions reached 1.5 times "
-    "its trained length, which was known. After the declaration, one seed of 3 layers of width 48 on strings of up to 8 "
-    "characters had 48% of the characters right at twice the length with windows, and 30% without; nothing was changed."
+    "its trained length, which was known. After the declaration, one seed of 3 layers of width 48 on strings of up to "
+    "8 characters had 48% of the characters right at twice the length with windows, and 30% without; nothing was "
+    "changed."
 )
 
 
