@@ -47,7 +47,8 @@ class Opponent(NamedTuple):
     @property
     def title(self) -> str:
         """Its name in figures and checks."""
-        positions = {"learned": "", "none": ", no positions"}.get(self.positions, f", {self.positions}")
+        positions = ", no positions" if self.positions == "none" else f", {self.positions}"
+        positions = positions if self.network == "transformer" else ""
         return f"{TITLES[self.network]}{positions}{', equal width' if self.size == 'published' else ''}"
 
     @property

@@ -9,51 +9,55 @@ from normplace.lab.studies.causalrn.published_ablation import GRID, ONE_CHANGE, 
 from normplace.lab.studies.causalrn.published_size import BUDGET, LONGER
 from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
+from normplace.models.sequence.relation import ACTIVATIONS
 
 BUDGETS = {f"{BUDGET:,} steps": "character_in_budget", f"{LONGER:,} steps": "character"}
+POST_NORMS = {True: "norm after the sum", False: "no norm after the sum"}
+BEFORE = ", masked before"
 
 
 def figures(records: Records) -> list[Figure]:
     """Draw the character accuracy of every cell after each budget."""
-    cells = {_title(cell): cell for cell in (*ONE_CHANGE, *GRID)}
-    groups: dict[str, list[Group]] = {}
-    for panel, metric in BUDGETS.items():
-        for name, (pair_norm, activation, post_norm, masking) in cells.items():
-            fields = {"activation": activation, "post_norm": post_norm, "masking": masking}
-            selected = pick(records, PART.name, pair_norm=pair_norm, **fields)
-            if metric == "character":  # networks that trained for the published budget only are not in this panel
-                selected = [record for record in selected if record.config["steps"] != BUDGET]
-            columns = {"budget": panel, "cell": name, "pairs": PAIR_NORMS[pair_norm]}
-            groups.setdefault(metric, []).append((columns, selected))
-    rows = [row for metric, group in groups.items() for row in score_rows(group, metric)]
+    rows = [
+        row
+        for budget, metric in BUDGETS.items()
+        for row in score_rows([_group(records, cell, budget) for cell in (*ONE_CHANGE, *GRID)], metric)
+    ]
     if not rows:
         return []
-    shown = {row["cell"] for row in rows}
     return [
         Figure(
             title="Published size: ablation of CausalRN, by number of steps",
-            caption="Character accuracy on strings of 128 characters, mean over seeds with its 95% interval. Rows name "
-            "the activation and what is missing or changed.",
+            caption="Character accuracy on strings of 128 characters, mean over seeds with its 95% interval. Masked "
+            "before: with the published order of mask and activation.",
             rows=rows,
             spec=dots(
                 x={"field": "value", "title": "character accuracy", "scale": {"domain": [0, 1]}},
-                rows="cell",
-                order=[name for name in cells if name in shown],
+                rows="activation",
+                order=[*ACTIVATIONS, f"elu{BEFORE}"],
                 low="low",
                 high="high",
                 series="pairs",
                 sources=list(PAIR_NORMS.values()),
-                facet="budget",
-                panels=list(BUDGETS),
+                facet="panel",
+                panels=[f"{budget}, {title}" for budget in BUDGETS for title in POST_NORMS.values()],
             ),
-            alt="Two panels, one for each number of steps; in each, a point with its interval for every cell.",
+            alt="Four panels, for two numbers of steps with and without the norm after the sum; in each, a point with "
+            "its interval for every activation and pair norm.",
         )
     ]
 
 
-def _title(cell: Cell) -> str:
+def _group(records: Records, cell: Cell, budget: str) -> Group:
+    """The records of a cell; those with the published budget only are not in the panels of the longer training."""
     pair_norm, activation, post_norm, masking = cell
-    changes = [PAIR_NORMS[pair_norm]] if pair_norm != "joint" else []
-    changes += [] if post_norm else ["no norm after the sum"]
-    changes += ["masked before"] if masking == "before" else []
-    return ", ".join([activation, *changes])
+    fields = {"pair_norm": pair_norm, "activation": activation, "post_norm": post_norm, "masking": masking}
+    selected = pick(records, PART.name, **fields)
+    if BUDGETS[budget] == "character":
+        selected = [record for record in selected if record.config["steps"] > record.config["budget"]]
+    columns = {
+        "panel": f"{budget}, {POST_NORMS[post_norm]}",
+        "activation": activation + (BEFORE if masking == "before" else ""),
+        "pairs": PAIR_NORMS[pair_norm],
+    }
+    return columns, selected
