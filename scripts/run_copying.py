@@ -116,6 +116,8 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.list:
         print_stages(chosen.out, chosen.trials)
         return 0
+    if chosen.minutes <= 0:
+        parser.error("give a time limit, such as --minutes 25, or --list")
     if pick_device("auto").type != "cuda":
         print("networks of the published size need a GPU: print the trials with --list.", file=sys.stderr)
         return 2

@@ -1,6 +1,6 @@
 """The ablation at the published size, with the published budget and with three times as many steps.
 
-The longer training tells ingredients that are needed from those that only make learning faster.
+The longer training distinguishes ingredients that are needed from those that only make learning faster.
 """
 
 from __future__ import annotations

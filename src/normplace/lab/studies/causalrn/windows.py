@@ -1,7 +1,7 @@
 """CausalRN with windows: some heads relate a token to the last few tokens only.
 
 This is Hard-ALiBi (Jelassi et al. 2024, arXiv 2402.01032) for relations: head m reads the last m tokens, including the
-token itself, and the remaining heads read all tokens so far. A window tells a token what its neighbors are, at any
+token itself, and the remaining heads read all tokens so far. With a window a token can read its neighbors, at any
 length of the sequence. The transfer from attention to relations is ours.
 """
 
