@@ -8,7 +8,7 @@ there by index, without worker processes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -101,8 +101,8 @@ class Molecules:
         if not len(indices) or int(indices.min()) < 0 or int(indices.max()) >= len(self):
             raise UsageError(f"a batch needs at least one molecule, with indices from 0 to {len(self) - 1}.")
         device = self.x.device
-        graph, atoms = _gather(self.nodes, indices, device)
-        owner, bonds = _gather(self.edges, indices, device)
+        graph, atoms = gather(self.nodes, indices, device)
+        owner, bonds = gather(self.edges, indices, device)
         counts = self.nodes[indices]
         first = (counts.cumsum(0) - counts).to(device)
         return MoleculeBatch(
@@ -114,14 +114,39 @@ class Molecules:
         )
 
 
-def _gather(sizes: Tensor, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For the concatenated rows of the chosen items: the item's position in ``indices``, and the row index."""
+def gather(sizes: Tensor, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The concatenated rows of chosen items.
+
+    Args:
+        sizes: Number of rows of each item, on the CPU.
+        indices: The chosen items, on the CPU.
+        device: Where the result is needed.
+
+    Returns:
+        For each row, the position of its item in ``indices``, and its index among the rows of all items.
+    """
     chosen = sizes[indices]
     total = int(chosen.sum())
     first = sizes.cumsum(0)[indices] - chosen  # of each item among all rows
     shift = first - (chosen.cumsum(0) - chosen)
     position = torch.repeat_interleave(chosen.to(device), output_size=total)
     return position, torch.arange(total, device=device) + shift.to(device)[position]
+
+
+def check_categories(name: str, table: np.ndarray, sizes: Sequence[int], source: str) -> None:
+    """Check the categories of atoms or bonds.
+
+    Args:
+        name: Name of the table in errors.
+        table: Categories, items × features.
+        sizes: Number of categories of each feature.
+        source: Name of the file or folder in errors.
+
+    Raises:
+        UsageError: If there is another number of features, or a category is out of range.
+    """
+    if table.shape[1:] != (len(sizes),) or not ((table >= 0) & (table < np.array(sizes))).all():
+        raise UsageError(f"{source}: {name} has a category outside {sizes}: use OGB's featurizer.")
 
 
 def load_molhiv(path: str = "") -> Molecules:
@@ -177,9 +202,8 @@ def assemble(data: Mapping[str, np.ndarray], split: Mapping[str, np.ndarray], so
     for name, (shape, expected) in shapes.items():
         if shape != expected:
             raise UsageError(f"{source}: {name} has shape {shape}, but the other fields require {expected}.")
-    for name, table, sizes in (("node_feat", x, ATOM_SIZES), ("edge_feat", bond, BOND_SIZES)):
-        if len(table) and not ((table >= 0) & (table < np.array(sizes))).all():
-            raise UsageError(f"{source}: {name} has a category outside {sizes}: use OGB's featurizer.")
+    check_categories("node_feat", x, ATOM_SIZES, source)
+    check_categories("edge_feat", bond, BOND_SIZES, source)
     owner = np.repeat(np.arange(len(nodes)), edges)
     if (pairs < 0).any() or (pairs >= nodes[owner]).any():
         raise UsageError(
