@@ -30,6 +30,7 @@ LAYERS = [
     {"lab.studies"},
     {"lab.compare"},
     {"lab.extrapolate"},
+    {"lab.ogb"},
     {"lab.bench"},
     {"cli"},
     {"__main__"},

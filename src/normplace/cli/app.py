@@ -36,6 +36,7 @@ from normplace.cli.insert import insert
 from normplace.cli.list import list_names
 from normplace.cli.move import move
 from normplace.cli.new import new
+from normplace.cli.ogb import ogb
 from normplace.cli.report import report
 from normplace.cli.select import select
 from normplace.cli.study import study
@@ -55,6 +56,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "compare": compare,
     "select": select,
     "extrapolate": extrapolate,
+    "ogb": ogb,
     "train": train,
     "generate": generate,
     "export": export,
