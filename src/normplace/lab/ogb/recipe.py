@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from normplace.errors import UsageError, expect_at_least, expect_layers, expect_number, unknown
 from normplace.lab.tasks.graphs.ogb.catalog import OgbTask
+from normplace.lab.tasks.graphs.ogb.subgraphs import check_fanouts
 from normplace.models.depth import MEMORY
 from normplace.models.graph import NAMED
 from normplace.placement import Placement
@@ -82,6 +83,7 @@ class Recipe:
         expect_at_least(1, self, "dim", "epochs", "batch_size", "parts", "evaluation_parts", "evaluate_every")
         expect_at_least(2, self, "depth")
         expect_number("learning_rate", self.learning_rate, 0, above=True)
+        check_fanouts(self.fanouts)
         for kind, choice, choices in (
             ("batches", self.batches, NODE_BATCHES + GRAPH_BATCHES),
             ("aggregation", self.aggregation, AGGREGATIONS),

@@ -64,6 +64,18 @@ def clusters(edge_index: Tensor, part: Tensor, parts: int) -> Iterator[Subgraph]
         yield Subgraph(own, position[edge_index[:, kept]], kept)
 
 
+def check_fanouts(fanouts: Sequence[int]) -> None:
+    """Check the largest number of edges that each hop keeps of a node.
+
+    Raises:
+        UsageError: If there is no hop, or a fanout is not positive.
+    """
+    if not fanouts:
+        raise UsageError("neighbours need at least one hop: pass fanouts such as 15 10 5.")
+    for fanout in fanouts:
+        expect_whole(1, fanout=fanout)
+
+
 class NeighbourSampler:
     """Samples the neighbourhood of nodes, hop by hop, without replacement.
 
@@ -77,10 +89,7 @@ class NeighbourSampler:
     """
 
     def __init__(self, edge_index: Tensor, num_nodes: int, fanouts: Sequence[int]) -> None:
-        if not fanouts:
-            raise UsageError("neighbours need at least one hop: pass fanouts such as 15 10 5.")
-        for fanout in fanouts:
-            expect_whole(1, fanout=fanout)
+        check_fanouts(fanouts)
         self.edge_index, self.num_nodes, self.fanouts = edge_index, num_nodes, tuple(fanouts)
         self.by_target = edge_index[1].argsort(stable=True)
         self.degree = torch.bincount(edge_index[1], minlength=num_nodes)
