@@ -16,7 +16,7 @@ from normplace.cli.options import Folder, PlacementName
 
 if TYPE_CHECKING:
     from normplace.lab.ogb.checkpoint import Epoch
-    from normplace.lab.ogb.recipe import Published
+    from normplace.lab.ogb.recipe import Published, Recipe
     from normplace.lab.ogb.results import SeedResult
     from normplace.lab.ogb.run import OgbRun
 
@@ -139,40 +139,50 @@ def ogb(
 def _plan(run: OgbRun, seeds: int, seconds: float) -> dict[str, str]:
     """The lines of the plan: data, network, training, published numbers and results."""
     from normplace.lab.ogb.recipe import PUBLISHED
-    from normplace.lab.ogb.run import differences
-    from normplace.lab.report.text import duration
+    from normplace.lab.report.text import count, duration
 
-    recipe, task = run.recipe, run.task
+    recipe, task, published = run.recipe, run.task, PUBLISHED[run.task.name]
     sizes = run.sizes()
     sides = " / ".join(f"{sizes.pop(side):,} {side}" for side in ("train", "valid", "test"))
-    counts = ", ".join(f"{count:,} {name}" for name, count in sizes.items())
-    network = run.build()
-    published = PUBLISHED[task.name]
-    known = "" if published.parameters is None else f" (published: {published.parameters:,})"
-    aggregation = recipe.aggregation + (" with learned temperature" if recipe.learn_t else f" with t = {recipe.t:g}")
-    changed = [f"{name} {own} instead of {other}" for name, (own, other) in differences(task, recipe).items()]
+    counts = ", ".join(f"{size:,} {name}" for name, size in sizes.items())
+    parameters = f"{run.build().num_parameters:,} parameters"
+    if published.parameters is not None:
+        parameters += f" (published: {published.parameters:,})"
     steps = {
         "full": "the whole graph in one step",
         "clusters": f"{recipe.parts} random clusters",
         "neighbours": f"{recipe.batch_size} nodes a step, fanouts {' '.join(map(str, recipe.fanouts))}",
         "graphs": f"{recipe.batch_size} graphs a step",
     }[recipe.batches]
-    norm = recipe.placement or recipe.order
     return {
         "task": f"{task.name}: {counts}; {sides}; read in {duration(seconds)}",
-        "network": f"{recipe.depth} convolutions of width {recipe.dim}, {norm}, {recipe.norm} norm, "
-        f"{aggregation if 'softmax' in recipe.aggregation else recipe.aggregation}; "
-        f"{network.num_parameters:,} parameters{known}",
-        "training": f"{seeds} seed{'s' * (seeds > 1)}, {recipe.epochs} epochs, {steps}, Adam with learning rate "
+        "network": f"{recipe.depth} convolutions of width {recipe.dim}, {recipe.placement or recipe.order}, "
+        f"{recipe.norm} norm, {_aggregation(recipe)}; {parameters}",
+        "training": f"{count(seeds, 'seed')}, {count(recipe.epochs, 'epoch')}, {steps}, Adam with learning rate "
         f"{recipe.learning_rate:g}, dropout {recipe.dropout:g}, on {run.device}",
-        "changed": "; ".join(changed)
-        if changed
-        else "nothing: these are the published settings"
-        if task.name != "ogbn-mag"
-        else "nothing: these are our settings, since none are published",
+        "changed": _changed(run),
         "published": _published(published, UNITS[task.metric]),
         "results": str(run.folder),
     }
+
+
+def _aggregation(recipe: Recipe) -> str:
+    if "softmax" not in recipe.aggregation:
+        return recipe.aggregation
+    return recipe.aggregation + (" with learned temperature" if recipe.learn_t else f" with t = {recipe.t:g}")
+
+
+def _changed(run: OgbRun) -> str:
+    """The settings that differ from the defaults of the task."""
+    from normplace.lab.ogb.recipe import PUBLISHED
+    from normplace.lab.ogb.run import differences
+
+    changed = [f"{name} {own} instead of {other}" for name, (own, other) in differences(run.task, run.recipe).items()]
+    if changed:
+        return "; ".join(changed)
+    # A network without a published number of parameters is one of ours.
+    is_ours = PUBLISHED[run.task.name].parameters is None
+    return "nothing: these settings are " + ("ours, since none are published" if is_ours else "the published ones")
 
 
 def _published(published: Published, unit: str) -> str:
@@ -219,7 +229,7 @@ def _print_results(results: Sequence[SeedResult], numbers: dict[str, Any], unit:
             "–" if one.best_epoch is None else str(one.best_epoch),
             f"{one.seconds_per_epoch:.2f} s",
             f"{one.seconds_per_evaluation:.2f} s",
-            "–" if one.peak_memory is None else f"{one.peak_memory / 2**30:.1f} GB",
+            "–" if one.peak_memory is None else f"{one.peak_memory / 2**30:.1f} GiB",
             one.status,
         ]
         for one in results

@@ -31,7 +31,7 @@ class GraphTraining:
     ) -> None:
         self.task, self.recipe, self.device, self.generator = task, recipe, device, generator
         self.graphs = graphs.to(device) if fits(graphs.num_bytes, device) else graphs
-        self.labels = graphs.y.cpu()
+        self.labels = graphs.y.to(device)
 
     @property
     def steps(self) -> int:
@@ -62,6 +62,6 @@ class GraphTraining:
         for side in ("valid", "test"):
             indices = getattr(self.graphs, side)
             batches = indices.split(EVALUATED * self.recipe.batch_size)
-            outputs = torch.cat([self._apply(model, batch)[0].float().cpu() for batch in batches])
-            scores[side] = score(self.task.metric, outputs, self.labels[indices])
+            outputs = torch.cat([self._apply(model, batch)[0] for batch in batches])
+            scores[side] = score(self.task.metric, outputs, self.labels[indices.to(self.device)])
         return scores

@@ -37,8 +37,8 @@ class NodeTraining:
         self.task, self.recipe, self.device, self.generator = task, recipe, device, generator
         # A full batch needs the graph on the device in any case.
         self.graph = graph.to(device) if recipe.batches == "full" or fits(graph.num_bytes, device) else graph
-        self.sides = {"train": graph.train.cpu(), "valid": graph.valid.cpu(), "test": graph.test.cpu()}
-        self.labels = graph.y.cpu()
+        self.sides = {side: getattr(graph, side).to(device) for side in ("train", "valid", "test")}
+        self.labels = graph.y.to(device)
         self.trained = torch.zeros(graph.num_nodes, dtype=torch.bool, device=self.graph.y.device)
         self.trained[self.graph.train] = True
         self.evaluation_parts = random_parts(graph.num_nodes, recipe.evaluation_parts, generator)
@@ -100,11 +100,11 @@ class NodeTraining:
         if parts == 1:
             # A graph that does not fit on the device is evaluated on the CPU, as the authors do on ogbn-products.
             model.to(graph.x.device)
-            outputs = model(graph.x, graph.edge_index, graph.edge_attr).cpu()
+            outputs = model(graph.x, graph.edge_index, graph.edge_attr).to(self.device)
             model.to(self.device)
         else:
-            outputs = torch.zeros(graph.num_nodes, self.task.outputs)
+            outputs = torch.zeros(graph.num_nodes, self.task.outputs, device=self.device)
             for cluster in clusters(graph.edge_index, self.evaluation_parts, parts):
                 if len(cluster.nodes):
-                    outputs[cluster.nodes.cpu()] = self._apply(model, cluster).float().cpu()
+                    outputs[cluster.nodes.to(self.device)] = self._apply(model, cluster)
         return split_scores(self.task, outputs, self.labels, self.sides)

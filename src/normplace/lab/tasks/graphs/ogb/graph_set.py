@@ -149,7 +149,7 @@ def load_graph_set(task: OgbTask, folder: Path) -> GraphSet:
     split = read_split(home / "split" / task.split, len(raw.nodes))
     return GraphSet(
         x,
-        torch.from_numpy(raw.edge_index.astype(np.int32)),
+        torch.from_numpy(raw.edge_index),
         attr,
         torch.from_numpy(raw.nodes),
         torch.from_numpy(raw.edges),

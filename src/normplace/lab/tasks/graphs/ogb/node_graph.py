@@ -94,7 +94,7 @@ def load_node_graph(task: OgbTask, folder: Path) -> NodeGraph:
 
 def add_reverse(raw: RawGraphs) -> tuple[Tensor, Tensor | None]:
     """Edges and their features, each edge followed by its reverse if the files have it once."""
-    pairs = torch.from_numpy(raw.edge_index)
+    pairs = torch.from_numpy(raw.edge_index).long()
     attr = None if raw.edge_feat is None else torch.from_numpy(raw.edge_feat)
     if not raw.both_directions:
         return pairs, attr

@@ -19,7 +19,7 @@ class RawGraphs:
     Args:
         nodes: Number of nodes of each graph.
         edges: Number of edges of each graph.
-        edge_index: Source and target of each edge, 2 × E, numbered within each graph.
+        edge_index: Source and target of each edge, 2 × E, numbered within each graph, int32.
         node_feat: Features of the nodes, or None.
         edge_feat: Features of the edges, or None.
         species: Species of each node, of proteins; else None.
@@ -69,7 +69,7 @@ def _read_tables(task: OgbTask, raw: Path) -> RawGraphs:
     return RawGraphs(
         nodes,
         edges,
-        np.ascontiguousarray(read_table(raw / "edge.csv.gz", np.int64, num_edges).T),
+        np.ascontiguousarray(read_table(raw / "edge.csv.gz", np.int32, num_edges).T),
         read_table(node_feat, number, num_nodes) if node_feat.is_file() else None,
         read_table(edge_feat, number, num_edges) if edge_feat.is_file() else None,
         read_table(species, np.int64, num_nodes) if species is not None else None,
@@ -86,7 +86,7 @@ def _read_binary(task: OgbTask, raw: Path) -> RawGraphs:
     return RawGraphs(
         data["num_nodes_list"].astype(np.int64).reshape(-1),
         data["num_edges_list"].astype(np.int64).reshape(-1),
-        data["edge_index"].astype(np.int64),
+        data["edge_index"].astype(np.int32),
         data.get("node_feat"),
         data.get("edge_feat"),
         data.get("node_species"),
@@ -106,7 +106,7 @@ def _read_relation(task: OgbTask, raw: Path) -> RawGraphs:
     return RawGraphs(
         np.array([num_nodes]),
         edges,
-        np.ascontiguousarray(read_table(relation / "edge.csv.gz", np.int64, int(edges.sum())).T),
+        np.ascontiguousarray(read_table(relation / "edge.csv.gz", np.int32, int(edges.sum())).T),
         read_table(raw / "node-feat" / task.node_type / "node-feat.csv.gz", np.float32, num_nodes),
         None,
         None,
