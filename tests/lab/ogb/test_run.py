@@ -90,6 +90,16 @@ def test_finished_seeds_are_kept_and_more_can_be_added(tmp_path, one_thread):
         run.execute(2, nothing)
 
 
+@pytest.mark.parametrize("name", ["ogbn-proteins", "ogbg-molhiv"])
+def test_a_step_that_diverges_ends_the_seed(tmp_path, one_thread, name):
+    """The loss of the first epoch is finite, but the outputs after its only step are not, and have no score."""
+    run = load(name, tmp_path, epochs=3, learning_rate=1e38, parts=1, batch_size=7)
+    (result,) = run.execute(1, nothing)
+    assert (result.status, result.epochs, result.test) == ("diverged", 1, None)
+    (line,) = (run.folder / "seed-0.jsonl").read_text().splitlines()
+    assert json.loads(line)["loss"] is None
+
+
 def test_other_settings_or_data_have_another_folder(tmp_path):
     run = load("ogbn-arxiv", tmp_path, epochs=1)
     assert replace(run, recipe=replace(run.recipe, dropout=0.1)).folder != run.folder

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from normplace.lab.ogb.recipe import Recipe
-from normplace.lab.ogb.training import fits, mean_loss, step, task_loss
+from normplace.lab.ogb.training import fits, mean_loss, split_scores, step, task_loss
 from normplace.lab.tasks.graphs.ogb.catalog import OgbTask
 from normplace.lab.tasks.graphs.ogb.graph_set import GraphSet
-from normplace.lab.tasks.graphs.ogb.metrics import score
 
 EVALUATED = 8
 """How many times more graphs a batch has in evaluation, where no activations are kept."""
@@ -56,12 +55,15 @@ class GraphTraining:
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """The validation and test scores; that of the training graphs would take as long as an epoch."""
+        """The validation and test scores, none if an output is not finite.
+
+        The score of the training graphs would take as long as an epoch.
+        """
         model.eval()
-        scores = {}
+        outputs, labels = {}, {}
         for side in ("valid", "test"):
             indices = getattr(self.graphs, side)
             batches = indices.split(EVALUATED * self.recipe.batch_size)
-            outputs = torch.cat([self._apply(model, batch)[0] for batch in batches])
-            scores[side] = score(self.task.metric, outputs, self.labels[indices.to(self.device)])
-        return scores
+            outputs[side] = torch.cat([self._apply(model, batch)[0] for batch in batches])
+            labels[side] = self.labels[indices.to(self.device)]
+        return split_scores(self.task, outputs, labels)

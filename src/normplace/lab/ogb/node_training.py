@@ -94,7 +94,7 @@ class NodeTraining:
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """The scores in evaluation mode, by the side of the split."""
+        """The scores in evaluation mode, by the side of the split; none if an output is not finite."""
         model.eval()
         graph, parts = self.graph, self.recipe.evaluation_parts
         if parts == 1:
@@ -107,4 +107,5 @@ class NodeTraining:
             for cluster in clusters(graph.edge_index, self.evaluation_parts, parts):
                 if len(cluster.nodes):
                     outputs[cluster.nodes.to(self.device)] = self._apply(model, cluster)
-        return split_scores(self.task, outputs, self.labels, self.sides)
+        labels = {side: self.labels[nodes] for side, nodes in self.sides.items()}
+        return split_scores(self.task, {side: outputs[nodes] for side, nodes in self.sides.items()}, labels)

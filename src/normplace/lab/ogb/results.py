@@ -25,7 +25,7 @@ class SeedResult:
 
     Args:
         seed: The seed.
-        status: ``ok``, or ``diverged`` if the loss was not finite.
+        status: ``ok``, or ``diverged`` if the loss or an output was not finite.
         test: Test score at the epoch with the best validation score; None without an evaluation.
         valid: That validation score.
         train: Training score of that epoch, of tasks on nodes.

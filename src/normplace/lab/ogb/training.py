@@ -31,7 +31,7 @@ class Training(Protocol):
         ...
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """The scores in evaluation mode, by the side of the split."""
+        """The scores in evaluation mode, by the side of the split; none if an output is not finite."""
         ...
 
 
@@ -69,9 +69,17 @@ def mean_loss(losses: Sequence[Tensor]) -> float:
     return float(torch.stack(list(losses)).mean())
 
 
-def split_scores(task: OgbTask, outputs: Tensor, y: Tensor, sides: Mapping[str, Tensor]) -> dict[str, float]:
-    """The score of each side of the split, given the outputs and labels of all nodes."""
-    return {name: score(task.metric, outputs[nodes], y[nodes]) for name, nodes in sides.items()}
+def split_scores(task: OgbTask, outputs: Mapping[str, Tensor], y: Mapping[str, Tensor]) -> dict[str, float]:
+    """The score of each side of the split; none if an output is not finite.
+
+    Args:
+        task: The task.
+        outputs: Outputs of the network by side.
+        y: Labels by side.
+    """
+    if not all(bool(side.isfinite().all()) for side in outputs.values()):
+        return {}
+    return {name: score(task.metric, side, y[name]) for name, side in outputs.items()}
 
 
 def fits(num_bytes: int, device: torch.device) -> bool:
