@@ -74,7 +74,7 @@ def ogb(
         task: ogbn-arxiv, ogbn-products, ogbn-proteins, ogbn-mag (its papers and their citations), ogbg-molhiv,
             ogbg-molpcba or ogbg-ppa.
         data: The folder that was passed to ogb as root, or the folder of the task in it.
-        seeds: Number of seeds, from 0.
+        seeds: Number of seeds: 0, 1 and so on.
         epochs: Number of epochs.
         batches: Batches of a task on nodes: full (the whole graph), clusters (random clusters, drawn in every epoch) or
             neighbours (sampled around training nodes).
