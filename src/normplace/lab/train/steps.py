@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace.lab.train.config import TrainConfig
-from normplace.lab.train.cuda_graph import set_learning_rate
+from normplace.lab.train.cuda_graph import GraphedStep, set_learning_rate
 from normplace.lab.train.data import TokenWindows
 from normplace.lab.train.divergence import WINDOW, DivergenceDetector
 from normplace.lab.train.sequence import autocast
@@ -73,6 +73,7 @@ def take_steps(
     measure: Callable[[int], Any],
     measure_at: Collection[int],
     pause: Pause | None = None,
+    cuda_graph: bool = False,
 ) -> StepHistory:
     """Train on next-token prediction to the last step, or until the loss diverges.
 
@@ -85,6 +86,8 @@ def take_steps(
         measure: Called with the number of steps taken; returns plain numbers, lists and dictionaries.
         measure_at: Numbers of steps after which to measure; after the last step it is always measured.
         pause: When to stop and save the run; None to run to the end.
+        cuda_graph: Whether to replay a recorded step instead of launching its kernels one by one; only on a GPU, with
+            the optimizer of :func:`~normplace.lab.train.optimizer.graphed_adamw`.
 
     Raises:
         Paused: If the deadline passed.
@@ -95,13 +98,16 @@ def take_steps(
     if pause is not None and pause.path.exists():
         _resume(pause.path, model, optimizer, detector, history)
     numbers = torch.zeros(config.steps, 2, device=device)
+    step = _Step(model, optimizer, config, device)
+    take_step = GraphedStep(step) if cuda_graph and device.type == "cuda" else step
     model.train()
     for taken in range(len(history.losses), config.steps):
         set_learning_rate(optimizer, schedule.learning_rate(taken))
         if taken in measure_at and taken not in history.measured:
             history.measured[taken] = measure(taken)
             model.train()
-        _step(model, optimizer, windows, config, taken, numbers[taken])
+        take_step(_sequences(windows, taken, config, device))
+        numbers[taken] = step.numbers
         if (taken + 1) % BLOCK == 0 or taken + 1 == config.steps:
             _read(numbers[len(history.losses) : taken + 1], detector, history)
             if history.diverged is not None:
@@ -115,26 +121,30 @@ def take_steps(
     return history
 
 
-def _step(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    windows: TokenWindows,
-    config: TrainConfig,
-    taken: int,
-    numbers: Tensor,
-) -> None:
-    """Take one step without waiting for the device; ``numbers`` receives loss and gradient norm."""
-    device = numbers.device
+def _sequences(windows: TokenWindows, taken: int, config: TrainConfig, device: torch.device) -> Tensor:
+    """The sequences of a step, without waiting for the device."""
     sequences = windows.sequences(taken * config.batch, config.batch)
-    if device.type == "cuda":
-        sequences = sequences.pin_memory().to(device, non_blocking=True)
-    optimizer.zero_grad(set_to_none=True)
-    for part in sequences.tensor_split(config.accumulate):
-        loss = token_loss(model, part, config.precision) / config.accumulate
-        loss.backward()
-        numbers[0] += loss.detach()
-    numbers[1] = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
-    optimizer.step()
+    return sequences.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else sequences
+
+
+class _Step:
+    """One optimizer step, without waiting for the device; ``numbers`` has its loss and gradient norm."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, config: TrainConfig, device: torch.device
+    ) -> None:
+        self.model, self.optimizer, self.config = model, optimizer, config
+        self.numbers = torch.zeros(2, device=device)
+
+    def __call__(self, sequences: Tensor) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.numbers.zero_()
+        for part in sequences.tensor_split(self.config.accumulate):
+            loss = token_loss(self.model, part, self.config.precision) / self.config.accumulate
+            loss.backward()
+            self.numbers[0] += loss.detach()
+        self.numbers[1] = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self.optimizer.step()
 
 
 def token_loss(model: nn.Module, sequences: Tensor, precision: str, reduction: str = "mean") -> Tensor:

@@ -31,6 +31,18 @@ def test_filler_does_not_change_pairs_and_queries():
         assert all(pairs[row[n]] == value for n, value in enumerate(wanted) if value != IGNORE)
 
 
+def test_a_mixture_has_every_number_of_pairs_and_asks_for_each_once():
+    inputs, targets = Recall(4, 20, 24, random_filler=False, fewest=2).draw(300, torch.Generator().manual_seed(0))
+    numbers = set()
+    for row, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
+        pairs = {key: value for key, value in zip(row[0:8:2], row[1:8:2], strict=True) if key}
+        asked = {n: pairs[row[n]] for n in range(8, 20) if row[n]}
+        assert wanted == [asked.get(n, IGNORE) for n in range(20)]
+        assert sorted(asked.values()) == sorted(pairs.values())
+        numbers.add(len(pairs))
+    assert numbers == {2, 3, 4}
+
+
 @pytest.mark.parametrize("power", [0.01, 1.0])
 def test_query_distances_follow_the_power_law(power):
     _, targets = Recall(1, 14, 24, power=power).draw(20_000, torch.Generator().manual_seed(0))
@@ -47,6 +59,7 @@ def test_query_distances_follow_the_power_law(power):
         ({"pairs": 2, "context": 9}, "even context"),
         ({"pairs": 4, "context": 32, "vocab_size": 8}, "at least 10 tokens"),
         ({"power": 0.0}, "power must be above 0"),
+        ({"fewest": 9}, "fewest must be from 1 to 8"),
     ],
 )
 def test_invalid_arguments_raise_a_usage_error(options, reason):

@@ -27,9 +27,13 @@ class Recall:
         vocab_size: Number of tokens: the first half without token 0 are keys, the second half values; published: 8,192.
         power: Spread of the queries: 1 is uniform, smaller values are closer to the pairs; published: 0.01.
         random_filler: Whether all other positions have random tokens instead of token 0.
+        fewest: Fewest pairs of a sequence, whose number is then random up to ``pairs``; None for ``pairs``. The others
+            and their queries become other tokens. A mixture of easy and hard sequences shortens the plateau that
+            training starts with.
 
     Raises:
-        UsageError: If the pairs and queries do not fit into the context, or the keys into the vocabulary.
+        UsageError: If the pairs and queries do not fit into the context, or the keys into the vocabulary, or
+            ``fewest`` is out of range.
     """
 
     pairs: int = 8
@@ -37,6 +41,7 @@ class Recall:
     vocab_size: int = 8192
     power: float = 0.01
     random_filler: bool = True
+    fewest: int | None = None
 
     def __post_init__(self) -> None:
         if self.pairs < 1 or self.context % 2 or 4 * self.pairs > self.context:
@@ -48,6 +53,8 @@ class Recall:
             raise UsageError(f"{self.pairs} different keys need a vocab_size of at least {2 * self.pairs + 2} tokens.")
         if not 0 < self.power <= 1:
             raise UsageError(f"power must be above 0 and at most 1, got {self.power}.")
+        if self.fewest is not None and not 1 <= self.fewest <= self.pairs:
+            raise UsageError(f"fewest must be from 1 to {self.pairs}, the number of pairs, got {self.fewest}.")
 
     def draw(self, count: int, generator: torch.Generator) -> Batch:
         """Random sequences."""
@@ -57,13 +64,21 @@ class Recall:
         values = half + self._without_replacement(torch.zeros(self.vocab_size - half, device=device), count, generator)
         distance = torch.arange(1, self.context // 2 - self.pairs + 1, device=device)
         positions = 2 * self._without_replacement((self.power - 1) * distance.log(), count, generator) + 2 * self.pairs
+        targets = torch.full((count, self.context), IGNORE, device=device)
+        if self.fewest is None:
+            answers = values
+        else:
+            number = torch.randint(self.fewest, self.pairs + 1, (count, 1), generator=generator, device=device)
+            absent = torch.arange(self.pairs, device=device) >= number
+            answers = values.masked_fill(absent, IGNORE)
+            keys, values = keys.masked_fill(absent, 0), values.masked_fill(absent, 0)
         inputs = torch.zeros(count, self.context, dtype=torch.long, device=device)
         inputs[:, : 2 * self.pairs] = torch.stack([keys, values], -1).flatten(1)
         inputs.scatter_(1, positions, keys)
         if self.random_filler:
             filler = torch.randint(self.vocab_size, inputs.shape, generator=generator, device=device)
             inputs = torch.where(inputs == 0, filler, inputs)
-        return Batch(inputs, torch.full_like(inputs, IGNORE).scatter_(1, positions, values))
+        return Batch(inputs, targets.scatter_(1, positions, answers))
 
     def score(self, predicted: Tensor, batch: Batch) -> AnswerAccuracy:
         """Share of correct queries as ``character``; whether all are correct as ``string``."""

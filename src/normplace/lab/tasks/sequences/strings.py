@@ -13,9 +13,14 @@ its published code. Tokens are the letters ``a`` to ``z`` and ``$`` (start), ``|
 Training sequences pack several examples; only the answer and its ``.`` have a loss. Evaluation sequences have one
 example each.
 
-Two differences from the published code: the n-gram is drawn from all positions where the answer fits, not from all but
-the last two; and sequences have one token more before truncation, so that inputs and targets both have ``context``
-tokens.
+In look-up, g occurs exactly once in s, so that the answer is unique. A string without such an n-gram has no loss in
+training and is drawn again in evaluation, up to :data:`TRIES` times. The published code draws strings until one
+n-gram is unique, but then asks for any n-gram, and the answer follows its first occurrence; ``unique=False`` does so
+without drawing again.
+
+Two further differences from the published code: the n-gram is drawn from all positions where the answer fits, not from
+all but the last two; and sequences have one token more before truncation, so that inputs and targets both have
+``context`` tokens.
 """
 
 from __future__ import annotations
@@ -34,6 +39,10 @@ from normplace.lab.tasks.sequences.packing import pack
 TASKS = ("copy", "prefix", "suffix")
 ALPHABET = string.ascii_lowercase + "$|.*"
 START, QUERY, END, PAD = range(26, 30)
+TRIES = 10
+"""Times that an evaluation string without a unique n-gram is drawn, as published."""
+LONGEST_NGRAM = 13
+"""n-grams are compared as integers of 64 bits, which hold this many of 26 letters."""
 
 
 def encode(text: str, device: torch.device | str = "cpu") -> Tensor:
@@ -68,7 +77,8 @@ class StringTask:
         context: Context length of training sequences in tokens; published: 220.
         alphabet: Number of letters; published: 26.
         ngram: Length of the n-gram, in look-up.
-        answer: Length of the answer, in look-up.
+        answer: Length of the answer, in look-up; 0 for the rest of the string.
+        unique: Whether the n-gram occurs exactly once in the string, in look-up.
 
     Raises:
         UsageError: If the task is unknown or the sizes are inconsistent.
@@ -81,16 +91,21 @@ class StringTask:
     alphabet: int = 26
     ngram: int = 3
     answer: int = 1
+    unique: bool = True
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise unknown("string task", self.task, TASKS)
         if not 1 <= self.alphabet <= 26:
             raise UsageError(f"alphabet must be from 1 to 26 letters, got {self.alphabet}.")
-        least = 1 if self.task == "copy" else self.ngram + self.answer
-        if min(self.ngram, self.answer) < 1 or not least <= self.shortest <= self.longest:
+        if not 1 <= self.ngram <= LONGEST_NGRAM or self.answer < 0:
             raise UsageError(
-                f"lengths must satisfy {least} <= shortest <= longest, so that every string contains the answer, "
+                f"an n-gram has 1 to {LONGEST_NGRAM} characters and an answer 0 or more, got {self.ngram} and "
+                f"{self.answer}."
+            )
+        if not self._least <= self.shortest <= self.longest:
+            raise UsageError(
+                f"lengths must satisfy {self._least} <= shortest <= longest, so that every string contains the answer, "
                 f"got {self.shortest} and {self.longest}."
             )
         if self._size(self.longest) > self.context:
@@ -107,7 +122,7 @@ class StringTask:
     def draw(self, count: int, generator: torch.Generator) -> Batch:
         """Random packed sequences."""
         device = generator.device
-        slots = self.context // self._size(self.shortest) + 1
+        slots = self.context // self._size(self.shortest, answer=max(self.answer, 1)) + 1
         shape = (count, slots)
         lengths = torch.randint(self.shortest, self.longest + 1, shape, generator=generator, device=device)
         examples, answers, sizes = self._examples(lengths, generator)
@@ -117,13 +132,22 @@ class StringTask:
         """Sequences of one example each, of one string length, which may exceed the training lengths.
 
         Raises:
-            UsageError: If strings of that length are too short for the answer.
+            UsageError: If strings of that length are too short for the answer, or no n-gram of a string is unique.
         """
-        least = 1 if self.task == "copy" else self.ngram + self.answer
-        if length < least:
-            raise UsageError(f"strings of the task {self.task!r} need at least {least} characters, got {length}.")
+        if length < self._least:
+            raise UsageError(f"strings of the task {self.task!r} need at least {self._least} characters, got {length}.")
         lengths = torch.full((count, 1), length, device=generator.device)
         examples, answers, _ = self._examples(lengths, generator, longest=length)
+        for _ in range(TRIES):
+            missing = ~answers.any(-1)[:, 0]
+            if not missing.any():
+                break
+            examples[missing], answers[missing], _ = self._examples(lengths[missing], generator, longest=length)
+        else:
+            raise UsageError(
+                f"no {self.ngram}-gram occurs exactly once in some strings of {length} characters: increase ngram or "
+                "alphabet."
+            )
         sequence, is_answer = examples[:, 0], answers[:, 0]
         return Batch(sequence[:, :-1], torch.where(is_answer, sequence, IGNORE)[:, 1:])
 
@@ -131,11 +155,17 @@ class StringTask:
         """Exact match of the answer without its ``.``, and the share of correct characters."""
         return answer_accuracy(predicted, batch.targets[:, -predicted.shape[1] :], END)
 
-    def _size(self, length: int) -> int:
-        """Number of tokens of an example."""
+    @property
+    def _least(self) -> int:
+        """Shortest possible string."""
+        return 1 if self.task == "copy" else self.ngram + max(self.answer, 1)
+
+    def _size(self, length: int, answer: int | None = None) -> int:
+        """Number of tokens of an example, by default with the longest answer."""
         if self.task == "copy":
             return 2 * length + 3
-        return length + self.ngram + self.answer + (4 if self.task == "prefix" else 3)
+        answer = (self.answer or length - self.ngram) if answer is None else answer
+        return length + self.ngram + answer + (4 if self.task == "prefix" else 3)
 
     def _examples(
         self, lengths: Tensor, generator: torch.Generator, longest: int | None = None
@@ -146,24 +176,46 @@ class StringTask:
         drawn = torch.randint(self.alphabet, (*shape, longest), generator=generator, device=device)
         if self.task == "copy":
             return _joined(((START, drawn, lengths), (QUERY, drawn, lengths)))
-        gram, answer = self._look_up(drawn, lengths, generator)
-        n, m = (torch.full_like(lengths, size) for size in (self.ngram, self.answer))
+        gram, answer, m, is_asked = self._look_up(drawn, lengths, generator)
+        n = torch.full_like(lengths, self.ngram)
         if self.task == "prefix":
-            return _joined(((START, gram, n), (QUERY, drawn, lengths), (QUERY, answer, m)))
+            examples, answers, sizes = _joined(((START, gram, n), (QUERY, drawn, lengths), (QUERY, answer, m)))
+            return examples, answers & is_asked[..., None], sizes
         query_and_answer = torch.cat([gram, answer], -1)
         examples, answers, sizes = _joined(((START, drawn, lengths), (QUERY, query_and_answer, n + m)))
         position = torch.arange(examples.shape[-1], device=device)
-        return examples, answers & (position >= (sizes - 1 - self.answer)[..., None]), sizes
+        answers = answers & is_asked[..., None] & (position >= (sizes - 1 - m)[..., None])
+        return examples, answers, sizes
 
-    def _look_up(self, drawn: Tensor, lengths: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """An n-gram of each string, and the characters after its first occurrence."""
-        room = lengths - self.ngram - self.answer + 1
-        start = (torch.rand(lengths.shape, generator=generator, device=drawn.device) * room).long()
+    def _look_up(
+        self, drawn: Tensor, lengths: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """An n-gram of each string, the characters after it, how many are the answer, and whether to ask for it."""
+        room = lengths - self.ngram - max(self.answer, 1) + 1
         grams = drawn.unfold(-1, self.ngram, 1)
+        if self.unique:
+            start, is_asked = self._unique_start(grams, lengths, room, generator)
+        else:
+            start = (torch.rand(lengths.shape, generator=generator, device=drawn.device) * room).long()
+            is_asked = torch.ones_like(start, dtype=torch.bool)
         gram = grams.gather(-2, start[..., None, None].expand(*start.shape, 1, self.ngram))
         first = (grams == gram).all(-1).int().argmax(-1)
-        after = first[..., None] + self.ngram + torch.arange(self.answer, device=drawn.device)
-        return gram.squeeze(-2), drawn.gather(-1, after)
+        most = self.answer or drawn.shape[-1] - self.ngram
+        after = first[..., None] + self.ngram + torch.arange(most, device=drawn.device)
+        size = torch.full_like(lengths, self.answer) if self.answer else lengths - first - self.ngram
+        return gram.squeeze(-2), drawn.gather(-1, after.clamp(max=drawn.shape[-1] - 1)), size, is_asked
+
+    def _unique_start(
+        self, grams: Tensor, lengths: Tensor, room: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """A random start of an n-gram that occurs once in its string, and whether there is one."""
+        position = torch.arange(grams.shape[-2], device=grams.device)
+        codes = (grams * self.alphabet ** torch.arange(self.ngram, device=grams.device)).sum(-1)
+        codes = torch.where(position <= (lengths - self.ngram)[..., None], codes, -1)  # beyond the end of the string
+        occurrences = (codes[..., :, None] == codes[..., None, :]).sum(-1)
+        candidates = (occurrences == 1) & (position < room[..., None])
+        noise = torch.rand(codes.shape, generator=generator, device=grams.device)
+        return torch.where(candidates, noise, -1.0).argmax(-1), candidates.any(-1)
 
 
 def _joined(parts: tuple[tuple[int, Tensor, Tensor], ...]) -> tuple[Tensor, Tensor, Tensor]:
