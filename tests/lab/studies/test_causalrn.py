@@ -178,7 +178,7 @@ def test_one_collapsed_baseline_seed_does_not_leave_a_clear_lead_open():
 
 def test_recall_that_no_network_learned_is_void():
     records = [
-        record("recall", seed, {"accuracy": value}, network=name, pairs=16)
+        record("recall", seed, {"accuracy": value}, network=name, pairs=16, depth=4)
         for name, value in (("pairwise", 0.09), ("transformer", 0.07), ("scan", 0.01))
         for seed in range(3)
     ]

@@ -21,7 +21,7 @@ from normplace.lab.trials.trial import Trial, run_trial, trial_label
 
 ROOT = Path(__file__).parents[3]
 NOT_PLANNED = {
-    ("causalrn", "laptop"): {"recall"}
+    ("causalrn", "laptop"): {"images", "lookup", "pretraining", "recall"}
     | {"published-copying", "published-ablation", "opponents", "generalization", "expansion"},
     ("deepergcn", "smoke"): {"anchors"},
     ("deepergcn", "laptop"): {"anchors", "molhiv"},
@@ -30,7 +30,7 @@ NOT_PLANNED = {
 }
 """Parts without trials at a scale."""
 PENDING = {
-    "causalrn": "published-",
+    "causalrn": ("images-", "look-up-", "looks-up-", "pretraining-", "published-", "recall-", "recalls-"),
     "periln": "pretraining-",
     "postdeg": ("extended-", "constant-backbone-is-random-on"),
 }

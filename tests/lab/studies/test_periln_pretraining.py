@@ -264,7 +264,9 @@ def test_the_runner_appends_lines_and_resumes(script, tmp_path, capsys):
 
 
 def test_the_runner_starts_only_what_fits(script, tmp_path):
-    runner = script.Runner("full", tmp_path, ["grid"], time.monotonic() + 100, tokens_per_second=600_000)
+    runner = script.Runner(
+        script.STUDIES["periln"], "full", tmp_path, ["grid"], time.monotonic() + 100, tokens_per_second=600_000
+    )
     assert runner._next(SuccessfulRecords([])) is None  # 60 million tokens take 100 s and more
     runner.deadline += 60
     assert runner._next(SuccessfulRecords([])) == FULL.trial("pre", 1e-3, 0, FULL.grid)
@@ -275,7 +277,9 @@ def test_the_runner_starts_only_what_fits(script, tmp_path):
 
 
 def test_the_runner_pauses_and_resumes(script, tmp_path, monkeypatch):
-    runner = script.Runner("smoke", tmp_path, ["equal"], time.monotonic() - 1, state=tmp_path / "state")
+    runner = script.Runner(
+        script.STUDIES["periln"], "smoke", tmp_path, ["equal"], time.monotonic() - 1, state=tmp_path / "state"
+    )
     trial = replace(TINY.trial("pre", EQUAL_RATE, 0, TINY.grid), tokens=800)
     assert runner._run(trial) is None
     assert len(list((tmp_path / "state").iterdir())) == 1
@@ -288,7 +292,7 @@ def test_a_failed_trial_is_recorded_and_not_tried_again(script, tmp_path, monkey
     def fail(trial: PretrainingTrial) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(script, "PART", replace(PART, run=fail))
+    monkeypatch.setattr(pretraining, "PART", replace(PART, run=fail))
     assert script.main(["--scale", "smoke", "--out", str(tmp_path), "--minutes", "1", "--trials", "equal"]) == 0
     assert "0 trials finished" in capsys.readouterr().out
     assert [one.status for one in read_records(tmp_path / "periln-smoke.jsonl")] == ["failed", "failed"]

@@ -26,6 +26,8 @@ PIECE = 1 << 20
 """Characters that are tokenized at once; pieces end at a line break."""
 PIECES = 16
 """Pieces that are tokenized in parallel."""
+LEARNED_PIECES = 32
+"""Pieces that a tokenizer is learned from."""
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -136,6 +138,43 @@ class HuggingFaceTokenizer:
     def to_json(self) -> str:
         """The content of its ``tokenizer.json``."""
         return self.tokenizer.to_str(pretty=True)
+
+
+def learn_tokenizer(content: bytes, vocab_size: int) -> HuggingFaceTokenizer:
+    """A byte-level BPE (Sennrich et al. 2016, Radford et al. 2019) that is learned from a text.
+
+    Args:
+        content: The text, in UTF-8; of a long one, :data:`LEARNED_PIECES` pieces at equal distances are read.
+        vocab_size: Number of tokens, at least the 256 bytes.
+
+    Raises:
+        UsageError: If there are fewer tokens than bytes, the text is too short for them, or the package ``tokenizers``
+            is missing.
+    """
+    if vocab_size < ByteTokenizer.vocab_size:
+        raise UsageError(f"a byte-level tokenizer has at least {ByteTokenizer.vocab_size} tokens, got {vocab_size}.")
+    if importlib.util.find_spec("tokenizers") is None:
+        raise UsageError("learning a tokenizer needs 'tokenizers': pip install 'normplace[train]'.")
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    pieces = _pieces(content.decode("utf-8", "replace"))
+    step = max(1, len(pieces) // LEARNED_PIECES)
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    # The classes of the package have these attributes; their type stubs do not.
+    typed: Any = tokenizer
+    typed.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    typed.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer: Any = trainers.BpeTrainer
+    tokenizer.train_from_iterator(
+        pieces[::step], trainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+    )
+    if tokenizer.get_vocab_size() < vocab_size:
+        raise UsageError(
+            f"the text has only {tokenizer.get_vocab_size()} tokens of the {vocab_size} wanted: give more text."
+        )
+    return HuggingFaceTokenizer(tokenizer)
 
 
 def load_tokenizer(name: str) -> Tokenizer:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normplace import UsageError
-from normplace.lab.tasks.sequences import IGNORE, Recall
+from normplace.lab.tasks.sequences import IGNORE, Recall, RecallCurriculum
 
 
 def test_query_targets_are_the_values_of_their_keys():
@@ -31,16 +31,16 @@ def test_filler_does_not_change_pairs_and_queries():
         assert all(pairs[row[n]] == value for n, value in enumerate(wanted) if value != IGNORE)
 
 
-def test_a_mixture_has_every_number_of_pairs_and_asks_for_each_once():
-    inputs, targets = Recall(4, 20, 24, random_filler=False, fewest=2).draw(300, torch.Generator().manual_seed(0))
-    numbers = set()
-    for row, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
-        pairs = {key: value for key, value in zip(row[0:8:2], row[1:8:2], strict=True) if key}
-        asked = {n: pairs[row[n]] for n in range(8, 20) if row[n]}
-        assert wanted == [asked.get(n, IGNORE) for n in range(20)]
-        assert sorted(asked.values()) == sorted(pairs.values())
-        numbers.add(len(pairs))
-    assert numbers == {2, 3, 4}
+def test_a_curriculum_ends_with_the_task():
+    curriculum = RecallCurriculum(Recall(4, 20, 24, random_filler=False), first=2, held=10, growing=20)
+    generator = torch.Generator().manual_seed(0)
+    asked = [int((curriculum.draw(10, generator).targets != IGNORE).sum()) // 10 for _ in range(5)]
+    assert asked == [2, 2, 3, 4, 4]
+    assert curriculum.draw(3, generator).inputs.shape == (3, curriculum.context)
+    assert curriculum.vocab_size == 24
+    for first, held in ((5, 1), (0, 1), (1, -1)):
+        with pytest.raises(UsageError):
+            RecallCurriculum(Recall(4, 20, 24), first, held, 1)
 
 
 @pytest.mark.parametrize("power", [0.01, 1.0])
@@ -59,7 +59,6 @@ def test_query_distances_follow_the_power_law(power):
         ({"pairs": 2, "context": 9}, "even context"),
         ({"pairs": 4, "context": 32, "vocab_size": 8}, "at least 10 tokens"),
         ({"power": 0.0}, "power must be above 0"),
-        ({"fewest": 9}, "fewest must be from 1 to 8"),
     ],
 )
 def test_invalid_arguments_raise_a_usage_error(options, reason):

@@ -51,7 +51,9 @@ def check_example(task, text, asked):
 @pytest.mark.parametrize("name", ["copy", "prefix", "suffix"])
 @pytest.mark.parametrize("options", [{}, {"unique": False}, {"answer": 0}])
 def test_packed_sequences_have_whole_examples_and_a_truncated_one(name, options):
-    task = StringTask(name, **{"shortest": 5, "longest": 9, "context": 70, "alphabet": 8, "ngram": 2, "answer": 3} | options)
+    task = StringTask(
+        name, **{"shortest": 5, "longest": 9, "context": 70, "alphabet": 8, "ngram": 2, "answer": 3} | options
+    )
     batch = task.draw(50, generator())
     assert batch.inputs.shape == batch.targets.shape == (50, 70)
     lengths = set()

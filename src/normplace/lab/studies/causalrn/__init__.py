@@ -7,8 +7,11 @@ from normplace.lab.studies.causalrn import (
     expansion,
     generalization,
     head,
+    images,
     language,
+    lookup,
     opponents,
+    pretraining,
     published_ablation,
     published_copying,
     recall,
@@ -34,8 +37,10 @@ STUDY = Study(
         "Copying-variable: the copying task of Jelassi et al. 2024 (arXiv 2402.01032), packed, tested far beyond the "
         "trained lengths, without positions or with positions of unlimited length.\n\n"
         "Head: one layer built by hand, without training, retrieves one value among many. Scaling: time and memory by "
-        "sequence length. Recall: the task of Zoology (arXiv 2312.04927). Language: bits per byte of Python's standard "
-        "library.\n\n"
+        "sequence length. Recall: the task of Zoology (arXiv 2312.04927). Lookup: the characters after an n-gram of a "
+        "string, asked for before it or after it (arXiv 2402.01032). Language: bits per byte of Python's standard "
+        "library. Pretraining: the same on 100 million tokens of source text, bytes and a vocabulary of 4,096 tokens, "
+        "with a learning rate for each network. Images: pixels of handwritten digits and of CIFAR-10 as a sequence.\n\n"
         "Published-copying and published-ablation train networks of the published size with the published budget, the "
         "ablation also for three times as long. Opponents are Transformers with five kinds of position and networks "
         "with a state of fixed size. Generalization tests strings longer than those in training, by kind of position. "
@@ -51,7 +56,10 @@ STUDY = Study(
         ablation.PART,
         state.PART,
         recall.PART,
+        lookup.PART,
         language.PART,
+        pretraining.PART,
+        images.PART,
         head.PART,
         scaling.PART,
         published_copying.PART,

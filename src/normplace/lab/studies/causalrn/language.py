@@ -64,14 +64,30 @@ def plan(scale: str) -> Iterator[LanguageTrial]:
             yield LanguageTrial(network=network, seed=seed, **SIZES[scale])
 
 
+def matched_network(network: str, vocab_size: int, dim: int, depth: int, *, heads: int, context: int) -> SequenceModel:
+    """Build a network with the parameter count of a Transformer, with initial weights from the global RNG.
+
+    All networks have the same width; the number of pair channels of CausalRN matches the parameter counts.
+
+    Args:
+        network: One of :data:`NETWORKS`.
+        vocab_size: Number of tokens.
+        dim: Width of the stream.
+        depth: Number of layers.
+        heads: Number of attention heads.
+        context: Number of learned positions.
+    """
+    make = partial(SequenceModel, vocab_size, dim, depth, context=context)
+    if network not in ("pairwise", "scan"):
+        return make(mixer=mixer_of(network, heads))
+    target = count_parameters(make(mixer=mixer_of("transformer", heads), device="meta"))
+    hidden = matched_width(lambda width: make(mixer=mixer_of(network, hidden=width)), target)
+    return make(mixer=mixer_of(network, hidden=hidden))
+
+
 def build(trial: LanguageTrial) -> SequenceModel:
-    """The trial's network. All have the same width; the number of pair channels matches the parameter counts."""
-    make = partial(SequenceModel, BYTES, trial.dim, trial.depth, context=trial.context)
-    if trial.network not in ("pairwise", "scan"):
-        return make(mixer=mixer_of(trial.network, trial.heads))
-    target = count_parameters(make(mixer=mixer_of("transformer", trial.heads), device="meta"))
-    hidden = matched_width(lambda width: make(mixer=mixer_of(trial.network, hidden=width)), target)
-    return make(mixer=mixer_of(trial.network, hidden=hidden))
+    """The trial's network."""
+    return matched_network(trial.network, BYTES, trial.dim, trial.depth, heads=trial.heads, context=trial.context)
 
 
 def run(trial: LanguageTrial) -> Outcome:

@@ -66,10 +66,3 @@ def head_accuracy(records: Records, **fields: object) -> PerSeed:
 def head_queries(records: Records) -> int:
     """Number of queries behind an accuracy of the hand-built head."""
     return min(record.config["queries"] for record in pick(records, "head"))
-
-
-@measure
-def recall_accuracy(records: Records, network: str) -> PerSeed:
-    """Recall accuracy of a network with the most pairs."""
-    pairs = config_values(records, "recall", "pairs")
-    return metric("recall", "accuracy", network=network, pairs=pairs[-1])(records) if pairs else PerSeed()

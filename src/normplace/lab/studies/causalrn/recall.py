@@ -1,9 +1,14 @@
-"""Multi-query associative recall at equal parameter counts."""
+"""Multi-query associative recall at equal parameter counts.
+
+The first setting, 16 pairs and four layers without a curriculum, was too hard: no network learned it. The second has
+a number of pairs that grows during training. Pilots of one seed on a CPU, with seeds that are not reported, chose it so
+that a Transformer learns it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,22 +16,29 @@ import torch
 from normplace._shared.device import pick_device
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
 from normplace.lab.studies.causalrn.training import TrainedTrial
-from normplace.lab.tasks.sequences import Recall
+from normplace.lab.tasks.sequences import Recall, RecallCurriculum
 from normplace.lab.train.sequence import fit_sequence, predict_tokens
+from normplace.lab.trials.config import ADDED_LATER
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import count_parameters
 
 EXAM = 256
 """Test sequences."""
-SHOWN = NETWORKS[:4]
-"""All networks except gated linear attention, which trains ten times slower."""
-PAIRS: dict[str, tuple[int, ...]] = {"smoke": (2,), "laptop": (), "full": (16,)}
-"""Numbers of pairs by scale; none at ``laptop``, where training would take too long."""
-SIZES: dict[str, dict[str, Any]] = {
-    "smoke": {"context": 8, "vocab": 16, "dim": 16, "depth": 1, "steps": 3, "batch_size": 4},
-    "laptop": {},
-    "full": {},
+HARD_PAIRS, HARD_DEPTH = 16, 4
+HARD_NETWORKS = NETWORKS[:3]
+"""Networks of the first setting; its claim needs no other."""
+FIRST_PAIRS = 4
+"""Pairs that the curriculum starts with."""
+SHAPE: dict[str, Any] = {"dim": 64, "depth": 2, "learning_rate": 2e-3, "warm_up": 100, "stop_when_perfect": True}
+SHAPE |= {"steps": 12_000, "held_steps": 2000, "growing_steps": 3000, "every": 250, "first_pairs": FIRST_PAIRS}
+LEARNABLE: dict[int, dict[str, Any]] = {
+    8: {"context": 32, "vocab": 64, **SHAPE},
+    16: {"context": 64, "vocab": 128, **SHAPE},
 }
+"""The second setting by number of pairs."""
+SEEDS = 5
+SMOKE: dict[str, Any] = {"context": 8, "vocab": 16, "dim": 16, "depth": 1, "steps": 3, "batch_size": 4}
+SMOKE |= {"first_pairs": 1, "growing_steps": 2, "stop_when_perfect": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +51,11 @@ class RecallTrial(TrainedTrial):
         context: Context length in tokens.
         vocab: Vocabulary size.
         heads: Number of attention heads.
+        first_pairs: Number of pairs at the start of training; 0 for the same as at the end.
+        held_steps: Steps with that number.
+        growing_steps: Steps over which it grows.
+        every: Steps between evaluations.
+        stop_when_perfect: Whether to stop when an evaluation has no error.
     """
 
     network: str
@@ -46,6 +63,11 @@ class RecallTrial(TrainedTrial):
     context: int = 64
     vocab: int = 256
     heads: int = 1
+    first_pairs: int = field(default=0, metadata=ADDED_LATER)
+    held_steps: int = field(default=0, metadata=ADDED_LATER)
+    growing_steps: int = field(default=0, metadata=ADDED_LATER)
+    every: int = field(default=100, metadata=ADDED_LATER)
+    stop_when_perfect: bool = field(default=False, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,25 +75,49 @@ class RecallTrial(TrainedTrial):
 
 
 def plan(scale: str) -> Iterator[RecallTrial]:
-    """Every network of :data:`SHOWN`."""
-    for pairs in PAIRS[scale][::-1]:
-        for seed in range(2 if scale == "smoke" else 3):
-            for network in SHOWN:
-                yield RecallTrial(network=network, pairs=pairs, seed=seed, **SIZES[scale])
+    """Every network at the learnable settings, then the hard one; nothing at ``laptop``, where it takes too long."""
+    if scale == "smoke":
+        for network in NETWORKS:
+            yield RecallTrial(network=network, pairs=2, seed=0, **SMOKE)
+    elif scale == "full":
+        for pairs, sizes in LEARNABLE.items():
+            for seed in range(SEEDS):
+                for network in NETWORKS:
+                    yield RecallTrial(network=network, pairs=pairs, seed=seed, **sizes)
+        for seed in range(3):
+            for network in HARD_NETWORKS:
+                yield RecallTrial(network=network, pairs=HARD_PAIRS, seed=seed)
 
 
 def run(trial: RecallTrial) -> Outcome:
-    """Train and test on new sequences."""
+    """Train, until an evaluation has no error if the trial stops early, and test on new sequences."""
     device = pick_device(trial.device)
     task = Recall(trial.pairs, trial.context, trial.vocab)
     shape: dict[str, Any] = {"heads": trial.heads, "context": task.context}
     model = trial.initialize(lambda: build(trial.network, task.vocab_size, trial.dim, trial.depth, **shape))
+    # Generators 0 and 1 of a seed are those of the trials that were recorded before there was an evaluation.
     train, test = (torch.Generator(device).manual_seed(2 * trial.seed + n) for n in range(2))
-    losses = fit_sequence(model, task, trial.training(), train)
-    batch = task.draw(EXAM, test)
-    scores = task.score(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
-    metrics = {"accuracy": float(scores.character.mean()), "parameters": count_parameters(model)}
-    return Outcome(metrics, series={"step": losses.steps, "loss": losses.loss})
+    evaluation = torch.Generator(device).manual_seed(1_000_000 + trial.seed)
+    during: list[float] = []
+
+    def accuracy(generator: torch.Generator) -> float:
+        batch = task.draw(EXAM, generator)
+        scores = task.score(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
+        return float(scores.character.mean())
+
+    def watch(_: int) -> bool:
+        during.append(accuracy(evaluation))
+        return during[-1] == 1
+
+    sequences = trial.held_steps * trial.batch_size, trial.growing_steps * trial.batch_size
+    drawn = RecallCurriculum(task, trial.first_pairs, *sequences) if trial.first_pairs else task
+    training = trial.training(every=trial.every)
+    losses = fit_sequence(model, drawn, training, train, watch if trial.stop_when_perfect else None)
+    metrics = {"accuracy": accuracy(test), "parameters": count_parameters(model)}
+    series: dict[str, list[Any]] = {"step": losses.steps, "loss": losses.loss}
+    if trial.stop_when_perfect:
+        metrics, series = {**metrics, "steps": losses.steps_taken}, {**series, "during": during}
+    return Outcome(metrics, series)
 
 
 PART = Part(

@@ -1,8 +1,9 @@
-"""Sequence tasks: copying, look-up, recall, text and straight lines."""
+"""Sequence tasks: copying, look-up, recall, images, text and straight lines."""
 
 from normplace.lab.tasks.sequences.batch import IGNORE, AnswerAccuracy, Batch, SequenceTask, answer_accuracy
 from normplace.lab.tasks.sequences.copying import FixedCopy
-from normplace.lab.tasks.sequences.recall import Recall
+from normplace.lab.tasks.sequences.images import ImageData, PixelSequences, load_images
+from normplace.lab.tasks.sequences.recall import Recall, RecallCurriculum
 from normplace.lab.tasks.sequences.strings import StringTask, decode, encode
 from normplace.lab.tasks.sequences.text import Text, load_text
 
@@ -20,6 +21,11 @@ __all__ = [
     "encode",
     # Recall
     "Recall",
+    "RecallCurriculum",
+    # Images
+    "ImageData",
+    "PixelSequences",
+    "load_images",
     # Text
     "Text",
     "load_text",

@@ -8,7 +8,7 @@ proportional to ``d^(power - 1)``. The target at a query is the key's value. All
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,13 +27,9 @@ class Recall:
         vocab_size: Number of tokens: the first half without token 0 are keys, the second half values; published: 8,192.
         power: Spread of the queries: 1 is uniform, smaller values are closer to the pairs; published: 0.01.
         random_filler: Whether all other positions have random tokens instead of token 0.
-        fewest: Fewest pairs of a sequence, whose number is then random up to ``pairs``; None for ``pairs``. The others
-            and their queries become other tokens. A mixture of easy and hard sequences shortens the plateau that
-            training starts with.
 
     Raises:
-        UsageError: If the pairs and queries do not fit into the context, or the keys into the vocabulary, or
-            ``fewest`` is out of range.
+        UsageError: If the pairs and queries do not fit into the context, or the keys into the vocabulary.
     """
 
     pairs: int = 8
@@ -41,7 +37,6 @@ class Recall:
     vocab_size: int = 8192
     power: float = 0.01
     random_filler: bool = True
-    fewest: int | None = None
 
     def __post_init__(self) -> None:
         if self.pairs < 1 or self.context % 2 or 4 * self.pairs > self.context:
@@ -53,8 +48,6 @@ class Recall:
             raise UsageError(f"{self.pairs} different keys need a vocab_size of at least {2 * self.pairs + 2} tokens.")
         if not 0 < self.power <= 1:
             raise UsageError(f"power must be above 0 and at most 1, got {self.power}.")
-        if self.fewest is not None and not 1 <= self.fewest <= self.pairs:
-            raise UsageError(f"fewest must be from 1 to {self.pairs}, the number of pairs, got {self.fewest}.")
 
     def draw(self, count: int, generator: torch.Generator) -> Batch:
         """Random sequences."""
@@ -64,21 +57,13 @@ class Recall:
         values = half + self._without_replacement(torch.zeros(self.vocab_size - half, device=device), count, generator)
         distance = torch.arange(1, self.context // 2 - self.pairs + 1, device=device)
         positions = 2 * self._without_replacement((self.power - 1) * distance.log(), count, generator) + 2 * self.pairs
-        targets = torch.full((count, self.context), IGNORE, device=device)
-        if self.fewest is None:
-            answers = values
-        else:
-            number = torch.randint(self.fewest, self.pairs + 1, (count, 1), generator=generator, device=device)
-            absent = torch.arange(self.pairs, device=device) >= number
-            answers = values.masked_fill(absent, IGNORE)
-            keys, values = keys.masked_fill(absent, 0), values.masked_fill(absent, 0)
         inputs = torch.zeros(count, self.context, dtype=torch.long, device=device)
         inputs[:, : 2 * self.pairs] = torch.stack([keys, values], -1).flatten(1)
         inputs.scatter_(1, positions, keys)
         if self.random_filler:
             filler = torch.randint(self.vocab_size, inputs.shape, generator=generator, device=device)
             inputs = torch.where(inputs == 0, filler, inputs)
-        return Batch(inputs, targets.scatter_(1, positions, answers))
+        return Batch(inputs, torch.full_like(inputs, IGNORE).scatter_(1, positions, values))
 
     def score(self, predicted: Tensor, batch: Batch) -> AnswerAccuracy:
         """Share of correct queries as ``character``; whether all are correct as ``string``."""
@@ -89,3 +74,55 @@ class Recall:
         uniform = torch.rand(count, len(log_probability), generator=generator, device=log_probability.device)
         noise = -(-uniform.clamp(1e-20, 1 - 6e-8).log()).log()
         return (log_probability + noise).topk(self.pairs, dim=1).indices
+
+
+class RecallCurriculum:
+    """Recall whose number of pairs grows during training, which shortens the plateau that training starts with.
+
+    Context and vocabulary stay those of the task. A curriculum counts the sequences that it draws, so each training
+    needs a new one.
+
+    Args:
+        task: The task at the end.
+        first: Number of pairs at the start.
+        held: Sequences with the first number of pairs.
+        growing: Sequences over which the number grows evenly to that of the task.
+
+    Raises:
+        UsageError: If ``first`` is not from 1 to the task's number of pairs, or a number of sequences is negative.
+
+    Examples:
+        >>> curriculum = RecallCurriculum(Recall(8, 32, 64), first=4, held=100, growing=100)
+        >>> [curriculum.pairs_at(drawn) for drawn in (0, 99, 100, 150, 200, 9999)]
+        [4, 4, 4, 6, 8, 8]
+    """
+
+    def __init__(self, task: Recall, first: int, held: int, growing: int) -> None:
+        if not 1 <= first <= task.pairs:
+            raise UsageError(f"a curriculum starts with 1 to {task.pairs} pairs, those of the task, got {first}.")
+        if min(held, growing) < 0:
+            raise UsageError(f"held and growing are numbers of sequences, got {held} and {growing}.")
+        self.task, self.first, self.held, self.growing = task, first, held, growing
+        self.drawn = 0
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+        return self.task.vocab_size
+
+    @property
+    def context(self) -> int:
+        """Context length in tokens."""
+        return self.task.context
+
+    def pairs_at(self, drawn: int) -> int:
+        """Number of pairs after a number of sequences."""
+        if drawn >= self.held + self.growing:
+            return self.task.pairs
+        return self.first + (self.task.pairs - self.first) * max(0, drawn - self.held) // max(1, self.growing)
+
+    def draw(self, count: int, generator: torch.Generator) -> Batch:
+        """Random sequences of the present number of pairs."""
+        task = replace(self.task, pairs=self.pairs_at(self.drawn))
+        self.drawn += count
+        return task.draw(count, generator)

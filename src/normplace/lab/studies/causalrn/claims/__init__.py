@@ -7,8 +7,11 @@ from normplace.lab.studies.causalrn.claims import (
     expansion,
     generalization,
     head,
+    images,
     language,
+    lookup,
     opponents,
+    pretraining,
     published_ablation,
     published_copying,
     recall,
@@ -17,7 +20,7 @@ from normplace.lab.studies.causalrn.claims import (
 )
 
 PARTS = (
-    *(copying_fixed, ablation, state, copying_variable, head, scaling, recall, language),
+    *(copying_fixed, ablation, state, copying_variable, head, scaling, recall, lookup, language, pretraining, images),
     *(published_copying, published_ablation, opponents, generalization, expansion),
 )
 CLAIMS = tuple(claim for part in PARTS for claim in part.CLAIMS)

@@ -9,8 +9,11 @@ from normplace.lab.studies.causalrn.figures import (
     expansion,
     generalization,
     head,
+    images,
     language,
+    lookup,
     opponents,
+    pretraining,
     published_ablation,
     published_copying,
     recall,
@@ -20,7 +23,7 @@ from normplace.lab.trials.per_seed import Records
 from normplace.lab.trials.study import Figure
 
 PARTS = (
-    *(copying_fixed, copying_variable, ablation, head, recall, language, scaling),
+    *(copying_fixed, copying_variable, ablation, head, recall, lookup, language, pretraining, images, scaling),
     *(published_copying, published_ablation, opponents, generalization, expansion),
 )
 

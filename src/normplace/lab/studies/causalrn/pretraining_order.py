@@ -1,0 +1,105 @@
+"""The order of the pretraining trials: a grid of learning rates for each network, then long runs at its best rate.
+
+The grid of a network starts with three rates and is extended until the best one has a lower and a higher neighbor, or
+the range of rates ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from normplace.errors import unknown
+from normplace.lab.studies.causalrn.networks import NETWORKS
+from normplace.lab.studies.causalrn.pretraining import (
+    BYTE_VALUES,
+    FULL,
+    GRID_SEED,
+    PART,
+    SEEDS,
+    PretrainingTrial,
+    Setting,
+)
+from normplace.lab.studies.periln.measures import best_rate
+from normplace.lab.studies.periln.pretraining_order import next_rates
+from normplace.lab.trials.per_seed import Records, config_values, pick
+
+Trials = Iterator[PretrainingTrial]
+
+
+def grid_fields(network: str, vocab: int, tokens: int = FULL.grid) -> dict[str, object]:
+    """Configuration fields of the trials that choose a network's learning rate."""
+    return {"network": network, "vocab": vocab, "tokens": tokens, "seed": GRID_SEED}
+
+
+def settled_rate(records: Records, network: str, vocab: int, tokens: int = FULL.grid) -> float | None:
+    """The best learning rate of a network's grid; None before the grid is complete.
+
+    Args:
+        records: Successful records.
+        network: Name of the network.
+        vocab: Number of tokens of the vocabulary.
+        tokens: Training tokens of the grid.
+    """
+    fields = grid_fields(network, vocab, tokens)
+    best = best_rate(records, PART.name, **fields)
+    return None if next_rates(config_values(records, PART.name, "learning_rate", **fields), best) else best
+
+
+def _grid(records: Records, setting: Setting, vocab: int) -> Trials:
+    for network in NETWORKS:
+        fields = grid_fields(network, vocab, setting.grid)
+        tried = config_values(records, PART.name, "learning_rate", **fields)
+        for rate in next_rates(tried, best_rate(records, PART.name, **fields)):
+            yield setting.trial(network, vocab, rate, GRID_SEED, setting.grid)
+
+
+def _long(records: Records, setting: Setting, vocab: int) -> Trials:
+    for seed in range(SEEDS):
+        for network in NETWORKS:
+            if (rate := settled_rate(records, network, vocab, setting.grid)) is not None:
+                yield setting.trial(network, vocab, rate, seed, setting.long)
+
+
+def _stage(run: Callable[[Records, Setting, int], Trials], is_bytes: bool) -> Callable[[Records, Setting], Trials]:
+    """A stage for bytes, or for the learned vocabularies."""
+
+    def trials(records: Records, setting: Setting) -> Trials:
+        for vocab in setting.vocabularies:
+            if (vocab == BYTE_VALUES) == is_bytes:
+                yield from run(records, setting, vocab)
+
+    return trials
+
+
+STAGES: dict[str, Callable[[Records, Setting], Trials]] = {
+    "grid-bytes": _stage(_grid, is_bytes=True),
+    "bytes": _stage(_long, is_bytes=True),
+    "grid-tokens": _stage(_grid, is_bytes=False),
+    "tokens": _stage(_long, is_bytes=False),
+}
+"""Stages in their order. All compare networks of the same data order, seed by seed."""
+
+
+def pending(records: Records, setting: Setting = FULL, stages: Sequence[str] = ()) -> list[PretrainingTrial]:
+    """The trials to run next, in order; a finished trial can add further ones.
+
+    Args:
+        records: Successful records.
+        setting: Sizes of the plan.
+        stages: Names of stages; empty for all.
+
+    Raises:
+        UsageError: If a stage is unknown.
+    """
+    for name in stages:
+        if name not in STAGES:
+            raise unknown("stage", name, STAGES)
+    wanted = [
+        trial for name, stage in STAGES.items() if not stages or name in stages for trial in stage(records, setting)
+    ]
+    return [trial for trial in dict.fromkeys(wanted) if not _is_recorded(records, trial)]
+
+
+def _is_recorded(records: Records, trial: PretrainingTrial) -> bool:
+    names = ("network", "vocab", "learning_rate", "seed", "tokens")
+    return bool(pick(records, PART.name, **{name: getattr(trial, name) for name in names}))
