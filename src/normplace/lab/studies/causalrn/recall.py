@@ -1,8 +1,8 @@
 """Multi-query associative recall at equal parameter counts.
 
 The first setting, 16 pairs and four layers without a curriculum, was too hard: no network learned it. The second has
-a number of pairs that grows during training. Pilots of one seed on a CPU, with seeds that are not reported, chose it so
-that a Transformer learns it.
+a number of pairs that grows during training. Pilots of one seed on a CPU, with seeds that are not reported, chose it:
+a Transformer learned 8 pairs.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ HARD_NETWORKS = NETWORKS[:3]
 """Networks of the first setting; its claim needs no other."""
 FIRST_PAIRS = 4
 """Pairs that the curriculum starts with."""
-SHAPE: dict[str, Any] = {"dim": 64, "depth": 2, "learning_rate": 2e-3, "warm_up": 100, "stop_when_perfect": True}
-SHAPE |= {"steps": 12_000, "held_steps": 2000, "growing_steps": 3000, "every": 250, "first_pairs": FIRST_PAIRS}
+TRAINING: dict[str, Any] = {"depth": 2, "learning_rate": 2e-3, "warm_up": 100, "every": 250}
+TRAINING |= {"first_pairs": FIRST_PAIRS, "enough": 0.995}
 LEARNABLE: dict[int, dict[str, Any]] = {
-    8: {"context": 32, "vocab": 64, **SHAPE},
-    16: {"context": 64, "vocab": 128, **SHAPE},
+    8: {"context": 32, "vocab": 64, "dim": 64, "steps": 12_000, "held_steps": 2000, "growing_steps": 3000, **TRAINING},
+    16: {"context": 64, "vocab": 128, "dim": 128, "steps": 20_000, "held_steps": 6000, "growing_steps": 6000}
+    | TRAINING,
 }
 """The second setting by number of pairs."""
 SEEDS = 5
 SMOKE: dict[str, Any] = {"context": 8, "vocab": 16, "dim": 16, "depth": 1, "steps": 3, "batch_size": 4}
-SMOKE |= {"first_pairs": 1, "growing_steps": 2, "stop_when_perfect": True}
+SMOKE |= {"first_pairs": 1, "growing_steps": 2, "enough": 0.995}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class RecallTrial(TrainedTrial):
         held_steps: Steps with that number.
         growing_steps: Steps over which it grows.
         every: Steps between evaluations.
-        stop_when_perfect: Whether to stop when an evaluation has no error.
+        enough: Accuracy at which training stops; 0 to take all steps without evaluations.
     """
 
     network: str
@@ -67,7 +68,7 @@ class RecallTrial(TrainedTrial):
     held_steps: int = field(default=0, metadata=ADDED_LATER)
     growing_steps: int = field(default=0, metadata=ADDED_LATER)
     every: int = field(default=100, metadata=ADDED_LATER)
-    stop_when_perfect: bool = field(default=False, metadata=ADDED_LATER)
+    enough: float = field(default=0.0, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,7 +91,7 @@ def plan(scale: str) -> Iterator[RecallTrial]:
 
 
 def run(trial: RecallTrial) -> Outcome:
-    """Train, until an evaluation has no error if the trial stops early, and test on new sequences."""
+    """Train, until an evaluation is good enough if the trial stops early, and test on new sequences."""
     device = pick_device(trial.device)
     task = Recall(trial.pairs, trial.context, trial.vocab)
     shape: dict[str, Any] = {"heads": trial.heads, "context": task.context}
@@ -107,15 +108,15 @@ def run(trial: RecallTrial) -> Outcome:
 
     def watch(_: int) -> bool:
         during.append(accuracy(evaluation))
-        return during[-1] == 1
+        return during[-1] >= trial.enough
 
     sequences = trial.held_steps * trial.batch_size, trial.growing_steps * trial.batch_size
     drawn = RecallCurriculum(task, trial.first_pairs, *sequences) if trial.first_pairs else task
     training = trial.training(every=trial.every)
-    losses = fit_sequence(model, drawn, training, train, watch if trial.stop_when_perfect else None)
+    losses = fit_sequence(model, drawn, training, train, watch if trial.enough else None)
     metrics = {"accuracy": accuracy(test), "parameters": count_parameters(model)}
     series: dict[str, list[Any]] = {"step": losses.steps, "loss": losses.loss}
-    if trial.stop_when_perfect:
+    if trial.enough:
         metrics, series = {**metrics, "steps": losses.steps_taken}, {**series, "during": during}
     return Outcome(metrics, series)
 

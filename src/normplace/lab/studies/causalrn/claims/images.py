@@ -20,8 +20,8 @@ FORMS = {
 }
 _SETTING = (
     "Pixels are tokens of gray levels, row by row; a last token asks for the class. Equal parameter counts, learned "
-    "positions, no augmentation. The paper classifies CIFAR-5m in patches with far larger networks; its numbers are not "
-    "known to us, and margins and thresholds are our choices."
+    "positions, no augmentation. The paper classifies CIFAR-5m in patches with far larger networks; its numbers are "
+    "not known to us, and margins and thresholds are our choices."
 )
 
 

@@ -20,7 +20,7 @@ APART = 0.05
 """Bits per byte from which one network counts as better."""
 LEARNED = 2.5
 """Bits per byte up to which a network counts as having learned; guesses by the byte before need more than 3."""
-NAMES = dict(zip(VOCABULARIES, ("bytes", "4,096 tokens"), strict=True))
+NAMES: dict[int, str] = {256: "bytes", 4096: "4,096 tokens"}
 _SETTING = (
     "Text of the installed packages, 100 million training tokens in steps of 128 × 256, 6 layers of width 256, equal "
     "parameter counts, learned positions, bfloat16 autocast, weight decay 0.1 and a cosine schedule to a tenth. Each "
@@ -58,7 +58,7 @@ def texts(records: Records, vocab: int) -> PerSeed:
     return PerSeed({GRID_SEED: float(len({record.metrics.get("digest") for record in selected}))} if selected else {})
 
 
-def _gap(network: str, baseline: str, vocab: int, **threshold: float) -> Check:
+def _gap(network: str, baseline: str, vocab: int, at_most: float) -> Check:
     """Check of the bits per byte of one network minus those of another."""
     label = f"{NAMES[vocab]}, {TITLES[network]} and {TITLES[baseline]}"
     return Check(
@@ -74,7 +74,7 @@ def _gap(network: str, baseline: str, vocab: int, **threshold: float) -> Check:
             ),
             Check(f"bits per byte, {NAMES[vocab]}, {TITLES[baseline]}", text_bits(baseline, vocab), at_most=LEARNED),
         ),
-        **threshold,
+        at_most=at_most,
     )
 
 
