@@ -25,7 +25,9 @@ from normplace.lab.studies.causalrn.claims import CLAIMS
 from normplace.lab.studies.causalrn.copying_fixed import FixedTrial
 from normplace.lab.studies.causalrn.copying_variable import VariableTrial
 from normplace.lab.studies.causalrn.head import HeadTrial
+from normplace.lab.studies.causalrn.images import ImageTrial
 from normplace.lab.studies.causalrn.language import LanguageTrial
+from normplace.lab.studies.causalrn.lookup import LookupTrial
 from normplace.lab.studies.causalrn.measures import (
     at_worst_length,
     copying_accuracy,
@@ -185,6 +187,51 @@ def test_recall_that_no_network_learned_is_void():
     assert verdict(CLAIMS, "recalls", records) == Verdict.VOID
 
 
+def recalled(accuracies: dict[str, float], pairs: int) -> list[TrialRecord]:
+    return [
+        record("recall", seed, {"accuracy": value}, network=name, pairs=pairs, first_pairs=4, depth=2)
+        for name, value in accuracies.items()
+        for seed in range(5)
+    ]
+
+
+def test_recall_is_judged_where_the_transformer_learns():
+    fixed = {"scan": 0.2, "linear-attention": 0.3, "gated-linear": 0.4}
+    easy = recalled({"pairwise": 1.0, "transformer": 0.99, **fixed}, 8)
+    hard = recalled({"pairwise": 0.98, "transformer": 0.99, **fixed}, 16)
+    assert verdict(CLAIMS, "recalls-what-a-transformer-learns", easy + hard) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, "recall-needs-more-than-a-fixed-state", easy + hard) == Verdict.REPRODUCED
+    unlearned = recalled({"pairwise": 0.98, "transformer": 0.9, **fixed}, 16)
+    (claim,) = (claim for claim in CLAIMS if claim.id == "recalls-what-a-transformer-learns")
+    states = [measured.state for measured in judge(claim, easy + unlearned).measurements]
+    assert states == [State.PASSED, State.VOID]  # each number of pairs has its own gate
+    assert verdict(CLAIMS, "recall-needs-more-than-a-fixed-state", easy + unlearned) == Verdict.VOID
+    remembers = recalled({"pairwise": 0.98, "transformer": 0.99, **fixed, "scan": 0.9}, 16)
+    assert verdict(CLAIMS, "recall-needs-more-than-a-fixed-state", remembers) == Verdict.MIXED
+    assert verdict(CLAIMS, "recalls", easy + hard) == Verdict.NOT_TESTED  # the earlier setting
+
+
+def test_look_up_is_judged_by_where_the_key_is():
+    def answers(task: str, **string: float) -> list[TrialRecord]:
+        names = {name.replace("_", "-"): value for name, value in string.items()}
+        return [
+            record("lookup", seed, {"string": value}, network=name, task=task)
+            for name, value in names.items()
+            for seed in range(5)
+        ]
+
+    last = answers("suffix", pairwise=1.0, transformer=1.0, scan=0.1, linear_attention=0.2, gated_linear=0.3)
+    first = answers("prefix", pairwise=1.0, transformer=1.0, scan=0.9, linear_attention=0.9, gated_linear=0.9)
+    for name in (
+        "looks-up-like-a-transformer",
+        "look-up-needs-more-than-a-fixed-state",
+        "look-up-is-easier-with-the-key-first",
+    ):
+        assert verdict(CLAIMS, name, last + first) == Verdict.REPRODUCED
+        failed = [replace(one, metrics={"string": 0.0}) for one in last + first]
+        assert verdict(CLAIMS, name, failed) == Verdict.VOID
+
+
 def test_the_ablation_is_judged_cell_by_cell():
     def cell(string, **changed):
         fields = {"pair_norm": "joint", "activation": "exp", "post_norm": True, **changed}
@@ -211,6 +258,10 @@ MISTAKES = [
     (lambda: VariableTrial(network="scan", positions="none", seed=0, longest=40), "tested must include"),
     (lambda: RecallTrial(network="scam", pairs=2, seed=0), "did you mean 'scan'"),
     (lambda: ScalingTrial(form="scam", length=8, seed=0), "did you mean 'scan'"),
+    (lambda: LookupTrial(network="scan", task="sufix", positions="none", seed=0), "did you mean 'suffix'"),
+    (lambda: LookupTrial(network="scan", task="suffix", positions="learned", seed=0), "learned positions do not"),
+    (lambda: LookupTrial(network="scan", task="suffix", positions="none", seed=0, longest=9), "tested must include"),
+    (lambda: ImageTrial(network="scan", data="cifar", seed=0), "did you mean 'cifar10'"),
     (lambda: HeadTrial(pair_norm="joint", activation="exp", length=1, seed=0), "at least two keys"),
     (lambda: LanguageTrial(network="scam", seed=0), "did you mean 'scan'"),
 ]

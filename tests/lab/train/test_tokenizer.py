@@ -10,12 +10,27 @@ from normplace.lab.train import tokenizer as module
 from normplace.lab.train.tokenizer import (
     ByteTokenizer,
     StreamDecoder,
+    learn_tokenizer,
     load_tokenizer,
     save_tokenizer,
     tokenizer_identity,
 )
 
 TEXT = "naïve café 日本 😀\nthe end\n"
+
+
+def test_a_tokenizer_is_learned_from_a_text():
+    pytest.importorskip("tokenizers", reason="needs tokenizers")
+    content = (TEXT * 50).encode()
+    tokenizer = learn_tokenizer(content, 270)
+    tokens = tokenizer.encode(content)
+    assert tokenizer.vocab_size == 270 > tokens.max()
+    assert len(tokens) < 0.8 * len(content)
+    assert tokenizer.decode(tokens.tolist()) == TEXT * 50
+    assert learn_tokenizer(content, 270).to_json() == tokenizer.to_json()
+    for vocab_size, reason in ((100, "at least 256"), (9000, "give more text")):
+        with pytest.raises(UsageError, match=reason):
+            learn_tokenizer(content, vocab_size)
 
 
 @pytest.fixture
