@@ -50,10 +50,11 @@ class Pretraining:
         study: The study.
         part: Module of the part: its ``PART``, ``run`` and sizes ``FULL`` and ``TINY``.
         order: Module with ``STAGES`` and ``pending``.
-        seconds: Estimated duration of the steps of a trial, from the trial and the tokens per second of the network
-            that ``tokens_per_second`` describes.
-        has_reference_speed: Whether a finished trial updates that speed.
+        seconds: Estimated duration of the steps of a trial, from the trial and the speed of a reference network in
+            tokens per second.
+        has_reference_speed: Whether a trial trains that network, so that its time updates the speed.
         shown: Metrics to print.
+        tokens_per_second: Estimate of that speed until a trial has finished.
     """
 
     study: Study
