@@ -31,13 +31,16 @@ def test_filler_does_not_change_pairs_and_queries():
         assert all(pairs[row[n]] == value for n, value in enumerate(wanted) if value != IGNORE)
 
 
-def test_a_curriculum_ends_with_the_task():
+def test_a_curriculum_grows_to_the_task():
     curriculum = RecallCurriculum(Recall(4, 20, 24, random_filler=False), first=2, held=10, growing=20)
     generator = torch.Generator().manual_seed(0)
-    asked = [int((curriculum.draw(10, generator).targets != IGNORE).sum()) // 10 for _ in range(5)]
-    assert asked == [2, 2, 3, 4, 4]
-    assert curriculum.draw(3, generator).inputs.shape == (3, curriculum.context)
-    assert curriculum.vocab_size == 24
+    batches = [curriculum.draw(10, generator) for _ in range(5)]
+    assert [int((batch.targets != IGNORE).sum()) // 10 for batch in batches] == [2, 2, 3, 4, 4]
+    assert {batch.inputs.shape for batch in batches} == {(10, 20)}
+    assert not batches[0].inputs[:, 10:].any() and (batches[0].targets[:, 10:] == IGNORE).all()  # half as long
+    assert not batches[2].inputs[:, 14:].any() and batches[2].inputs[:, 4:6].all()
+    assert batches[4].inputs[:, 14:].any()
+    assert (curriculum.vocab_size, curriculum.context) == (24, 20)
     for first, held in ((5, 1), (0, 1), (1, -1)):
         with pytest.raises(UsageError):
             RecallCurriculum(Recall(4, 20, 24), first, held, 1)

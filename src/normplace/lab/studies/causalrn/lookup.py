@@ -63,13 +63,13 @@ class LookupTrial(TrainedTrial):
     positions: str
     ngram: int = 3
     answer: int = 4
-    shortest: int = 10
-    longest: int = 30
-    context: int = 128
-    tested: tuple[int, ...] = (10, 20, 30, 45, 60, 120)
+    shortest: int = 8
+    longest: int = 20
+    context: int = 96
+    tested: tuple[int, ...] = (10, 20, 30, 40, 80)
     heads: int = 4
     exam: int = 128
-    steps: int = 10_000
+    steps: int = 15_000
     warm_up: int = 100
     every: int = 250
     stop_when_perfect: bool = True
@@ -116,7 +116,8 @@ def run(trial: LookupTrial) -> Outcome:
         during.append(accuracies(trial.longest, evaluation)[0])
         return trial.stop_when_perfect and during[-1] == 1
 
-    losses = fit_sequence(model, task, trial.training(every=trial.every), train, watch)
+    training = trial.training(schedule="cosine", every=trial.every)
+    losses = fit_sequence(model, task, training, train, watch)
     string, character = zip(*(accuracies(length, test) for length in trial.tested), strict=True)
     longest = trial.tested.index(trial.longest)
     return Outcome(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from normplace.errors import UsageError
 from normplace.lab.tasks.sequences.batch import IGNORE, AnswerAccuracy, Batch, answer_accuracy
@@ -79,8 +80,8 @@ class Recall:
 class RecallCurriculum:
     """Recall whose number of pairs grows during training, which shortens the plateau that training starts with.
 
-    Context and vocabulary stay those of the task. A curriculum counts the sequences that it draws, so each training
-    needs a new one.
+    A sequence with fewer pairs than the task is shorter in proportion, and padded with tokens 0, so that all sequences
+    have the context of the task. A curriculum counts the sequences that it draws, so each training needs a new one.
 
     Args:
         task: The task at the end.
@@ -92,9 +93,11 @@ class RecallCurriculum:
         UsageError: If ``first`` is not from 1 to the task's number of pairs, or a number of sequences is negative.
 
     Examples:
-        >>> curriculum = RecallCurriculum(Recall(8, 32, 64), first=4, held=100, growing=100)
-        >>> [curriculum.pairs_at(drawn) for drawn in (0, 99, 100, 150, 200, 9999)]
+        >>> curriculum = RecallCurriculum(Recall(8, 40, 64), first=4, held=100, growing=100)
+        >>> [curriculum.task_at(drawn).pairs for drawn in (0, 99, 100, 150, 200, 9999)]
         [4, 4, 4, 6, 8, 8]
+        >>> curriculum.task_at(0).context
+        20
     """
 
     def __init__(self, task: Recall, first: int, held: int, growing: int) -> None:
@@ -115,14 +118,16 @@ class RecallCurriculum:
         """Context length in tokens."""
         return self.task.context
 
-    def pairs_at(self, drawn: int) -> int:
-        """Number of pairs after a number of sequences."""
+    def task_at(self, drawn: int) -> Recall:
+        """The task after a number of sequences."""
         if drawn >= self.held + self.growing:
-            return self.task.pairs
-        return self.first + (self.task.pairs - self.first) * max(0, drawn - self.held) // max(1, self.growing)
+            return self.task
+        pairs = self.first + (self.task.pairs - self.first) * max(0, drawn - self.held) // max(1, self.growing)
+        return replace(self.task, pairs=pairs, context=self.task.context * pairs // self.task.pairs // 2 * 2)
 
     def draw(self, count: int, generator: torch.Generator) -> Batch:
         """Random sequences of the present number of pairs."""
-        task = replace(self.task, pairs=self.pairs_at(self.drawn))
+        inputs, targets = self.task_at(self.drawn).draw(count, generator)
         self.drawn += count
-        return task.draw(count, generator)
+        padding = (0, self.context - inputs.shape[1])
+        return Batch(F.pad(inputs, padding), F.pad(targets, padding, value=IGNORE))
