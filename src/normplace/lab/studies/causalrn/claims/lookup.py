@@ -18,7 +18,9 @@ _SETTING = (
     f"Packed strings of {LookupTrial.shortest} to {LookupTrial.longest} characters; the n-gram of {LookupTrial.ngram} "
     f"characters occurs once in its string and the answer has {LookupTrial.answer}. String accuracy is the share of "
     "correct answers for the longest trained strings, under teacher forcing. Networks have equal parameter counts; the "
-    "Transformer has rotary positions, the others none. The thresholds are our choices."
+    "Transformer has rotary positions, the others none. The thresholds are our choices. Pilots on a CPU, with a seed "
+    "that is not reported, had strings of 6 to 10 characters and two layers: the Transformer gave 72% of the answers "
+    "after 3,000 steps of 32 sequences, the pairwise form 4% after 1,750. The full size was not tried."
 )
 
 

@@ -50,10 +50,8 @@ def _curves(records: Records, vocabularies: list[int]) -> list[Figure]:
     for group in groups:
         config = group[1][0].config
         step = config["context"] * config["batch_size"] / 1e6
-        rows += [
-            {**row, "tokens": step * row.pop("step"), "bits": row.pop("loss")}
-            for row in mean_rows([group], "step", "loss")
-        ]
+        points = mean_rows([group], "step", "loss")
+        rows += [{"tokens": step * row.pop("step"), "bits": row.pop("loss"), **row} for row in points]
     return [
         Figure(
             title="Pretraining: loss against tokens",
