@@ -78,8 +78,15 @@ def _with_text(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"text": "words", "device": "cpu"}
 
 
+def _causalrn(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    pytest.importorskip("sklearn", reason="scikit-learn has the digits")
+    pytest.importorskip("tokenizers", reason="a vocabulary is learned")
+    patch.setenv("NORMPLACE_CACHE", str(folder / "cache"))
+    return _with_text(folder, patch)
+
+
 STAND_INS: dict[str, Callable[[Path, pytest.MonkeyPatch], dict[str, Any]]] = {
-    "causalrn": _with_text,
+    "causalrn": _causalrn,
     "deepergcn": _deepergcn,
     "extrapolation": _extrapolation,
     "periln": _with_text,

@@ -101,6 +101,7 @@ def test_figures_show_the_best_rate_without_the_grid(completed):
 @pytest.fixture
 def words(tmp_path, monkeypatch):
     """A tiny trial on a short text."""
+    pytest.importorskip("tokenizers", reason="a vocabulary is learned")
     text_folder(tmp_path)
     monkeypatch.setenv("NORMPLACE_DATA", str(tmp_path))
     monkeypatch.setenv("NORMPLACE_CACHE", str(tmp_path / "cache"))

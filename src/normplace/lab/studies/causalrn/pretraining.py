@@ -8,6 +8,7 @@ the trials in the order of :mod:`normplace.lab.studies.causalrn.pretraining_orde
 from __future__ import annotations
 
 import functools
+import importlib.util
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -326,6 +327,8 @@ def seconds_of(trial: PretrainingTrial, tokens_per_second: float) -> float:
 def _unavailable(trial: PretrainingTrial) -> str | None:
     if trial.tokens >= FULL.grid and not torch.cuda.is_available():
         return "millions of tokens need a GPU; there, run scripts/run_pretraining.py --study causalrn"
+    if trial.vocab > BYTE_VALUES and importlib.util.find_spec("tokenizers") is None:
+        return "a learned vocabulary needs 'tokenizers': pip install 'normplace[train]'"
     if trial.text in {PACKAGES, STANDARD_LIBRARY}:
         return None
     return unavailable_reason(find_text, trial.text)
