@@ -41,8 +41,9 @@ def pyg():
 
 def test_plans():
     full, laptop = list(PART.plan("full")), list(PART.plan("laptop"))
-    assert {trial.seed for trial in full} == set(range(10)) and len(full) == 10 * 9
+    assert {trial.seed for trial in full} == set(range(10)) and len(full) == 10 * 9 * 5
     assert {trial.share for trial in full} == {1.0} and {trial.power for trial in full} == {-1.0}
+    assert len(set(laptop)) == 5 * 9 * 5 and {trial.graph for trial in laptop} == {social.TOLOKERS, *social.TWITCH}
     assert len({trial.seed for trial in laptop}) >= max(claim.seeds for claim in CLAIMS)
     cells = {(trial.aggregation, trial.slot) for trial in laptop}
     assert cells == {(aggregation, slot) for aggregation in AGGREGATIONS for slot in SLOTS}
@@ -91,6 +92,13 @@ def test_the_sensitivity_is_the_derivative(pyg, small, monkeypatch):
     assert sensitivity == pytest.approx(float((slope.norm() / value.norm()).detach()), rel=0.02)
 
 
+def test_a_random_input_replaces_the_features(pyg, small):
+    trial = replace(small, inputs="random", epochs=10)
+    outcome = PART.run(trial)
+    assert outcome == PART.run(trial) and outcome.metrics["test"] < 0.75
+    assert outcome.metrics["degree_alone"] == PART.run(small).metrics["degree_alone"]
+
+
 def test_sampling_keeps_undirected_edges():
     fields = labelled_fields(nodes=50)
     edges = torch.from_numpy(fields["edges"]).T
@@ -120,6 +128,8 @@ def test_invalid_configurations(pyg, small):
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"width": 6}, "multiple of the 4"),
         ({"share": 0.0}, "share must be above 0"),
+        ({"inputs": "degrees"}, "unknown input 'degrees'"),
+        ({"graph": "twitch-DE"}, "twitch-DE has three files, which are searched for: remove path="),
     ):
         with pytest.raises(UsageError, match=sentence):
             replace(small, **change)
@@ -127,7 +137,12 @@ def test_invalid_configurations(pyg, small):
         PART.run(replace(small, seed=2))
 
 
-def records(test: dict[str, float], heard: dict[str, float], seeds: int = 5) -> list[TrialRecord]:
+CELLS = [(social.TOLOKERS, "features"), *((graph, inputs) for graph in social.TWITCH for inputs in social.INPUTS)]
+
+
+def records(
+    test: dict[str, float], heard: dict[str, float], seeds: int = 5, degree_alone: float = 0.7
+) -> list[TrialRecord]:
     """Records with these numbers by slot, which vary a little between seeds."""
     return [
         TrialRecord(
@@ -135,16 +150,17 @@ def records(test: dict[str, float], heard: dict[str, float], seeds: int = 5) -> 
             part=PART.name,
             scale="laptop",
             hash="",
-            config=config_dict(SocialTrial(aggregation, slot, seed)),
+            config=config_dict(SocialTrial(aggregation, slot, seed, graph=graph, inputs=inputs)),
             seed=seed,
             status="ok",
             metrics={
                 "test": test[slot] + 0.001 * seed,
-                "degree_alone": 0.5,
+                "degree_alone": degree_alone,
                 **({"heard": heard[slot] * (1 + 0.01 * seed)} if slot in heard else {}),
             },
             series={"epoch": [1, 2], "test": [0.5, test[slot]], "val": [0.5, 0.5]},
         )
+        for graph, inputs in CELLS
         for aggregation in AGGREGATIONS
         for slot in SLOTS
         for seed in range(seeds)
@@ -159,17 +175,22 @@ def test_verdicts():
     verdicts = {claim.id: judge(claim, harmed).verdict for claim in CLAIMS}
     assert verdicts.pop("social-before-is-not-heard") is Verdict.VOID  # the scale after the norms is not heard either
     assert set(verdicts.values()) == {Verdict.NOT_REPRODUCED}
-    assert {judge(claim, helped[:9]).verdict for claim in CLAIMS} == {Verdict.NOT_TESTED}
+    few = [record for record in helped if record.seed < 2]
+    assert {judge(claim, few).verdict for claim in CLAIMS} == {Verdict.NOT_TESTED}
+    useless = records({"none": 0.7, "before": 0.7, "after": 0.8}, {"before": 0.01, "after": 0.8}, degree_alone=0.55)
+    predicted = [claim for claim in CLAIMS if "where-degree-predicts" in claim.id]
+    assert len(predicted) == 3 and {judge(claim, useless).verdict for claim in predicted} == {Verdict.VOID}
 
 
 def test_figures_show_the_means():
     selected = records({"none": 0.7, "before": 0.701, "after": 0.72}, {"before": 0.01, "after": 0.8})
     made = figures(selected)
-    assert figures([]) == [] and len({figure.title for figure in made}) == 3
+    assert figures([]) == [] and len({figure.title for figure in made}) == 4
     scores = {(row["aggregation"], row["scale"]): row["value"] for row in made[0].rows}
     assert scores["sum", SLOTS["after"]] == pytest.approx(0.722)
-    assert "ROC-AUC of 0.500" in made[0].caption
+    assert "ROC-AUC of 0.700" in made[0].caption
     assert {row["scale"] for row in made[2].rows} == {SLOTS["before"], SLOTS["after"]}
+    assert len({row["graph"] for row in made[3].rows}) == 4 and "0.700 on twitch-ENGB" in made[3].caption
     pytest.importorskip("vl_convert", reason="vl-convert draws the charts")
     from normplace.lab.report.charts import render_chart
 

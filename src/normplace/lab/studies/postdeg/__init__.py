@@ -40,8 +40,8 @@ STUDY = Study(
         "measures how much of the degree reaches the head without a scale.\n\n"
         "Recommend: a practical application. LightGCN and normalized residual networks with the same propagation rank "
         "items for users of MovieLens 100K (laptop) or Gowalla (full), by LightGCN's protocol.\n\n"
-        "Social: residual stacks classify the workers of Tolokers, with and without a degree scale before or after "
-        "LayerNorm."
+        "Social: residual stacks classify the workers of Tolokers and the streamers of two Twitch graphs, with and "
+        "without a degree scale before or after LayerNorm. The degree alone predicts the classes of Twitch only."
     ),
     reference="normplace.lab.studies.postdeg:STUDY",
     parts=(

@@ -133,6 +133,28 @@ def roc_auc(scores: Tensor, labels: Tensor) -> float:
     return float((rank[group][positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
+def degree_alone(graph: LabelledGraph, nodes: Tensor | None = None, edge_index: Tensor | None = None) -> float:
+    """How well the degree alone predicts the class: the area under the ROC curve, at least 0.5, as its sign is learned.
+
+    With more than two classes, the mean over classes of the area for the class against the others. A graph on which it
+    is near 0.5 cannot show whether a network uses the degree.
+
+    Args:
+        graph: The graph.
+        nodes: The nodes to predict, as a mask or indices; all by default.
+        edge_index: Other edges than the graph's, such as a sample of them.
+
+    Raises:
+        UsageError: If a class has none or all of the nodes.
+    """
+    edges = graph.edge_index if edge_index is None else edge_index
+    degree = torch.bincount(edges[1], minlength=graph.num_nodes)
+    chosen = torch.ones(graph.num_nodes, dtype=torch.bool) if nodes is None else nodes
+    labels = range(1, 2) if graph.num_classes == 2 else range(graph.num_classes)
+    areas = [roc_auc(degree[chosen], graph.y[chosen] == label) for label in labels]
+    return sum(max(area, 1 - area) for area in areas) / len(areas)
+
+
 def load_labelled(name: str, path: str = "") -> LabelledGraph:
     """Load a graph with node labels.
 

@@ -1,10 +1,10 @@
-"""Claims on classifying the nodes of a social graph with a degree scale before or after LayerNorm."""
+"""Claims on classifying the nodes of social graphs with a degree scale before or after LayerNorm."""
 
 from __future__ import annotations
 
 from normplace.lab.studies.notes import GATE, SIGN
 from normplace.lab.studies.postdeg.published import PAPER
-from normplace.lab.studies.postdeg.social import PART
+from normplace.lab.studies.postdeg.social import FEATURES, PART, RANDOM, TOLOKERS, TWITCH, recorded_input
 from normplace.lab.trials.claims import Check, Claim, sign_and_size
 from normplace.lab.trials.per_seed import Measure, metric
 from normplace.models.convolutions import AGGREGATIONS
@@ -17,12 +17,28 @@ _SETTING = (
 )
 
 
-def _metric(name: str, aggregation: str, slot: str) -> Measure:
-    return metric(PART.name, name, aggregation=aggregation, slot=slot)
+_PREDICTED = (
+    "Twitch, German and English: which streamers have more views than the median? Scale degree^-1, paired by split. "
+    "The splits are ours. Declared before any comparison on these graphs, after the degree was seen to predict the "
+    "classes, and one network without a scale on split 9 to have a ROC-AUC of 0.95 to 0.96 with the features. Twitch's "
+    "partners, which the degree predicts better, leave no room: 0.997 after three steps. Void where the degree does "
+    "not predict the class. Task, network, training and thresholds are our choices."
+)
 
 
-def _gap(aggregation: str, slot: str) -> Measure:
-    return _metric("test", aggregation, slot) - _metric("test", aggregation, "none")
+def _metric(name: str, aggregation: str, slot: str, graph: str = TOLOKERS, inputs: str = FEATURES) -> Measure:
+    return metric(PART.name, name, aggregation=aggregation, slot=slot, graph=graph, **recorded_input(inputs))
+
+
+def _gap(aggregation: str, slot: str, graph: str = TOLOKERS, inputs: str = FEATURES) -> Measure:
+    scaled, plain = (_metric("test", aggregation, where, graph, inputs) for where in (slot, "none"))
+    return scaled - plain
+
+
+def _predicted(graph: str, aggregation: str, inputs: str) -> tuple[Check, ...]:
+    """Gate: the degree predicts the classes."""
+    alone = _metric("degree_alone", aggregation, "none", graph, inputs)
+    return (Check(f"ROC-AUC of the degree alone, {graph}", alone, at_least=0.65),)
 
 
 _SENSITIVITY = "change of the output per unit of log-degree"
@@ -97,5 +113,45 @@ CLAIMS = (
         seeds=5,
         note=f"{_SETTING} {SIGN} {GATE} A pilot with one split at laptop scale showed a loss for all three "
         "aggregations; with degree^-1/2 the mean gained 0.006, attention and sum lost 0.006 and 0.014.",
+    ),
+    *(
+        Claim(
+            id=f"social-after-helps-where-degree-predicts-{inputs}",
+            paper=f"{_ABSTRACT}: generalizes to any positive topology scalar in any normalized residual stack",
+            statement="A degree scale after LayerNorm improves node classification where the degree predicts the "
+            f"class, with {title}.",
+            checks=tuple(
+                check
+                for graph in TWITCH
+                for name, aggregation in AGGREGATIONS.items()
+                for check in sign_and_size(
+                    f"ROC-AUC, {graph}, {aggregation}, scale after minus none",
+                    _gap(name, "after", graph, inputs),
+                    at_least=0.005,
+                    gates=_predicted(graph, name, inputs),
+                )
+            ),
+            seeds=5,
+            note=_PREDICTED,
+        )
+        for inputs, title in {FEATURES: "the features as input", RANDOM: "a random input"}.items()
+    ),
+    Claim(
+        id="social-after-beats-before-where-degree-predicts",
+        paper=_ABSTRACT,
+        statement="Where the degree predicts the class, its scale after LayerNorm classifies better than before it, "
+        "with a random input.",
+        checks=tuple(
+            Check(
+                f"ROC-AUC, {graph}, {title}, scale after minus before",
+                _metric("test", name, "after", graph, RANDOM) - _metric("test", name, "before", graph, RANDOM),
+                above=0.0,
+                gates=_predicted(graph, name, RANDOM),
+            )
+            for graph in TWITCH
+            for name, title in AGGREGATIONS.items()
+        ),
+        seeds=5,
+        note=_PREDICTED,
     ),
 )

@@ -1,4 +1,4 @@
-"""Classification scores on a social graph, also during training, and sensitivity to the degree scale."""
+"""Classification scores on social graphs, also during training, and sensitivity to the degree scale."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from normplace.lab.report.rows import Group, mean_rows, score_rows
 from normplace.lab.report.specs import curves, dots
-from normplace.lab.studies.postdeg.social import PART, SLOTS
+from normplace.lab.studies.postdeg.social import FEATURES, INPUTS, PART, SLOTS, TOLOKERS, TWITCH, recorded_input
 from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
 from normplace.models.convolutions import AGGREGATIONS
@@ -15,24 +15,60 @@ PANEL = "Tolokers, official splits"
 
 
 def figures(records: Records) -> list[Figure]:
-    """Draw the three figures."""
-    groups: list[Group] = [
+    """Draw three figures of Tolokers and one of Twitch."""
+    return [*_tolokers(records), *_twitch(records)]
+
+
+def _groups(records: Records, graph: str, inputs: str = FEATURES) -> list[Group]:
+    cells = {"graph": graph, **recorded_input(inputs)}
+    return [
         ({"aggregation": title, "scale": SLOTS[slot]}, selected)
         for aggregation, title in AGGREGATIONS.items()
         for slot in SLOTS
-        if (selected := pick(records, PART.name, aggregation=aggregation, slot=slot))
+        if (selected := pick(records, PART.name, aggregation=aggregation, slot=slot, **cells))
     ]
+
+
+def _degree_alone(groups: list[Group]) -> float:
+    """Mean ROC-AUC of the degree."""
+    values = [record.metrics["degree_alone"] for _, selected in groups for record in selected]
+    found = [value for value in values if value is not None]
+    return sum(found) / max(len(found), 1)
+
+
+def _twitch(records: Records) -> list[Figure]:
+    panels = {
+        f"{graph}, {title}": groups
+        for graph in TWITCH
+        for inputs, title in INPUTS.items()
+        if (groups := _groups(records, graph, inputs))
+    }
+    if not panels:
+        return []
+    alone = ", ".join(f"{_degree_alone(_groups(records, graph)):.3f} on {graph}" for graph in TWITCH)
+    return [
+        Figure(
+            title="Twitch: ROC-AUC by aggregation and slot of the degree scale",
+            caption="Which streamers have more views than the median? Test score at the best validation score; mean "
+            f"over splits with its 95% interval. The degree alone has a ROC-AUC of {alone}.",
+            rows=[{"graph": panel, **row} for panel, groups in panels.items() for row in score_rows(groups, "test")],
+            spec=_dots("ROC-AUC", list(panels)),
+            alt="One panel per graph and input, with a point and interval for each aggregation and slot of the scale.",
+        )
+    ]
+
+
+def _tolokers(records: Records) -> list[Figure]:
+    groups = _groups(records, TOLOKERS)
     if not groups:
         return []
-    degree_scores = [record.metrics["degree_alone"] for _, selected in groups for record in selected]
-    degree_scores = [value for value in degree_scores if value is not None]
     return [
         Figure(
             title="Tolokers: ROC-AUC by aggregation and slot of the degree scale",
             caption="Test score at the best validation score; mean over official splits with its 95% interval. The "
-            f"degree alone has a ROC-AUC of {sum(degree_scores) / max(len(degree_scores), 1):.3f}.",
+            f"degree alone has a ROC-AUC of {_degree_alone(groups):.3f}.",
             rows=_facet(score_rows(groups, "test")),
-            spec=_dots("ROC-AUC"),
+            spec=_dots("ROC-AUC", [PANEL]),
             alt="A point and interval for each aggregation and each slot of the scale.",
         ),
         Figure(
@@ -57,7 +93,7 @@ def figures(records: Records) -> list[Figure]:
             caption="Relative change of the trained network's output per unit of log-degree, which rises at every "
             "other node and falls at the rest; mean over official splits with its 95% interval.",
             rows=_facet(score_rows(groups, "heard")),
-            spec=_dots("change of the output per unit of log-degree"),
+            spec=_dots("change of the output per unit of log-degree", [PANEL]),
             alt="A point and interval for each aggregation, with the scale before and after the norm.",
         ),
     ]
@@ -67,7 +103,7 @@ def _facet(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"graph": PANEL, **row} for row in rows]
 
 
-def _dots(title: str) -> dict[str, Any]:
+def _dots(title: str, panels: list[str]) -> dict[str, Any]:
     return dots(
         x={"field": "value", "title": title},
         rows="aggregation",
@@ -77,5 +113,5 @@ def _dots(title: str) -> dict[str, Any]:
         series="scale",
         sources=list(SLOTS.values()),
         facet="graph",
-        panels=[PANEL],
+        panels=panels,
     )
