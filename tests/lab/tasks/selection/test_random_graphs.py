@@ -14,7 +14,9 @@ from normplace.lab.tasks.selection import (
     barabasi_albert,
     block_graph,
     erdos_renyi,
+    exact_set,
     mixed_graphs,
+    model_rb,
     powerlaw_cluster,
     shuffled,
     uniform_graph,
@@ -104,3 +106,18 @@ def test_a_mixture_keeps_its_sizes_and_hides_ages():
     # In order of age the first half of a scale-free graph has most edge ends; after shuffling it has half of them.
     ages = [graph.degrees[: graph.num_nodes // 2].sum() / graph.degrees.sum() for graph in graphs[::4]]
     assert np.mean(ages) == pytest.approx(0.5, abs=0.08)
+
+
+def test_model_rb_has_cliques_and_sets_of_one_node_each():
+    graph = model_rb(12, 6, 0.5, np.random.default_rng(0))
+    edges = graph.edges()
+    assert graph.num_nodes == 72
+    inside = edges[edges[:, 0] // 6 == edges[:, 1] // 6]
+    assert len(inside) == 12 * 15  # whole cliques
+    # 12 ln 6 / ln 2 = 31 constraints of 18 of the 36 pairs each, of which some meet.
+    assert 18 * 20 < len(edges) - len(inside) <= 18 * 31
+    assert 9 <= len(exact_set(graph)) <= 12
+    with pytest.raises(UsageError, match="at least 2 groups of at least 2 nodes"):
+        model_rb(1, 6, 0.5, np.random.default_rng(0))
+    with pytest.raises(UsageError, match="tightness must be above 0 and below 1"):
+        model_rb(12, 6, 1.0, np.random.default_rng(0))

@@ -4,6 +4,7 @@ from normplace.lab.studies.postdeg import (
     budgets,
     classical,
     extended,
+    mis,
     recommend,
     selection,
     social,
@@ -34,6 +35,8 @@ STUDY = Study(
         "real graphs of up to 265,000 nodes (full), or on four of them with shorter training (laptop).\n\n"
         "Transfer: policies with and without PostDeg, trained on random graphs, rank the nodes of the same real graphs "
         "once; influence chooses a tenth of the nodes in training and in the test.\n\n"
+        "Mis: independent sets of the usual benchmark graphs, ER-[700-800] and Model RB, by policies, the minimum "
+        "degree and KaMIS.\n\n"
         "Budgets: influence policies trained with the share of seeds, the sizes and the degree tails that they are "
         "tested with, on configuration models.\n\n"
         "Extended: the map of selection with more placements, convolutions, inputs, scalars and powers; a linear probe "
@@ -49,6 +52,7 @@ STUDY = Study(
         classical.PART,
         topologies.PART,
         transfer.PART,
+        mis.PART,
         budgets.PART,
         extended.PART,
         recommend.PART,

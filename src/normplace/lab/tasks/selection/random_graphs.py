@@ -142,6 +142,39 @@ def powerlaw_configuration(
     return Graph.from_edges(pairs, num_nodes)
 
 
+def model_rb(groups: int, size: int, tightness: float, generator: np.random.Generator) -> Graph:
+    """A hard instance of the maximum independent set: Model RB (Xu, Li 2000), as a graph of conflicts.
+
+    Each variable of a constraint problem is a clique of its values, and every constraint forbids pairs of values of two
+    variables. An independent set has at most one node of each clique; the number of constraints is that of the
+    threshold at which a set with one node of every clique ceases to exist. Ids are numbered clique by clique.
+
+    Args:
+        groups: Number of cliques.
+        size: Number of nodes of each clique.
+        tightness: Share of the pairs of two cliques that a constraint connects, below 1.
+        generator: Draws the graph.
+
+    Raises:
+        UsageError: If there are fewer than two cliques of two nodes, or the tightness is not above 0 and below 1.
+    """
+    check_generator(generator)
+    if min(groups, size) < 2:
+        raise UsageError(f"Model RB needs at least 2 groups of at least 2 nodes, got {groups} of {size}.")
+    if not 0 < tightness < 1:
+        raise UsageError(f"tightness must be above 0 and below 1, got {tightness!r}.")
+    # With size = groups^a, the threshold is at r groups ln(groups) constraints, where r = -a / ln(1 - tightness).
+    constraints = max(1, round(-np.log(size) * groups / np.log(1 - tightness)))
+    inside = np.stack(np.triu_indices(size, 1), axis=1)
+    parts = [inside + group * size for group in range(groups)]
+    count = max(1, round(tightness * size * size))
+    for _ in range(constraints):
+        first, second = generator.choice(groups, 2, replace=False)
+        code = generator.choice(size * size, count, replace=False, shuffle=False)
+        parts.append(np.stack([first * size + code // size, second * size + code % size], axis=1))
+    return Graph.from_edges(np.concatenate(parts).astype(np.int64), groups * size)
+
+
 @takes_graph
 def shuffled(graph: Graph, generator: np.random.Generator) -> Graph:
     """The same graph with randomly permuted node ids."""

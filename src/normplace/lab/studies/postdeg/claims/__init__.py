@@ -4,6 +4,7 @@ from normplace.lab.studies.postdeg.claims import (
     budgets,
     classical,
     extended,
+    mis,
     recommend,
     selection,
     social,
@@ -11,5 +12,5 @@ from normplace.lab.studies.postdeg.claims import (
     transfer,
 )
 
-PARTS = (selection, classical, topologies, transfer, budgets, extended, recommend, social)
+PARTS = (selection, classical, topologies, transfer, mis, budgets, extended, recommend, social)
 CLAIMS = tuple(claim for part in PARTS for claim in part.CLAIMS)

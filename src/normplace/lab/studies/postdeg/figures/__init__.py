@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from normplace.lab.studies.postdeg.figures import budgets, extended, recommend, selection, social, topologies
+from normplace.lab.studies.postdeg.figures import (
+    budgets,
+    extended,
+    mis,
+    recommend,
+    selection,
+    social,
+    topologies,
+    transfer,
+)
 from normplace.lab.trials.per_seed import Records
 from normplace.lab.trials.study import Figure
 
-PARTS = (selection, topologies, budgets, extended, recommend, social)
+PARTS = (selection, topologies, transfer, mis, budgets, extended, recommend, social)
 
 
 def figures(records: Records) -> list[Figure]:
