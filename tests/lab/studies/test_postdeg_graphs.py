@@ -65,7 +65,7 @@ def test_plans_have_every_trial_once_and_five_seeds():
     assert not list(transfer.plan("smoke"))
 
 
-def record(part: str, config: dict, seed: int, metrics: dict[str, float]) -> TrialRecord:
+def record(part: str, config: dict, seed: int, metrics: dict[str, float | None]) -> TrialRecord:
     return TrialRecord(
         study="postdeg",
         part=part,
@@ -84,7 +84,7 @@ def transfer_records(postdeg: float, backbone: float) -> list[TrialRecord]:
     made = []
     for trial in transfer.plan("full"):
         value = postdeg if trial.postdeg else backbone
-        metrics = {}
+        metrics: dict[str, float | None] = {}
         for method, number in (("policy", value + 0.0001 * trial.seed), ("random", 0.2), ("degree", 0.5)):
             for graph in trial.graphs:
                 metrics[f"{method}/{graph}"] = 1 - number if trial.task == "dismantling" else number

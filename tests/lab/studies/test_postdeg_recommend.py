@@ -10,10 +10,15 @@ import torch
 from tests.lab.tasks.recommend.recommend_cases import clustered
 
 from normplace import UsageError
-from normplace.lab.studies.postdeg import recommend
+from normplace.lab.studies.postdeg import plateau, recommend
+from normplace.lab.studies.postdeg.claims import plateau as claims_plateau
 from normplace.lab.studies.postdeg.claims import recommend as claims_recommend
 from normplace.lab.studies.postdeg.figures import recommend as figures_recommend
+from normplace.lab.studies.postdeg.plateau import PlateauTrial
 from normplace.lab.studies.postdeg.recommend import CELLS, PART, RecommendTrial
+from normplace.lab.trials.claims import Verdict, judge
+from normplace.lab.trials.config import config_dict
+from normplace.lab.trials.results import TrialRecord
 
 
 @pytest.fixture
@@ -113,3 +118,60 @@ def test_published_scores_apply_to_gowalla_only(own):
         ]
     )
     assert [row["value"] for row in scores.rows if row["source"] == "published"] == [0.1824, 0.1547]
+
+
+@pytest.fixture
+def short(own):
+    return PlateauTrial(
+        "own", "LayerNorm", 0.001, 0, every=1, patience=2, limit=12, dim=8, batch_size=64, cuda_graph=False,
+        table=own.table,
+    )  # fmt: skip
+
+
+def test_training_ends_at_the_plateau_and_the_best_network_is_scored(short):
+    outcome = plateau.run(short)
+    assert outcome == plateau.run(short)
+    held_out, epochs = outcome.series["held_out"], outcome.series["epoch"]
+    assert outcome.metrics["ended"] == 1 and len(epochs) < 12
+    assert outcome.metrics["best_epoch"] == epochs[-1] - 2
+    assert outcome.metrics["held_out"] == held_out[-3] > held_out[0]
+    assert max(held_out[-2:]) <= held_out[-3] * (1 + plateau.LEAST_GAIN)
+    stopped = plateau.run(replace(short, patience=20))
+    assert stopped.metrics["ended"] == 0 and stopped.series["epoch"][-1] == 12
+
+
+def test_one_pair_of_every_user_is_held_out():
+    whole = clustered()
+    inner = plateau.hold_out(whole, 0)
+    assert set(map(tuple, inner.train.T.tolist())) | set(map(tuple, inner.test.T.tolist())) == set(
+        map(tuple, whole.train.T.tolist())
+    )
+    before = torch.bincount(whole.train[0], minlength=60)
+    assert torch.equal(torch.bincount(inner.test[0], minlength=60), (before >= 3).long())
+    assert not torch.equal(inner.test, plateau.hold_out(whole, 1).test)
+
+
+def test_learning_rates_are_chosen_by_held_out_pairs():
+    def made(best: float, ended: float = 1.0) -> list[TrialRecord]:
+        return [
+            TrialRecord(
+                study="postdeg", part="plateau", scale="full", hash="", config=config_dict(trial), seed=trial.seed,
+                status="ok", series={},
+                metrics={
+                    "held_out": 0.2 - abs(trial.learning_rate - best),
+                    # The test prefers the largest rate, which must not be chosen for it.
+                    "recall": 0.1 + trial.learning_rate + 0.01 * ("d^-1/2" in trial.cell) + 1e-5 * trial.seed,
+                    "ndcg": 0.1 + 0.01 * ("d^-1/2" in trial.cell) + 1e-5 * trial.seed,
+                    "ended": ended,
+                },
+            )
+            for trial in plateau.plan("full")
+        ]  # fmt: skip
+
+    helps = claims_plateau.CLAIMS[0]
+    assert claims_plateau.at_best_rate("recall", "RMSNorm")(made(0.03))[0] == pytest.approx(0.13)
+    assert judge(helps, made(0.03)).verdict is Verdict.REPRODUCED
+    assert judge(helps, made(0.3)).verdict is Verdict.VOID  # at the end of the grid
+    assert judge(helps, made(0.03, ended=0.0)).verdict is Verdict.VOID
+    with pytest.raises(UsageError, match="unknown network 'LightGCN'"):
+        PlateauTrial("gowalla", "LightGCN", 0.1, 0)

@@ -27,7 +27,7 @@ def fit_bpr(
     l2: float = 1e-4,
     schedule: str = "constant",
     cuda_graph: bool = False,
-    watch: Callable[[int], None] | None = None,
+    watch: Callable[[int], bool | None] | None = None,
 ) -> float:
     """Minimise the ranking loss with Adam in training mode; the model ends in evaluation mode.
 
@@ -45,7 +45,8 @@ def fit_bpr(
         l2: Weight of :func:`batch_penalty`.
         schedule: ``constant``, or ``linear``: the learning rate decays to 0.
         cuda_graph: Whether to replay a recorded step instead of launching its kernels one by one; only on a GPU.
-        watch: Called after each epoch with the number of epochs so far, in evaluation mode.
+        watch: Called after each epoch with the number of epochs so far, in evaluation mode; training ends if it returns
+            True.
 
     Returns:
         The mean loss of the last epoch, with the penalty.
@@ -76,8 +77,8 @@ def fit_bpr(
             take_step(triples)
             steps_taken += 1
         model.eval()
-        if watch is not None:
-            watch(epoch)
+        if watch is not None and watch(epoch):
+            break
     return float(step.loss) / steps_per_epoch
 
 

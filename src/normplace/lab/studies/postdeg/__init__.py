@@ -5,6 +5,7 @@ from normplace.lab.studies.postdeg import (
     classical,
     extended,
     mis,
+    plateau,
     recommend,
     selection,
     social,
@@ -43,6 +44,8 @@ STUDY = Study(
         "measures how much of the degree reaches the head without a scale.\n\n"
         "Recommend: a practical application. LightGCN and normalized residual networks with the same propagation rank "
         "items for users of MovieLens 100K (laptop) or Gowalla (full), by LightGCN's protocol.\n\n"
+        "Plateau: the normalized networks of recommend, each trained until the recall of held-out pairs stops "
+        "improving, with a learning rate of its own.\n\n"
         "Social: residual stacks classify the workers of Tolokers and the streamers of two Twitch graphs, with and "
         "without a degree scale before or after LayerNorm. The degree alone predicts the classes of Twitch only."
     ),
@@ -56,6 +59,7 @@ STUDY = Study(
         budgets.PART,
         extended.PART,
         recommend.PART,
+        plateau.PART,
         social.PART,
     ),
     claims=CLAIMS,

@@ -5,6 +5,7 @@ from normplace.lab.studies.postdeg.claims import (
     classical,
     extended,
     mis,
+    plateau,
     recommend,
     selection,
     social,
@@ -12,5 +13,5 @@ from normplace.lab.studies.postdeg.claims import (
     transfer,
 )
 
-PARTS = (selection, classical, topologies, transfer, mis, budgets, extended, recommend, social)
+PARTS = (selection, classical, topologies, transfer, mis, budgets, extended, recommend, plateau, social)
 CLAIMS = tuple(claim for part in PARTS for claim in part.CLAIMS)

@@ -10,9 +10,9 @@ from normplace.lab.trials.per_seed import Measure, metric
 
 _NOTE = (
     "Declared before the runs of this part, after a pilot with two graphs of a seed outside the plan. Sets are greedy "
-    "passes over an order that is computed once, except those of the minimum degree, which is recomputed, and of KaMIS. "
-    "The graphs are drawn by us with the published parameters; policies are trained on smaller graphs of the same "
-    "family. Paired by seed, that is, by test graphs."
+    "passes over an order that is computed once; the minimum degree is recomputed, and KaMIS searches. The graphs "
+    "are drawn by us with the published parameters; policies are trained on smaller graphs of the same family. Paired "
+    "by seed, that is, by test graphs."
 )
 
 

@@ -1,0 +1,182 @@
+"""Recommenders trained to their plateau, with a learning rate per network.
+
+In the part ``recommend`` all networks have one budget, and those with a scale after the norm were still improving. Here
+every network is trained with each learning rate of a grid until the recall of held-out training pairs stops improving,
+and its rate is the one with the best of them. The test pairs choose nothing. Rule and grid are our choices.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from normplace._shared.device import pick_device
+from normplace.errors import expect_at_least, unknown
+from normplace.lab.studies.postdeg import recommend
+from normplace.lab.studies.postdeg.recommend import CELLS, TOP, RecommendTrial, length_slope, relative
+from normplace.lab.tasks.recommend import Interactions, rank_all
+from normplace.lab.train.recommend import fit_bpr
+from normplace.lab.trials.study import Outcome, Part
+
+NORMALIZED = (
+    "LayerNorm",
+    "LayerNorm, d^-1/2 after",
+    "LayerNorm, d^1/2 after",
+    "RMSNorm",
+    "RMSNorm, d^-1/2 after",
+)
+RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
+"""Learning rates of Adam; the best must be inside."""
+LEAST_GAIN = 0.002
+"""Relative improvement of the held-out recall that counts."""
+
+
+@dataclass(frozen=True)
+class PlateauTrial:
+    """One network with one learning rate.
+
+    Args:
+        dataset: ``gowalla``, ``movielens`` or ``own``, as in :class:`RecommendTrial`.
+        cell: Name of the network.
+        learning_rate: Adam's learning rate, constant.
+        seed: Random seed of the held-out pairs, the initial embeddings and the sampled triples.
+        every: Epochs between two evaluations.
+        patience: Evaluations without an improvement after which training ends.
+        limit: Largest number of epochs.
+        dim: Width of the embeddings.
+        batch_size: Triples per step.
+        cuda_graph: Whether to replay training steps as a CUDA graph.
+        table: Path of the data file; if empty, the file is searched for, then downloaded.
+        device: Device to train on: ``auto``, ``cpu`` or ``cuda``.
+    """
+
+    dataset: str
+    cell: str
+    learning_rate: float
+    seed: int
+    every: int = 10
+    patience: int = 5
+    limit: int = 1000
+    dim: int = 64
+    batch_size: int = 32_768
+    cuda_graph: bool = True
+    table: str = ""
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.cell not in NORMALIZED:
+            raise unknown("network", self.cell, NORMALIZED)
+        expect_at_least(1, self, "every", "patience", "limit", "batch_size")
+
+    def recommender(self) -> RecommendTrial:
+        """The trial of the part ``recommend`` with the same network and data."""
+        return RecommendTrial(
+            self.dataset,
+            seed=self.seed,
+            dim=self.dim,
+            cuda_graph=self.cuda_graph,
+            table=self.table,
+            device=self.device,
+            **CELLS[self.cell],
+        )
+
+
+def plan(scale: str) -> Iterator[PlateauTrial]:
+    """Gowalla at ``full``; two networks on MovieLens with fewer rates at ``laptop``; five seeds each."""
+    size: dict[str, Any] = {"dataset": "gowalla"}
+    cells, rates, seeds = NORMALIZED, RATES, 5
+    if scale != "full":
+        size = {"dataset": "movielens", "dim": 32, "batch_size": 4096, "cuda_graph": False, "every": 4, "limit": 120}
+        cells, rates = NORMALIZED[:2], (0.02, 0.05, 0.12, 0.3)
+    if scale == "smoke":
+        rates, seeds, size = rates[:1], 2, {**size, "dim": 8, "every": 1, "limit": 1}
+    for seed in range(seeds):
+        for cell in cells:
+            for rate in rates:
+                yield PlateauTrial(cell=cell, learning_rate=rate, seed=seed, **size)
+
+
+def hold_out(interactions: Interactions, seed: int) -> Interactions:
+    """Training pairs without one pair of every user who has at least three; the held-out pairs are the test."""
+    users = interactions.train[0].cpu()
+    counts = torch.bincount(users, minlength=interactions.num_users)
+    draws = torch.rand(len(users), generator=torch.Generator().manual_seed(seed))
+    # Sorted by user, then by draw: the last pair of every user is a random one.
+    order = torch.argsort(users.double() + draws.double() * 0.999)
+    last = counts.cumsum(0) - 1
+    held = torch.zeros(len(users), dtype=torch.bool)
+    held[order[last[counts >= 3]]] = True
+    held = held.to(interactions.train.device)
+    train, test = interactions.train[:, ~held], interactions.train[:, held]
+    return Interactions(interactions.num_users, interactions.num_items, train, test)
+
+
+def run(trial: PlateauTrial) -> Outcome:
+    """Train until the held-out recall stops improving; the network of its best evaluation is scored on the test pairs.
+
+    ``ended`` is 1 if training ended by the rule, and 0 if it reached the largest number of epochs.
+    """
+    device = pick_device(trial.device)
+    whole = recommend.load(trial.recommender()).to(device)
+    inner = hold_out(whole, trial.seed)
+    model, represent = recommend.build(trial.recommender(), inner, torch.Generator().manual_seed(trial.seed))
+    evaluations: list[tuple[int, float]] = []
+    best: dict[str, Any] = {"recall": -1.0, "epoch": 0, "state": {}}
+
+    @torch.no_grad()
+    def evaluate(epoch: int) -> bool:
+        if epoch % trial.every and epoch != trial.limit:
+            return False
+        users, items = represent().split([inner.num_users, inner.num_items])
+        recall = rank_all(users, items, inner, TOP).recall
+        evaluations.append((epoch, recall))
+        if recall > best["recall"] * (1 + LEAST_GAIN):
+            best.update(recall=recall, epoch=epoch, state=copy.deepcopy(model.state_dict()))
+        return epoch - best["epoch"] >= trial.patience * trial.every
+
+    fit_bpr(
+        model,
+        represent,
+        inner,
+        epochs=trial.limit,
+        batch_size=trial.batch_size,
+        learning_rate=trial.learning_rate,
+        generator=torch.Generator(device).manual_seed(trial.seed),
+        cuda_graph=trial.cuda_graph,
+        watch=evaluate,
+    )
+    model.load_state_dict(best["state"])
+    model.eval()
+    with torch.no_grad():
+        users, items = represent().split([inner.num_users, inner.num_items])
+    # Held-out pairs are not candidates: the user has already chosen them.
+    score = rank_all(users, items, whole, TOP)
+    last = evaluations[-1][0]
+    return Outcome(
+        metrics={
+            "recall": score.recall,
+            "ndcg": score.ndcg,
+            "held_out": best["recall"],
+            "best_epoch": float(best["epoch"]),
+            "ended": float(last - best["epoch"] >= trial.patience * trial.every),
+            "length_slope": length_slope(items, relative("degree", inner)[inner.num_users :]),
+        },
+        series={
+            "epoch": [float(epoch) for epoch, _ in evaluations],
+            "held_out": [recall for _, recall in evaluations],
+        },
+    )
+
+
+PART = Part(
+    name="plateau",
+    config=PlateauTrial,
+    plan=plan,
+    run=run,
+    label=lambda trial: f"{trial.dataset}, {trial.cell}, learning rate {trial.learning_rate:g}, seed {trial.seed}",
+    unavailable_reason=lambda trial: recommend.why_unavailable(trial.recommender()),
+)
