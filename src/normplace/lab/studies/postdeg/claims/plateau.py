@@ -10,9 +10,9 @@ from normplace.lab.trials.per_seed import PerSeed, Records, config_values, measu
 
 _NOTE = (
     "Declared before the runs of this part, after one on MovieLens with a seed outside the plan. Each network has the "
-    "learning rate with the best mean recall of held-out training pairs; training ends when it has not improved by 0.2% "
-    "in five evaluations. Void if the best rate is at an end of the grid or training did not end by the rule. Paired by "
-    "seed; grid, rule and thresholds are our choices."
+    "learning rate with the best mean recall of held-out training pairs; training ends when it has not improved by "
+    "0.2% in five evaluations. Void if the best rate is at an end of the grid or training did not end by the rule. "
+    "Paired by seed; grid, rule and thresholds are our choices."
 )
 SCORES = {"recall": "recall@20", "ndcg": "NDCG@20"}
 
