@@ -11,8 +11,14 @@ pytest.importorskip("torch_geometric", reason="the study's convolutions are PyG'
 from normplace import UsageError
 from normplace.lab.studies.postdeg import budgets, extended
 from normplace.lab.studies.postdeg.budgets import BudgetTrial
+from normplace.lab.studies.postdeg.claims.extended import CLAIMS
 from normplace.lab.studies.postdeg.extended import ExtendedTrial
+from normplace.lab.studies.postdeg.figures.extended import figures
 from normplace.lab.tasks.selection import mixed_graphs
+from normplace.lab.trials.claims import Verdict, judge
+from normplace.lab.trials.config import config_dict
+from normplace.lab.trials.per_seed import SuccessfulRecords
+from normplace.lab.trials.results import TrialRecord
 from normplace.models.policy import FEATURES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -84,3 +90,43 @@ def test_a_budget_trial_measures_policy_and_references_on_the_same_graphs():
 def test_invalid_configurations(make, sentence):
     with pytest.raises(UsageError, match=sentence):
         make()
+
+
+def map_records(gain) -> SuccessfulRecords:
+    """The whole map, with a gain that is a function of the degree that reaches the head without a scale."""
+    reached = {"constant": 0.0, "random": 0.1, "noisy-degree": 0.7, "clipped-degree": 0.75, "coarse-degree": 0.9}
+    made = []
+    for number, trial in enumerate(extended.plan("full")):
+        known = max(reached.get(trial.features, 0.97), 0.85 if trial.convolution in ("sum", "gin") else 0.0)
+        change = 0.0 if not trial.source or trial.extra_norm else gain(known)
+        value = 0.4 * (1 - change if trial.task == "dismantling" else 1 + change) + 1e-5 * (number % 7)
+        made.append(
+            TrialRecord(
+                study="postdeg",
+                part="extended",
+                scale="full",
+                hash="",
+                config=config_dict(trial),
+                seed=trial.seed,
+                status="ok",
+                metrics={"value": value, "degree_r2": known},
+                series={},
+            )
+        )
+    return SuccessfulRecords(made)
+
+
+def test_verdicts_and_figure_of_the_map():
+    falls = map_records(lambda known: 0.3 * (1 - known) ** 2)
+    verdicts = {claim.id: judge(claim, falls).verdict for claim in CLAIMS}
+    partial = verdicts.pop("extended-gain-with-partial-degree")
+    assert set(verdicts.values()) == {Verdict.REPRODUCED}
+    assert partial is Verdict.MIXED  # 2.7% with the noisy degree is above one published gain; the others are below all
+    (figure,) = figures(falls)
+    points = {(row["input"], row["scale"]): row for row in figure.rows if row["task"] == "network dismantling"}
+    assert points["random", "pagerank^-1"]["known"] == pytest.approx(0.1)
+    assert points["random", "pagerank^-1"]["gain"] == pytest.approx(24.3, abs=0.1)
+    assert len(figure.rows) == 3 * len(list(extended.scaled_cells()))
+    hurts = {claim.id: judge(claim, map_records(lambda known: -0.02)).verdict for claim in CLAIMS}
+    assert hurts["extended-no-gain-with-degree"] is hurts["extended-extra-norm"] is Verdict.VOID
+    assert hurts["extended-gain-without-degree"] is hurts["extended-other-scalars"] is Verdict.NOT_REPRODUCED
