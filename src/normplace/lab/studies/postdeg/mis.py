@@ -32,7 +32,7 @@ class Family:
 
     Args:
         title: Display name.
-        kamis: Published mean size of KaMIS's sets (Boether et al. 2022, arXiv 2201.10494, for ER; Zhang et al. 2023,
+        kamis: Published mean size of KaMIS's sets (Sun, Yang 2023, arXiv 2302.08224, for ER; Zhang et al. 2023,
             arXiv 2305.17010, for RB).
         nodes: Smallest and largest number of nodes.
         groups: Smallest and largest number of cliques; None for uniform graphs.

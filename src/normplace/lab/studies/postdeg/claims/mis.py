@@ -33,7 +33,7 @@ def _learned(family: str, method: str) -> Check:
 CLAIMS = (
     Claim(
         id="mis-kamis-published",
-        paper="arXiv 2201.10494 and 2305.17010, tables of independent sets",
+        paper="arXiv 2302.08224 and 2305.17010, tables of independent sets",
         published=", ".join(f"{family.title} {family.kamis:.2f}" for family in FAMILIES.values()),
         statement="KaMIS finds sets of the published size on our graphs.",
         checks=tuple(
