@@ -157,7 +157,11 @@ def _mean(records: list[TrialRecord], name: str, number: str = ".2f") -> str:
 
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
-    "postdeg": {"methods": selection_tables.methods, "constant": selection_tables.constant},
+    "postdeg": {
+        "methods": selection_tables.methods,
+        "known-degree": selection_tables.known_degree,
+        "constant": selection_tables.constant,
+    },
     "extrapolation": {"scores": scores},
     "causalrn": {"lengths": lengths, "published": published_lengths, "opponents": opponents},
     "deepergcn": {"depths": depths},

@@ -48,6 +48,7 @@ PICTURES = {
             "falsifiers", "full", "PostDeg, its controls and its falsifiers: gain over the LayerNorm backbone", 140, 3
         ),
         Picture("map", "full", "Gain of an inverse-degree scale over the same network without it", columns=2),
+        Picture("extended", "full", "Gain of a scale against the degree that already reaches the head", 150, 3, 4),
         Picture("eps", "full", "Gain of a scale before and after LayerNorm, by eps", panel=185),
         Picture("tolokers", "full", "Tolokers: ROC-AUC by aggregation and slot of the degree scale"),
     ),

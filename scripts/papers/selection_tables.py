@@ -1,4 +1,4 @@
-"""Tables of the PostDeg page: policies and classical methods on the same graphs, and constant scores on real graphs."""
+"""Tables of the PostDeg page: policies and classical methods, gains by known degree, and constant scores."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from normplace._shared.text_table import markdown_table
 from normplace.lab.studies.estimates import estimate_text
+from normplace.lab.studies.postdeg.claims.extended import mean_gain
 from normplace.lab.studies.postdeg.measures import classical_score, score
 from normplace.lab.studies.postdeg.selection import TASKS
 from normplace.lab.tasks.selection_names import METHODS, methods_of
@@ -38,6 +39,18 @@ def methods() -> str:
                 [method.title, *(estimate_text(measured[task], ".3f") if measured.get(task) else "" for task in TASKS)]
             )
     return markdown_table(("method", *(f"{title}: {UNITS[task]}" for task, title in TASKS.items())), rows)
+
+
+def known_degree() -> str:
+    """Mean gain of the inverse degree by how much of the degree reaches the head without it."""
+    records = committed.records("postdeg", "full")
+    edges = (-10.0, 0.2, 0.5, 0.8, 1.0)
+    names = ("up to 0.2", "0.2 to 0.5", "0.5 to 0.8", "above 0.8")
+    rows = [
+        [name, *(estimate_text((100 * mean_gain(task, low, high))(records), "+.1f", unit="%") for task in TASKS)]
+        for name, low, high in zip(names, edges[:-1], edges[1:], strict=True)
+    ]
+    return markdown_table(("R² of the probe", *TASKS.values()), rows, right_from=1)
 
 
 def constant() -> str:

@@ -33,10 +33,7 @@ PENDING = {
     "causalrn": ("images-", "look-up-", "looks-up-", "pretraining-", "published-", "recall-", "recalls-"),
     "periln": "pretraining-",
     "postdeg": (
-        "extended-",
         "constant-backbone-is-random-on",
-        "postdeg-beats-ln-",
-        "postdeg-beats-degree-",
         "mis-",
         "plateau-",
         "social-after-helps-where",
