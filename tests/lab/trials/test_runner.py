@@ -279,3 +279,37 @@ def test_workers_exit_when_their_parent_is_killed(tmp_path):
         driver.kill()
     workers = [int(path.stem) for path in tmp_path.glob("*.pid")]
     assert until(lambda: not any(alive(pid) for pid in workers), 10)
+
+
+def with_run_seeds(monkeypatch, run_seeds):
+    """The sample study with a part that computes several seeds at once, also where workers import it."""
+    study = dataclasses.replace(STUDY, parts=(dataclasses.replace(STUDY.parts[0], run_seeds=run_seeds),))
+    monkeypatch.setattr(sample, "STUDY", study)
+    return study
+
+
+def test_seeds_of_a_variant_run_at_once_where_a_part_computes_them_together(tmp_path, monkeypatch):
+    calls = []
+
+    def run_seeds(trials):
+        calls.append([(trial.kind, trial.seed) for trial in trials])
+        return [sample.run(trial) for trial in trials]
+
+    alone = reproducible(execute(tmp_path / "alone"))
+    study = with_run_seeds(monkeypatch, run_seeds)
+    records = Run(study, "smoke").execute(tmp_path, Counting(), Progress(io.StringIO()))
+    assert calls == [[("up", 0), ("up", 1)], [("down", 0), ("down", 1)]]
+    assert reproducible(records) == alone
+    more = Run(study, "smoke", seeds=4).execute(tmp_path, Counting(), Progress(io.StringIO()))
+    assert calls[2:] == [[("up", 2), ("up", 3)], [("down", 2), ("down", 3)]]
+    assert len(more) == 8
+
+
+def test_an_exception_fails_every_trial_of_its_group(tmp_path, monkeypatch):
+    def run_seeds(trials):
+        raise RuntimeError("asked to fail")
+
+    study = with_run_seeds(monkeypatch, run_seeds)
+    records = Run(study, "smoke").execute(tmp_path, Counting(), Progress(io.StringIO()))
+    assert [record.status for record in records] == ["failed"] * 4
+    assert all("asked to fail" in record.error for record in records)

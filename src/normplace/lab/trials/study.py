@@ -69,6 +69,8 @@ class Part:
             None if it can. Called in the main process, before any trial runs.
         in_demo: From a configuration of scale ``laptop`` to whether ``normplace demo`` runs its trial.
         most_seeds: Largest number of seeds, if each names one of a fixed number of splits; None without a limit.
+        run_seeds: From configurations that differ in their seeds alone to their outcomes, computed at once; None if
+            trials run one by one. An outcome must not depend on which other seeds are computed with it, up to rounding.
 
     Raises:
         UsageError: If ``config`` is not a dataclass with a seed.
@@ -82,6 +84,7 @@ class Part:
     unavailable_reason: Callable[[Any], str | None] = _available
     in_demo: Callable[[Any], bool] = _not_in_demo
     most_seeds: int | None = None
+    run_seeds: Callable[[Sequence[Any]], Sequence[Outcome]] | None = None
 
     def __post_init__(self) -> None:
         if not is_dataclass(self.config) or "seed" not in {entry.name for entry in fields(self.config)}:

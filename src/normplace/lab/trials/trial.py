@@ -17,8 +17,9 @@ from normplace.errors import UsageError
 from normplace.lab.trials.config import config_from_dict, config_hash
 from normplace.lab.trials.engines import Engine, WorkerLost, WorkerUnusable
 from normplace.lab.trials.environment import hardware, versions
+from normplace.lab.trials.more_seeds import variant_hash
 from normplace.lab.trials.results import TrialRecord, finite
-from normplace.lab.trials.study import Outcome, Study
+from normplace.lab.trials.study import Outcome, Part, Study
 from normplace.lab.trials.study_code import StudyCode
 
 if TYPE_CHECKING:
@@ -72,14 +73,32 @@ def run_trials(
         UsageError: If a worker cannot import the study.
     """
     labels = [trial_label(study, trial.part, trial.config) for trial in trials]
+    groups = _groups(study, trials) if worker is None else [(index,) for index in range(len(trials))]
+    items = [trials[group[0]] if len(group) == 1 else tuple(trials[index] for index in group) for group in groups]
+
+    def started(number: int) -> None:
+        for index in groups[number]:
+            progress.started(index)
+
     with progress.watch(study.name, labels, skipped=skipped):
-        for index, result in engine.run(worker or run_in_worker, trials, progress.started, [code]):
+        for number, result in engine.run(worker or run_in_worker, items, started, [code]):
             if isinstance(result, WorkerUnusable):
                 raise _cannot_import(study, result)
-            lost = isinstance(result, WorkerLost)
-            record = _lost_record(trials[index], study, code, result) if lost else result
-            yield record
-            progress.finished(index, record.status == "ok")
+            if isinstance(result, WorkerLost):
+                result = [_lost_record(trials[index], study, code, result) for index in groups[number]]
+            records = result if isinstance(result, list) else [result]
+            for index, record in zip(groups[number], records, strict=True):
+                yield record
+                progress.finished(index, record.status == "ok")
+
+
+def _groups(study: Study, trials: Sequence[Trial]) -> list[tuple[int, ...]]:
+    """Indices of the trials that run together: the seeds of one variant, in parts that compute several at once."""
+    groups: dict[object, list[int]] = {}
+    for index, trial in enumerate(trials):
+        together = study.part(trial.part).run_seeds is not None
+        groups.setdefault(variant_hash(trial.part, trial.config) if together else index, []).append(index)
+    return [tuple(group) for group in groups.values()]
 
 
 def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:
@@ -108,29 +127,64 @@ def run_trial(trial: Trial, run: Callable[[Any], Outcome] | None = None, code: S
     Raises:
         UsageError: If the study cannot be imported.
     """
+    code = code or StudyCode(trial.reference, {})
+    return _run([trial], code, lambda part, configs: [(run or part.run)(configs[0])])[0]
+
+
+def run_together(trials: Sequence[Trial], code: StudyCode | None = None) -> list[TrialRecord]:
+    """Run the seeds of one variant at once; an exception becomes a failed record of each.
+
+    The time of the computation is divided equally among the trials.
+
+    Args:
+        trials: Trials that differ in their seeds alone, of a part that computes several at once.
+        code: The code of their study; by default what the first trial's reference names.
+
+    Raises:
+        UsageError: If the study cannot be imported.
+    """
+
+    def run(part: Part, configs: Sequence[Any]) -> Sequence[Outcome]:
+        assert part.run_seeds is not None
+        return part.run_seeds(configs)
+
+    return _run(trials, code or StudyCode(trials[0].reference, {}), run)
+
+
+def _run(
+    trials: Sequence[Trial], code: StudyCode, run: Callable[[Part, Sequence[Any]], Sequence[Outcome]]
+) -> list[TrialRecord]:
+    """Run trials of one part and record them."""
     with _ONE_TRIAL:
         torch.set_num_threads(1)  # the same order of summation on every engine, and one core per trial
         start = time.perf_counter()
-        code = code or StudyCode(trial.reference, {})
         study = code.load()
-        part = study.part(trial.part)
-        config = config_from_dict(part.config, trial.config)
+        part = study.part(trials[0].part)
+        configs = [config_from_dict(part.config, trial.config) for trial in trials]
         try:
-            outcome = (run or part.run)(config)
-            measured: dict[str, Any] = {
-                "metrics": {name: finite(value) for name, value in outcome.metrics.items()},
-                "series": {name: [finite(value) for value in values] for name, values in outcome.series.items()},
-            }
+            measured = [_numbers(outcome) for outcome in run(part, configs)]
         except Exception:
             error = traceback.format_exc(limit=-3)
-            return _record(trial, study, code, "failed", time.perf_counter() - start, error=error)
-        return _record(trial, study, code, "ok", time.perf_counter() - start, **measured)
+            seconds = (time.perf_counter() - start) / len(trials)
+            return [_record(trial, study, code, "failed", seconds, error=error) for trial in trials]
+        seconds = (time.perf_counter() - start) / len(trials)
+        return [
+            _record(trial, study, code, "ok", seconds, **numbers)
+            for trial, numbers in zip(trials, measured, strict=True)
+        ]
 
 
-def run_in_worker(trial: Trial, code: StudyCode) -> TrialRecord | WorkerUnusable:
-    """Run one trial in a worker; return its record, or the reason why the worker cannot import the study."""
+def _numbers(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "metrics": {name: finite(value) for name, value in outcome.metrics.items()},
+        "series": {name: [finite(value) for value in values] for name, values in outcome.series.items()},
+    }
+
+
+def run_in_worker(work: Trial | tuple[Trial, ...], code: StudyCode) -> TrialRecord | list[TrialRecord] | WorkerUnusable:
+    """Run a trial, or several at once, in a worker; return the records, or why the worker cannot import the study."""
     try:
-        return run_trial(trial, code=code)
+        return run_trial(work, code=code) if isinstance(work, Trial) else run_together(work, code)
     except UsageError as error:
         return WorkerUnusable(socket.gethostname(), str(error))
 
