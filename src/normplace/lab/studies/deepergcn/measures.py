@@ -39,12 +39,8 @@ def shallowest_plain(records: Records, data: str) -> PerSeed:
 
 def energy_decades(data: str) -> Measure:
     """log10 of the ratio of relative Dirichlet energies in the last stream, deepest res+ over deepest plain."""
-
-    def decades(residual: float, plain: float) -> float:
-        return math.log10(max(residual, TINY) / max(plain, TINY))
-
     residual, plain = (stack_score(order, data, "energy") for order in ("res+", "plain"))
-    return at_deepest(data, lambda depth: residual(depth).map(decades, plain(depth)))
+    return at_deepest(data, lambda depth: residual(depth).map(_decades, plain(depth)))
 
 
 def best_by_validation(records: Records, part: str, names: Iterable[str], **fields: object) -> str | None:
@@ -74,3 +70,36 @@ def memory_growth(records: Records, mode: str) -> PerSeed:
         return PerSeed()
     shallow, deep = (metric("memory", "peak_mb", memory=mode, depth=n)(records) for n in (depths[0], depths[-1]))
     return deep / shallow * depths[0] / depths[-1]
+
+
+@measure
+def order_score(
+    records: Records,
+    order: str,
+    data: str,
+    depth: int | str,
+    *,
+    aggregation: str = "softmax learned",
+    name: str = "test",
+) -> PerSeed:
+    """A metric of the stacks of one order and aggregation, at a depth or at the ``shallowest`` or ``deepest``."""
+    fields = {"data": data, "order": order, "aggregation": aggregation}
+    if isinstance(depth, str):
+        depths = config_values(records, "orders", "depth", **fields) or [0]
+        depth = depths[0] if depth == "shallowest" else depths[-1]
+    return metric("orders", name, **fields, depth=depth)(records)
+
+
+def change_with_depth(order: str, data: str, name: str, *, logarithm: bool = False) -> Measure:
+    """A metric of the deepest stack of an order minus that of the shallowest, or log10 of their ratio."""
+    deep, shallow = (order_score(order, data, end, name=name) for end in ("deepest", "shallowest"))
+    return deep.map(_decades, shallow) if logarithm else deep - shallow
+
+
+def change_with_depth_of(order: str, data: str, first: str, second: str) -> Measure:
+    """Difference of two metrics of the deepest stack of an order minus that of the shallowest."""
+    return change_with_depth(order, data, first) - change_with_depth(order, data, second)
+
+
+def _decades(first: float, second: float) -> float:
+    return math.log10(max(first, TINY) / max(second, TINY))

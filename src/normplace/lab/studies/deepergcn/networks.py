@@ -18,6 +18,15 @@ AGGREGATIONS: dict[str, dict[str, Any]] = {
     "power mean learned": {"aggr": "powermean", "p": 1.0, "learn_p": True},
 }
 """Arguments of ``GENConv`` by name; learned scalars start at the paper's values."""
+MORE_AGGREGATIONS: dict[str, dict[str, Any]] = {
+    "softmax per channel": {"aggr": "softmax", "aggr_kwargs": {"t": 1.0, "learn": True}},
+    "power mean": {"aggr": "powermean", "p": 2.0},
+    "power mean per channel": {"aggr": "powermean", "aggr_kwargs": {"p": 1.0, "learn": True}},
+    "softmax sum": {"aggr": "softmax_sum", "t": 1.0, "learn_t": True, "y": 0.5, "learn_y": True},
+    "power sum": {"aggr": "powermean_sum", "p": 1.0, "learn_p": True, "y": 0.5, "learn_y": True},
+}
+"""Further aggregations: a fixed power of 2, because a power of 1 is the mean; a learned number for each channel; and
+those that are multiplied by a learned power of the degree, which starts at the authors' 0.5."""
 OWN_WEIGHTS = ", own weights"
 """Suffix of an aggregation's name: a node's own features have separate weights, as in the tuned networks of Luo et al.
 (2024, arXiv 2406.08993). The paper's convolution uses the same weights for the node and its messages."""
@@ -29,7 +38,7 @@ def conv_factory(aggregation: str, *, msg_norm: bool = False, edge_dim: int | No
     """A factory of generalized convolutions.
 
     Args:
-        aggregation: A key of :data:`AGGREGATIONS`, with or without :data:`OWN_WEIGHTS`.
+        aggregation: A key of :data:`AGGREGATIONS` or :data:`MORE_AGGREGATIONS`, with or without :data:`OWN_WEIGHTS`.
         msg_norm: Whether to use MsgNorm with a learned scale.
         edge_dim: Width of the edge features, if any.
 
@@ -39,11 +48,12 @@ def conv_factory(aggregation: str, *, msg_norm: bool = False, edge_dim: int | No
     check_aggregation(aggregation)
     from normplace.models import GENConv
 
-    named = AGGREGATIONS[aggregation.removesuffix(OWN_WEIGHTS)]
+    named = (AGGREGATIONS | MORE_AGGREGATIONS)[aggregation.removesuffix(OWN_WEIGHTS)]
     options = named | {"msg_norm": msg_norm, "learn_msg_scale": msg_norm, "edge_dim": edge_dim}
 
     def build(in_dim: int, out_dim: int) -> nn.Module:
-        conv = GENConv(in_dim, out_dim, num_layers=1, bias=True, **options)
+        per_channel = {"aggr_kwargs": named["aggr_kwargs"] | {"channels": out_dim}} if "aggr_kwargs" in named else {}
+        conv = GENConv(in_dim, out_dim, num_layers=1, bias=True, **options | per_channel)
         return OwnWeights(conv, in_dim, out_dim) if aggregation.endswith(OWN_WEIGHTS) else conv
 
     return build
@@ -58,8 +68,8 @@ def check_aggregation(name: str) -> None:
     Raises:
         UsageError: If the aggregation is unknown.
     """
-    if name.removesuffix(OWN_WEIGHTS) not in AGGREGATIONS:
-        raise unknown("aggregation", name, AGGREGATIONS)
+    if name.removesuffix(OWN_WEIGHTS) not in AGGREGATIONS | MORE_AGGREGATIONS:
+        raise unknown("aggregation", name, AGGREGATIONS | MORE_AGGREGATIONS)
 
 
 class OwnWeights(nn.Module):
@@ -81,10 +91,10 @@ class OwnWeights(nn.Module):
 
 
 def learned_scalars(model: nn.Module, suffix: str) -> list[float]:
-    """Values of a learned scalar of every convolution, in order.
+    """Values of a learned scalar of every convolution, in order; the mean where there is one for each channel.
 
     Args:
         model: A stack of convolutions.
-        suffix: Suffix of the parameter name: ``t``, ``p`` or ``msg_norm.scale``.
+        suffix: Suffix of the parameter name: ``t``, ``p``, ``y`` or ``msg_norm.scale``.
     """
-    return [float(p.detach()) for name, p in model.named_parameters() if f".{name}".endswith(f".{suffix}")]
+    return [float(p.detach().mean()) for name, p in model.named_parameters() if f".{name}".endswith(f".{suffix}")]

@@ -1,6 +1,6 @@
 """The study's claims, part by part."""
 
-from normplace.lab.studies.deepergcn.claims import aggregation, anchors, depth, dropout, memory, molhiv
+from normplace.lab.studies.deepergcn.claims import aggregation, anchors, depth, dropout, memory, molhiv, orders
 from normplace.lab.studies.deepergcn.claims.graphs import GRID, PUBLISHED
 
 CLAIMS = (
@@ -8,4 +8,5 @@ CLAIMS = (
     *memory.CLAIMS,
     *molhiv.CLAIMS,
     *anchors.CLAIMS,
+    *orders.CLAIMS,
 )

@@ -1,0 +1,281 @@
+"""Train several seeds of one network at once, and record what happens along its depth.
+
+The seeds read the same edges, with their own features, labels, split, initial weights and dropout masks. Recorded per
+seed, in addition to the validation and test score: the train score, the gradient of every convolution's weights at the
+first and the last step, and the smoothness of the stream after every block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normplace._shared.device import pick_device
+from normplace.analysis.smoothing import smoothing
+from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.lab.studies.deepergcn.networks import conv_factory, learned_scalars
+from normplace.lab.studies.deepergcn.node import NodeTrial, load
+from normplace.lab.studies.deepergcn.stacked import stack_networks, unstack
+from normplace.lab.tasks.graphs.labelled import LabelledGraph
+from normplace.lab.trials.study import Outcome
+from normplace.models import Dropout, GraphStack
+from normplace.ops import Neighbours
+
+SCHEDULES = ("constant", "cosine")
+TINY = 1e-30
+SCALARS = {"t": "temperature", "p": "power", "y": "degree_power"}
+"""Learned scalars of the convolutions, and the names of their series."""
+
+
+@dataclass(frozen=True)
+class SeedsTrial(NodeTrial):
+    """One network on one graph, which can be trained together with its other seeds.
+
+    Args:
+        growth: Channels that each block of the order ``dense`` appends.
+        schedule: Learning rate over the epochs: ``constant``, or ``cosine`` for half a cosine to zero.
+        average: Decay of an exponential moving average of the weights, which is evaluated in place of the weights; 0
+            for no average.
+        evaluations: Number of evaluations during training.
+    """
+
+    growth: int = 16
+    schedule: str = "constant"
+    average: float = 0.0
+    evaluations: int = 25
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.schedule not in SCHEDULES:
+            raise unknown("schedule", self.schedule, SCHEDULES)
+        if self.norm != "batch" or self.msg_norm:
+            raise UsageError("seeds are trained together with BatchNorm and without MsgNorm: use norm=batch.")
+        if not 0 <= self.average < 1:
+            raise UsageError(f"average must be at least 0 and below 1, got {self.average}.")
+        expect_at_least(1, self, "growth", "evaluations")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of one seed after some epochs.
+
+    Args:
+        epoch: Number of epochs.
+        train: Score of the training nodes.
+        val: Score of the validation nodes.
+        test: Score of the test nodes.
+        diverged: Whether outputs were not finite; such outputs are scored like constant ones.
+    """
+
+    epoch: int
+    train: float
+    val: float
+    test: float
+    diverged: bool
+
+
+def run(trial: SeedsTrial) -> Outcome:
+    """Train one seed."""
+    return run_seeds([trial])[0]
+
+
+def run_seeds(trials: Sequence[SeedsTrial]) -> list[Outcome]:
+    """Train the trials, which differ in their seeds alone; the test score is that of the best validation score."""
+    device = pick_device(trials[0].device)
+    graphs = [load(trial) for trial in trials]
+    models = [_build(trial, graph).to(device) for trial, (graph, _) in zip(trials, graphs, strict=True)]
+    training = Training(trials, graphs, models, device)
+    evaluations = training.run()
+    unstack(training.evaluated, models)
+    return [
+        _outcome(models[index], graph, device, evaluations[index], [norms[index] for norms in training.gradients])
+        for index, (graph, _) in enumerate(graphs)
+    ]
+
+
+def _build(trial: SeedsTrial, graph: LabelledGraph) -> GraphStack:
+    """The network with initial weights that depend on the seed alone."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(trial.seed)
+        return GraphStack.named(
+            trial.order,
+            conv_factory(trial.aggregation),
+            graph.x.shape[1],
+            trial.dim,
+            graph.num_classes,
+            trial.depth,
+            norm=trial.norm,
+            dropout=Dropout(**{trial.dropped: trial.dropout}),
+            **({"growth": trial.growth} if trial.order == "dense" else {}),
+        )
+
+
+class Training:
+    """The training of several seeds at once.
+
+    Args:
+        trials: Trials that differ in their seeds alone.
+        graphs: The graph and the number of the split of each.
+        models: The network of each, on the device.
+        device: The device.
+    """
+
+    def __init__(
+        self,
+        trials: Sequence[SeedsTrial],
+        graphs: Sequence[tuple[LabelledGraph, int]],
+        models: Sequence[GraphStack],
+        device: torch.device,
+    ) -> None:
+        self.trial, self.graphs, self.seeds = trials[0], graphs, len(trials)
+        first = graphs[0][0]
+        shared = all(graph is first for graph, _ in graphs)
+        assert all(torch.equal(graph.edge_index, first.edge_index) for graph, _ in graphs)
+        generators = [torch.Generator(device).manual_seed(trial.seed) for trial in trials]
+        self.model = stack_networks(models, generators, shared_input=shared)
+        averaged = stack_networks(models, generators, shared_input=shared) if self.trial.average else None
+        self.evaluated = self.model if averaged is None else averaged
+        inputs = [first.x] if shared else [graph.x for graph, _ in graphs]
+        self.x = torch.cat(inputs, dim=1).to(device)
+        self.edges: Any = Neighbours(first.edge_index.to(device), first.num_nodes)
+        self.labels = torch.stack([graph.y for graph, _ in graphs], dim=1).to(device)
+        masks = torch.stack([graph.train[split] for graph, split in graphs], dim=1).to(device)
+        self.weights = masks.float() / masks.sum(0)
+        self.gradients: list[list[list[float]]] = []
+
+    def run(self) -> list[list[Evaluation]]:
+        """Train, and return the evaluations of each seed."""
+        trial = self.trial
+        parameters = list(self.model.parameters())
+        fused = self.x.device.type in ("cpu", "cuda")
+        optimizer = torch.optim.Adam(parameters, lr=trial.learning_rate, fused=fused)
+        every = max(1, trial.epochs // trial.evaluations)
+        evaluations: list[list[Evaluation]] = []
+        for epoch in range(1, trial.epochs + 1):
+            if trial.schedule == "cosine":
+                share = 0.5 + 0.5 * math.cos(math.pi * (epoch - 1) / trial.epochs)
+                optimizer.param_groups[0]["lr"] = trial.learning_rate * share
+            self.model.train()
+            optimizer.zero_grad()
+            self._loss().backward()
+            if epoch in (1, trial.epochs):
+                self.gradients.append(self._gradient_norms())
+            optimizer.step()
+            if self.evaluated is not self.model:
+                # Starts like a plain mean, so that the initial weights are forgotten soon.
+                _move_average(self.evaluated, self.model, max(1 - trial.average, 1 / epoch))
+            if epoch % every == 0 or epoch == trial.epochs:
+                evaluations.append(self._evaluate(epoch))
+        return [list(column) for column in zip(*evaluations, strict=True)]
+
+    def _logits(self, model: nn.Module) -> Tensor:
+        """Nodes × seeds × classes."""
+        return model(self.x, self.edges).unflatten(1, (self.seeds, -1))
+
+    def _loss(self) -> Tensor:
+        """The sum of the seeds' losses, whose gradients do not mix."""
+        logits = self._logits(self.model)
+        losses = F.cross_entropy(logits.flatten(0, 1), self.labels.flatten(), reduction="none")
+        return (losses.unflatten(0, self.labels.shape) * self.weights).sum()
+
+    def _gradient_norms(self) -> list[list[float]]:
+        """For each seed, the norm of the gradient of the weights of each convolution."""
+        weights = [
+            parameter
+            for name, parameter in self.model.named_parameters()
+            if name.startswith("blocks.") and name.endswith("mlp.0.weight")
+        ]
+        norms = [weight.grad.flatten(1).norm(dim=1) for weight in weights if weight.grad is not None]
+        return torch.stack(norms, dim=1).tolist()
+
+    def _evaluate(self, epoch: int) -> list[Evaluation]:
+        self.evaluated.eval()
+        with torch.no_grad():
+            logits = self._logits(self.evaluated).cpu()
+        results = []
+        for index, (graph, split) in enumerate(self.graphs):
+            own = logits[:, index]
+            diverged = not bool(own.isfinite().all())
+            own = torch.zeros_like(own) if diverged else own
+            train, val, test = (graph.score(own, mask[split]) for mask in (graph.train, graph.val, graph.test))
+            results.append(Evaluation(epoch, train, val, test, diverged))
+        return results
+
+
+def _move_average(average: nn.Module, model: nn.Module, share: float) -> None:
+    """Move averaged weights and running statistics a share of the way to the current ones."""
+    with torch.no_grad():
+        kept: list[Any] = list(average.parameters())
+        current: list[Any] = list(model.parameters())
+        torch._foreach_lerp_(kept, current, share)  # pyright: ignore[reportPrivateImportUsage]  # one kernel for all
+        for old, new in zip(average.buffers(), model.buffers(), strict=True):
+            old.copy_(torch.lerp(old, new, share) if old.is_floating_point() else new)
+
+
+def _outcome(
+    model: GraphStack,
+    graph: LabelledGraph,
+    device: torch.device,
+    evaluations: Sequence[Evaluation],
+    gradients: Sequence[Sequence[float]],
+) -> Outcome:
+    best = max(evaluations, key=lambda evaluation: evaluation.val)
+    last = evaluations[-1]
+    measured = smoothing(model, graph.x.to(device), graph.edge_index.to(device))
+    scalars = {series: learned_scalars(model, name) for name, series in SCALARS.items()}
+    start, end = gradients[0], gradients[-1]
+    metrics = {
+        "test": best.test,
+        "val": best.val,
+        "train": best.train,
+        "best_epoch": float(best.epoch),
+        "last_test": last.test,
+        "last_train": last.train,
+        "diverged": sum(evaluation.diverged for evaluation in evaluations) / len(evaluations),
+        "energy": measured.energy[-1],
+        "cosine": measured.cosine[-1],
+        "gradient_reach_start": gradient_reach(start),
+        "gradient_reach_end": gradient_reach(end),
+    }
+    for name, series in SCALARS.items():
+        if values := scalars[series]:
+            metrics |= {f"{name}_low": min(values), f"{name}_high": max(values)}
+    return Outcome(
+        metrics,
+        series={
+            "layer": list(range(len(measured.energy))),
+            "energy": _short(measured.energy),
+            "cosine": _short(measured.cosine),
+            "gradient_start": _short(start),
+            "gradient_end": _short(end),
+            "epoch": [evaluation.epoch for evaluation in evaluations],
+            "train": _short(evaluation.train for evaluation in evaluations),
+            "val": _short(evaluation.val for evaluation in evaluations),
+            **{series: _short(values) for series, values in scalars.items() if values},
+        },
+    )
+
+
+def _short(values: Iterable[float]) -> list[float]:
+    """Numbers with five digits, because there are thousands of trials with a number for each of a hundred layers."""
+    return [float(f"{value:.5g}") for value in values]
+
+
+def gradient_reach(norms: Sequence[float]) -> float:
+    """log10 of the ratio of gradient norms, first quarter of the layers over last quarter, by their geometric means.
+
+    Negative if gradients vanish on the way to the first layers, positive if they grow.
+
+    Examples:
+        >>> gradient_reach([0.01, 1.0, 1.0, 1.0])
+        -2.0
+    """
+    quarter = max(1, len(norms) // 4)
+    logs = [math.log10(max(norm, TINY)) if math.isfinite(norm) else math.nan for norm in norms]
+    return (sum(logs[:quarter]) - sum(logs[-quarter:])) / quarter
