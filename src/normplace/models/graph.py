@@ -279,12 +279,13 @@ class GraphStack(nn.Module):
                     "the network has no scale, so it takes no values: pass scale=Scale(...) when building."
                 )
             return None
+        dtype = x.dtype if x.is_floating_point() else self.head.weight.dtype  # categories are embedded
         if values is None:
-            return self._factors.factor(self.scale, edge_index, len(x), batch, x.dtype)
+            return self._factors.factor(self.scale, edge_index, len(x), batch, dtype)
         if not isinstance(values, Tensor) or values.shape != x.shape[:1] or values.is_complex():
             kind = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
             raise UsageError(f"values must hold one number for each of the {len(x)} nodes, got {kind}.")
-        return self.scale.factor(values.to(torch.promote_types(values.dtype, x.dtype))).to(x.dtype)
+        return self.scale.factor(values.to(torch.promote_types(values.dtype, dtype))).to(dtype)
 
     def _finish(self, x: Tensor, factor: Tensor | None, batch: Tensor | None) -> Tensor:
         """The head's input."""

@@ -23,14 +23,18 @@ ROOT = Path(__file__).parents[3]
 NOT_PLANNED = {
     ("causalrn", "laptop"): {"images", "lookup", "pretraining", "recall"}
     | {"published-copying", "published-ablation", "opponents", "generalization", "expansion"},
-    ("deepergcn", "smoke"): {"anchors"},
-    ("deepergcn", "laptop"): {"anchors", "molhiv"},
+    ("deepergcn", "smoke"): {"anchors", "recipes"},
+    ("deepergcn", "laptop"): {"anchors", "molhiv", "molhiv-official", "recipes"},
     ("periln", "laptop"): {"initialization", "pretraining"},
     ("postdeg", "smoke"): {"topologies", "transfer"},
 }
 """Parts without trials at a scale."""
 PENDING = {
     "causalrn": ("images-", "look-up-", "looks-up-", "pretraining-", "published-", "recall-", "recalls-"),
+    "deepergcn": (
+        *(f"{cause}-{graphs}" for cause in ("vanishing", "over-smoothing", "over-fitting") for graphs in ("s", "o")),
+        *("orders-", "learned-numbers-", "channel-numbers-", "degree-sums-", "official-", "recipe-"),
+    ),
     "periln": "pretraining-",
     "postdeg": (
         "constant-backbone-is-random-on",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,10 +17,11 @@ class GraphedStep:
     Args:
         step: The function to record. It must not synchronize with the device, and must keep its results in tensors
             that it does not replace.
+        generators: Generators that the step draws from, besides the default one.
     """
 
-    def __init__(self, step: Callable[..., None]) -> None:
-        self.step = step
+    def __init__(self, step: Callable[..., None], generators: Sequence[torch.Generator] = ()) -> None:
+        self.step, self.generators = step, generators
         self.inputs: tuple[Tensor, ...] = ()
         self.graph: torch.cuda.CUDAGraph | None = None
         self.eager_steps = 0
@@ -37,6 +38,8 @@ class GraphedStep:
             return
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
+            for generator in self.generators:
+                self.graph.register_generator_state(generator)
             with torch.cuda.graph(self.graph):  # records without computing
                 self.step(*self.inputs)
         self.graph.replay()

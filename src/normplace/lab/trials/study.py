@@ -71,6 +71,7 @@ class Part:
         most_seeds: Largest number of seeds, if each names one of a fixed number of splits; None without a limit.
         run_seeds: From configurations that differ in their seeds alone to their outcomes, computed at once; None if
             trials run one by one. An outcome must not depend on which other seeds are computed with it, up to rounding.
+        seeds_at_once: Most configurations that ``run_seeds`` is called with.
 
     Raises:
         UsageError: If ``config`` is not a dataclass with a seed.
@@ -85,6 +86,7 @@ class Part:
     in_demo: Callable[[Any], bool] = _not_in_demo
     most_seeds: int | None = None
     run_seeds: Callable[[Sequence[Any]], Sequence[Outcome]] | None = None
+    seeds_at_once: int = 10
 
     def __post_init__(self) -> None:
         if not is_dataclass(self.config) or "seed" not in {entry.name for entry in fields(self.config)}:

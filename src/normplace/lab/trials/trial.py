@@ -94,11 +94,15 @@ def run_trials(
 
 def _groups(study: Study, trials: Sequence[Trial]) -> list[tuple[int, ...]]:
     """Indices of the trials that run together: the seeds of one variant, in parts that compute several at once."""
-    groups: dict[object, list[int]] = {}
+    variants: dict[object, list[int]] = {}
     for index, trial in enumerate(trials):
         together = study.part(trial.part).run_seeds is not None
-        groups.setdefault(variant_hash(trial.part, trial.config) if together else index, []).append(index)
-    return [tuple(group) for group in groups.values()]
+        variants.setdefault(variant_hash(trial.part, trial.config) if together else index, []).append(index)
+    groups = []
+    for indices in variants.values():
+        most = study.part(trials[indices[0]].part).seeds_at_once
+        groups += [tuple(indices[start : start + most]) for start in range(0, len(indices), most)]
+    return groups
 
 
 def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:

@@ -1,6 +1,15 @@
 """DeeperGCN: All You Need to Train Deeper GCNs (arXiv 2006.07739)."""
 
-from normplace.lab.studies.deepergcn import aggregation, anchors, depth, dropout, memory, molhiv, orders
+from normplace.lab.studies.deepergcn import (
+    aggregation,
+    anchors,
+    depth,
+    dropout,
+    memory,
+    molhiv,
+    molhiv_official,
+    orders,
+)
 from normplace.lab.studies.deepergcn.claims import CLAIMS
 from normplace.lab.studies.deepergcn.figures import figures
 from normplace.lab.studies.deepergcn.headline import HEADLINE
@@ -26,7 +35,16 @@ STUDY = Study(
         "tasks are our choices."
     ),
     reference="normplace.lab.studies.deepergcn:STUDY",
-    parts=(molhiv.PART, depth.PART, dropout.PART, aggregation.PART, anchors.PART, memory.PART, orders.PART),
+    parts=(
+        molhiv.PART,
+        depth.PART,
+        dropout.PART,
+        aggregation.PART,
+        anchors.PART,
+        memory.PART,
+        orders.PART,
+        molhiv_official.PART,
+    ),
     claims=CLAIMS,
     figures=figures,
     headline=HEADLINE,

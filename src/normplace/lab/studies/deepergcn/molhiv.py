@@ -18,6 +18,7 @@ from normplace.lab.tasks.graphs.molecules import ATOM_SIZES, BOND_SIZES, Molecul
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models import Dropout, GraphStack
 from normplace.models.graph_parts import SumOfEmbeddings
+from normplace.placement import Scale
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,13 @@ class BondConv(nn.Module):
         return self.conv(x, edge_index, edge_attr=self.bonds(edge_attr))
 
 
-def build(trial: MolhivTrial) -> GraphStack:
-    """Build the published network: res+, a stem, BatchNorm, dropout in branches and before the head, mean readout."""
+def build(trial: MolhivTrial, scale: Scale | None = None) -> GraphStack:
+    """Build the published network: res+, a stem, BatchNorm, dropout in branches and before the head, mean readout.
+
+    Args:
+        trial: The trial.
+        scale: A scale at the norms of the blocks, which the published network does not have.
+    """
     conv = conv_factory(trial.aggregation)
     return GraphStack.named(
         "res+",
@@ -90,6 +96,7 @@ def build(trial: MolhivTrial) -> GraphStack:
         dropout=Dropout(branch=trial.dropout, head=trial.dropout),
         virtual_node=trial.virtual_node,
         readout="mean",
+        scale=scale,
     )
 
 

@@ -1,6 +1,15 @@
 """The study's claims, part by part."""
 
-from normplace.lab.studies.deepergcn.claims import aggregation, anchors, depth, dropout, memory, molhiv, orders
+from normplace.lab.studies.deepergcn.claims import (
+    aggregation,
+    anchors,
+    depth,
+    dropout,
+    memory,
+    molhiv,
+    molhiv_official,
+    orders,
+)
 from normplace.lab.studies.deepergcn.claims.graphs import GRID, PUBLISHED
 
 CLAIMS = (
@@ -9,4 +18,5 @@ CLAIMS = (
     *molhiv.CLAIMS,
     *anchors.CLAIMS,
     *orders.CLAIMS,
+    *molhiv_official.CLAIMS,
 )
