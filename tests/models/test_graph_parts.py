@@ -131,6 +131,20 @@ def test_a_sum_of_embeddings():
     assert net(torch.tensor([[2, 0], [0, 1], [1, 1]]), RING[:, :2]).shape == (3, 2)
 
 
+def test_a_scale_is_a_real_number_where_categories_are_embedded():
+    net = named("res+", embedding=SumOfEmbeddings((3, 2), 8), scale=Scale("degree", power=-1))
+    categories = torch.tensor([[2, 0], [0, 1], [1, 1]])
+    edges = torch.tensor([[1, 2, 0, 0], [0, 0, 1, 2]])
+    degrees = torch.tensor([2, 1, 1])
+    by_hand = net(categories, edges, values=degrees.double())
+    torch.testing.assert_close(net(categories, edges), by_hand)
+    torch.testing.assert_close(net(categories, edges, values=degrees), by_hand)
+    h = net.embed(categories)
+    for block in net.blocks:
+        h = h + block.branch.conv(torch.relu(block.input_norm(h) / degrees[:, None]), edges)
+    torch.testing.assert_close(by_hand, net.head(net.final_norm(h)))
+
+
 INSIDE_X = Placement.uniform(BlockSpec(inner=("x",)))
 MISTAKES = [
     (lambda: named("res++"), "did you mean 'res\\+'"),

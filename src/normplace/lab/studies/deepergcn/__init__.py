@@ -9,6 +9,7 @@ from normplace.lab.studies.deepergcn import (
     molhiv,
     molhiv_official,
     orders,
+    recipes,
 )
 from normplace.lab.studies.deepergcn.claims import CLAIMS
 from normplace.lab.studies.deepergcn.figures import figures
@@ -44,6 +45,7 @@ STUDY = Study(
         memory.PART,
         orders.PART,
         molhiv_official.PART,
+        recipes.PART,
     ),
     claims=CLAIMS,
     figures=figures,

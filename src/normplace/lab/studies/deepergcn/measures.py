@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from normplace.lab.studies.deepergcn.networks import FIXED
 from normplace.lab.trials.per_seed import Measure, PerSeed, Records, config_values, measure, metric
@@ -103,3 +104,14 @@ def change_with_depth_of(order: str, data: str, first: str, second: str) -> Meas
 
 def _decades(first: float, second: float) -> float:
     return math.log10(max(first, TINY) / max(second, TINY))
+
+
+@measure
+def best_candidate(records: Records, part: str, candidates: Sequence[Mapping[str, Any]], **fields: object) -> PerSeed:
+    """Test score of the candidate with the best mean validation score, each given by its settings."""
+    scores = [metric(part, "val", **candidate, **fields)(records) for candidate in candidates]
+    tried = [index for index, values in enumerate(scores) if values]
+    if not tried:
+        return PerSeed()
+    best = max(tried, key=lambda index: scores[index].mean())
+    return metric(part, "test", **candidates[best], **fields)(records)

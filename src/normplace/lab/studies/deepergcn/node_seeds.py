@@ -21,7 +21,7 @@ from normplace.analysis.smoothing import smoothing
 from normplace.errors import UsageError, expect_at_least, unknown
 from normplace.lab.studies.deepergcn.networks import conv_factory, learned_scalars
 from normplace.lab.studies.deepergcn.node import NodeTrial, load
-from normplace.lab.studies.deepergcn.stacked import stack_networks, unstack
+from normplace.lab.studies.deepergcn.stacked import SeededDropout, stack_networks, unstack
 from normplace.lab.tasks.graphs.labelled import LabelledGraph
 from normplace.lab.trials.study import Outcome
 from normplace.models import Dropout, GraphStack
@@ -43,12 +43,14 @@ class SeedsTrial(NodeTrial):
         average: Decay of an exponential moving average of the weights, which is evaluated in place of the weights; 0
             for no average.
         evaluations: Number of evaluations during training.
+        input_dropout: Dropout probability of the node features.
     """
 
     growth: int = 16
     schedule: str = "constant"
     average: float = 0.0
     evaluations: int = 25
+    input_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,6 +60,8 @@ class SeedsTrial(NodeTrial):
             raise UsageError("seeds are trained together with BatchNorm and without MsgNorm: use norm=batch.")
         if not 0 <= self.average < 1:
             raise UsageError(f"average must be at least 0 and below 1, got {self.average}.")
+        if not 0 <= self.input_dropout < 1:
+            raise UsageError(f"input_dropout must be at least 0 and below 1, got {self.input_dropout}.")
         expect_at_least(1, self, "growth", "evaluations")
 
 
@@ -135,9 +139,11 @@ class Training:
     ) -> None:
         self.trial, self.graphs, self.seeds = trials[0], graphs, len(trials)
         first = graphs[0][0]
-        shared = all(graph is first for graph, _ in graphs)
+        # Masked features differ between seeds.
+        shared = all(graph is first for graph, _ in graphs) and not self.trial.input_dropout
         assert all(torch.equal(graph.edge_index, first.edge_index) for graph, _ in graphs)
         generators = [torch.Generator(device).manual_seed(trial.seed) for trial in trials]
+        self.mask_input = SeededDropout(self.trial.input_dropout, generators)
         self.model = stack_networks(models, generators, shared_input=shared)
         averaged = stack_networks(models, generators, shared_input=shared) if self.trial.average else None
         self.evaluated = self.model if averaged is None else averaged
@@ -176,7 +182,8 @@ class Training:
 
     def _logits(self, model: nn.Module) -> Tensor:
         """Nodes × seeds × classes."""
-        return model(self.x, self.edges).unflatten(1, (self.seeds, -1))
+        x = self.mask_input(self.x) if model.training else self.x
+        return model(x, self.edges).unflatten(1, (self.seeds, -1))
 
     def _loss(self) -> Tensor:
         """The sum of the seeds' losses, whose gradients do not mix."""

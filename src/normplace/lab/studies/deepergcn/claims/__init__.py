@@ -9,6 +9,7 @@ from normplace.lab.studies.deepergcn.claims import (
     molhiv,
     molhiv_official,
     orders,
+    recipes,
 )
 from normplace.lab.studies.deepergcn.claims.graphs import GRID, PUBLISHED
 
@@ -19,4 +20,5 @@ CLAIMS = (
     *anchors.CLAIMS,
     *orders.CLAIMS,
     *molhiv_official.CLAIMS,
+    *recipes.CLAIMS,
 )

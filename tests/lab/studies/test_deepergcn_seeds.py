@@ -1,0 +1,207 @@
+"""Several seeds of DeeperGCN's networks computed at once: equal to each seed alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.lab.studies.support import record, stand_in_data, verdict
+from torch.nn import functional as F
+
+from normplace import UsageError
+from normplace.lab.studies.deepergcn import molhiv, molhiv_official, node_seeds, orders, recipes
+from normplace.lab.studies.deepergcn.claims import CLAIMS
+from normplace.lab.studies.deepergcn.molhiv import MolhivTrial
+from normplace.lab.studies.deepergcn.molhiv_batches import lay_out, multi_hot, needed_rooms, rooms
+from normplace.lab.studies.deepergcn.molhiv_network import SoftmaxMessages
+from normplace.lab.studies.deepergcn.molhiv_official import POSTDEG, OfficialTrial
+from normplace.lab.studies.deepergcn.networks import OWN_WEIGHTS
+from normplace.lab.studies.deepergcn.node_seeds import SeedsTrial, gradient_reach
+from normplace.lab.studies.deepergcn.published import MOLHIV_PARAMETERS
+from normplace.lab.tasks.graphs.molecules import load_molhiv
+from normplace.lab.trials.claims import Verdict
+
+SMALL = SeedsTrial(
+    "grid-mines", "res+", 3, 0, side=10, dim=4, growth=2, epochs=6, dropout=0.2, learning_rate=1e-2, device="cpu"
+)
+VARIANTS = [
+    {"order": "res+", "aggregation": "softmax learned"},
+    {"order": "res", "aggregation": "power mean per channel", "dropped": "stream"},
+    {"order": "plain", "aggregation": "softmax sum"},
+    {"order": "dense", "aggregation": f"mean{OWN_WEIGHTS}", "average": 0.9, "input_dropout": 0.2, "schedule": "cosine"},
+]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def in_float64(monkeypatch):
+    """Float64, in which Adam does not turn the rounding of zero gradients into steps."""
+    build, load = node_seeds._build, node_seeds.load
+
+    def wide(trial):
+        graph, split = load(trial)
+        return replace(graph, x=graph.x.double()), split
+
+    monkeypatch.setattr(node_seeds, "_build", lambda trial, graph: build(trial, graph).double())
+    monkeypatch.setattr(node_seeds, "load", wide)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_seed_does_not_depend_on_the_seeds_trained_with_it(variant, in_float64):
+    trials = [replace(SMALL, seed=seed, **variant) for seed in (3, 4, 5)]
+    together, alone = node_seeds.run_seeds(trials), [node_seeds.run(trial) for trial in trials]
+    for one, other in zip(together, alone, strict=True):
+        assert one.metrics == pytest.approx(other.metrics, rel=1e-6, abs=1e-9)
+    assert together[0].metrics != together[1].metrics
+
+
+def test_every_layer_has_a_gradient_and_a_smoothness():
+    outcome = node_seeds.run(replace(SMALL, order="dense"))
+    assert len(outcome.series["energy"]) == SMALL.depth + 1
+    for when in ("start", "end"):
+        norms = outcome.series[f"gradient_{when}"]
+        assert len(norms) == SMALL.depth
+        assert min(norms) > 0
+        assert outcome.metrics[f"gradient_reach_{when}"] == pytest.approx(math.log10(norms[0] / norms[-1]), abs=1e-3)
+    assert outcome.metrics["train"] > 0
+    assert gradient_reach([1e-40, 1.0]) == -30
+
+
+def test_training_changes_the_network_and_its_average():
+    start = node_seeds.run(replace(SMALL, epochs=1, learning_rate=1e-9, evaluations=1))
+    for average in (0.0, 0.9):
+        trained = node_seeds.run(replace(SMALL, epochs=60, average=average, side=16, dim=8))
+        assert trained.metrics["train"] > 0.75 > start.metrics["train"]
+
+
+def test_the_grid_and_the_splits_are_planned():
+    trials = list(orders.plan("full"))
+    assert {trial.depth for trial in trials if trial.data == "tolokers"} == {3, 7, 28, 112}
+    assert max(trial.depth for trial in trials if trial.order == "dense") == 28
+    assert {trial.seed for trial in trials if trial.data == "actor"} == set(range(10))
+    assert {trial.aggregation for trial in trials if trial.data == "minesweeper"} == set(orders.AGGREGATIONS)
+    assert len(list(recipes.plan("full"))) == 60
+
+
+MISTAKES = [
+    (lambda: replace(SMALL, schedule="cosin"), "did you mean 'cosine'"),
+    (lambda: replace(SMALL, average=1.0), "average must be"),
+    (lambda: replace(SMALL, input_dropout=1.0), "input_dropout must be"),
+    (lambda: replace(SMALL, norm="layer"), "with BatchNorm"),
+    (lambda: OfficialTrial(0, "degre"), "did you mean 'degree'"),
+    (lambda: OfficialTrial(0, batch_size=1), "batch_size must be at least 2"),
+]
+
+
+@pytest.mark.parametrize(("call", "reason"), MISTAKES)
+def test_invalid_configurations(call, reason):
+    with pytest.raises(UsageError, match=reason):
+        call()
+
+
+@pytest.fixture
+def molecules(tmp_path, monkeypatch):
+    stand_in_data("deepergcn", tmp_path, monkeypatch)
+    return load_molhiv()
+
+
+@pytest.mark.parametrize("scale", molhiv_official.SCALES)
+def test_networks_on_fixed_batches_equal_the_published_network(molecules, scale, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    trials = [OfficialTrial(seed, scale, depth=3, dim=8, dropout=0.0, batch_size=4) for seed in range(2)]
+    everything = torch.arange(len(molecules))
+    orders_of_seeds = [everything, everything.flip(0)]
+    room = rooms(molecules, 4)[-1]
+    batches = lay_out(molecules, orders_of_seeds, 4, room)
+    model = molhiv_official.networks(trials, [], torch.device("cpu"), room.atoms).double()
+    for number, needed in enumerate(needed_rooms(molecules, orders_of_seeds, 4)):
+        fixed = batches.at(number, needed if number else None)  # less room gives the same result
+        logits = model(fixed, multi_hot(molecules))
+        model.zero_grad()
+        (F.binary_cross_entropy_with_logits(logits, fixed.y, reduction="none") * fixed.weight).sum().backward()
+        for seed, order in enumerate(orders_of_seeds):
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                shape = MolhivTrial(seed, depth=3, dim=8, dropout=0.0)
+                reference = molhiv.build(shape, POSTDEG if scale == "degree" else None).double()
+            batch = molecules.batch(order[4 * number : 4 * number + 4])
+            inputs = (batch.x, batch.edge_index, batch.bond, batch.batch)
+            expected = reference(*inputs, num_graphs=batch.num_graphs)[:, 0]
+            F.binary_cross_entropy_with_logits(expected, batch.y).backward()
+            torch.testing.assert_close(logits[seed, : len(expected)], expected, rtol=1e-9, atol=1e-9)
+            blocks = zip(model.convs, reference.blocks, strict=True)
+            pairs = [(model.atoms.grad[seed], reference.embed.table.grad)]
+            for conv, block in blocks:
+                theirs = block.branch.conv
+                pairs += [
+                    (conv.linear.weight.grad[seed].t(), theirs.conv.mlp[0].weight.grad),
+                    (conv.temperature.grad[seed], theirs.conv.aggr_module.t.grad[0]),
+                    (conv.table.grad[seed], theirs.bonds.table.grad),
+                ]
+            for ours, theirs in pairs:
+                torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-7)  # a mean of labels is in float32
+
+
+def test_gradients_of_the_aggregation():
+    generator = torch.Generator().manual_seed(0)
+    x, edge = (torch.randn(2, n, 2, generator=generator, dtype=torch.float64, requires_grad=True) for n in (3, 4))
+    temperature = torch.tensor([0.7, -0.3], dtype=torch.float64, requires_grad=True)
+    source, target = torch.tensor([0, 1, 2, 1, 3, 3, 4, 5]), torch.tensor([1, 1, 0, 0, 5, 4, 5, 5])
+    assert torch.autograd.gradcheck(SoftmaxMessages.apply, (x, edge, temperature, source, target))
+
+
+def test_the_official_network_has_the_published_size():
+    trials = [OfficialTrial(seed) for seed in range(2)]
+    model = molhiv_official.networks(trials, [], torch.device("cpu"), 1)
+    assert sum(p.numel() for p in model.parameters()) == 2 * MOLHIV_PARAMETERS
+
+
+def test_molecules_of_a_seed_do_not_depend_on_the_other_seeds(molecules):
+    trials = [OfficialTrial(seed, "degree", depth=2, dim=8, epochs=2, batch_size=4, device="cpu") for seed in range(2)]
+    together, alone = molhiv_official.run_seeds(trials), molhiv_official.run(trials[1])
+    assert together[1].series["temperature"] == pytest.approx(alone.series["temperature"], abs=1e-4)
+    assert together[1].series["temperature"] != together[0].series["temperature"]
+    assert together[1].series["temperature"] != [1.0, 1.0]
+    best = alone.series["val"].index(max(alone.series["val"]))
+    assert alone.metrics["best_epoch"] == 1 + best
+
+
+def test_a_batch_without_room_is_an_error(molecules):
+    with pytest.raises(UsageError, match="a batch needs room"):
+        lay_out(molecules, [torch.arange(len(molecules))], 4, rooms(molecules, 4)[0]._replace(atoms=2))
+
+
+def test_over_fitting_is_void_where_the_train_score_and_the_test_score_are_kept():
+    def stack(order, depth, test, train, reach, energy):
+        metrics = {"test": test, "last_test": test, "last_train": train, "energy": energy}
+        metrics |= {f"gradient_reach_{when}": reach for when in ("start", "end")}
+        fields = {"data": "grid-mines", "order": order, "depth": depth, "aggregation": "softmax learned"}
+        return [
+            record("orders", seed, {name: value + seed / 1e4 for name, value in metrics.items()}, **fields)
+            for seed in range(5)
+        ]
+
+    residual = stack("res+", 3, 0.9, 0.92, 0.0, 0.2) + stack("res+", 16, 0.9, 0.95, 0.0, 0.2)
+    fitted = residual + stack("plain", 3, 0.9, 0.92, 0.0, 0.2) + stack("plain", 16, 0.7, 0.95, -2.0, 0.01)
+    failed = residual + stack("plain", 3, 0.9, 0.92, 0.0, 0.2) + stack("plain", 16, 0.7, 0.72, 0.3, 0.2)
+    kept = residual + stack("plain", 3, 0.9, 0.92, 0.0, 0.2) + stack("plain", 16, 0.9, 0.95, 0.0, 0.2)
+    for cause in ("vanishing", "over-smoothing", "over-fitting"):
+        assert verdict(CLAIMS, f"{cause}-grid", fitted) == Verdict.REPRODUCED, cause
+        assert verdict(CLAIMS, f"{cause}-grid", failed) == Verdict.NOT_REPRODUCED, cause
+    assert verdict(CLAIMS, "over-fitting-grid", kept) == Verdict.VOID
+
+
+def test_the_recipe_with_the_best_validation_score_counts():
+    candidates = recipes.CANDIDATES["tolokers"]
+    records = [
+        record("recipes", seed, {"test": test, "val": val}, data="tolokers", **settings)
+        for settings, test, val in zip(candidates, (0.9, 0.84, 0.9), (0.80, 0.84, 0.82), strict=True)
+        for seed in range(10)
+    ]
+    assert verdict(CLAIMS, "recipe-tolokers", records) == Verdict.REPRODUCED
+    low = [replace(one, metrics={**one.metrics, "test": one.metrics["test"] - 0.01}) for one in records]
+    assert verdict(CLAIMS, "recipe-tolokers", low) == Verdict.NOT_REPRODUCED
+    assert verdict(CLAIMS, "recipe-tolokers", []) == Verdict.NOT_TESTED
