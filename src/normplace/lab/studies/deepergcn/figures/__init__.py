@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from normplace.lab.studies.deepergcn.figures import aggregation, depth, dropout, memory, scores
+from normplace.lab.studies.deepergcn.figures import aggregation, depth, dropout, memory, orders, recipes, scores
 from normplace.lab.trials.per_seed import Records
 from normplace.lab.trials.study import Figure
 
-PARTS = (depth, dropout, aggregation, memory, scores)
+PARTS = (depth, dropout, aggregation, memory, scores, orders, recipes)
 
 
 def figures(records: Records) -> list[Figure]:
