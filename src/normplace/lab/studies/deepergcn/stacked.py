@@ -75,11 +75,11 @@ def _replace_leaves(
 
 def _shared_input_linear(layers: Sequence[Any]) -> nn.Linear:
     """A linear map of an input that the networks share: their outputs side by side."""
-    first = layers[0]
-    wide = nn.Linear(first.in_features, len(layers) * first.out_features).to(first.weight)
-    with torch.no_grad():
-        wide.weight.copy_(torch.cat([layer.weight for layer in layers]))
-        wide.bias.copy_(torch.cat([layer.bias for layer in layers]))
+    wide = copy.deepcopy(layers[0])  # a new one would draw random numbers
+    wide.out_features *= len(layers)
+    wide.weight, wide.bias = (
+        nn.Parameter(torch.cat([getattr(layer, name).detach() for layer in layers])) for name in ("weight", "bias")
+    )
     return wide
 
 
