@@ -6,7 +6,7 @@ seeds × atoms × channels, so a linear map is one batched matrix product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -58,7 +58,8 @@ class SoftmaxMessages(torch.autograd.Function):
         shared = (grad.reshape(-1, channels) / total).index_select(0, target).view_as(message).mul_(weight)
         above = message - y.index_select(0, target).view_as(message)
         of_temperature = (shared * above).mul_(message).sum((1, 2))
-        of_message = above.mul_(temperature[:, None, None]).add_(1).mul_(shared).mul_(message > EPS)
+        of_message = above.mul_(temperature[:, None, None]).add_(1).mul_(shared)
+        of_message = torch.ops.aten.threshold_backward(of_message, message, EPS)
         of_x = grad.new_zeros(y.shape).index_add_(0, source, of_message.view(-1, channels))
         return of_x.view_as(grad), of_message, of_temperature, None, None
 
@@ -100,18 +101,54 @@ class SeedBatchNorm(nn.Module):
         self.register_buffer("mean", torch.stack([norm.running_mean[None] for norm in norms]))
         self.register_buffer("variance", torch.stack([norm.running_var[None] for norm in norms]))
 
-    def forward(self, x: Tensor, share: Tensor) -> Tensor:
-        """Normalize; ``share`` is 1 / (number of atoms) for used atoms and 0 for others, seeds × 1 × atoms."""
+    def forward(self, x: Tensor, share: Tensor, unbiased: Tensor) -> Tensor:
+        """Normalize seeds × atoms × channels.
+
+        Args:
+            x: The features.
+            share: 1 / (number of atoms) for used atoms and 0 for others, seeds × 1 × atoms.
+            unbiased: n / (n - 1) for the number of atoms n of each seed, seeds × 1 × 1.
+        """
         if not self.training:
             return torch.addcmul(self.bias, x - self.mean, self.weight * (self.variance + self.eps).rsqrt())
+        y: Any
+        y, mean, variance = NormalizeUsed.apply(x, share, self.weight, self.bias, self.eps)
+        with torch.no_grad():
+            self.mean.lerp_(mean, self.momentum)
+            self.variance.lerp_(variance * unbiased, self.momentum)  # running variances are unbiased
+        return y
+
+
+class NormalizeUsed(torch.autograd.Function):
+    """BatchNorm in training mode over the used atoms of each seed, with as few operations as its gradient allows.
+
+    Unused atoms must have no gradient: nothing that the loss reads may depend on them.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, share: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Normalize, and return the mean and the variance as well."""
         mean = share @ x
         centred = x - mean
         variance = share @ centred.square()
-        with torch.no_grad():
-            largest = share.amax(2, keepdim=True)
-            self.mean.lerp_(mean, self.momentum)
-            self.variance.lerp_(variance / (1 - largest), self.momentum)  # running variances are unbiased
-        return torch.addcmul(self.bias, centred, self.weight * (variance + self.eps).rsqrt())
+        inverse = (variance + eps).rsqrt_()
+        normed = centred.mul_(inverse)
+        ctx.save_for_backward(normed, share, weight * inverse)
+        ctx.mark_non_differentiable(mean, variance)
+        ctx.set_materialize_grads(False)
+        return torch.addcmul(bias, normed, weight), mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Gradients of the features, the gain and the bias."""
+        normed, share, scale = ctx.saved_tensors
+        grad = grad_outputs[0]
+        of_bias = grad.sum(1, keepdim=True)
+        of_weight = (grad * normed).sum(1, keepdim=True)
+        means = torch.addcmul(of_bias, normed, of_weight)  # times the share of an atom, the part that the norm removes
+        return torch.addcmul(grad, share.transpose(1, 2), means, value=-1).mul_(scale), None, of_weight, of_bias, None
 
 
 class SeedConv(nn.Module):
@@ -174,7 +211,8 @@ class MoleculeNetworks(nn.Module):
         seeds, atoms = batch.atoms.shape
         molecules = batch.y.shape[1]
         used = (batch.molecule < molecules).float()[:, None]
-        share = used / used.sum(2, keepdim=True)
+        count = used.sum(2, keepdim=True)
+        share, unbiased = used / count, count / (count - 1)
         first = torch.arange(seeds, device=used.device)[:, None]
         source, target = ((end + first * atoms).flatten() for end in (batch.source, batch.target))
         atom_rows, bond_rows = (
@@ -182,15 +220,17 @@ class MoleculeNetworks(nn.Module):
             for table, rows in zip(tables, (batch.atoms, batch.bonds), strict=True)
         )
         factor = self._inverse_degree(target, seeds, atoms) if self.postdeg else None
+        masks = self._masks(atoms)
         x = self.stem(atom_rows @ self.atoms, bond_rows, source, target)
         for norm, conv in zip(self.norms, self.convs, strict=True):
-            read = norm(x, share) if factor is None else factor * norm(x, share)
-            x = x + conv(self._drop(read.relu()), bond_rows, source, target)
-        x = self._drop(self.final_norm(x, share))
+            read = norm(x, share, unbiased)
+            read = read if factor is None else factor * read
+            x = x + conv(self._drop(read.relu(), masks), bond_rows, source, target)
+        x = self._drop(self.final_norm(x, share, unbiased), masks)
         where = (batch.molecule + first * (molecules + 1)).flatten()
         pooled = x.new_zeros(seeds * (molecules + 1), x.shape[2]).index_add(0, where, x.flatten(0, 1))
-        count = x.new_zeros(seeds * (molecules + 1)).index_add_(0, where, x.new_ones(len(where))).clamp_(min=1)
-        mean = (pooled / count[:, None]).view(seeds, molecules + 1, -1)[:, :molecules]
+        sizes = x.new_zeros(seeds * (molecules + 1)).index_add_(0, where, x.new_ones(len(where))).clamp_(min=1)
+        mean = (pooled / sizes[:, None]).view(seeds, molecules + 1, -1)[:, :molecules]
         return self.head(mean)[..., 0]
 
     @staticmethod
@@ -199,11 +239,20 @@ class MoleculeNetworks(nn.Module):
         degree = torch.zeros(seeds * atoms, device=target.device).index_add_(0, target, ones)
         return degree.clamp_(min=1).reciprocal_().view(seeds, atoms, 1)
 
-    def _drop(self, x: Tensor) -> Tensor:
+    def _masks(self, atoms: int) -> Iterator[Tensor]:
+        """The dropout masks of the layers: zero, or the factor that keeps the mean.
+
+        They are drawn at once, and for the largest batch, so that they do not depend on the other seeds' batches.
+        """
         if not self.training or not self.dropout:
-            return x
-        # Masks have the shape of the largest batch, so that they do not depend on the other seeds' batches.
-        kept = torch.empty(len(x), self.most_atoms, x.shape[2], dtype=torch.bool, device=x.device)
-        for mask, generator in zip(kept, self.generators, strict=True):
-            mask.bernoulli_(1 - self.dropout, generator=generator)
-        return x * kept[:, : x.shape[1]] / (1 - self.dropout)
+            return iter(())
+        shape = (len(self.convs) + 1, self.most_atoms, self.atoms.shape[2])
+        kept = self.atoms.new_empty(len(self.generators), *shape)
+        for masks, generator in zip(kept, self.generators, strict=True):
+            masks.bernoulli_(1 - self.dropout, generator=generator)
+        return (mask[:, :atoms] for mask in kept.div_(1 - self.dropout).unbind(1))
+
+    @staticmethod
+    def _drop(x: Tensor, masks: Iterator[Tensor]) -> Tensor:
+        mask = next(masks, None)
+        return x if mask is None else x * mask
