@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from normplace._shared.device import pick_device
 from normplace.analysis.smoothing import smoothing
@@ -218,9 +219,8 @@ class Training:
 def _move_average(average: nn.Module, model: nn.Module, share: float) -> None:
     """Move averaged weights and running statistics a share of the way to the current ones."""
     with torch.no_grad():
-        kept: list[Any] = list(average.parameters())
-        current: list[Any] = list(model.parameters())
-        torch._foreach_lerp_(kept, current, share)  # pyright: ignore[reportPrivateImportUsage]  # one kernel for all
+        move: Any = get_ema_multi_avg_fn(1 - share)
+        move(list(average.parameters()), list(model.parameters()), 0)
         for old, new in zip(average.buffers(), model.buffers(), strict=True):
             old.copy_(torch.lerp(old, new, share) if old.is_floating_point() else new)
 
