@@ -283,7 +283,9 @@ def test_workers_exit_when_their_parent_is_killed(tmp_path):
 
 def with_run_seeds(monkeypatch, run_seeds):
     """The sample study with a part that computes several seeds at once, also where workers import it."""
-    study = dataclasses.replace(STUDY, parts=(dataclasses.replace(STUDY.parts[0], run_seeds=run_seeds),))
+    study = dataclasses.replace(
+        STUDY, parts=(dataclasses.replace(STUDY.parts[0], run_seeds=run_seeds, seeds_at_once=2),)
+    )
     monkeypatch.setattr(sample, "STUDY", study)
     return study
 
@@ -300,9 +302,9 @@ def test_seeds_of_a_variant_run_at_once_where_a_part_computes_them_together(tmp_
     records = Run(study, "smoke").execute(tmp_path, Counting(), Progress(io.StringIO()))
     assert calls == [[("up", 0), ("up", 1)], [("down", 0), ("down", 1)]]
     assert reproducible(records) == alone
-    more = Run(study, "smoke", seeds=4).execute(tmp_path, Counting(), Progress(io.StringIO()))
-    assert calls[2:] == [[("up", 2), ("up", 3)], [("down", 2), ("down", 3)]]
-    assert len(more) == 8
+    more = Run(study, "smoke", seeds=5).execute(tmp_path, Counting(), Progress(io.StringIO()))
+    assert calls[2:] == [[("up", 2), ("up", 3)], [("down", 2), ("down", 3)]]  # the fifth seed of each runs alone
+    assert len(more) == 10
 
 
 def test_an_exception_fails_every_trial_of_its_group(tmp_path, monkeypatch):
