@@ -1,7 +1,7 @@
 """Recipes for the best published scores on Minesweeper and Tolokers, over their official splits.
 
-Candidates come from some fifteen one-seed pilots on the first split, compared by validation score, with other seeds than
-those of the trials. The pilots had fewer epochs, gradient clipping and a short warm-up of the learning rate, which the
+Candidates come from some fifteen one-seed pilots on the first split, compared by validation score, with another seed
+than those of the trials. The pilots had fewer epochs, gradient clipping and a short learning-rate warm-up, which the
 trials do not have, and several settings changed from one to the next, so they do not tell which setting helps. The best
 had separate weights for a node's own features, as tuned networks have, blocks that append their channels (``dense``),
 and averaged weights; on Minesweeper also dropout of the node features. The candidates with 20 layers, and with res and
