@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from normplace._shared.garbage import without_full_collections
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.findings import find
 from normplace.analysis.recording.passes import record_pass, uncompiled
@@ -29,7 +30,8 @@ def analyze(model: nn.Module, *inputs: Any, **kwargs: Any) -> Analysis:
         ForwardError: If the forward pass fails.
     """
     model = uncompiled(model)
-    return Analysis(model, record_pass(model, inputs, kwargs))
+    with without_full_collections():
+        return Analysis(model, record_pass(model, inputs, kwargs))
 
 
 def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) -> Audit:
@@ -60,7 +62,8 @@ def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) 
     if not isinstance(model, nn.Module):
         raise UsageError(f"audit takes an nn.Module, got {type(model).__name__}: build the model first.")
     certified = (*inputs, *kwargs.values()) if certify else None
-    return summarize(analyze(model, *inputs, **kwargs), certified)
+    with without_full_collections():
+        return summarize(analyze(model, *inputs, **kwargs), certified)
 
 
 def summarize(analysis: Analysis, certified_inputs: tuple[Any, ...] | None = None) -> Audit:

@@ -50,6 +50,7 @@ class BlockAssembler:
         for norm, slot in self._placed:
             if slot.add is not None:
                 self._placed_at.setdefault(slot.add, []).append((norm, slot))
+        self._input_norm_of = {norm.output: norm for norm, slot in self._placed if slot.name == "input"}
         self._groups, self.block_of = self._group()
 
     def _group(self) -> tuple[list[list[AddIndex]], list[BlockIndex]]:
@@ -185,12 +186,16 @@ class BlockAssembler:
         """Whether a branch reads the stream through an input norm that belongs to another add."""
         reachability = self.reachability
         after_fork = ~(2 * reachability.bit[add.fork] - 1)
-        later_sums = reachability.any.get(value, 0) & reachability.sums & after_fork
+        if any(reachability.comes_from(value, norm.output) for norm in self._input_norms(group)):
+            return True
+        if reachability.any.get(value, 0) & reachability.sums & after_fork:
+            return False
+        # A norm that reads the fork comes after it, so the norms before the fork need no check.
+        since_fork = reachability.any.get(value, 0) & ~reachability.any.get(add.fork, 0)
         return any(
-            slot.name == "input"
-            and (slot.add in group or (not later_sums and reachability.comes_plainly(norm.input, add.fork)))
-            and reachability.comes_from(value, norm.output)
-            for norm, slot in self._placed
+            reachability.comes_plainly(self._input_norm_of[output].input, add.fork)
+            for output in reachability.members(since_fork)
+            if output in self._input_norm_of
         )
 
     def _alpha(self, add: ResidualAdd) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from normplace.analysis.dataflow.graph import Graph, Node
@@ -122,14 +122,9 @@ class Reachability:
         inputs = [value for value in node.inputs if graph.is_data(value)]
         if norm is not None and norm.output in node.outputs:
             inputs = [norm.input]
-        anywhere = once = twice = mixed = plain = stream = 0
-        for value in inputs:
-            anywhere |= self.any.get(value, 0)
-            once |= self.once.get(value, 0)
-            twice |= self.twice.get(value, 0)
-            mixed |= self.mixed.get(value, 0)
-            plain |= self.plain.get(value, 0)
-            stream |= self.stream.get(value, 0)
+        anywhere, once = _union(self.any, inputs), _union(self.once, inputs)
+        twice, mixed = _union(self.twice, inputs), _union(self.mixed, inputs)
+        plain, stream = _union(self.plain, inputs), _union(self.stream, inputs)
         if add is not None:
             plain, stream = self.plain.get(add.skip, 0), self.stream.get(add.skip, 0)
         carrier = node.inputs[0] if node.name == "sub" and graph.is_data(node.inputs[0]) else node.copies
@@ -162,7 +157,14 @@ class Reachability:
                 for value, other, size, other_size in zip(factors, factors[::-1], sizes, sizes[::-1], strict=False)
                 if size == full_size and (other_size < full_size or graph.is_gate(other))
             ]
-        landmarks = 0
-        for value in carriers:
-            landmarks |= self.stream.get(value, 0)
-        return landmarks
+        return _union(self.stream, carriers)
+
+
+def _union(paths: Mapping[ValueId, Landmarks], values: Sequence[ValueId]) -> Landmarks:
+    """The landmarks of all the values; the same object for a single value, since sets are large in deep models."""
+    if len(values) == 1:
+        return paths.get(values[0], 0)
+    landmarks = 0
+    for value in values:
+        landmarks |= paths.get(value, 0)
+    return landmarks

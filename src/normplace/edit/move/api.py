@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from normplace._shared.garbage import without_full_collections
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.api import analyze, summarize
 from normplace.analysis.recording.passes import ForwardError
@@ -94,7 +95,14 @@ def move(
     _check_init(target, init)
     request = MoveRequest(target, scale, _head_norms(qk, qk_over, qk_where), norm, init, seed)
     model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
-    arguments = (inputs, kwargs)
+    options = {"qk": qk, "qk_over": qk_over, "qk_where": qk_where, "norm": norm, "init": init}
+    call = {"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, **options}
+    with without_full_collections():
+        return _moved(model, request, (inputs, kwargs), call)
+
+
+def _moved(model: Model, request: MoveRequest, arguments: Arguments, call: dict[str, Any]) -> Model:
+    """The moved and verified copy of a model, with the record of what was done; ``call`` repeats the move."""
     copied = copy_model(model)
     with require_independent(model):
         analysis = _analyze(copied, arguments)
@@ -111,8 +119,7 @@ def move(
     if note or any(change.action != "kept" for change in editor.changes):
         disable_fast_paths(copied)
         audit_after = summarize(_verified(model, plan, editor, arguments))
-        options = {"qk": qk, "qk_over": qk_over, "qk_where": qk_where, "norm": norm, "init": init}
-        moves += ({"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, **options},)
+        moves += (call,)
     record = Changes(
         before=audit_before.placement,
         after=audit_after.placement,

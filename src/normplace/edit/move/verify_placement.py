@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.recording.ids import BlockIndex
@@ -32,11 +32,18 @@ def verify_placement(plan: MovePlan, changes: Sequence[Change], moved: Analysis)
     before, after = len(plan.blocks), len(moved.blocks)
     if after != before:
         raise _refusal(plan, f"after the move the audit finds {after} residual blocks instead of {before}")
+    names: dict[tuple[int | None, str], set[str]] = {}
+    for site in moved.sites:
+        names.setdefault((site.block, site.slot), set()).add(site.name)
     for block, spec in zip(plan.blocks, plan.specs, strict=True):
-        _verify_block(plan, moved, block, spec)
+        counts = {slot: len(names.get((block, slot), ())) for slot in SLOTS}
+        _verify_block(plan, moved, block, spec, counts)
 
 
-def _verify_block(plan: MovePlan, moved: Analysis, block: BlockIndex, spec: BlockSpec | None) -> None:
+def _verify_block(
+    plan: MovePlan, moved: Analysis, block: BlockIndex, spec: BlockSpec | None, counts: Mapping[str, int]
+) -> None:
+    """Compare one block with the plan; ``counts`` has its number of norms in each slot."""
     described, label = moved.blocks[block], block_label(moved, block)
     attention = [branch.spec.inner for branch in described.branches if branch.kind == "attention"]
     if plan.request.qk and plan.request.qk.kind != "none" and any({"q", "k"} - set(inner) for inner in attention):
@@ -44,10 +51,9 @@ def _verify_block(plan: MovePlan, moved: Analysis, block: BlockIndex, spec: Bloc
     if spec is None:
         return
     specs = [branch.spec for branch in described.branches]
-    for slot in SLOTS:
-        names = {site.name for site in moved.sites if (site.block, site.slot) == (block, slot)}
-        if len(names) > max(len(specs), len(plan.sites(block, slot))):
-            raise _refusal(plan, f"after the move block {label} has {len(names)} norms in its {slot} slot", block)
+    for slot, count in counts.items():
+        if count > max(len(specs), len(plan.sites(block, slot))):
+            raise _refusal(plan, f"after the move block {label} has {count} norms in its {slot} slot", block)
     if not has_placement(spec, specs):
         equations = f"{described.equation} instead of {spec.equation()}"
         raise _refusal(plan, f"after the move block {label} computes {equations}", block)
