@@ -111,6 +111,9 @@ class BlockSpec:
 
     def at(self, layer: int, depth: int) -> BlockSpec:
         """The spec of one layer, with every :class:`Power` replaced by its value."""
+        numbers = (self.skip_scale, self.input_scale, self.branch_scale, self.init_gain, self.input_gain)
+        if all(type(number) in (float, LearnedScale) for number in numbers):
+            return self
         return dataclasses.replace(
             self,
             skip_scale=scale_at(self.skip_scale, layer, depth),

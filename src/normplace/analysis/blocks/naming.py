@@ -36,7 +36,7 @@ def placement_name(
         return "residual-dual"
     specs = [
         # A projected skip usually reads the normalized stream.
-        dataclasses.replace(branch.spec, skip_normed=branch.spec.skip_normed and not block.projected)
+        dataclasses.replace(branch.spec, skip_normed=False) if block.projected else branch.spec
         for block in blocks
         for branch in block.branches
     ]
@@ -45,17 +45,23 @@ def placement_name(
         specs = [spec for spec in specs if spec.slots]
     if any(spec.inner for spec in specs) and not any(spec.slots != _inner(spec) for spec in specs):
         return None  # no preset has norms inside the branches only
-    unscaled = [
+    name = _followed(specs)
+    if name is not None:
+        return name
+    unscaled = [  # a fixed factor does not change the name
         dataclasses.replace(
             spec, skip_scale=1.0, input_scale=1.0, branch_scale=spec.branch_scale if _is_learned(spec) else 1.0
         )
         for spec in specs
     ]
-    for candidates in (specs, unscaled):  # a fixed factor does not change the name
-        for name in CANDIDATES:
-            if any(_follows(candidates, name, per_layer) for per_layer in (1, 2, 3)):
-                return name
-    return "mix" if _is_mix(unscaled) else None
+    return _followed(unscaled) or ("mix" if _is_mix(unscaled) else None)
+
+
+def _followed(specs: Sequence[BlockSpec]) -> str | None:
+    """The first candidate whose specs these are, or None."""
+    return next(
+        (name for name in CANDIDATES if any(_follows(specs, name, per_layer) for per_layer in (1, 2, 3))), None
+    )
 
 
 def _is_dual(blocks: Sequence[ResidualBlock]) -> bool:

@@ -22,11 +22,14 @@ RATE = 1e-3
 def small_matrix(analysis: Analysis) -> Iterator[Finding]:
     """A matrix before a norm that is so small that one optimizer step changes its direction a lot."""
     graph = analysis.graph
-    position = parameter_positions(graph.tape)
-    named = list(analysis.model.named_parameters())
-    for norm, site in zip(analysis.norms, analysis.sites, strict=True):
-        if not norm.erases_scale or site.slot.partition(".")[0] not in INSIDE:
-            continue
+    inside = [
+        (norm, site)
+        for norm, site in zip(analysis.norms, analysis.sites, strict=True)
+        if norm.erases_scale and site.slot.partition(".")[0] in INSIDE
+    ]
+    position = parameter_positions(graph.tape) if inside else {}
+    named = list(analysis.model.named_parameters()) if inside else []
+    for norm, site in inside:
         for value in matrices_before(graph, norm.input):
             name, matrix = named[position[value]]
             if matrix.is_meta or not matrix.is_floating_point():

@@ -60,10 +60,10 @@ def record_pass(
         ) from None
     except ValueError:
         pass  # a forward without a signature is called unchecked
-    on_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    recorder = recorder or Recorder(model)
+    on_meta = recorder.is_on_meta
     if on_meta:
         inputs, kwargs = map_tensors(lambda tensor: tensor.to("meta"), (inputs, dict(kwargs)))
-    recorder = recorder or Recorder(model)
     try:
         with evaluating(model), torch.no_grad():
             return recorder.record(inputs, kwargs)
@@ -90,11 +90,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     training = {module: module.training for module in model.modules()}
     with torch.random.fork_rng(devices=[]), unfused_encoder_layers():
         try:
-            model.eval()
+            if any(training.values()):
+                model.eval()
             yield
         finally:
             for module, flag in training.items():
-                module.training = flag
+                if module.training != flag:  # assigning an attribute of a module is slow
+                    module.training = flag
 
 
 @contextmanager

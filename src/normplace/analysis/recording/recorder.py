@@ -58,6 +58,7 @@ class Recorder(TorchDispatchMode):
 
     Attributes:
         tape: The tape.
+        is_on_meta: Whether a parameter or buffer of the model is on the meta device.
         measures_ranges: Whether the range of sums and statistics is measured, which waits for the device.
         failed_operator: The operator that raised an exception, or None.
     """
@@ -81,10 +82,12 @@ class Recorder(TorchDispatchMode):
             for value in vars(module).values():
                 if isinstance(value, Tensor):
                     self._new_tensor(value, "constant")
-        for buffer in model.buffers():
+        buffers, parameters = list(model.buffers()), list(model.parameters())
+        for buffer in buffers:
             self._new_tensor(buffer, "buffer")
-        for parameter in model.parameters():
+        for parameter in parameters:
             self._new_tensor(parameter, "parameter")
+        self.is_on_meta = any(tensor.is_meta for tensor in (*parameters, *buffers))
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
