@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from normplace import _startup  # noqa: F401 (first: it handles Ctrl-C during the imports that follow)
+from normplace._shared.garbage import without_full_collections
 from normplace._version import __version__
 
 if TYPE_CHECKING:
@@ -104,12 +105,18 @@ _MODULE_OF = {
 def __getattr__(name: str) -> Any:
     """Import a public name on first use (PEP 562)."""
     if name in _SUBMODULES:
-        return import_module(f"normplace.{name}")
+        return _import(name)
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'normplace' has no attribute {name!r}")
-    value = getattr(import_module(f"normplace.{_MODULE_OF[name]}"), name)
+    value = getattr(_import(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
+
+
+def _import(module: str) -> Any:
+    """Import a part of the package; a full garbage collection would take longer than the import."""
+    with without_full_collections():
+        return import_module(f"normplace.{module}")
 
 
 def __dir__() -> list[str]:
