@@ -6,11 +6,18 @@ float64, on the device of the edges. :mod:`normplace.models.topology` makes posi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from normplace._shared.edge_keys import sorted_keys, split_keys
 from normplace.errors import UsageError
 from normplace.ops.indices import check_edge_index, check_range
+from normplace.ops.tracing import all_plain, in_transform, is_traced
+
+CHUNK = 4_000_000
+"""Edges that are read at once, so that temporary tensors stay small on large graphs."""
 
 
 def checked_edges(edges: Tensor, num_nodes: int) -> Tensor:
@@ -27,11 +34,19 @@ def checked_edges(edges: Tensor, num_nodes: int) -> Tensor:
 def simple_edges(edge_index: Tensor, num_nodes: int, undirected: bool) -> Tensor:
     """The edges sorted by source, without self-loops and repeats, each in both directions if ``undirected``."""
     edge_index = checked_edges(edge_index, num_nodes)
+    if _has_array(edge_index):
+        source, target = edge_index.numpy()
+        return torch.from_numpy(split_keys(sorted_keys(source, target, num_nodes, undirected), num_nodes))
     edges = edge_index[:, edge_index[0] != edge_index[1]]
     if undirected:
         edges = torch.cat([edges, edges.flip(0)], 1)
     key = torch.unique(edges[0] * num_nodes + edges[1])
     return torch.stack([key // max(num_nodes, 1), key % max(num_nodes, 1)])
+
+
+def _has_array(tensor: Tensor) -> bool:
+    """Whether NumPy can read a tensor, and nothing records or transforms the operators that compute with it."""
+    return tensor.device.type == "cpu" and all_plain(tensor) and not is_traced() and not in_transform()
 
 
 def count(nodes: Tensor, num_nodes: int) -> Tensor:
@@ -59,6 +74,13 @@ class _Rows:
         within = torch.arange(len(owner), device=nodes.device) - (counts.cumsum(0) - counts)[owner]
         return self.targets[self.start[nodes][owner] + within], owner
 
+    def parts(self, nodes: Tensor) -> Sequence[Tensor]:
+        """The nodes in parts that have about :data:`CHUNK` neighbours each."""
+        if self.targets.shape[0] <= CHUNK:
+            return [nodes]
+        part = self.degree[nodes].cumsum(0) // CHUNK
+        return nodes.split(torch.unique_consecutive(part, return_counts=True)[1].tolist())
+
 
 def core_numbers(edges: Tensor, num_nodes: int) -> Tensor:
     """The largest k such that a node is in a subgraph of in-degree at least k (Seidman 1983).
@@ -75,13 +97,25 @@ def core_numbers(edges: Tensor, num_nodes: int) -> Tensor:
         while len(front):
             core[front] = level
             alive[front] = False
-            touched, _ = rows.of(front)
-            degree.index_add_(0, touched, -torch.ones_like(touched))
-            front = torch.unique(touched[alive[touched] & (degree[touched] <= level)])
+            front = _next_front(rows, front, degree, alive, level)
     return core
 
 
-def triangles(edges: Tensor, num_nodes: int, chunk: int = 4_000_000) -> Tensor:
+def _next_front(rows: _Rows, front: Tensor, degree: Tensor, alive: Tensor, level: int) -> Tensor:
+    """Subtract the edges of a front from the degrees, and return the remaining nodes that it leaves below a level."""
+    parts = rows.parts(front)
+    if len(parts) == 1:
+        touched, _ = rows.of(front)
+        degree.index_add_(0, touched, -torch.ones_like(touched))
+        return torch.unique(touched[alive[touched] & (degree[touched] <= level)])
+    for part in parts:
+        touched, _ = rows.of(part)
+        degree.index_add_(0, touched, -torch.ones_like(touched))
+    # All remaining nodes of a smaller degree were touched: those that were not had a larger one before.
+    return (alive & (degree <= level)).nonzero()[:, 0]
+
+
+def triangles(edges: Tensor, num_nodes: int, chunk: int = CHUNK) -> Tensor:
     """The number of triangles through each node.
 
     Each edge is directed from the endpoint of smaller degree. Hubs then have few successors, and about ``E sqrt(E)``
@@ -124,11 +158,13 @@ def pagerank(edges: Tensor, num_nodes: int, label: Tensor, damping: float, toler
     """
     out = count(edges[0], num_nodes).double()
     size = graph_total(torch.ones_like(out), label, num_nodes)
-    share, dangling = 1 / out[edges[0]], (out == 0).double()
+    share, dangling = 1 / out, (out == 0).double()
     rank = 1 / size
     # Every step multiplies the change by the damping, so this many steps always suffice.
     for _ in range(10_000):
-        moved = torch.zeros_like(rank).index_add_(0, edges[1], share * rank[edges[0]])
+        moved, given = torch.zeros_like(rank), share * rank
+        for source, target in zip(edges[0].split(CHUNK), edges[1].split(CHUNK), strict=True):
+            moved.index_add_(0, target, given[source])
         idle = graph_total(dangling * rank, label, num_nodes)
         new = damping * (moved + idle / size) + (1 - damping) / size
         change = float(((new - rank).abs() * size).mean()) if num_nodes else 0.0

@@ -51,8 +51,8 @@ def degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, direction: str 
         edges = edge_index[:, edge_index[0] != edge_index[1]]
     else:
         edges = centrality.simple_edges(edge_index, num_nodes, undirected=False)
-    nodes = torch.cat([edges[end] for end in ends[direction]])
-    return centrality.count(nodes, num_nodes).clamp(min=1).double()
+    counts = [centrality.count(edges[end], num_nodes) for end in ends[direction]]
+    return torch.stack(counts).sum(0).clamp(min=1).double()
 
 
 def out_degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, multi: bool = False) -> Tensor:
@@ -67,10 +67,10 @@ def total_degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, multi: bo
 
 def k_core(edge_index: Tensor, num_nodes: int, batch: Tensor, *, direction: str = "any") -> Tensor:
     """Core number of each node, at least 1, from neighbours in ``any`` direction, or from edges ``in`` or ``out``."""
-    directed = {"any": edge_index, "in": edge_index, "out": edge_index.flip(0)}
-    if direction not in directed:
-        raise unknown("direction", direction, directed)
-    edges = centrality.simple_edges(directed[direction], num_nodes, undirected=direction == "any")
+    if direction not in ("any", "in", "out"):
+        raise unknown("direction", direction, ("any", "in", "out"))
+    directed = edge_index.flip(0) if direction == "out" else edge_index
+    edges = centrality.simple_edges(directed, num_nodes, undirected=direction == "any")
     return centrality.core_numbers(edges, num_nodes).clamp(min=1).double()
 
 

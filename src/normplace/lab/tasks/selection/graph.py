@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from normplace._shared.edge_keys import rows_of_keys, sorted_keys
 from normplace.errors import UsageError
 from normplace.lab.tasks.data_files import read_arrays
 
@@ -165,18 +166,12 @@ def _pairs(edges: ArrayLike) -> NDArray[np.int64]:
         raise UsageError(
             f"edges must have shape (edges, 2), got {pairs.shape}: transpose an edge_index of shape (2, edges)."
         )
-    return pairs.astype(np.int64)
+    return pairs.astype(np.int64, copy=False)
 
 
 def _assemble(pairs: NDArray[np.int64], num_nodes: int) -> Graph:
-    low, high = pairs.min(axis=1, initial=num_nodes), pairs.max(axis=1, initial=-1)
-    code = np.unique((low * num_nodes + high)[low != high])
-    low, high = np.divmod(code, num_nodes)
-    source, target = np.concatenate([low, high]), np.concatenate([high, low])
-    by_source = np.argsort(source * num_nodes + target, kind="stable")
-    counts = np.bincount(source, minlength=num_nodes)
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Graph._unchecked(indptr, target[by_source].astype(np.int32))
+    keys = sorted_keys(pairs[:, 0], pairs[:, 1], num_nodes, undirected=True)
+    return Graph._unchecked(*rows_of_keys(keys, num_nodes))
 
 
 def _check_rows(indptr: ArrayLike, indices: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
