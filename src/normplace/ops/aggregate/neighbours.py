@@ -82,11 +82,11 @@ def _split(indptr: Tensor, num_edges: int, piece: int) -> tuple[Tensor, Tensor]:
 
 
 def _direction(ends: Tensor, others: Tensor, edges: Tensor, rows: int, piece: int) -> CSRDirection:
-    order = ends.argsort(stable=True)
     counts = torch.zeros(rows, dtype=torch.long, device=ends.device)
-    counts.scatter_add_(0, ends.long(), torch.ones_like(ends, dtype=torch.long))
+    counts.scatter_add_(0, ends.long(), torch.ones(1, dtype=torch.long, device=ends.device).expand(len(ends)))
     indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
     pieces, hubs = _split(indptr, len(ends), piece)
+    order = ends.argsort(stable=True)  # last, because it is as large as the edges
     return CSRDirection(indptr.to(ends.dtype), others[order], edges[order], pieces.to(ends.dtype), hubs.to(ends.dtype))
 
 
@@ -104,8 +104,9 @@ def _both_directions(edge_index: Tensor, num_src: int, num_dst: int, piece: int)
     src, dst = src.to(dtype), dst.to(dtype)
     arriving = _direction(dst, src, torch.arange(len(src), device=src.device, dtype=dtype), num_dst, piece)
     # Edges that leave a node are sorted by target, so that reads of the targets' rows are in memory order.
-    leaving = _direction(arriving.indices, dst[arriving.edges.long()], arriving.edges, num_src, piece)
-    return [*arriving, *leaving]
+    targets = dst[arriving.edges.long()]
+    del src, dst  # large graphs need the memory
+    return [*arriving, *_direction(arriving.indices, targets, arriving.edges, num_src, piece)]
 
 
 def _sorted_directions(indptr: Tensor, sources: Tensor, num_src: int, piece: int) -> list[Tensor]:
