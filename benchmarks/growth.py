@@ -4,15 +4,14 @@
 
 Sizes span two decades. Times are CPU seconds on one thread, the least of several calls after a first one, so that other
 work on the machine matters little. Memory is the peak above what was in use before the call. The exponent is the slope
-of a line through the logarithms of sizes and times, after the time of a call of size 2 is subtracted. ``--only``
-measures some of the subjects, each in its own process.
+of a line through the logarithms of sizes and times, after the time of a call of size 2 is subtracted; it is also given
+for each decade. ``--only`` measures some of the subjects, each in its own process.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -83,10 +82,20 @@ def move(layers: int) -> Call:
     return lambda: npl.move(model, x, to="post")
 
 
-def aggregate(edges: int) -> Call:
-    edge_index, nodes = random_graph(edges)
-    graph, x = Neighbours(edge_index, nodes), torch.randn(nodes, 32)
-    return lambda: softmax_aggregate(x, graph, torch.tensor(1.0))
+def near_graph(edges: int, degree: int = 16) -> tuple[torch.Tensor, int]:
+    """Edges from the nodes next to each node, whose features are in the cache, and the number of nodes."""
+    nodes = max(2, edges // degree)
+    target = torch.arange(edges) % nodes
+    return torch.stack([(target + 1 + torch.arange(edges) // nodes) % nodes, target]), nodes
+
+
+def aggregate(graph: Callable[[int], tuple[torch.Tensor, int]]) -> Callable[[int], Call]:
+    def build(edges: int) -> Call:
+        edge_index, nodes = graph(edges)
+        neighbours, x = Neighbours(edge_index, nodes), torch.randn(nodes, 32)
+        return lambda: softmax_aggregate(x, neighbours, torch.tensor(1.0))
+
+    return build
 
 
 def relation(op: Callable[..., torch.Tensor], width: int) -> Callable[[int], Call]:
@@ -113,7 +122,12 @@ def topology(name: str) -> Callable[[int], Call]:
 SUBJECTS = {
     "audit": Subject("layers", decades(8), audit, 1.0, "encoder of width 16, 4 tokens"),
     "move": Subject("layers", decades(4), move, 1.0, "encoder of width 16, 4 tokens, pre to post"),
-    "aggregate": Subject("edges", decades(100_000), aggregate, 1.0, "softmax, 32 channels, 16 edges per node"),
+    "aggregate": Subject(
+        "edges", decades(100_000), aggregate(random_graph), 1.0, "softmax, 32 channels, 16 edges per random node"
+    ),
+    "aggregate, near": Subject(
+        "edges", decades(100_000), aggregate(near_graph), 1.0, "the same, sources next to their targets in memory"
+    ),
     "scan": Subject("tokens", decades(1_000), relation(relation_scan, 64), 1.0, "width 64, forward"),
     "pairs": Subject("tokens", decades(250), relation(relation_pairwise, 16), 2.0, "width 16, forward"),
     "ntk": Subject("samples", decades(300), tangent_kernel, 2.0, "MLP 1-64-64-1 with LayerNorm, in blocks"),
@@ -155,50 +169,15 @@ def measure(name: str) -> dict[str, Any]:
         print(
             f"{name}, {size:,} {subject.variable}: {seconds[-1]:.4g} s, {(peaks[-1] or 0) / 2**20:.1f} MiB", flush=True
         )
+    net = [value - fixed for value in seconds]
+    middle = len(net) // 2
     return {
         "variable": subject.variable, "setting": subject.setting, "sizes": list(subject.sizes), "seconds": seconds,
         "peak_bytes": peaks, "fixed_s": fixed, "expected": subject.expected,
-        "exponent": slope(list(subject.sizes), [value - fixed for value in seconds]),
-    }  # fmt: skip
-
-
-def large_graph(edges: int) -> dict[str, Any]:
-    """Time and peak memory of the process for an aggregation and topology scores of one large graph."""
-    torch.set_num_threads(1)
-    edge_index, nodes = random_graph(edges)
-    result: dict[str, Any] = {"edges": edges, "nodes": nodes, "seconds": {}}
-
-    def timed(name: str, call: Callable[[], Any]) -> Any:
-        start = time.process_time()
-        value = call()
-        result["seconds"][name] = time.process_time() - start
-        print(f"{name} of {edges:,} edges: {result['seconds'][name]:.1f} s", flush=True)
-        return value
-
-    for name in ("degree", "k-core", "pagerank"):
-        timed(name, lambda name=name: npl.models.topology(name, edge_index, nodes))
-    graph, x = timed("CSR form", lambda: Neighbours(edge_index, nodes)), torch.randn(nodes, 16)
-    timed("softmax aggregation, 16 channels", lambda: softmax_aggregate(x, graph, torch.tensor(1.0)))
-    return result | {"peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
-
-
-def large_config(layers: int) -> dict[str, Any]:
-    """Time and peak memory of the process for the audit of a Llama with 405 billion parameters on the meta device."""
-    import transformers
-
-    config = transformers.LlamaConfig(
-        hidden_size=16_384, num_hidden_layers=layers, num_attention_heads=128, num_key_value_heads=8,
-        intermediate_size=53_248, vocab_size=128_256,
-    )  # fmt: skip
-    start = time.process_time()
-    with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(config)
-    built = time.process_time()
-    found = npl.audit(model, torch.zeros(1, 16, dtype=torch.long))
-    return {
-        "parameters": sum(p.numel() for p in model.parameters()), "norms": len(found.sites),
-        "build_s": built - start, "audit_s": time.process_time() - built,
-        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "exponent": slope(list(subject.sizes), net),
+        "exponent_by_decade": [
+            slope(list(subject.sizes[part]), net[part]) for part in (slice(middle + 1), slice(middle, None))
+        ],
     }  # fmt: skip
 
 
@@ -206,20 +185,14 @@ def main() -> None:
     """Measure and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="JSON file to write; subjects that it has and --only leaves out stay")
-    parser.add_argument("--only", nargs="*", choices=[*SUBJECTS, "graph", "config"], help="subjects to measure")
-    parser.add_argument("--edges", type=int, default=10_000_000, help="edges of the large graph (default: %(default)s)")
+    parser.add_argument("--only", nargs="*", choices=list(SUBJECTS), help="subjects to measure")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     record = json.loads(arguments.out.read_text()) if arguments.out is not None and arguments.out.exists() else {}
     record |= run_environment()
-    for name in arguments.only or [*SUBJECTS, "graph", "config"]:
-        if name == "graph":
-            record["graph"] = run_in_subprocess(large_graph, arguments.edges)
-        elif name == "config":
-            record["config"] = run_in_subprocess(large_config, 126)
-        else:
-            record.setdefault("subjects", {})[name] = run_in_subprocess(measure, name)
-            print(f"{name}: exponent {record['subjects'][name]['exponent']:.2f}")
+    for name in arguments.only or SUBJECTS:
+        record.setdefault("subjects", {})[name] = run_in_subprocess(measure, name)
+        print(f"{name}: exponent {record['subjects'][name]['exponent']:.2f}", flush=True)
         if arguments.out is not None:
             arguments.out.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
-# Instead of the folder of this script, in which accelerate.py hides the package that transformers imports.
-sys.path[0] = str(Path(__file__).resolve().parents[1] / "src")
+sys.path.pop(0)  # the folder of this script, in which accelerate.py hides the package that transformers imports
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import normplace as npl
 from normplace.lab.bench.isolation import run_in_subprocess
 from normplace.lab.bench.record import run_environment

@@ -59,9 +59,7 @@ def placement_name(
 
 def _followed(specs: Sequence[BlockSpec]) -> str | None:
     """The first candidate whose specs these are, or None."""
-    return next(
-        (name for name in CANDIDATES if any(_follows(specs, name, per_layer) for per_layer in (1, 2, 3))), None
-    )
+    return next((name for name in CANDIDATES if any(_follows(specs, name, per_layer) for per_layer in (1, 2, 3))), None)
 
 
 def _is_dual(blocks: Sequence[ResidualBlock]) -> bool:
