@@ -122,10 +122,34 @@ def test_a_stack_computes_once_and_its_copies_anew(computed):
     assert torch.equal(net(x, graph), net(x, graph, values=topology("degree", graph, 4)))
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_stack_remembers_and_notices_changes(computed, strict):
+    net = GraphStack(SumConv, 3, 8, 2, 2, placement="post", scale=SCALE).eval()
+    graph, x = edges(), torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    expected = net(x, graph)
+    exported = torch.export.export(net, (x, graph), strict=strict).module()
+    assert torch.equal(exported(x, graph), expected) and len(computed) == 1
+    graph[:, 3] = torch.tensor([3, 0])
+    expected = net(x, graph, values=topology("degree", graph, 4))
+    assert torch.equal(exported(x, graph), expected) and len(computed) == 2
+    del net
+    gc.collect()
+    assert torch.equal(exported(x, graph), expected)  # the cache of the stack no longer exists
+
+
+def test_compiled_code_cannot_change_what_is_remembered():
+    kept, graph = FactorMemory(), edges()
+    operator = torch.ops.normplace.topology_factor
+    first = operator(graph, None, 4, "degree", -1.0, torch.float32, kept.number)
+    expected = first.clone()
+    first.zero_()
+    assert torch.equal(operator(graph, None, 4, "degree", -1.0, torch.float32, kept.number), expected)
+
+
 def test_a_compiled_stack_remembers_and_notices_changes(computed):
     torch._dynamo.reset()
     net = GraphStack(SumConv, 3, 8, 2, 2, placement="post", scale=SCALE).eval()
-    fast = torch.compile(net, backend="eager")
+    fast = torch.compile(net, backend="eager", fullgraph=True)
     graph, x = edges(), torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     expected = net(x, graph)
     assert torch.equal(fast(x, graph), expected) and torch.equal(fast(x, graph), expected)

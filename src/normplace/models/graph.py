@@ -281,7 +281,7 @@ class GraphStack(nn.Module):
             return None
         dtype = x.dtype if x.is_floating_point() else self.head.weight.dtype  # categories are embedded
         if values is None:
-            return self._factors.factor(self.scale, edge_index, len(x), batch, dtype)
+            return self._factors.factor(self.scale, edge_index, x.shape[0], batch, dtype)
         if not isinstance(values, Tensor) or values.shape != x.shape[:1] or values.is_complex():
             kind = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
             raise UsageError(f"values must hold one number for each of the {len(x)} nodes, got {kind}.")
