@@ -4,8 +4,9 @@
 
 Sizes span two decades. Times are CPU seconds on one thread, the least of several calls after a first one, so that other
 work on the machine matters little. Memory is the peak above what was in use before the call. The exponent is the slope
-of a line through the logarithms of sizes and times, after the time of a call of size 2 is subtracted; it is also given
-for each decade. ``--only`` measures some of the subjects, each in its own process.
+of a line through the logarithms of sizes and times, both beyond those of a call of size 2: its time contains the fixed
+costs and the work of size 2, which is half of the work of size 4. The exponent is also given for each decade.
+``--only`` measures some of the subjects, each in its own process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from normplace.lab.bench.record import run_environment
 from normplace.ops import Neighbours, relation_pairwise, relation_scan, softmax_aggregate
 
 Call = Callable[[], object]
+SMALLEST = 2
+"""The size whose time is subtracted."""
 LONG = 1.0
 """CPU seconds after which a call is not repeated."""
 
@@ -148,9 +151,18 @@ def least_seconds(call: Call, runs: int) -> float:
     return min(times)
 
 
-def slope(sizes: list[int], values: list[float]) -> float:
+def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
     """The exponent of a power law through the points."""
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+
+
+def exponents(sizes: Sequence[int], seconds: Sequence[float], fixed: float) -> dict[str, Any]:
+    """The exponents of both decades together and of each."""
+    beyond, net, middle = [size - SMALLEST for size in sizes], [value - fixed for value in seconds], len(sizes) // 2
+    return {
+        "exponent": slope(beyond, net),
+        "exponent_by_decade": [slope(beyond[: middle + 1], net[: middle + 1]), slope(beyond[middle:], net[middle:])],
+    }
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -158,7 +170,7 @@ def measure(name: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     subject, seconds, peaks = SUBJECTS[name], [], []
-    smallest = subject.build(2)
+    smallest = subject.build(SMALLEST)
     smallest()
     fixed = least_seconds(smallest, runs=7)
     for size in subject.sizes:
@@ -169,15 +181,10 @@ def measure(name: str) -> dict[str, Any]:
         print(
             f"{name}, {size:,} {subject.variable}: {seconds[-1]:.4g} s, {(peaks[-1] or 0) / 2**20:.1f} MiB", flush=True
         )
-    net = [value - fixed for value in seconds]
-    middle = len(net) // 2
     return {
         "variable": subject.variable, "setting": subject.setting, "sizes": list(subject.sizes), "seconds": seconds,
         "peak_bytes": peaks, "fixed_s": fixed, "expected": subject.expected,
-        "exponent": slope(list(subject.sizes), net),
-        "exponent_by_decade": [
-            slope(list(subject.sizes[part]), net[part]) for part in (slice(middle + 1), slice(middle, None))
-        ],
+        **exponents(subject.sizes, seconds, fixed),
     }  # fmt: skip
 
 

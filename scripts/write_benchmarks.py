@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -112,41 +111,104 @@ def growth(report: dict[str, Any]) -> str:
     Args:
         report: The record of `benchmarks/growth.py`.
     """
-    date = datetime.fromisoformat(report["date"])
     rows = []
     for name, subject in report["subjects"].items():
         sizes, seconds, peaks = subject["sizes"], subject["seconds"], subject["peak_bytes"]
         rows.append([
             f"{name}: {subject['setting']}", f"{sizes[0]:,} to {sizes[-1]:,} {subject['variable']}",
             f"{1e3 * seconds[0]:.3g} to {1e3 * seconds[-1]:,.4g}", f"{peaks[-1] / 2**20:.3g}",
-            f"{subject['exponent']:.2f}", f"{math.log10(seconds[-1] / seconds[2]):.2f}", f"{subject['expected']:.0f}",
+            f"{subject['exponent']:.2f}", *(f"{exponent:.2f}" for exponent in subject["exponent_by_decade"]),
+            f"{subject['expected']:.0f}",
         ])  # fmt: skip
-    columns = ["subject", "sizes", "CPU ms", "peak MiB at the largest", "exponent", "of the last decade", "expected"]
-    parts = [
+    columns = ["subject", "sizes", "CPU ms", "peak MiB at the largest", "exponent", "first decade", "last", "expected"]
+    subjects = report["subjects"]
+    far, near = (subjects[name]["exponent_by_decade"][1] for name in ("aggregate", "aggregate, near"))
+    return "\n".join([
         "## Growth\n",
-        f"CPU time on one thread of {report['hardware']['cpu']} against size, measured by `benchmarks/growth.py` on "
-        f"{date:%-d %B %Y} at a load average of {report['load']:.1f}. Other work on the machine slows its caches, so "
-        "times are upper bounds. The exponent is the slope of a line through the logarithms of five sizes and their "
-        "times over two decades, after the time of a call of size 2 is subtracted; costs that grow more slowly lower it"
-        " at small sizes.\n",
+        f"CPU time on one thread against size, measured by `benchmarks/growth.py` {_when(report)}. Other work on the "
+        "machine slows its caches, so times are upper bounds. The exponent is the slope of a line through the "
+        "logarithms of five sizes and their times over two decades, both beyond those of a call of size 2.\n",
         f"{markdown_table(columns, rows, right_from=1)}\n",
+        "Exponents that differ from the expected ones have two causes. Features that no longer fit in the cache raise "
+        f"them: in the last decade the aggregation has the exponent {far:.2f} on a random graph, and {near:.2f} on a "
+        "graph of the same size whose edges connect nodes that are next to each other in memory. Costs that grow more "
+        "slowly lower them at small sizes: the pairwise relation and the tangent kernel also have a part that is "
+        "linear, so their exponents rise from the first decade to the last.\n",
+    ])  # fmt: skip
+
+
+def scale(report: dict[str, Any]) -> str:
+    """The section on the largest inputs.
+
+    Args:
+        report: The record of `benchmarks/scale.py`.
+    """
+    rows = []
+    for name, subject in report["subjects"].items():
+        if "edges" in subject:
+            size = f"{subject['edges'] / 1e6:.0f} million edges, {subject['nodes'] / 1e6:.2f} million nodes"
+        else:
+            name = "audit of a Llama on the meta device"
+            size = f"{subject['parameters'] / 1e9:.0f} billion parameters, {subject['norms']} norms"
+        times = ", ".join(f"{part} {seconds:.1f}" for part, seconds in subject["seconds"].items())
+        rows.append([name, size, times, f"{subject['peak_gib']:.2f}"])
+    return (
+        f"## The largest inputs\n\nMeasured by `benchmarks/scale.py` {_when(report)}, each in its own process, once, "
+        "on one thread. The graphs are uniformly random and are read through a memory map. The robustness curve "
+        "removes nodes in the order of their degrees. Memory is the peak resident set of the process, which includes the "
+        "imports and the pages of the edge file.\n\n"
+        f"{markdown_table(['subject', 'size', 'CPU s', 'peak, GiB'], rows, right_from=3)}\n"
+    )
+
+
+def small(report: dict[str, Any]) -> str:
+    """The section on small inputs.
+
+    Args:
+        report: The record of `benchmarks/small.py`.
+    """
+    starts = [[name, f"{1e3 * seconds:.1f}"] for name, seconds in report["startup"].items()]
+    audits = [
+        [
+            row["model"], f"{1e3 * row['forward_s']:.2f}", f"{1e3 * row['audit_s']:.2f}",
+            f"{row['audit_s'] / row['forward_s']:.1f}",
+        ]
+        for row in report["audits"]
+    ]  # fmt: skip
+    scales = [
+        [row["scale"] or "none", f"{1e3 * row['seen_s']:.1f}", f"{1e3 * row['new_s']:.1f}"] for row in report["scales"]
     ]
-    if model := report.get("config"):
-        parts.append(
-            f"Audit of a Llama with {model['parameters'] / 1e9:.0f} billion parameters and {model['norms']} norms on "
-            f"the meta device: {model['build_s']:.1f} s to build, {model['audit_s']:.1f} s to audit, "
-            f"{model['peak_gib']:.2f} GiB peak of the whole process.\n"
-        )
-    if graph := report.get("graph"):
-        times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in graph["seconds"].items())
-        parts.append(
-            f"A random graph of {graph['edges'] / 1e6:.0f} million edges and {graph['nodes'] / 1e6:.2f} million nodes: "
-            f"{times}; {graph['peak_gib']:.1f} GiB peak of the whole process.\n"
-        )
-    return "\n".join(parts)
+    kernels = [[row["network"], str(row["samples"]), f"{1e3 * row['seconds']:.1f}"] for row in report["kernels"]]
+    graph = report["scales"][0]
+    return "\n".join([
+        "## Small inputs\n",
+        f"Measured by `benchmarks/small.py` {_when(report)}. Times are the least CPU milliseconds of several calls on "
+        "one thread. An audit of a small model takes as long as Python needs to record its operators and modules, "
+        "whatever they compute.\n",
+        f"{markdown_table(['start', 'ms'], starts, right_from=1)}\n",
+        f"{markdown_table(['audit', 'forward pass, ms', 'audit, ms', 'ratio'], audits, right_from=1)}\n",
+        f"Forward pass of a graph network of two GENConv layers of 64 channels, with a topology scale, on a graph of "
+        f"{graph['nodes']:,} nodes and {graph['edges']:,} edges: again on the same graph, whose scale is remembered, "
+        "and on a new one. Without a scale, a new graph is sorted only.\n",
+        f"{markdown_table(['scale', 'same graph, ms', 'new graph, ms'], scales, right_from=1)}\n",
+        f"{markdown_table(['tangent kernel', 'samples', 'ms'], kernels, right_from=1)}\n",
+    ])  # fmt: skip
 
 
-SECTIONS = {"growth-cpu.json": growth, "fuse-cuda.json": fused_models, "dit-cuda.json": diffusion_transformer}
+def _when(report: dict[str, Any]) -> str:
+    """The machine and the date of a record."""
+    date = datetime.fromisoformat(report["date"])
+    hardware = report["hardware"]
+    return f"on an {hardware['cpu']} on {date:%-d %B %Y} at a load average of {report['load']:.1f}"
+
+
+SECTIONS = {
+    "growth-cpu.json": growth,
+    "scale-cpu.json": scale,
+    "small-cpu.json": small,
+    "fuse-cuda.json": fused_models,
+    "dit-cuda.json": diffusion_transformer,
+}
 """Sections by the record that they show."""
 
 

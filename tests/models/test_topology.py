@@ -143,6 +143,14 @@ def test_sampled_betweenness_is_unbiased_and_seeded(nx):
     assert float((mean - exact).abs().max() / exact.max()) < 0.05
 
 
+@pytest.mark.parametrize("name", ["k-core", "pagerank"])
+def test_reading_the_edges_in_parts_changes_no_bit(name, monkeypatch):
+    edges = torch.randint(40, (2, 300), generator=torch.Generator().manual_seed(0))
+    whole = topology(name, edges, 45)
+    monkeypatch.setattr(centrality, "CHUNK", 7)
+    assert torch.equal(topology(name, edges, 45), whole)
+
+
 def test_triangles_do_not_depend_on_the_chunk(nx):
     edges = edges_of(nx.powerlaw_cluster_graph(70, 5, 0.6, seed=4))
     edges = centrality.simple_edges(edges, 70, undirected=True)
