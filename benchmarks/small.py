@@ -30,7 +30,7 @@ import normplace as npl
 from normplace.lab.bench.ntk import network
 from normplace.lab.bench.record import run_environment
 
-RUNS = 20
+RUNS = 100
 STARTS = 3
 TIMED = """
 import time

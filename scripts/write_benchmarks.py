@@ -155,8 +155,8 @@ def scale(report: dict[str, Any]) -> str:
     return (
         f"## The largest inputs\n\nMeasured by `benchmarks/scale.py` {_when(report)}, each in its own process, once, "
         "on one thread. The graphs are uniformly random and are read through a memory map. The robustness curve "
-        "removes nodes in the order of their degrees. Memory is the peak resident set of the process, which includes the "
-        "imports and the pages of the edge file.\n\n"
+        "removes nodes in the order of their degrees. Memory is the peak resident set of the process, which includes "
+        "the imports and the pages of the edge file.\n\n"
         f"{markdown_table(['subject', 'size', 'CPU s', 'peak, GiB'], rows, right_from=3)}\n"
     )
 
