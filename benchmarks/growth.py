@@ -198,7 +198,8 @@ def main() -> None:
     record = json.loads(arguments.out.read_text()) if arguments.out is not None and arguments.out.exists() else {}
     record |= run_environment()
     for name in arguments.only or SUBJECTS:
-        record.setdefault("subjects", {})[name] = run_in_subprocess(measure, name)
+        measured = record.get("subjects", {}) | {name: run_in_subprocess(measure, name)}
+        record["subjects"] = {subject: measured[subject] for subject in SUBJECTS if subject in measured}
         print(f"{name}: exponent {record['subjects'][name]['exponent']:.2f}", flush=True)
         if arguments.out is not None:
             arguments.out.write_text(json.dumps(record, indent=1) + "\n")

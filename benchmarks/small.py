@@ -27,6 +27,7 @@ from torch import nn
 sys.path.pop(0)  # the folder of this script, in which accelerate.py hides the package that transformers imports
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import normplace as npl
+from normplace.lab.bench.allocator import keep_freed
 from normplace.lab.bench.ntk import network
 from normplace.lab.bench.record import run_environment
 
@@ -175,6 +176,7 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": source}  # of the programs that are started
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    keep_freed()  # otherwise the first subjects pay for returning memory to the system, and later ones do not
     record: dict[str, Any] = run_environment()
     record["startup"] = startup()
     for name, seconds in record["startup"].items():

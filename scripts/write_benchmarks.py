@@ -1,8 +1,9 @@
-"""Write docs/reference/benchmarks.md from the committed records of `normplace bench` and of `benchmarks/`."""
+"""Write benchmarks.md and costs.md in docs/reference from the records of `normplace bench` and `benchmarks/`."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -131,9 +132,9 @@ def growth(report: dict[str, Any]) -> str:
         f"{markdown_table(columns, rows, right_from=1)}\n",
         "Exponents that differ from the expected ones have two causes. Features that no longer fit in the cache raise "
         f"them: in the last decade the aggregation has the exponent {far:.2f} on a random graph, and {near:.2f} on a "
-        "graph of the same size whose edges connect nodes that are next to each other in memory. Costs that grow more "
-        "slowly lower them at small sizes: the pairwise relation and the tangent kernel also have a part that is "
-        "linear, so their exponents rise from the first decade to the last.\n",
+        "graph of the same size whose edges connect nodes that are next to each other in memory. The topology scores "
+        "read random nodes too. Costs that grow more slowly lower them at small sizes: the pairwise relation and the "
+        "tangent kernel also have a part that is linear, so their exponents rise from the first decade to the last.\n",
     ])  # fmt: skip
 
 
@@ -202,22 +203,34 @@ def _when(report: dict[str, Any]) -> str:
     return f"on an {hardware['cpu']} on {date:%-d %B %Y} at a load average of {report['load']:.1f}"
 
 
-SECTIONS = {
-    "growth-cpu.json": growth,
-    "scale-cpu.json": scale,
-    "small-cpu.json": small,
-    "fuse-cuda.json": fused_models,
-    "dit-cuda.json": diffusion_transformer,
-}
-"""Sections by the record that they show."""
+SECTIONS = {"fuse-cuda.json": fused_models, "dit-cuda.json": diffusion_transformer}
+"""Sections of the page that compares with peers, by the record that they show."""
+COSTS = {"small-cpu.json": small, "growth-cpu.json": growth, "scale-cpu.json": scale}
+"""Sections of the page on costs, by the record that they show."""
+COSTS_TITLE = """# Costs
+
+CPU time and memory of everyday calls on small inputs, their growth with size, and the largest inputs.
+`scripts/write_benchmarks.py` writes this page from the committed records; the [benchmarks](benchmarks.md) compare the
+ops with their peers.
+"""
 
 
 def document() -> str:
-    """The whole page."""
-    paths = {RESULTS / name: section for name, section in SECTIONS.items()}
-    sections = [section(json.loads(path.read_text())) for path, section in paths.items() if path.is_file()]
-    return "\n".join([page(committed()), *sections])
+    """The page that compares with peers."""
+    return "\n".join([page(committed()), *_sections(SECTIONS)])
+
+
+def costs() -> str:
+    """The page on costs."""
+    return "\n".join([COSTS_TITLE, *_sections(COSTS)])
+
+
+def _sections(sections: Mapping[str, Callable[[dict[str, Any]], str]]) -> list[str]:
+    paths = {RESULTS / name: section for name, section in sections.items()}
+    return [section(json.loads(path.read_text())) for path, section in paths.items() if path.is_file()]
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "reference" / "benchmarks.md").write_text(document())
+    folder = ROOT / "docs" / "reference"
+    (folder / "benchmarks.md").write_text(document())
+    (folder / "costs.md").write_text(costs())

@@ -12,10 +12,13 @@ from normplace.lab.bench.page import page
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_committed_page_is_current():
+def test_the_committed_pages_are_current():
     script = runpy.run_path(str(ROOT / "scripts" / "write_benchmarks.py"))
     assert script["committed"]()
     assert (ROOT / "docs" / "reference" / "benchmarks.md").read_text() == script["document"](), (
+        "run scripts/write_benchmarks.py"
+    )
+    assert (ROOT / "docs" / "reference" / "costs.md").read_text() == script["costs"](), (
         "run scripts/write_benchmarks.py"
     )
 
