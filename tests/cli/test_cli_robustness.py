@@ -20,13 +20,6 @@ from normplace.lab.bench.record import FORMAT
 LONG = "n" * 300
 
 
-@pytest.fixture
-def results(tmp_path) -> Path:
-    """A result file of the sample study."""
-    assert main(["study", "sample", "--scale", "smoke", "--jobs", "1"]) == 0
-    return tmp_path / "runs" / "sample-smoke.jsonl"
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -76,9 +69,9 @@ def test_a_bad_path_or_name_is_a_one_line_error(words, sentence, capsys, tmp_pat
     assert sentence in usage_error(capsys, *words)
 
 
-def test_a_damaged_line_is_reported_and_the_others_count(results, capsys):
-    good = results.read_bytes().splitlines(keepends=True)
-    results.write_bytes(good[0] + b"\xff" + good[1] + good[2] + good[3])
+def test_a_damaged_line_is_reported_and_the_others_count(smoke_results, capsys):
+    good = smoke_results.read_bytes().splitlines(keepends=True)
+    smoke_results.write_bytes(good[0] + b"\xff" + good[1] + good[2] + good[3])
     capsys.readouterr()
     assert main(["verify", "runs"]) == 1
     captured = capsys.readouterr()
@@ -90,19 +83,19 @@ def test_a_damaged_line_is_reported_and_the_others_count(results, capsys):
     assert main(["study", "sample", "--scale", "smoke", "--jobs", "1"]) == 0
     assert "damaged lines (2) were moved to runs/sample-smoke.damaged" in capsys.readouterr().err.replace("\n", "")
     assert Path("runs/sample-smoke.damaged").read_bytes() == b"\xff" + good[1]
-    assert results.read_bytes().startswith(good[0] + good[2] + good[3])
+    assert smoke_results.read_bytes().startswith(good[0] + good[2] + good[3])
     assert main(["verify", "runs"]) == 0
 
 
-def test_lines_that_the_study_cannot_read_are_a_one_line_error(results, capsys):
-    lines = [json.loads(text) for text in results.read_text().splitlines()]
+def test_lines_that_the_study_cannot_read_are_a_one_line_error(smoke_results, capsys):
+    lines = [json.loads(text) for text in smoke_results.read_text().splitlines()]
     del lines[0]["crc32"]
     lines[0]["series"]["x"].pop()
-    results.write_text("".join(json.dumps(line) + "\n" for line in lines[:1]))
+    smoke_results.write_text("".join(json.dumps(line) + "\n" for line in lines[:1]))
     assert "the study cannot read its results in runs/sample-smoke.jsonl" in usage_error(capsys, "report", "runs")
 
 
-def test_a_symbolic_link_is_followed(results):
+def test_a_symbolic_link_is_followed(smoke_results):
     Path("link.html").symlink_to("page.html")
     assert main(["report", "runs", "--out", "link.html"]) == 0
     assert Path("link.html").is_symlink()
