@@ -18,7 +18,17 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 GC_THRESHOLDS = (20_000, 20, 20)
 
 # Files whose single tests or fixtures take longest start first, so that no worker waits for one at the end.
-LONGEST = ("test_engines.py", "test_kill.py", "test_kill_training.py", "test_triton.py", "test_site.py")
+LONGEST = (
+    "test_engines.py",
+    "test_kill.py",
+    "test_kill_training.py",
+    "test_triton.py",
+    "test_site.py",
+    "test_distributed.py",
+    "test_fuzz_checkpoints.py",
+    "test_documents.py",
+    "test_committed_report.py",
+)
 
 
 @pytest.hookimpl(wrapper=True)

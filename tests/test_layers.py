@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -47,6 +48,7 @@ def part_of(names: Sequence[str]) -> str:
     return ".".join(names[:2] if names[0] in WINGS else names[:1])
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Return the layers that a file imports, also inside functions."""
     parts = set()
@@ -193,6 +195,7 @@ def is_own(owner: ast.expr, classes: set[str]) -> bool:
     return False
 
 
+@functools.cache
 def foreign_private_names(path: Path) -> set[str]:
     """The underscore attributes and names that a file takes from other classes and modules."""
     tree = ast.parse(path.read_text())
