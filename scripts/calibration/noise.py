@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normplace.lab.compare.statistics import Scores
-from normplace.lab.studies.periln.measures import best_rate
+from normplace.lab.studies.rate_grid import best_rate
 from normplace.lab.trials.per_seed import config_values, pick
 from normplace.lab.trials.record import TrialRecord
 from normplace.lab.trials.results import read_records

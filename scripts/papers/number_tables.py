@@ -16,8 +16,9 @@ from normplace.lab.studies.estimates import estimate_text
 from normplace.lab.studies.extrapolation.networks import NAMES
 from normplace.lab.studies.extrapolation.protein import TITLES as LEARNERS
 from normplace.lab.studies.extrapolation.published import FACES, PROTEIN, Table
-from normplace.lab.studies.periln.measures import best_rate, best_records
+from normplace.lab.studies.periln.measures import best_records
 from normplace.lab.studies.periln.training import MORE, NAMED, OTHERS, SIZES
+from normplace.lab.studies.rate_grid import best_rate
 from normplace.lab.trials.per_seed import Records, config_values, metric, pick
 from normplace.lab.trials.results import TrialRecord
 from papers import committed, selection_tables

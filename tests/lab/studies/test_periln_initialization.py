@@ -18,7 +18,7 @@ from normplace.lab.studies import STUDIES
 from normplace.lab.studies.periln import initialization
 from normplace.lab.studies.periln.claims.initialization import CLAIMS, loss_gap
 from normplace.lab.studies.periln.figures.initialization import initialization_rows
-from normplace.lab.studies.periln.measures import best_rate
+from normplace.lab.studies.rate_grid import best_rate
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.runner import read_run

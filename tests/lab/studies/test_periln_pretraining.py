@@ -28,7 +28,8 @@ from normplace.lab.studies.periln.pretraining import (
     VARIANTS,
     PretrainingTrial,
 )
-from normplace.lab.studies.periln.pretraining_order import EQUAL_RATE, STAGES, next_rates, pending, settled_rate
+from normplace.lab.studies.periln.pretraining_order import EQUAL_RATE, STAGES, pending, settled_rate
+from normplace.lab.studies.rate_grid import next_rates
 from normplace.lab.train.steps import Pause, Paused
 from normplace.lab.trials.claims import State, Verdict, judge
 from normplace.lab.trials.per_seed import SuccessfulRecords

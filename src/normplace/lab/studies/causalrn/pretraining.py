@@ -26,7 +26,7 @@ from normplace._shared.output import write_atomic
 from normplace.errors import UsageError, unknown
 from normplace.lab.studies.causalrn.language import matched_network
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
-from normplace.lab.studies.periln.pretraining import RATES
+from normplace.lab.studies.rate_grid import RATES
 from normplace.lab.tasks.data_files import cache_folder, search_settings, unavailable_reason
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, find_text
 from normplace.lab.train.config import TrainConfig

@@ -1,14 +1,12 @@
 """The order of the pretraining trials: a grid of learning rates for each network, then long runs at its best rate.
 
-The grid of a network starts with three rates and is extended until the best one has a lower and a higher neighbor, or
-the range of rates ends.
+The grids are those of :mod:`normplace.lab.studies.rate_grid`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from normplace.errors import unknown
 from normplace.lab.studies.causalrn.networks import NETWORKS
 from normplace.lab.studies.causalrn.pretraining import (
     BYTE_VALUES,
@@ -19,8 +17,7 @@ from normplace.lab.studies.causalrn.pretraining import (
     PretrainingTrial,
     Setting,
 )
-from normplace.lab.studies.periln.measures import best_rate
-from normplace.lab.studies.periln.pretraining_order import next_rates
+from normplace.lab.studies.rate_grid import best_of_complete_grid, best_rate, next_rates, pending_trials
 from normplace.lab.trials.per_seed import Records, config_values, pick
 
 Trials = Iterator[PretrainingTrial]
@@ -40,9 +37,7 @@ def settled_rate(records: Records, network: str, vocab: int, tokens: int = FULL.
         vocab: Number of tokens of the vocabulary.
         tokens: Training tokens of the grid.
     """
-    fields = grid_fields(network, vocab, tokens)
-    best = best_rate(records, PART.name, **fields)
-    return None if next_rates(config_values(records, PART.name, "learning_rate", **fields), best) else best
+    return best_of_complete_grid(records, PART.name, **grid_fields(network, vocab, tokens))
 
 
 def _grid(records: Records, setting: Setting, vocab: int) -> Trials:
@@ -81,23 +76,8 @@ STAGES: dict[str, Callable[[Records, Setting], Trials]] = {
 
 
 def pending(records: Records, setting: Setting = FULL, stages: Sequence[str] = ()) -> list[PretrainingTrial]:
-    """The trials to run next, in order; a finished trial can add further ones.
-
-    Args:
-        records: Successful records.
-        setting: Sizes of the plan.
-        stages: Names of stages; empty for all.
-
-    Raises:
-        UsageError: If a stage is unknown.
-    """
-    for name in stages:
-        if name not in STAGES:
-            raise unknown("stage", name, STAGES)
-    wanted = [
-        trial for name, stage in STAGES.items() if not stages or name in stages for trial in stage(records, setting)
-    ]
-    return [trial for trial in dict.fromkeys(wanted) if not _is_recorded(records, trial)]
+    """The trials to run next; see :func:`~normplace.lab.studies.rate_grid.pending_trials`."""
+    return pending_trials(STAGES, records, setting, stages, lambda trial: _is_recorded(records, trial))
 
 
 def _is_recorded(records: Records, trial: PretrainingTrial) -> bool:

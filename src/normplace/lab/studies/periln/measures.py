@@ -6,28 +6,12 @@ over seeds on one half of the validation text; scores are measured on the other 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from normplace.lab.studies.periln.training import UNIFORM
+from normplace.lab.studies.rate_grid import best_rate, loss
 from normplace.lab.trials.per_seed import Measure, PerSeed, Records, config_values, measure, pick
 from normplace.lab.trials.results import TrialRecord
-
-
-def loss(record: TrialRecord, name: str = "bits_per_byte") -> float:
-    """Bits per byte of a trial, at most those of a uniform guess, which also replace a number that is not finite."""
-    value = record.metrics.get(name)
-    return UNIFORM if value is None or not math.isfinite(value) else min(value, UNIFORM)
-
-
-def best_rate(records: Records, part: str, **variant: object) -> float | None:
-    """The best learning rate of a variant; None without records."""
-    means = {
-        rate: fmean(loss(record, "choosing_bits") for record in pick(records, part, learning_rate=rate, **variant))
-        for rate in config_values(records, part, "learning_rate", **variant)
-    }
-    return min(means, key=lambda rate: means[rate], default=None)
 
 
 def best_records(records: Records, part: str, **variant: object) -> list[TrialRecord]:

@@ -27,6 +27,7 @@ from normplace.analysis.signal_probe.probe import Probe
 from normplace.errors import unknown
 from normplace.lab.studies.periln.pretraining_signals import headline_numbers, measure_signals, series_of
 from normplace.lab.studies.periln.training import BYTES, STUCK_MARGIN, diverged
+from normplace.lab.studies.rate_grid import RATES
 from normplace.lab.tasks.data_files import search_settings, unavailable_reason
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, find_text
 from normplace.lab.train.compiling import compile_layers
@@ -44,8 +45,6 @@ NAMED = ("pre", "peri", "post", "output")
 OTHERS = ("mix", "normformer", "sub")
 """The three best of the other placements in the 10M networks of the training part."""
 LONG_PLACEMENTS = ("pre", "peri")
-RATES = tuple(1e-3 * 2.0**power for power in range(-4, 5))
-"""All learning rates that a grid may be extended to."""
 SEEDS = 3
 STABILITY_SEEDS = 6
 """Six seeds that agree are the fewest that decide about a share of seeds."""

@@ -1,16 +1,13 @@
 """The order in which pretraining trials run, decided from the recorded lines.
 
-Each stage lists the trials that it still needs. A learning-rate grid starts with three rates and is extended by a
-factor of 2 until the best rate has a lower and a higher neighbor, or the range of rates ends. Stages that train at the
-best rate wait for their grid.
+Each stage lists the trials that it still needs. Stages that train at the best learning rate wait for their grid
+(:mod:`normplace.lab.studies.rate_grid`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from normplace.errors import unknown
-from normplace.lab.studies.periln.measures import best_rate
 from normplace.lab.studies.periln.pretraining import (
     FULL,
     LONG_PLACEMENTS,
@@ -18,7 +15,6 @@ from normplace.lab.studies.periln.pretraining import (
     NAMED,
     OTHERS,
     PART,
-    RATES,
     SEEDS,
     STABILITY_RATES,
     STABILITY_SEEDS,
@@ -26,32 +22,13 @@ from normplace.lab.studies.periln.pretraining import (
     PretrainingTrial,
     Setting,
 )
+from normplace.lab.studies.rate_grid import best_of_complete_grid, best_rate, next_rates, pending_trials
 from normplace.lab.trials.per_seed import Records, config_values, pick
 
-FIRST_RATES = (1e-3, 2e-3, 5e-4)
 EQUAL_RATE = 4e-3
 """The high learning rate at which Pre-LN and Peri-LN are compared."""
 
 Trials = Iterator[PretrainingTrial]
-
-
-def next_rates(tried: Sequence[float], best: float | None) -> tuple[float, ...]:
-    """The learning rates that a grid needs next; none if the best rate has two neighbors or the range ends.
-
-    Args:
-        tried: Learning rates with a result.
-        best: The best of them; None if there is none.
-
-    Example:
-        >>> next_rates([], None), next_rates([5e-4, 1e-3, 2e-3], 2e-3), next_rates([5e-4, 1e-3, 2e-3], 1e-3)
-        ((0.001, 0.002, 0.0005), (0.004,), ())
-    """
-    missing = tuple(rate for rate in FIRST_RATES if rate not in tried)
-    if missing or best is None:
-        return missing
-    index = RATES.index(best)
-    neighbors = RATES[max(index - 1, 0) : index + 2]
-    return tuple(rate for rate in neighbors if rate not in tried)
 
 
 def settled_rate(records: Records, setting: Setting, placement: str) -> float | None:
@@ -63,9 +40,7 @@ def settled_rate(records: Records, setting: Setting, placement: str) -> float | 
         placement: Name of the placement.
     """
     fields = {"placement": placement, "tokens": setting.grid, "variant": MAIN, "seed": 0}
-    tried = config_values(records, PART.name, "learning_rate", **fields)
-    best = best_rate(records, PART.name, **fields)
-    return None if next_rates(tried, best) else best
+    return best_of_complete_grid(records, PART.name, **fields)
 
 
 def _grid(*placements: str) -> Callable[[Records, Setting], Trials]:
@@ -155,23 +130,8 @@ STAGES: dict[str, Callable[[Records, Setting], Trials]] = {
 
 
 def pending(records: Records, setting: Setting = FULL, stages: Sequence[str] = ()) -> list[PretrainingTrial]:
-    """The trials to run next, in order; a finished trial can add further ones.
-
-    Args:
-        records: Successful records.
-        setting: Sizes of the plan.
-        stages: Names of stages; empty for all.
-
-    Raises:
-        UsageError: If a stage is unknown.
-    """
-    for name in stages:
-        if name not in STAGES:
-            raise unknown("stage", name, STAGES)
-    wanted = [
-        trial for name, stage in STAGES.items() if not stages or name in stages for trial in stage(records, setting)
-    ]
-    return [trial for trial in dict.fromkeys(wanted) if not _is_recorded(records, trial)]
+    """The trials to run next; see :func:`~normplace.lab.studies.rate_grid.pending_trials`."""
+    return pending_trials(STAGES, records, setting, stages, lambda trial: _is_recorded(records, trial))
 
 
 def _is_recorded(records: Records, trial: PretrainingTrial) -> bool:

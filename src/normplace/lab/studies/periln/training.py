@@ -16,6 +16,7 @@ from normplace.analysis.signal_probe.probe import Probe
 from normplace.analysis.signal_probe.results import Depth, Signals
 from normplace.errors import UsageError
 from normplace.lab.studies.periln.growth import linear_advantage, log_ratio
+from normplace.lab.studies.rate_grid import UNIFORM
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.sequences import load_text
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, find_text
@@ -25,8 +26,6 @@ from normplace.models.transformer import AttentionConfig, HeadConfig, Transforme
 from normplace.placement import Placement
 
 BYTES = 256
-UNIFORM = 8.0
-"""Bits per byte of a uniform guess."""
 NAMED = ("post", "pre", "peri", "output")
 OTHERS = ("deepnorm", "mix", "lns", "hybrid")
 MORE = ("sub", "keel", "normformer", "layerscale")

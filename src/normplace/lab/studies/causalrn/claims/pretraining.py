@@ -9,7 +9,7 @@ from normplace.lab.studies.causalrn.networks import TITLES
 from normplace.lab.studies.causalrn.pretraining import FULL, GRID_SEED, PART, VOCABULARIES
 from normplace.lab.studies.causalrn.pretraining_order import grid_fields
 from normplace.lab.studies.notes import OURS
-from normplace.lab.studies.periln.measures import best_rate
+from normplace.lab.studies.rate_grid import best_rate
 from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.intervals import Counted
 from normplace.lab.trials.per_seed import PerSeed, Records, config_values, measure, pick

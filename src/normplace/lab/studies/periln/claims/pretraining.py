@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from normplace.lab.studies.notes import OURS
-from normplace.lab.studies.periln.measures import best_rate, every, interior, loss
+from normplace.lab.studies.periln.measures import every, interior
 from normplace.lab.studies.periln.pretraining import FULL, MAIN, PART, SEEDS, STABILITY_RATES, STABILITY_SEEDS
-from normplace.lab.studies.periln.pretraining_order import EQUAL_RATE, FIRST_RATES
+from normplace.lab.studies.periln.pretraining_order import EQUAL_RATE
 from normplace.lab.studies.periln.published import PAPER, SECOND_HAND
+from normplace.lab.studies.rate_grid import FIRST_RATES, best_rate, loss
 from normplace.lab.trials.claims import Check, Claim, sign_and_size
 from normplace.lab.trials.intervals import Counted, SeedShare
 from normplace.lab.trials.per_seed import Measure, PerSeed, Records, config_values, measure, metric, pick

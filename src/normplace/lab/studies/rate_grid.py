@@ -1,0 +1,93 @@
+"""Learning-rate grids of language models, and the order of trials that wait for them.
+
+A grid starts with three rates and is extended by a factor of 2 until the best rate has a lower and a higher neighbor,
+or the range of rates ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import TypeVar
+
+from normplace.errors import unknown
+from normplace.lab.trials.per_seed import Records, config_values, pick
+from normplace.lab.trials.results import TrialRecord
+
+UNIFORM = 8.0
+"""Bits per byte of a uniform guess."""
+RATES = tuple(1e-3 * 2.0**power for power in range(-4, 5))
+"""All learning rates that a grid may be extended to."""
+FIRST_RATES = (1e-3, 2e-3, 5e-4)
+
+Setting = TypeVar("Setting")
+Trial = TypeVar("Trial")
+
+
+def loss(record: TrialRecord, name: str = "bits_per_byte") -> float:
+    """Bits per byte of a trial, at most those of a uniform guess, which also replace a number that is not finite."""
+    value = record.metrics.get(name)
+    return UNIFORM if value is None or not math.isfinite(value) else min(value, UNIFORM)
+
+
+def best_rate(records: Records, part: str, **variant: object) -> float | None:
+    """The best learning rate of a variant; None without records."""
+    means = {
+        rate: fmean(loss(record, "choosing_bits") for record in pick(records, part, learning_rate=rate, **variant))
+        for rate in config_values(records, part, "learning_rate", **variant)
+    }
+    return min(means, key=lambda rate: means[rate], default=None)
+
+
+def next_rates(tried: Sequence[float], best: float | None) -> tuple[float, ...]:
+    """The learning rates that a grid needs next; none if the best rate has two neighbors or the range ends.
+
+    Args:
+        tried: Learning rates with a result.
+        best: The best of them; None if there is none.
+
+    Example:
+        >>> next_rates([], None), next_rates([5e-4, 1e-3, 2e-3], 2e-3), next_rates([5e-4, 1e-3, 2e-3], 1e-3)
+        ((0.001, 0.002, 0.0005), (0.004,), ())
+    """
+    missing = tuple(rate for rate in FIRST_RATES if rate not in tried)
+    if missing or best is None:
+        return missing
+    index = RATES.index(best)
+    neighbors = RATES[max(index - 1, 0) : index + 2]
+    return tuple(rate for rate in neighbors if rate not in tried)
+
+
+def best_of_complete_grid(records: Records, part: str, **variant: object) -> float | None:
+    """The best learning rate of a variant's grid; None before the grid is complete."""
+    best = best_rate(records, part, **variant)
+    return None if next_rates(config_values(records, part, "learning_rate", **variant), best) else best
+
+
+def pending_trials(
+    stages: Mapping[str, Callable[[Records, Setting], Iterable[Trial]]],
+    records: Records,
+    setting: Setting,
+    chosen: Sequence[str],
+    is_recorded: Callable[[Trial], bool],
+) -> list[Trial]:
+    """The trials to run next, in order; a finished trial can add further ones.
+
+    Args:
+        stages: The trials of each stage, in its order.
+        records: Successful records.
+        setting: Sizes of the plan.
+        chosen: Names of stages; empty for all.
+        is_recorded: Whether a trial has a record.
+
+    Raises:
+        UsageError: If a stage is unknown.
+    """
+    for name in chosen:
+        if name not in stages:
+            raise unknown("stage", name, stages)
+    wanted = [
+        trial for name, stage in stages.items() if not chosen or name in chosen for trial in stage(records, setting)
+    ]
+    return [trial for trial in dict.fromkeys(wanted) if not is_recorded(trial)]
