@@ -5,15 +5,22 @@ Result lines name files as the user wrote them, so that a comparison below one f
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _folder = Path()
 
 
-def set_start_folder(folder: str | Path) -> None:
-    """Resolve relative paths from a folder; a worker calls this with the folder of the main process."""
+@contextmanager
+def start_folder(folder: str | Path) -> Iterator[None]:
+    """Resolve relative paths from a folder while the block runs; a worker passes the folder of the main process."""
     global _folder
-    _folder = Path(folder)
+    before, _folder = _folder, Path(folder)
+    try:
+        yield
+    finally:
+        _folder = before
 
 
 def from_start_folder(path: str | Path) -> Path:

@@ -6,12 +6,13 @@ Which trials run depends on the results of earlier ones, so the parts plan none;
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from normplace.errors import UsageError
 from normplace.lab.compare.config import FINAL, SEARCH, SPEED, STUDY_NAME, CompareTrial
-from normplace.lab.compare.start_folder import set_start_folder
+from normplace.lab.compare.start_folder import start_folder
 from normplace.lab.compare.trial import run_final, run_search
 from normplace.lab.trials.code_bundle import CodeBundle, pack
 from normplace.lab.trials.source import StudySource, locate
@@ -72,14 +73,17 @@ class ComparisonCode(StudyCode):
         return cls(STUDY.reference, recorded, _packed(sources, files) if remote else None, modules, folder)
 
     def load(self) -> Study:
-        """Make the user's modules and files available, and return the study."""
-        set_start_folder(self.folder)
+        """Make the user's modules importable, and return the study."""
         if self.bundle is not None:
             self.bundle.load()
         else:
             for source in self.modules:
                 StudySource.from_dict(source).load()
         return STUDY
+
+    def running(self) -> AbstractContextManager[None]:
+        """Resolve the paths of a task from the folder in which the comparison was started."""
+        return start_folder(self.folder)
 
 
 def _packed(sources: list[StudySource], files: tuple[str, ...]) -> CodeBundle | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,6 +68,10 @@ class StudyCode:
         if self.source:
             return as_study(StudySource.from_dict(self.source).load(), self.reference)
         return resolve(self.reference)
+
+    def running(self) -> AbstractContextManager[None]:
+        """What surrounds a trial while it runs."""
+        return nullcontext()
 
     def change_note(self, records: Iterable[TrialRecord]) -> str | None:
         """A sentence if records were made with other code than the present one; None if there are none."""

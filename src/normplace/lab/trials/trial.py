@@ -166,7 +166,8 @@ def _run(
         part = study.part(trials[0].part)
         configs = [config_from_dict(part.config, trial.config) for trial in trials]
         try:
-            measured = [_numbers(outcome) for outcome in run(part, configs)]
+            with code.running():
+                measured = [_numbers(outcome) for outcome in run(part, configs)]
         except Exception:
             error = traceback.format_exc(limit=-3)
             seconds = (time.perf_counter() - start) / len(trials)

@@ -14,7 +14,6 @@ from torch import nn
 from normplace.errors import UsageError
 from normplace.lab.compare.edits import parse_edits
 from normplace.lab.compare.measures import stream_signals
-from normplace.lab.compare.start_folder import set_start_folder
 from normplace.lab.compare.study import ComparisonCode
 from normplace.lab.compare.task import load_task
 from normplace.lab.compare.tasks.text import TextTask
@@ -46,11 +45,10 @@ def test_a_seed_determines_weights_and_batches_also_in_a_worker_of_another_folde
     task = TextTask(text="text.txt", **SMALL)
     assert task.reference is not None and str(tmp_path) not in task.reference
     monkeypatch.chdir("/")
-    try:
-        ComparisonCode.collect([], remote=False, folder=str(tmp_path)).load()
+    with ComparisonCode.collect([], remote=False, folder=str(tmp_path)).running():
         again = load_task(task.reference)
-    finally:
-        set_start_folder("")
+    with pytest.raises(UsageError, match="there is no text"):
+        load_task(task.reference)
     first, second, other = task.start(1), again.start(1), task.start(2)
     assert torch.equal(first_batch(first), first_batch(second))
     assert not torch.equal(first_batch(first), first_batch(other))
