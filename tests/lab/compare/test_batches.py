@@ -124,6 +124,14 @@ def test_too_few_batches_to_hold_out(count):
         hold_out([batch(number) for number in range(count)], loss, "make")
 
 
+@pytest.mark.parametrize("kind", [iter, lambda batches: lambda epoch: iter(batches)], ids=["iterator", "function"])
+def test_a_short_epoch_of_unknown_length_keeps_most_of_its_batches(kind):
+    held = hold_out(kind([batch(number) for number in range(8)]), loss, "make")
+    assert "1 and 1 training batches" in held.note
+    seen = [int(x[0, 0]) for x, _ in take(held.batches, 12)]
+    assert sorted(seen) == sorted([*range(2, 8)] * 2)
+
+
 def test_a_large_epoch_cannot_be_repeated_from_memory(monkeypatch):
     monkeypatch.setattr(held_out, "MOST_KEPT", 100)
     held = hold_out(lambda epoch: (batch(number) for number in range(40)), loss, "make")

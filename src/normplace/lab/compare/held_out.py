@@ -86,7 +86,11 @@ def _split_batches(batches: Batches) -> tuple[list[Any], Batches]:
         return list(batches[:number]), batches[number:]
     epoch: Iterable[Any] = batches(0) if callable(batches) else batches
     first = iter(epoch)
-    held = list(islice(first, _number(len(epoch) if isinstance(epoch, Sized) else None)))
+    most = _number(len(epoch) if isinstance(epoch, Sized) else None)
+    held = list(islice(first, most))
+    if len(held) < most:  # a short epoch, whose length is known now
+        number = _number(len(held))
+        return held[:number], RepeatedBatches(iter(held[number:]))
     return held, first if first is batches else RepeatedBatches(first)
 
 
