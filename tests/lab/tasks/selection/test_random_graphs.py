@@ -114,10 +114,15 @@ def test_model_rb_has_cliques_and_sets_of_one_node_each():
     assert graph.num_nodes == 72
     inside = edges[edges[:, 0] // 6 == edges[:, 1] // 6]
     assert len(inside) == 12 * 15  # whole cliques
-    # 12 ln 6 / ln 2 = 31 constraints of 18 of the 36 pairs each, of which some meet.
-    assert 18 * 20 < len(edges) - len(inside) <= 18 * 31
-    assert 9 <= len(exact_set(graph)) <= 12
+    # 12 ln 6 / ln 2 = 31 constraints, less one, of 18 of the 36 pairs each, of which some meet.
+    assert 18 * 20 < len(edges) - len(inside) <= 18 * 30
+    assert 8 <= len(exact_set(graph)) <= 12
     with pytest.raises(UsageError, match="at least 2 groups of at least 2 nodes"):
         model_rb(1, 6, 0.5, np.random.default_rng(0))
     with pytest.raises(UsageError, match="tightness must be above 0 and below 1"):
         model_rb(12, 6, 1.0, np.random.default_rng(0))
+
+
+def test_constraints_of_model_rb_forbid_other_pairs_than_earlier_ones():
+    # Nine constraints of 10 of the 36 pairs: one of the two ordered pairs of cliques has at least five, so all pairs.
+    assert {model_rb(2, 6, 0.3, np.random.default_rng(seed)).num_edges for seed in range(5)} == {12 * 11 // 2}

@@ -1,9 +1,9 @@
 """Independent sets of the usual benchmark graphs: policies beside the minimum degree and KaMIS.
 
 ER-[700-800] are uniform graphs of 700 to 800 nodes, each pair connected with probability 0.15; RB-[200-300] and
-RB-[800-1200] are instances of Model RB of so many nodes (20 to 25 cliques of 5 to 12 nodes, 40 to 55 of 20 to 25, with
-a tightness of 0.3 to 1). The published sets were not available, so the graphs are drawn here. Policies are trained on
-smaller graphs of the same family.
+RB-[800-1200] are instances of Model RB of so many nodes (20 to 24 cliques of 5 to 11 nodes, 40 to 54 of 20 to 24, with
+a tightness of 0.3 to 1), drawn as by the published generator of these sets. Policies are trained on smaller graphs of
+the same family.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Family:
 
 FAMILIES = {
     "er-700-800": Family("ER-[700-800]", 44.87, (700, 800)),
-    "rb-200-300": Family("RB-[200-300]", 20.10, (200, 300), (20, 25), (5, 12)),
-    "rb-800-1200": Family("RB-[800-1200]", 43.15, (800, 1200), (40, 55), (20, 25)),
+    "rb-200-300": Family("RB-[200-300]", 20.10, (200, 300), (20, 24), (5, 11)),
+    "rb-800-1200": Family("RB-[800-1200]", 43.15, (800, 1200), (40, 54), (20, 24)),
 }
 SMALLER = {
     "er-700-800": Family("", 0.0, (60, 150)),

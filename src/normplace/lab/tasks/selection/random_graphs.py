@@ -6,6 +6,7 @@ degree; :func:`shuffled` removes this correlation.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -149,6 +150,10 @@ def model_rb(groups: int, size: int, tightness: float, generator: np.random.Gene
     variables. An independent set has at most one node of each clique; the number of constraints is that of the
     threshold at which a set with one node of every clique ceases to exist. Ids are numbered clique by clique.
 
+    The benchmark sets RB-[200-300] and RB-[800-1200] round the numbers of constraints and pairs down and draw one
+    constraint less than the threshold; a constraint between the same ordered pair of cliques as an earlier one forbids
+    other pairs of values. Both are done here, too.
+
     Args:
         groups: Number of cliques.
         size: Number of nodes of each clique.
@@ -164,13 +169,13 @@ def model_rb(groups: int, size: int, tightness: float, generator: np.random.Gene
     if not 0 < tightness < 1:
         raise UsageError(f"tightness must be above 0 and below 1, got {tightness!r}.")
     # With size = groups^a, the threshold is at r groups ln(groups) constraints, where r = -a / ln(1 - tightness).
-    constraints = max(1, round(-np.log(size) * groups / np.log(1 - tightness)))
+    constraints = max(1, int(-np.log(size) * groups / np.log(1 - tightness) - 1))
     inside = np.stack(np.triu_indices(size, 1), axis=1)
     parts = [inside + group * size for group in range(groups)]
-    count = max(1, round(tightness * size * size))
-    for _ in range(constraints):
-        first, second = generator.choice(groups, 2, replace=False)
-        code = generator.choice(size * size, count, replace=False, shuffle=False)
+    count = max(1, int(tightness * size * size))
+    scopes = Counter(tuple(generator.choice(groups, 2, replace=False).tolist()) for _ in range(constraints))
+    for (first, second), repeats in scopes.items():
+        code = generator.choice(size * size, min(repeats * count, size * size), replace=False, shuffle=False)
         parts.append(np.stack([first * size + code // size, second * size + code % size], axis=1))
     return Graph.from_edges(np.concatenate(parts).astype(np.int64), groups * size)
 
