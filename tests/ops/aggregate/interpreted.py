@@ -8,6 +8,27 @@ import torch
 from tests.ops import interpreter  # noqa: F401 (sets up Triton's interpreter)
 from tests.ops.aggregate.cases import EDGES, Inputs, graph
 
+from normplace.ops import Neighbours, powermean_aggregate, softmax_aggregate
+from normplace.ops.aggregate import layouts
+
+
+def compare_channels(kind: str, exponents: torch.Tensor, piece: int = 4, relative: float = 3e-5) -> None:
+    """Compare one exponent per channel with the reference; the values and every gradient."""
+    run = softmax_aggregate if kind == "softmax" else powermean_aggregate
+    generator = torch.Generator().manual_seed(1)
+    width = len(exponents)
+    x, weight = (torch.rand(9, width, generator=generator, dtype=exponents.dtype) for _ in range(2))
+    edges = Neighbours(graph(9, 9, 40), 9, piece=piece)
+    results = []
+    for backend in ("triton", "reference"):
+        leaf, t = x.clone().requires_grad_(), exponents.clone().requires_grad_()
+        y = run(leaf, edges, t, relu=True, eps=1e-2, backend=backend)
+        (y * weight).sum().backward()
+        results.append({"y": y, "x": leaf.grad, "exponent": t.grad})
+    for name, expected in results[1].items():
+        error = (results[0][name] - expected).abs().max() / expected.abs().max()
+        assert error <= relative, f"{kind}, one exponent per channel: {name} is wrong by {error:.1e}"
+
 
 def main() -> None:
     """Compare with the brute force; a mismatch raises an AssertionError."""
@@ -24,6 +45,13 @@ def main() -> None:
     Inputs("power", 1e-3, "table", dtype=torch.float64, **small).compare("triton")
     # More channels than a program has, and two sets of nodes.
     Inputs("softmax", 1.5, edge_index=graph(5, 9, 20), num_src=5, num_dst=9, channels=130).compare("triton")
+    for kind in ("softmax", "power"):
+        # More channels than a program has, of both signs; and fewer programs than pieces of rows.
+        compare_channels(kind, torch.linspace(-2, 3, 131))
+        compare_channels(kind, torch.linspace(-2, 3, 3, dtype=torch.float64), relative=1e-10)
+        layouts.WEIGHT_PROGRAMS, usual = 3, layouts.WEIGHT_PROGRAMS
+        compare_channels(kind, torch.linspace(-2, 3, 5))
+        layouts.WEIGHT_PROGRAMS = usual
     case = Inputs("softmax", 1.5, **small)
     case.x = case.x.bfloat16().float()
     half = Inputs("softmax", 1.5, **small)

@@ -49,12 +49,11 @@ def choose_backend(device: str, exponent: Tensor, spec: AggregateSpec, size: int
         )
     if requested == "reference":
         return BackendChoice(requested, "requested")
-    if exponent.dim() == 1 and (requested != "factorised" or device != "cpu"):
-        return _choose_for_channels(device, exponent, spec)
     if requested == "triton" or (requested == "auto" and device != "cpu"):
         return choose_triton(requested, device)
+    per_channel = exponent.dim() == 1  # which numba's kernels do not take
     if requested == "auto":
-        if size > SMALL and INSTALLED["numba"]:
+        if size > SMALL and INSTALLED["numba"] and not per_channel:
             return BackendChoice("numba", "the fastest on a CPU for graphs of this size")
         reason = factorised.unsupported_reason(exponent, spec)
         return BackendChoice("reference", reason) if reason else BackendChoice("factorised", "messages factorise")
@@ -62,22 +61,12 @@ def choose_backend(device: str, exponent: Tensor, spec: AggregateSpec, size: int
         reason = f"it needs a CPU and the tensors are on {device}"
     elif requested == "numba":
         reason = None if INSTALLED["numba"] else "numba is not installed (pip install 'normplace[graphs]')"
+        reason = "it needs one temperature or power for all channels" if per_channel else reason
     else:
         reason = factorised.unsupported_reason(exponent, spec)
     if reason is not None:
         raise UsageError(f"backend {requested!r} cannot run: {reason}; use backend='auto'.")
     return BackendChoice(requested, "requested")
-
-
-def _choose_for_channels(device: str, exponent: Tensor, spec: AggregateSpec) -> BackendChoice:
-    """The backend for one exponent per channel, which the compiled kernels do not take."""
-    if spec.backend != "auto":
-        raise UsageError(
-            f"backend {spec.backend!r} cannot run: it needs one temperature or power for all channels; "
-            "use backend='auto'."
-        )
-    reason = "it needs a CPU" if device != "cpu" else factorised.unsupported_reason(exponent, spec)
-    return BackendChoice("reference", reason) if reason else BackendChoice("factorised", "messages factorise")
 
 
 def check_edge_types(inputs: AggregateInputs, spec: AggregateSpec) -> None:

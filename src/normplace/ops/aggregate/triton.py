@@ -54,12 +54,14 @@ def forward(inputs: AggregateInputs, graph: CSRGraph, spec: AggregateSpec) -> tu
     kernels.forward[(triton.cdiv(num_pieces, pieces), triton.cdiv(channels, width))](
         x, exponent, edge, weight, arriving.indices, arriving.edges, arriving.pieces, num_pieces, y, k, *partial,
         channels, features, EPS=spec.eps, POWER=power, EDGE=EDGE_MODES[spec.edge_kind], RELU=spec.relu, PIECES=pieces,
-        WIDTH=width, UNROLL=tile.unroll, real=TRITON_DTYPES[dtype], num_warps=tile.warps,
+        WIDTH=width, UNROLL=tile.unroll, PER_CHANNEL=exponent.dim() == 1, real=TRITON_DTYPES[dtype],
+        num_warps=tile.warps,
     )  # fmt: skip
     if num_hubs:
         kernels.merge_forward[(num_hubs, triton.cdiv(channels, width))](
             exponent, arriving.indptr, arriving.hubs, num_hubs, *partial, y, k, channels, spec.piece,
-            POWER=power, SLOTS=layouts.MERGE_SLOTS, WIDTH=width, real=TRITON_DTYPES[dtype],
+            POWER=power, SLOTS=layouts.MERGE_SLOTS, WIDTH=width, PER_CHANNEL=exponent.dim() == 1,
+            real=TRITON_DTYPES[dtype],
         )  # fmt: skip
     return y, k
 
@@ -81,7 +83,10 @@ def backward(
     tile = layouts.BACKWARD_WEIGHT if needs.weight else layouts.BACKWARD
     pieces, spans = tile.pieces(width), triton.cdiv(channels, width)
     groups = triton.cdiv(num_pieces, pieces)
-    programs = min(groups, layouts.WEIGHT_PROGRAMS) if needs.weight else groups
+    per_channel = exponent.dim() == 1
+    # A row of sums for each program: of the weights, or of one exponent for each channel.
+    sums_rows = needs.weight or (needs.exponent and per_channel)
+    programs = min(groups, layouts.WEIGHT_PROGRAMS) if sums_rows else groups
     features = 0 if weight is None else len(weight)
 
     def scratch(*shape: int, needed: bool = True) -> Tensor | None:
@@ -90,14 +95,14 @@ def backward(
     dx, partial = torch.empty_like(x), scratch(_num_slots(leaving, spec.piece), channels)
     d_edge = torch.empty_like(edge) if needs.edge and edge is not None else None
     d_weight = scratch(programs, features, channels, needed=needs.weight)
-    d_exponent = scratch(programs * spans, needed=needs.exponent)
+    d_exponent = scratch(programs, channels if per_channel else spans, needed=needs.exponent)
     kernels.backward[(programs, spans)](
         grad, x, exponent, edge, weight, leaving.indices, leaving.edges, graph.arriving.indptr, leaving.pieces,
         num_pieces, y, k, dx, partial, d_edge, d_weight, d_exponent, channels, features, EPS=spec.eps,
         POWER=spec.kind == "power", EDGE=EDGE_MODES[spec.edge_kind], RELU=spec.relu, SEMI=spec.semi_gradient,
         NEED_EXPONENT=needs.exponent, NEED_EDGE=needs.edge, NEED_WEIGHT=needs.weight, PIECES=pieces, WIDTH=width,
-        UNROLL=tile.unroll, FEATURES=triton.next_power_of_2(max(1, features)), real=TRITON_DTYPES[dtype],
-        num_warps=tile.warps,
+        UNROLL=tile.unroll, FEATURES=triton.next_power_of_2(max(1, features)), PER_CHANNEL=per_channel,
+        real=TRITON_DTYPES[dtype], num_warps=tile.warps,
     )  # fmt: skip
     if num_hubs:
         kernels.merge_backward[(num_hubs, spans)](
@@ -106,7 +111,7 @@ def backward(
         )  # fmt: skip
     return AggregateGrads(
         dx,
-        None if d_exponent is None else d_exponent.sum(),
+        None if d_exponent is None else d_exponent.sum(0) if per_channel else d_exponent.sum(),
         d_edge,
         None if d_weight is None or weight is None else d_weight.sum(0).to(weight.dtype),
     )

@@ -13,6 +13,16 @@ import triton.language as tl
 
 
 @triton.jit
+def _load_exponent(exponent, cols, in_width, PER_CHANNEL: tl.constexpr, real: tl.constexpr):
+    """The exponent: one number, or one for each of the columns."""
+    if PER_CHANNEL:
+        t = tl.load(exponent + cols, mask=in_width, other=1.0).to(real)
+    else:
+        t = tl.load(exponent).to(real)
+    return t
+
+
+@triton.jit
 def _gap(t, value, pivot):
     return tl.where(value == pivot, 0.0, t * (value - pivot))
 
@@ -82,7 +92,7 @@ def _finish(c, s, w, n, t, POWER: tl.constexpr):
 def forward(
     x, exponent, edge, weight, indices, edges, pieces, num_pieces, y, k, part_c, part_s, part_w, D, K,
     EPS: tl.constexpr, POWER: tl.constexpr, EDGE: tl.constexpr, RELU: tl.constexpr, PIECES: tl.constexpr,
-    WIDTH: tl.constexpr, UNROLL: tl.constexpr, real: tl.constexpr,
+    WIDTH: tl.constexpr, UNROLL: tl.constexpr, PER_CHANNEL: tl.constexpr, real: tl.constexpr,
 ):  # fmt: skip
     """Aggregate the edges of a few pieces; a piece of a split row writes its pivot and sums to a slot."""
     item = tl.program_id(0) * PIECES + tl.arange(0, PIECES)
@@ -93,7 +103,10 @@ def forward(
     start = tl.load(pieces + num_pieces + item, mask=exists, other=0).to(tl.int64)
     length = tl.load(pieces + 2 * num_pieces + item, mask=exists, other=0).to(tl.int64) - start
     slot = tl.load(pieces + 3 * num_pieces + item, mask=exists, other=-1).to(tl.int64)
-    t = tl.load(exponent).to(real)
+    span = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    t = _load_exponent(exponent, span, span < D, PER_CHANNEL, real)
+    if PER_CHANNEL:
+        t = t[None, :]
     sign = tl.where(t < 0.0, -1.0, 1.0).to(real)
     c = tl.zeros([PIECES, WIDTH], real)
     s = tl.zeros([PIECES, WIDTH], real)
@@ -111,12 +124,13 @@ def forward(
         v += EPS  # a constant, because a float argument would be rounded to float32
         if POWER:
             v = tl.log(tl.where(mask, v, 1.0))
-        top = sign * tl.max(tl.where(mask, v * sign, float("-inf")), 0)
+        signed = v * (sign[None, :, :] if PER_CHANNEL else sign)
+        top = sign * tl.max(tl.where(mask, signed, float("-inf")), 0)
         best = tl.where(first == 0, top, sign * tl.maximum(c * sign, top * sign))
         shift = tl.where(first == 0, 0.0, c - best)
         old = tl.where(shift == 0.0, 0.0, t * shift)
         r = tl.exp(old)
-        u = _gap(t, v, best[None, :, :])
+        u = _gap(t[None, :, :] if PER_CHANNEL else t, v, best[None, :, :])
         ex = tl.exp(u)
         z = tl.where(mask, ex, 0.0)
         diff = tl.where(mask, v - best[None, :, :], 0.0)
@@ -126,7 +140,7 @@ def forward(
             w = r * (w + s * shift) + tl.sum(z * diff, 0)
         s = r * s + tl.sum(z, 0)
         c = best
-    cols = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    cols = span
     in_width = cols < D
     whole = exists & (slot < 0)
     empty = (length == 0)[:, None]
@@ -144,7 +158,7 @@ def forward(
 @triton.jit
 def merge_forward(
     exponent, indptr, hubs, num_hubs, part_c, part_s, part_w, y, k, D, piece,
-    POWER: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr, real: tl.constexpr,
+    POWER: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr, PER_CHANNEL: tl.constexpr, real: tl.constexpr,
 ):  # fmt: skip
     """Merge the sums of the pieces of a split row."""
     hub = tl.program_id(0)
@@ -155,7 +169,7 @@ def merge_forward(
         first = tl.load(hubs + num_hubs + hub).to(tl.int64)
         count = tl.load(hubs + 2 * num_hubs + hub).to(tl.int32)
         degree = tl.load(indptr + row + 1) - tl.load(indptr + row)
-        t = tl.load(exponent).to(real)
+        t = _load_exponent(exponent, cols, in_width, PER_CHANNEL, real)
         c = tl.load(part_c + first * D + cols, mask=in_width, other=0.0)
         s = tl.zeros([WIDTH], real)
         w = tl.zeros([WIDTH], real)
@@ -172,7 +186,7 @@ def merge_forward(
             best = tl.where(t < 0.0, tl.minimum(c, tl.min(c2, 0)), tl.maximum(c, tl.max(c2, 0)))
             counts = tl.where(there, tl.minimum(piece, degree - number * piece), 0).to(real)
             u = _gap(t, c, best)
-            u2 = _gap(t, c2, best[None, :])
+            u2 = _gap(t[None, :] if PER_CHANNEL else t, c2, best[None, :])
             ex = tl.exp(u)
             ex2 = tl.exp(u2)
             if POWER:
@@ -195,14 +209,16 @@ def backward(
     dx, part, d_edge, d_weight, d_exponent, D, K,
     EPS: tl.constexpr, POWER: tl.constexpr, EDGE: tl.constexpr, RELU: tl.constexpr, SEMI: tl.constexpr,
     NEED_EXPONENT: tl.constexpr, NEED_EDGE: tl.constexpr, NEED_WEIGHT: tl.constexpr, PIECES: tl.constexpr,
-    WIDTH: tl.constexpr, UNROLL: tl.constexpr, FEATURES: tl.constexpr, real: tl.constexpr,
+    WIDTH: tl.constexpr, UNROLL: tl.constexpr, FEATURES: tl.constexpr, PER_CHANNEL: tl.constexpr, real: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the rows of a few pieces, from the edges that leave them."""
     cols = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     in_width = cols < D
     feature = tl.arange(0, FEATURES)[None, :, None]
     ahead = tl.arange(0, UNROLL)[:, None]
-    t = tl.load(exponent).to(real)
+    t = _load_exponent(exponent, cols, in_width, PER_CHANNEL, real)
+    if PER_CHANNEL:
+        t = t[None, None, :]
     d_t = tl.zeros([PIECES, WIDTH], real)
     d_w = tl.zeros([FEATURES, WIDTH], real)
     for group in range(tl.program_id(0), tl.cdiv(num_pieces, PIECES), tl.num_programs(0)):
@@ -266,7 +282,10 @@ def backward(
         tl.store(part + slot[:, None] * D + cols[None, :], total, mask=here & (slot >= 0)[:, None])
     program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     if NEED_EXPONENT:
-        tl.store(d_exponent + program, tl.sum(tl.sum(tl.where(in_width[None, :], d_t, 0.0), 1), 0))
+        if PER_CHANNEL:
+            tl.store(d_exponent + tl.program_id(0) * D + cols, tl.sum(d_t, 0), mask=in_width)
+        else:
+            tl.store(d_exponent + program, tl.sum(tl.sum(tl.where(in_width[None, :], d_t, 0.0), 1), 0))
     if NEED_WEIGHT:
         row = tl.arange(0, FEATURES)[:, None]
         place = (tl.program_id(0) * K + row) * D + cols[None, :]
