@@ -11,8 +11,9 @@ from tests.lab.studies.support import record, stand_in_data, verdict
 from torch.nn import functional as F
 
 from normplace import UsageError
-from normplace.lab.studies.deepergcn import molhiv, molhiv_official, node_seeds, orders, recipes
+from normplace.lab.studies.deepergcn import molhiv, molhiv_official, node_seeds, orders, recipes, stacked
 from normplace.lab.studies.deepergcn.claims import CLAIMS
+from normplace.lab.studies.deepergcn.device_scores import DeviceScores
 from normplace.lab.studies.deepergcn.molhiv import MolhivTrial
 from normplace.lab.studies.deepergcn.molhiv_batches import lay_out, multi_hot, needed_rooms, rooms
 from normplace.lab.studies.deepergcn.molhiv_network import SoftmaxMessages
@@ -20,7 +21,9 @@ from normplace.lab.studies.deepergcn.molhiv_official import POSTDEG, OfficialTri
 from normplace.lab.studies.deepergcn.networks import OWN_WEIGHTS
 from normplace.lab.studies.deepergcn.node_seeds import SeedsTrial, gradient_reach
 from normplace.lab.studies.deepergcn.published import MOLHIV_PARAMETERS
+from normplace.lab.tasks.graphs.labelled import LabelledGraph
 from normplace.lab.tasks.graphs.molecules import load_molhiv
+from normplace.lab.train.cuda_graph import WARM_UP, GraphedStep
 from normplace.lab.trials.claims import Verdict
 
 SMALL = SeedsTrial(
@@ -58,6 +61,123 @@ def test_a_seed_does_not_depend_on_the_seeds_trained_with_it(variant, in_float64
     assert together[0].metrics != together[1].metrics
 
 
+def _eager(step, generators):
+    """Stands in for the recorder of CUDA graphs."""
+    return step
+
+
+class FailsToRecord(GraphedStep):
+    """Takes the eager steps before a recording, then fails."""
+
+    def __call__(self, *inputs):
+        if self.eager_steps == WARM_UP:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
+        self.eager_steps += 1
+        self.step()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_seed_of_a_recorded_step_does_not_depend_on_the_others(variant, in_float64, monkeypatch):
+    monkeypatch.setattr(node_seeds, "_recorder", lambda device: _eager)
+    trials = [replace(SMALL, seed=seed, **variant) for seed in (3, 4, 5)]
+    together, alone = node_seeds.run_seeds(trials), [node_seeds.run(trial) for trial in trials]
+    for one, other in zip(together, alone, strict=True):
+        assert one.metrics == pytest.approx(other.metrics, rel=1e-6, abs=1e-9)
+    assert together[0].metrics != together[1].metrics
+
+
+@pytest.mark.parametrize("variant", [{"average": 0.9, "schedule": "cosine"}, {"data": "grid-mines", "order": "dense"}])
+def test_recorded_and_eager_steps_give_equal_results(variant, in_float64, monkeypatch):
+    trials = [replace(SMALL, seed=seed, dropout=0.0, **variant) for seed in (3, 4)]  # masks are drawn in another order
+    expected = node_seeds.run_seeds(trials)
+    monkeypatch.setattr(node_seeds, "_recorder", lambda device: _eager)
+    for one, other in zip(node_seeds.run_seeds(trials), expected, strict=True):
+        assert one.metrics == pytest.approx(other.metrics, rel=1e-9, abs=1e-12)
+        assert one.series["gradient_end"] == pytest.approx(other.series["gradient_end"])
+
+
+def test_a_step_that_cannot_be_recorded_runs_eagerly_with_a_warning(monkeypatch):
+    expected = node_seeds.run(SMALL)
+    monkeypatch.setattr(node_seeds, "_recorder", lambda device: FailsToRecord)
+    with pytest.warns(UserWarning, match="runs eagerly, because .* not permitted when stream is capturing$"):
+        assert node_seeds.run(SMALL).metrics == expected.metrics
+
+
+def test_an_error_of_the_step_itself_is_raised(monkeypatch):
+    def fails(step, generators):
+        raise_it = iter([RuntimeError("out of memory")])
+
+        def call():
+            raise next(raise_it)
+
+        return call
+
+    monkeypatch.setattr(node_seeds, "_recorder", lambda device: fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        node_seeds.run(SMALL)
+
+
+@pytest.mark.parametrize("nodes", [5, 2 * stacked.PARTS, 3 * stacked.PARTS + 7])
+@pytest.mark.parametrize("bias", [True, False])
+def test_products_in_place_equal_the_linear_maps(nodes, bias):
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+
+    x, weight, shift = random(nodes, 3 * 4), random(3, 5, 4), random(3, 5) if bias else None
+    inputs = [tensor for tensor in (x, weight, shift) if tensor is not None]
+    y = stacked.ProductInPlace.apply(x, weight, shift)
+    expected = torch.einsum("nki,koi->nko", x.unflatten(1, (3, 4)), weight)
+    expected = (expected if shift is None else expected + shift).flatten(1)
+    torch.testing.assert_close(y, expected)
+    upstream = torch.randn(y.shape, generator=generator, dtype=torch.float64)
+    for ours, theirs in zip(*(torch.autograd.grad(out, inputs, upstream) for out in (y, expected)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_masks_of_all_layers_are_drawn_at_once():
+    generators = [torch.Generator().manual_seed(seed) for seed in range(2)]
+    model = torch.nn.Sequential(*(stacked.SeededDropout(0.25, generators) for _ in range(2)))
+    masks = stacked.DropoutMasks(model)
+    x = torch.ones(200, 2 * 30, requires_grad=True)
+    masks.draw()
+    model(x)  # tells the sizes
+    masks.draw()
+    y = model[0](x)
+    y.sum().backward()
+    kept = y != 0
+    assert kept.float().mean() == pytest.approx(0.75, abs=0.02)  # 12,000 draws: 5 standard deviations
+    torch.testing.assert_close(y, kept / 0.75)
+    torch.testing.assert_close(x.grad, kept / 0.75)
+    others = [kept[:, 30:], model[1](x)[:, :30] != 0]
+    masks.draw()
+    others.append(model[0](x)[:, :30] != 0)
+    for other in others:  # of another network, layer and step
+        assert (kept[:, :30] == other).float().mean() == pytest.approx(0.75**2 + 0.25**2, abs=0.04)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scores_on_the_device_equal_the_official_metric(classes):
+    generator = torch.Generator().manual_seed(0)
+    masks = torch.randint(3, (4, 50), generator=generator)
+    graph = LabelledGraph(
+        "random",
+        torch.zeros(50, 1),
+        torch.randint(classes, (50,), generator=generator),
+        torch.zeros(2, 0, dtype=torch.long),
+        *(masks == number for number in range(3)),
+    )
+    splits = (2, 0)
+    logits = torch.randn(2, 50, classes, generator=generator).mul(4).round()  # with ties
+    logits[1, :10] = logits[1, 10:20]
+    scores = DeviceScores([(graph, split) for split in splits], torch.device("cpu"))(logits)
+    for column, split in enumerate(splits):
+        sets = (graph.train, graph.val, graph.test)
+        expected = [graph.score(logits[column], nodes[split]) for nodes in sets]
+        assert scores[:, column].tolist() == pytest.approx(expected, abs=1e-12)
+
+
 def test_every_layer_has_a_gradient_and_a_smoothness():
     outcome = node_seeds.run(replace(SMALL, order="dense"))
     assert len(outcome.series["energy"]) == SMALL.depth + 1
@@ -79,11 +199,40 @@ def test_training_changes_the_network_and_its_average():
 
 def test_the_grid_and_the_splits_are_planned():
     trials = list(orders.plan("full"))
+    assert len(set(trials)) == len(trials)
+    splits = {(trial.data, trial.depth): set() for trial in trials}
+    for trial in trials:
+        splits[trial.data, trial.depth].add(trial.seed)
+    assert splits["tolokers", 112] == set(range(5))
+    assert splits["tolokers", 28] == splits["minesweeper", 112] == set(range(10))
     assert {trial.depth for trial in trials if trial.data == "tolokers"} == {3, 7, 28, 112}
     assert max(trial.depth for trial in trials if trial.order == "dense") == 28
     assert {trial.seed for trial in trials if trial.data == "actor"} == set(range(10))
     assert {trial.aggregation for trial in trials if trial.data == "minesweeper"} == set(orders.AGGREGATIONS)
     assert len(list(recipes.plan("full"))) == 60
+
+
+def test_the_cells_that_claims_read_are_planned_first():
+    trials = list(orders.plan("full"))
+    grid = next(index for index, trial in enumerate(trials) if trial.data == "grid-mines")
+    metrics = dict.fromkeys(("test", "last_test", "last_train", "energy"), 0.7)
+    metrics |= dict.fromkeys(("gradient_reach_start", "gradient_reach_end"), -2.0)
+    fields = ("data", "order", "depth", "aggregation")
+    records = [
+        record("orders", trial.seed, metrics, **{name: getattr(trial, name) for name in fields})
+        for trial in trials[:grid]
+    ]
+    tested = [claim.id for claim in CLAIMS if verdict([claim], claim.id, records) != Verdict.NOT_TESTED]
+    names = ("learned-numbers", "channel-numbers", "degree-sums")
+    causes = ("vanishing", "over-smoothing", "over-fitting")
+    expected = {"orders-splits", *(f"{name}-splits" for name in names)}
+    assert set(tested) == expected | {f"{cause}-{graphs}" for cause in causes for graphs in ("splits", "other")}
+    read = {(trial.data, trial.order, trial.depth, trial.aggregation) for trial in trials[:grid]}
+    for cell in read:  # without any of them, a claim is not tested
+        fewer = [one for one in records if tuple(one.config[name] for name in fields) != cell]
+        tested_now = [claim for claim in CLAIMS if verdict([claim], claim.id, fewer) != Verdict.NOT_TESTED]
+        # The shallowest and the deepest stack of a cause are those that there are.
+        assert len(tested_now) < len(tested) or cell[3] == orders.LEARNED
 
 
 MISTAKES = [

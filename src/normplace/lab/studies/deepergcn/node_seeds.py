@@ -3,12 +3,16 @@
 The seeds read the same edges, with their own features, labels, split, initial weights and dropout masks. Recorded per
 seed, in addition to the validation and test score: the train score, the gradient of every convolution's weights at the
 first and the last step, and the smoothness of the stream after every block.
+
+On CUDA the training step is recorded as a CUDA graph, and BatchNorm uses PyTorch's kernels in place of cuDNN's, which
+treat each channel of a two-dimensional input as an image of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +24,12 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from normplace._shared.device import pick_device
 from normplace.analysis.smoothing import smoothing
 from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.lab.studies.deepergcn.device_scores import DeviceScores
 from normplace.lab.studies.deepergcn.networks import conv_factory, learned_scalars
 from normplace.lab.studies.deepergcn.node import NodeTrial, load
-from normplace.lab.studies.deepergcn.stacked import SeededDropout, stack_networks, unstack
+from normplace.lab.studies.deepergcn.stacked import DropoutMasks, SeededDropout, stack_networks, unstack
 from normplace.lab.tasks.graphs.labelled import LabelledGraph
+from normplace.lab.train.cuda_graph import WARM_UP, GraphedStep, set_learning_rate
 from normplace.lab.trials.study import Outcome
 from normplace.models import Dropout, GraphStack
 from normplace.ops import Neighbours
@@ -85,6 +91,14 @@ class Evaluation:
     diverged: bool
 
 
+class CannotRecord(RuntimeError):
+    """The training step cannot be recorded as a CUDA graph."""
+
+
+RecordStep = Callable[[Callable[[], None], Sequence[torch.Generator]], Any]
+"""Wraps a step, given the generators that it draws from, as :class:`GraphedStep` does."""
+
+
 def run(trial: SeedsTrial) -> Outcome:
     """Train one seed."""
     return run_seeds([trial])[0]
@@ -94,9 +108,30 @@ def run_seeds(trials: Sequence[SeedsTrial]) -> list[Outcome]:
     """Train the trials, which differ in their seeds alone; the test score is that of the best validation score."""
     device = pick_device(trials[0].device)
     graphs = [load(trial) for trial in trials]
+    if record := _recorder(device):
+        try:
+            return _run_seeds(trials, graphs, device, record)
+        except CannotRecord as error:
+            # A failed recording leaves the generators unusable, so the training starts again.
+            warnings.warn(f"the training step runs eagerly, because it cannot be recorded: {error}", stacklevel=2)
+    return _run_seeds(trials, graphs, device)
+
+
+def _recorder(device: torch.device) -> RecordStep | None:
+    """What records the training step on a device."""
+    return GraphedStep if device.type == "cuda" else None
+
+
+def _run_seeds(
+    trials: Sequence[SeedsTrial],
+    graphs: Sequence[tuple[LabelledGraph, int]],
+    device: torch.device,
+    record: RecordStep | None = None,
+) -> list[Outcome]:
     models = [_build(trial, graph).to(device) for trial, (graph, _) in zip(trials, graphs, strict=True)]
-    training = Training(trials, graphs, models, device)
-    evaluations = training.run()
+    training = Training(trials, graphs, models, device, record)
+    with torch.backends.cudnn.flags(enabled=False):
+        evaluations = training.run()
     unstack(training.evaluated, models)
     return [
         _outcome(models[index], graph, device, evaluations[index], [norms[index] for norms in training.gradients])
@@ -129,6 +164,7 @@ class Training:
         graphs: The graph and the number of the split of each.
         models: The network of each, on the device.
         device: The device.
+        record: Records the training step; None for eager steps.
     """
 
     def __init__(
@@ -137,6 +173,7 @@ class Training:
         graphs: Sequence[tuple[LabelledGraph, int]],
         models: Sequence[GraphStack],
         device: torch.device,
+        record: RecordStep | None = None,
     ) -> None:
         self.trial, self.graphs, self.seeds = trials[0], graphs, len(trials)
         first = graphs[0][0]
@@ -155,31 +192,55 @@ class Training:
         masks = torch.stack([graph.train[split] for graph, split in graphs], dim=1).to(device)
         self.weights = masks.float() / masks.sum(0)
         self.gradients: list[list[list[float]]] = []
+        # On a CPU the masks are drawn layer by layer and scores computed one by one, as in the recorded laptop runs.
+        self.on_gpu = device.type == "cuda"
+        self.masks = DropoutMasks(self.model) if self.on_gpu or record else None
+        self.scores = DeviceScores(graphs, device) if self.on_gpu or record else None
+        # A recorded step reads the learning rate from a tensor.
+        rate = torch.tensor(self.trial.learning_rate, device=device) if self.on_gpu else self.trial.learning_rate
+        fused = device.type in ("cpu", "cuda")
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, fused=fused, capturable=self.on_gpu)
+        self.take_step = self._step if record is None else record(self._step, generators)
 
     def run(self) -> list[list[Evaluation]]:
-        """Train, and return the evaluations of each seed."""
+        """Train, and return the evaluations of each seed.
+
+        Raises:
+            CannotRecord: If the step cannot be recorded.
+        """
         trial = self.trial
-        parameters = list(self.model.parameters())
-        fused = self.x.device.type in ("cpu", "cuda")
-        optimizer = torch.optim.Adam(parameters, lr=trial.learning_rate, fused=fused)
         every = max(1, trial.epochs // trial.evaluations)
         evaluations: list[list[Evaluation]] = []
         for epoch in range(1, trial.epochs + 1):
             if trial.schedule == "cosine":
                 share = 0.5 + 0.5 * math.cos(math.pi * (epoch - 1) / trial.epochs)
-                optimizer.param_groups[0]["lr"] = trial.learning_rate * share
+                set_learning_rate(self.optimizer, trial.learning_rate * share)
             self.model.train()
-            optimizer.zero_grad()
-            self._loss().backward()
+            self._take_step(epoch)
             if epoch in (1, trial.epochs):
                 self.gradients.append(self._gradient_norms())
-            optimizer.step()
             if self.evaluated is not self.model:
                 # Starts like a plain mean, so that the initial weights are forgotten soon.
                 _move_average(self.evaluated, self.model, max(1 - trial.average, 1 / epoch))
             if epoch % every == 0 or epoch == trial.epochs:
                 evaluations.append(self._evaluate(epoch))
         return [list(column) for column in zip(*evaluations, strict=True)]
+
+    def _take_step(self, epoch: int) -> None:
+        try:
+            self.take_step()
+        except RuntimeError as error:
+            if epoch == WARM_UP + 1 and isinstance(self.take_step, GraphedStep):  # the step that is recorded
+                raise CannotRecord(str(error).partition("\n")[0]) from error
+            raise
+
+    def _step(self) -> None:
+        """Take a step; the gradients are kept until the next one."""
+        if self.masks is not None:
+            self.masks.draw()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._loss().backward()
+        self.optimizer.step()
 
     def _logits(self, model: nn.Module) -> Tensor:
         """Nodes × seeds × classes."""
@@ -205,7 +266,13 @@ class Training:
     def _evaluate(self, epoch: int) -> list[Evaluation]:
         self.evaluated.eval()
         with torch.no_grad():
-            logits = self._logits(self.evaluated).cpu()
+            logits = self._logits(self.evaluated)
+        if self.scores is not None:
+            finite = logits.isfinite().all(2).all(0)
+            scores = self.scores(torch.where(finite[:, None], logits, 0).transpose(0, 1))
+            columns = torch.cat([scores, finite[None].double()]).t().tolist()
+            return [Evaluation(epoch, *three, diverged=not kept) for *three, kept in columns]
+        logits = logits.cpu()
         results = []
         for index, (graph, split) in enumerate(self.graphs):
             own = logits[:, index]

@@ -3,13 +3,16 @@
 A GPU spends most of a step of these small networks on launching kernels. Ten networks that read the same graph share
 the launches: the aggregation, BatchNorm and the activation work on each channel alone, so wider tensors serve them; a
 linear map becomes one batched matrix product. The networks do not influence each other.
+
+At ten networks a step is limited by memory traffic. On CUDA, products are written where the next operation reads them,
+and :class:`DropoutMasks` draws the masks of all layers with one kernel per network. Products are in float32, not TF32.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +23,9 @@ from normplace.models.graph_parts import Concat
 from normplace.models.messages import EdgeTerms
 from normplace.ops import powermean_aggregate, softmax_aggregate
 from normplace.ops.aggregate.adjacency import Graph, as_neighbours
+
+PARTS = 32
+"""Parts of the nodes whose products are computed side by side in the gradient of a linear map's weights."""
 
 
 def stack_networks(
@@ -99,10 +105,62 @@ class StackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map the channels of every network."""
+        if x.is_cuda:
+            return cast(Tensor, ProductInPlace.apply(x, self.weight, self.bias))
         rows = x.unflatten(1, (len(self.weight), -1)).transpose(0, 1)
         matrices = self.weight.transpose(1, 2)
         y = rows @ matrices if self.bias is None else torch.baddbmm(self.bias[:, None], rows, matrices)
         return y.transpose(0, 1).flatten(1)
+
+
+class ProductInPlace(torch.autograd.Function):
+    """The products of :class:`StackedLinear` and their gradients, without transposed copies.
+
+    The gradient of the weights sums over all nodes. A product of two tall matrices has few tiles, so the nodes are
+    divided into parts whose products are added.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Nodes × outputs of all networks, from nodes × inputs of all networks and networks × outputs × inputs."""
+        x = x.contiguous()
+        ctx.save_for_backward(x, weight)
+        networks, outputs, _ = weight.shape
+        y = x.new_empty(len(x), networks, outputs)
+        rows, matrices = x.unflatten(1, (networks, -1)).transpose(0, 1), weight.transpose(1, 2)
+        if bias is None:
+            torch.bmm(rows, matrices, out=y.transpose(0, 1))
+        else:
+            torch.baddbmm(bias[:, None], rows, matrices, out=y.transpose(0, 1))
+        return y.flatten(1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """Gradients of the input, the weights and the biases."""
+        x, weight = ctx.saved_tensors
+        networks = len(weight)
+        grad, rows = (tensor.unflatten(1, (networks, -1)) for tensor in (grads[0].contiguous(), x))
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = torch.empty_like(rows)
+            torch.bmm(grad.transpose(0, 1), weight, out=dx.transpose(0, 1))
+            dx = dx.flatten(1)
+        return dx, _sum_of_products(grad, rows), grad.sum(0) if ctx.needs_input_grad[2] else None
+
+
+def _sum_of_products(left: Tensor, right: Tensor) -> Tensor:
+    """For each network, the sum over nodes of outer products; both are nodes × networks × channels."""
+    networks, whole = left.shape[1], len(left) - len(left) % PARTS
+
+    def products(nodes: slice, parts: int) -> Tensor:
+        # Neighbouring nodes belong to different parts, so that one stride leads from part to part and network to
+        # network, as a batched product requires.
+        first, second = (side[nodes].reshape(-1, parts * networks, side.shape[2]) for side in (left, right))
+        both = torch.bmm(first.permute(1, 2, 0), second.transpose(0, 1))
+        return both.unflatten(0, (parts, networks)).sum(0)
+
+    total = products(slice(0, whole), PARTS) if whole else 0
+    return total + products(slice(whole, None), 1) if whole < len(left) else cast(Tensor, total)
 
 
 def _stacked_batch_norm(layers: Sequence[nn.BatchNorm1d]) -> nn.BatchNorm1d:
@@ -168,16 +226,71 @@ class SeededDropout(nn.Module):
     def __init__(self, p: float, generators: Sequence[torch.Generator]) -> None:
         super().__init__()
         self.p, self.generators = p, generators
+        self.size: tuple[int, int] | None = None
+        """Nodes and channels per network of the last input in training mode."""
+        self.drawn: Tensor | None = None
+        """Which entries are kept, networks × nodes × channels, if :class:`DropoutMasks` draws them."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop channels in training mode."""
         if not self.training or not self.p:
             return x
         rows = x.unflatten(1, (len(self.generators), -1))
+        if self.drawn is not None:
+            return cast(Tensor, MaskAndScale.apply(rows, self.drawn.transpose(0, 1), 1 / (1 - self.p))).flatten(1)
+        self.size = rows.shape[0], rows.shape[2]
         kept = torch.empty(rows.transpose(0, 1).shape, dtype=torch.bool, device=x.device)
         for mask, generator in zip(kept, self.generators, strict=True):
             mask.bernoulli_(1 - self.p, generator=generator)
         return (rows * kept.transpose(0, 1) / (1 - self.p)).flatten(1)
+
+
+class MaskAndScale(torch.autograd.Function):
+    """Multiply by a boolean mask and a number, with one kernel in each pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kept: Tensor, scale: float) -> Tensor:
+        """The product."""
+        ctx.save_for_backward(kept)
+        ctx.scale = scale
+        return torch.ops.aten.native_dropout_backward(x, kept, scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """The gradient of the first factor."""
+        (kept,) = ctx.saved_tensors
+        return torch.ops.aten.native_dropout_backward(grads[0], kept, ctx.scale), None, None
+
+
+class DropoutMasks:
+    """Draws the masks of all dropout layers of a step at once: one kernel per network, instead of one per layer too.
+
+    The first step draws them layer by layer, which tells their sizes.
+
+    Args:
+        model: A network of :func:`stack_networks`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.layers = [module for module in model.modules() if isinstance(module, SeededDropout) and module.p]
+        self.drawn: Tensor | None = None
+        assert len({layer.p for layer in self.layers}) <= 1, "the masks of one kernel have one probability"
+
+    def draw(self) -> None:
+        """Draw the masks of the next step."""
+        sizes = [layer.size for layer in self.layers if layer.size is not None]
+        if not sizes:
+            return
+        first = self.layers[0]
+        if self.drawn is None:
+            assert len(sizes) == len(self.layers), "a dropout layer had no input in the first step"
+            counts = [nodes * channels for nodes, channels in sizes]
+            device = first.generators[0].device
+            self.drawn = torch.empty(len(first.generators), sum(counts), dtype=torch.bool, device=device)
+            for layer, size, mask in zip(self.layers, sizes, self.drawn.split(counts, dim=1), strict=True):
+                layer.drawn = mask.unflatten(1, size)
+        for mask, generator in zip(self.drawn, first.generators, strict=True):
+            mask.bernoulli_(1 - first.p, generator=generator)
 
 
 class StackedConcat(nn.Module):
