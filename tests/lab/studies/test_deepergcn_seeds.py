@@ -16,7 +16,6 @@ from normplace.lab.studies.deepergcn.claims import CLAIMS
 from normplace.lab.studies.deepergcn.device_scores import DeviceScores
 from normplace.lab.studies.deepergcn.molhiv import MolhivTrial
 from normplace.lab.studies.deepergcn.molhiv_batches import lay_out, multi_hot, needed_rooms, rooms
-from normplace.lab.studies.deepergcn.molhiv_network import SoftmaxMessages
 from normplace.lab.studies.deepergcn.molhiv_official import POSTDEG, OfficialTrial
 from normplace.lab.studies.deepergcn.networks import OWN_WEIGHTS
 from normplace.lab.studies.deepergcn.node_seeds import SeedsTrial, gradient_reach
@@ -265,7 +264,7 @@ def test_networks_on_fixed_batches_equal_the_published_network(molecules, scale,
     orders_of_seeds = [everything, everything.flip(0)]
     room = rooms(molecules, 4)[-1]
     batches = lay_out(molecules, orders_of_seeds, 4, room)
-    model = molhiv_official.networks(trials, [], torch.device("cpu"), room.atoms).double()
+    model = molhiv_official.networks(trials).double()
     for number, needed in enumerate(needed_rooms(molecules, orders_of_seeds, 4)):
         fixed = batches.at(number, needed if number else None)  # less room gives the same result
         logits = model(fixed, multi_hot(molecules))
@@ -294,22 +293,14 @@ def test_networks_on_fixed_batches_equal_the_published_network(molecules, scale,
                 torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-7)  # a mean of labels is in float32
 
 
-def test_gradients_of_the_aggregation():
-    generator = torch.Generator().manual_seed(0)
-    x, edge = (torch.randn(2, n, 2, generator=generator, dtype=torch.float64, requires_grad=True) for n in (3, 4))
-    temperature = torch.tensor([0.7, -0.3], dtype=torch.float64, requires_grad=True)
-    source, target = torch.tensor([0, 1, 2, 1, 3, 3, 4, 5]), torch.tensor([1, 1, 0, 0, 5, 4, 5, 5])
-    assert torch.autograd.gradcheck(SoftmaxMessages.apply, (x, edge, temperature, source, target))
-
-
 def test_the_official_network_has_the_published_size():
-    trials = [OfficialTrial(seed) for seed in range(2)]
-    model = molhiv_official.networks(trials, [], torch.device("cpu"), 1)
+    model = molhiv_official.networks([OfficialTrial(seed) for seed in range(2)])
     assert sum(p.numel() for p in model.parameters()) == 2 * MOLHIV_PARAMETERS
 
 
 def test_molecules_of_a_seed_do_not_depend_on_the_other_seeds(molecules):
-    trials = [OfficialTrial(seed, "degree", depth=2, dim=8, epochs=2, batch_size=4, device="cpu") for seed in range(2)]
+    settings = {"depth": 2, "dim": 8, "epochs": 2, "batch_size": 4, "device": "cpu"}
+    trials = [OfficialTrial(0, "none", **settings), OfficialTrial(1, "degree", **settings)]
     together, alone = molhiv_official.run_seeds(trials), molhiv_official.run(trials[1])
     assert together[1].series["temperature"] == pytest.approx(alone.series["temperature"], abs=1e-4)
     assert together[1].series["temperature"] != together[0].series["temperature"]

@@ -281,11 +281,10 @@ def test_workers_exit_when_their_parent_is_killed(tmp_path):
     assert until(lambda: not any(alive(pid) for pid in workers), 10)
 
 
-def with_run_seeds(monkeypatch, run_seeds):
+def with_run_seeds(monkeypatch, run_seeds, seeds_at_once=2, may_differ=()):
     """The sample study with a part that computes several seeds at once, also where workers import it."""
-    study = dataclasses.replace(
-        STUDY, parts=(dataclasses.replace(STUDY.parts[0], run_seeds=run_seeds, seeds_at_once=2),)
-    )
+    settings = {"run_seeds": run_seeds, "seeds_at_once": seeds_at_once, "may_differ": may_differ}
+    study = dataclasses.replace(STUDY, parts=(dataclasses.replace(STUDY.parts[0], **settings),))
     monkeypatch.setattr(sample, "STUDY", study)
     return study
 
@@ -305,6 +304,20 @@ def test_seeds_of_a_variant_run_at_once_where_a_part_computes_them_together(tmp_
     more = Run(study, "smoke", seeds=5).execute(tmp_path, Counting(), Progress(io.StringIO()))
     assert calls[2:] == [[("up", 2), ("up", 3)], [("down", 2), ("down", 3)]]  # the fifth seed of each runs alone
     assert len(more) == 10
+
+
+def test_variants_run_at_once_where_a_part_permits_it(tmp_path, monkeypatch):
+    calls = []
+
+    def run_seeds(trials):
+        calls.append([(trial.kind, trial.seed) for trial in trials])
+        return [sample.run(trial) for trial in trials]
+
+    alone = reproducible(execute(tmp_path / "alone"))
+    study = with_run_seeds(monkeypatch, run_seeds, 3, ("kind",))
+    records = Run(study, "smoke").execute(tmp_path, Counting(), Progress(io.StringIO()))
+    assert calls == [[("up", 0), ("down", 0), ("up", 1)]]  # the fourth trial runs alone
+    assert reproducible(records) == alone
 
 
 def test_an_exception_fails_every_trial_of_its_group(tmp_path, monkeypatch):

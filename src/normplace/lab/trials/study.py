@@ -72,6 +72,7 @@ class Part:
         run_seeds: From configurations that differ in their seeds alone to their outcomes, computed at once; None if
             trials run one by one. An outcome must not depend on which other seeds are computed with it, up to rounding.
         seeds_at_once: Most configurations that ``run_seeds`` is called with.
+        may_differ: Fields in which the configurations of one call of ``run_seeds`` may differ besides the seed.
 
     Raises:
         UsageError: If ``config`` is not a dataclass with a seed.
@@ -87,6 +88,7 @@ class Part:
     most_seeds: int | None = None
     run_seeds: Callable[[Sequence[Any]], Sequence[Outcome]] | None = None
     seeds_at_once: int = 10
+    may_differ: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not is_dataclass(self.config) or "seed" not in {entry.name for entry in fields(self.config)}:

@@ -93,11 +93,13 @@ def run_trials(
 
 
 def _groups(study: Study, trials: Sequence[Trial]) -> list[tuple[int, ...]]:
-    """Indices of the trials that run together: the seeds of one variant, in parts that compute several at once."""
+    """Indices of the trials that run together: the seeds of variants, in parts that compute several at once."""
     variants: dict[object, list[int]] = {}
     for index, trial in enumerate(trials):
-        together = study.part(trial.part).run_seeds is not None
-        variants.setdefault(variant_hash(trial.part, trial.config) if together else index, []).append(index)
+        part = study.part(trial.part)
+        shared = {**trial.config, **dict.fromkeys(part.may_differ)}
+        key = index if part.run_seeds is None else variant_hash(trial.part, shared)
+        variants.setdefault(key, []).append(index)
     groups = []
     for indices in variants.values():
         most = study.part(trials[indices[0]].part).seeds_at_once
@@ -136,12 +138,12 @@ def run_trial(trial: Trial, run: Callable[[Any], Outcome] | None = None, code: S
 
 
 def run_together(trials: Sequence[Trial], code: StudyCode | None = None) -> list[TrialRecord]:
-    """Run the seeds of one variant at once; an exception becomes a failed record of each.
+    """Run several trials at once; an exception becomes a failed record of each.
 
     The time of the computation is divided equally among the trials.
 
     Args:
-        trials: Trials that differ in their seeds alone, of a part that computes several at once.
+        trials: Trials of a part that computes several at once, which differ in what the part permits.
         code: The code of their study; by default what the first trial's reference names.
 
     Raises:

@@ -1,11 +1,12 @@
 """Batches of molecules of a fixed size, for several seeds at once: a recorded training step needs constant shapes.
 
-A batch has room for a number of atoms and bonds. Atom 0 of each batch is a spare one: unused atoms and bonds belong to
-it, and no molecule does. The batches of an epoch are laid out on the device by a few operations.
+A batch has room for a number of atoms and bonds. Atom 0 of each batch is a spare one, which belongs to no molecule and
+has no bonds. The batches of an epoch are laid out on the device by a few operations.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,8 @@ from normplace.lab.tasks.graphs.molecules import ATOM_SIZES, BOND_SIZES, Molecul
 
 ROUND = 64
 """Room is a multiple of this."""
+BOND_KINDS = math.prod(BOND_SIZES)
+"""Number of combinations of the categories of a bond."""
 
 
 class Room(NamedTuple):
@@ -33,12 +36,12 @@ class FixedBatch(NamedTuple):
     """Row of each atom among all atoms; the last row for an unused one."""
     molecule: Tensor
     """Number of each atom's molecule in the batch; the batch size for an unused one."""
+    first: Tensor
+    """First bond of each atom, in a list of bonds sorted by target; then the number of used bonds."""
     source: Tensor
     """Number of each bond's source atom in the batch."""
-    target: Tensor
-    """Number of its target atom."""
-    bonds: Tensor
-    """Row of each bond among all bonds; the last row for an unused one."""
+    kind: Tensor
+    """Kind of each bond, a number below :data:`BOND_KINDS`."""
     y: Tensor
     """Label of each molecule."""
     weight: Tensor
@@ -46,26 +49,53 @@ class FixedBatch(NamedTuple):
 
     def at(self, number: int, room: Room | None = None) -> FixedBatch:
         """One batch of an epoch, with less room if it needs less."""
-        atoms, molecule, source, target, bonds, y, weight = (tensor[number] for tensor in self)
+        atoms, molecule, first, source, kind, y, weight = (tensor[number] for tensor in self)
         room = room or Room(atoms.shape[1], source.shape[1])
         atoms, molecule = (tensor[:, : room.atoms] for tensor in (atoms, molecule))
-        source, target, bonds = (tensor[:, : room.bonds] for tensor in (source, target, bonds))
-        return FixedBatch(atoms, molecule, source, target, bonds, y, weight)
+        source, kind = (tensor[:, : room.bonds] for tensor in (source, kind))
+        return FixedBatch(atoms, molecule, first[:, : room.atoms + 1], source, kind, y, weight)
 
 
-def multi_hot(data: Molecules) -> tuple[Tensor, Tensor]:
-    """The categories of atoms and bonds as rows of zeros and ones, with a last row of zeros.
+def multi_hot(data: Molecules) -> Tensor:
+    """The categories of atoms as rows of zeros and ones, with a last row of zeros.
 
     A sum of embeddings is then a matrix product, whose gradient needs no sorting.
     """
-    return _multi_hot(data.x, ATOM_SIZES), _multi_hot(data.bond, BOND_SIZES)
-
-
-def _multi_hot(categories: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    first = torch.tensor([0, *sizes[:-1]], device=categories.device).cumsum(0)
-    rows = torch.zeros(len(categories) + 1, sum(sizes), dtype=torch.uint8, device=categories.device)
-    rows[:-1].scatter_(1, categories.long() + first, 1)
+    first = torch.tensor([0, *ATOM_SIZES[:-1]], device=data.x.device).cumsum(0)
+    rows = torch.zeros(len(data.x) + 1, sum(ATOM_SIZES), dtype=torch.uint8, device=data.x.device)
+    rows[:-1].scatter_(1, data.x.long() + first, 1)
     return rows
+
+
+def bond_kinds(data: Molecules) -> Tensor:
+    """One number for the three categories of each bond: its row in :func:`kind_table`."""
+    kind = torch.zeros(len(data.bond), dtype=torch.int32, device=data.bond.device)
+    for column, size in zip(data.bond.unbind(1), BOND_SIZES, strict=True):
+        kind = kind * size + column
+    return kind
+
+
+def kind_table(table: Tensor) -> Tensor:
+    """The sum of embeddings of every kind of bond: seeds × kinds × channels, from seeds × categories × channels."""
+    types, stereo, conjugated = table.split(BOND_SIZES, dim=1)
+    return (types[:, :, None, None] + stereo[:, None, :, None] + conjugated[:, None, None]).flatten(1, 3)
+
+
+def check_symmetric(data: Molecules) -> None:
+    """Check that every bond is there in both directions, with the same kind.
+
+    Raises:
+        UsageError: If one is not.
+    """
+    owner = torch.repeat_interleave(data.edges.to(data.x.device))
+    source, target = data.edge_index.long()
+    most, kind = int(data.nodes.max()), bond_kinds(data)
+    here, back = (
+        (((owner * most + one) * most + other) * BOND_KINDS + kind).sort().values
+        for one, other in ((source, target), (target, source))
+    )
+    if not torch.equal(here, back):
+        raise UsageError("a bond has no equal bond in the other direction, which training on a GPU requires.")
 
 
 def rooms(data: Molecules, batch_size: int) -> list[Room]:
@@ -99,7 +129,8 @@ def lay_out(data: Molecules, orders: list[Tensor], batch_size: int, room: Room |
     Raises:
         UsageError: If a batch does not fit.
     """
-    columns = [_one_seed(data, order, batch_size, room) for order in orders]
+    table = _BondTable(data)
+    columns = [_one_seed(data, table, order, batch_size, room) for order in orders]
     return FixedBatch(*(torch.stack(tensors, dim=1) for tensors in zip(*columns, strict=True)))
 
 
@@ -112,7 +143,24 @@ def needed_rooms(data: Molecules, orders: list[Tensor], batch_size: int) -> list
     return [Room(*pair) for pair in zip(*most, strict=True)]
 
 
-def _one_seed(data: Molecules, order: Tensor, batch_size: int, room: Room | None) -> FixedBatch:
+class _BondTable:
+    """What batches need to know of all bonds.
+
+    Args:
+        data: The molecules.
+    """
+
+    def __init__(self, data: Molecules) -> None:
+        device = data.x.device
+        before = (data.nodes.cumsum(0) - data.nodes).to(device)
+        owner = torch.repeat_interleave(data.edges.to(device), output_size=len(data.bond))
+        target = data.edge_index[1] + before[owner]
+        self.kind = bond_kinds(data)
+        self.degree = torch.zeros(len(data.x), dtype=torch.int32, device=device)
+        self.degree.index_add_(0, target, torch.ones_like(self.kind))
+
+
+def _one_seed(data: Molecules, table: _BondTable, order: Tensor, batch_size: int, room: Room | None) -> FixedBatch:
     device = data.x.device
     largest = needed_rooms(data, [order], batch_size)
     needed = Room(*(max(sizes) for sizes in zip(*largest, strict=True)))
@@ -121,30 +169,30 @@ def _one_seed(data: Molecules, order: Tensor, batch_size: int, room: Room | None
         raise UsageError(f"a batch needs room for {needed.atoms} atoms, but has {room.atoms}: use smaller batches.")
     batches = len(largest)
     batch = torch.arange(len(order)) // batch_size
-    place = (torch.arange(len(order)) % batch_size).to(device)
+    place = (torch.arange(len(order)) % batch_size).int().to(device)
     atoms = _Rows(data.nodes, order, batch)
     bonds = _Rows(data.edges, order, batch)
     owner, row, slot = atoms.to(device)
     shape = (batches, room.atoms)
-    number = torch.full(shape, len(data.x), device=device)
-    molecule = torch.full(shape, batch_size, device=device)
+    whole = {"dtype": torch.int32, "device": device}
+    number = torch.full(shape, len(data.x), **whole)
+    molecule = torch.full(shape, batch_size, **whole)
+    degree = torch.zeros(shape, **whole)
     where = (batch.to(device)[owner], 1 + slot)
-    number[where], molecule[where] = row, place[owner]
+    number[where], molecule[where], degree[where] = row.int(), place[owner], table.degree[row]
+    first = F.pad(degree.cumsum(1, dtype=torch.int32), (1, 0))
     owner, row, slot = bonds.to(device)
-    shape = (batches, room.bonds)
-    kind = torch.full(shape, len(data.bond), device=device)
-    source, target = torch.zeros(2, *shape, dtype=torch.long, device=device)
+    source, kind = torch.zeros(2, batches, room.bonds, **whole)
     where = (batch.to(device)[owner], slot)
-    shift = 1 + atoms.begin.to(device)[owner]
-    kind[where] = row
-    source[where], target[where] = data.edge_index[:, row].long() + shift
+    source[where] = data.edge_index[0, row] + (1 + atoms.begin.to(device)[owner]).int()
+    kind[where] = table.kind[row]
     labels = torch.zeros(batches * batch_size, device=device)
     labels[: len(order)] = data.y[order.to(device)].float()
     sizes = torch.full((batches,), batch_size)
     sizes[-1] = len(order) - (batches - 1) * batch_size
     used = torch.arange(batch_size) < sizes[:, None]
     return FixedBatch(
-        number, molecule, source, target, kind, labels.view(batches, -1), (used / sizes[:, None]).to(device)
+        number, molecule, first, source, kind, labels.view(batches, -1), (used / sizes[:, None]).to(device)
     )
 
 

@@ -12,56 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.lab.studies.deepergcn.molhiv_batches import FixedBatch
+from normplace.lab.studies.deepergcn.molhiv_aggregation import Bonds, softmax_messages
+from normplace.lab.studies.deepergcn.molhiv_batches import FixedBatch, kind_table
+from normplace.lab.studies.deepergcn.molhiv_dropout import drop
 from normplace.models import GraphStack
-
-LARGEST = 80.0
-"""Largest logit of the softmax, whose exponential is finite in float32; logits of a trained network are below 30."""
-EPS = 1e-7
-
-
-class SoftmaxMessages(torch.autograd.Function):
-    """Softmax aggregation of ``relu(x_j + e_ij) + eps`` with an inverse temperature for each seed.
-
-    With messages m, weights a and their mean y, the gradients are ``dy/dm = a (1 + t (m - y))`` and
-    ``dy/dt = Σ a m (m - y)``. Messages are not negative, so no maximum is subtracted before the exponential.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, edge: Tensor, temperature: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        """Aggregate over the edges.
-
-        Args:
-            ctx: Context of autograd.
-            x: Seeds × atoms × channels.
-            edge: Seeds × bonds × channels.
-            temperature: One number for each seed.
-            source: Atom that each edge comes from, counted over all seeds.
-            target: Atom that it arrives at.
-        """
-        seeds, atoms, channels = x.shape
-        message = x.reshape(-1, channels).index_select(0, source).view_as(edge).add_(edge).relu_().add_(EPS)
-        weight = (message * temperature[:, None, None]).clamp_(max=LARGEST).exp_()
-        total = x.new_zeros(seeds * atoms, channels).index_add_(0, target, weight.view(-1, channels))
-        y = x.new_zeros(seeds * atoms, channels).index_add_(0, target, (weight * message).view(-1, channels))
-        total = total.masked_fill_(total == 0, 1.0)  # an atom without edges
-        y /= total
-        ctx.save_for_backward(message, weight, total, y, temperature, source, target)
-        return y.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Gradients of the features, the edge terms and the temperatures."""
-        message, weight, total, y, temperature, source, target = ctx.saved_tensors
-        (grad,) = grad_outputs
-        channels = message.shape[2]
-        shared = (grad.reshape(-1, channels) / total).index_select(0, target).view_as(message).mul_(weight)
-        above = message - y.index_select(0, target).view_as(message)
-        of_temperature = (shared * above).mul_(message).sum((1, 2))
-        of_message = above.mul_(temperature[:, None, None]).add_(1).mul_(shared)
-        of_message = torch.ops.aten.threshold_backward(of_message, message, EPS)
-        of_x = grad.new_zeros(y.shape).index_add_(0, source, of_message.view(-1, channels))
-        return of_x.view_as(grad), of_message, of_temperature, None, None
 
 
 class SeedLinear(nn.Module):
@@ -79,7 +33,7 @@ class SeedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map seeds × rows × channels."""
-        return torch.baddbmm(self.bias, x, self.weight)
+        return x @ self.weight + self.bias
 
 
 class SeedBatchNorm(nn.Module):
@@ -106,7 +60,7 @@ class SeedBatchNorm(nn.Module):
 
         Args:
             x: The features.
-            share: 1 / (number of atoms) for used atoms and 0 for others, seeds × 1 × atoms.
+            share: 1 / (number of atoms) for used atoms and 0 for others, seeds × atoms × 1.
             unbiased: n / (n - 1) for the number of atoms n of each seed, seeds × 1 × 1.
         """
         if not self.training:
@@ -122,7 +76,8 @@ class SeedBatchNorm(nn.Module):
 class NormalizeUsed(torch.autograd.Function):
     """BatchNorm in training mode over the used atoms of each seed, with as few operations as its gradient allows.
 
-    Unused atoms must have no gradient: nothing that the loss reads may depend on them.
+    Mean and variance come from the distances to the first used atom, so one pass computes both. Unused atoms
+    must have no gradient: nothing that the loss reads may depend on them.
     """
 
     @staticmethod
@@ -130,15 +85,16 @@ class NormalizeUsed(torch.autograd.Function):
         ctx: Any, x: Tensor, share: Tensor, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Normalize, and return the mean and the variance as well."""
-        mean = share @ x
-        centred = x - mean
-        variance = share @ centred.square()
-        inverse = (variance + eps).rsqrt_()
-        normed = centred.mul_(inverse)
+        first = x[:, 1:2]  # after the spare atom
+        distance = x - first
+        shift = (share * distance).sum(1, keepdim=True)
+        variance = ((share * distance.square()).sum(1, keepdim=True) - shift.square()).clamp(min=0)
+        inverse = (variance + eps).rsqrt()
+        normed = (distance - shift) * inverse
         ctx.save_for_backward(normed, share, weight * inverse)
+        mean = first + shift
         ctx.mark_non_differentiable(mean, variance)
-        ctx.set_materialize_grads(False)
-        return torch.addcmul(bias, normed, weight), mean, variance
+        return normed * weight + bias, mean, variance
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -147,8 +103,8 @@ class NormalizeUsed(torch.autograd.Function):
         grad = grad_outputs[0]
         of_bias = grad.sum(1, keepdim=True)
         of_weight = (grad * normed).sum(1, keepdim=True)
-        means = torch.addcmul(of_bias, normed, of_weight)  # times the share of an atom, the part that the norm removes
-        return torch.addcmul(grad, share.transpose(1, 2), means, value=-1).mul_(scale), None, of_weight, of_bias, None
+        means = of_bias + normed * of_weight  # times the share of an atom, the part that the norm removes
+        return (grad - share * means) * scale, None, of_weight, of_bias, None
 
 
 class SeedConv(nn.Module):
@@ -165,34 +121,27 @@ class SeedConv(nn.Module):
         self.table = nn.Parameter(torch.stack([branch.bonds.table.detach() for branch in branches]))
         self.temperature = nn.Parameter(torch.cat([branch.conv.aggr_module.t.detach() for branch in branches]))
 
-    def forward(self, x: Tensor, bonds: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        """Aggregate and map; ``bonds`` are the categories as zeros and ones."""
-        aggregated: Any = SoftmaxMessages.apply(x, bonds @ self.table, self.temperature, source, target)
-        return self.linear(aggregated + x)
+    def forward(self, x: Tensor, bonds: Bonds) -> Tensor:
+        """Aggregate and map."""
+        return self.linear(softmax_messages(x, kind_table(self.table), self.temperature, bonds))
 
 
 class MoleculeNetworks(nn.Module):
     """Several seeds of the network.
 
     Args:
-        models: One network for each seed, on the device.
-        generators: The generator of each seed's dropout, on the device.
+        models: One network for each seed.
         dropout: Dropout probability in branches and before the readout.
-        most_atoms: Largest number of atoms of a batch, for which dropout masks are drawn.
-        postdeg: Whether the norms in the blocks are followed by a division by the degree.
+        postdeg: For each seed, whether the norms in the blocks are followed by a division by the degree.
     """
 
-    def __init__(
-        self,
-        models: Sequence[GraphStack],
-        generators: Sequence[torch.Generator],
-        dropout: float,
-        most_atoms: int,
-        postdeg: bool,
-    ) -> None:
+    postdeg: Tensor
+
+    def __init__(self, models: Sequence[GraphStack], dropout: float, postdeg: Sequence[bool]) -> None:
         super().__init__()
         nets: list[Any] = list(models)
-        self.generators, self.dropout, self.most_atoms, self.postdeg = generators, dropout, most_atoms, postdeg
+        self.dropout = dropout
+        self.register_buffer("postdeg", torch.tensor(postdeg)[:, None])
         self.atoms = nn.Parameter(torch.stack([net.embed.table.detach() for net in nets]))
         self.stem = SeedConv(net.stem.conv for net in nets)
         depth = len(nets[0].blocks)
@@ -201,58 +150,38 @@ class MoleculeNetworks(nn.Module):
         self.final_norm = SeedBatchNorm(net.final_norm for net in nets)
         self.head = SeedLinear(net.head for net in nets)
 
-    def forward(self, batch: FixedBatch, tables: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, batch: FixedBatch, atom_table: Tensor, keys: Tensor | None = None) -> Tensor:
         """Logits, seeds × molecules.
 
         Args:
             batch: One batch for each seed.
-            tables: The result of :func:`~normplace.lab.studies.deepergcn.molhiv_batches.multi_hot`.
+            atom_table: The result of :func:`~normplace.lab.studies.deepergcn.molhiv_batches.multi_hot`.
+            keys: Keys of the dropout masks, seeds × blocks and readout; None for no dropout.
         """
         seeds, atoms = batch.atoms.shape
         molecules = batch.y.shape[1]
-        used = (batch.molecule < molecules).float()[:, None]
-        count = used.sum(2, keepdim=True)
+        bonds = Bonds(batch.first, batch.source, batch.kind)
+        used = (batch.molecule < molecules).float()[:, :, None]
+        count = used.sum(1, keepdim=True)
         share, unbiased = used / count, count / (count - 1)
-        first = torch.arange(seeds, device=used.device)[:, None]
-        source, target = ((end + first * atoms).flatten() for end in (batch.source, batch.target))
-        atom_rows, bond_rows = (
-            table.index_select(0, rows.flatten()).view(*rows.shape, -1).float()
-            for table, rows in zip(tables, (batch.atoms, batch.bonds), strict=True)
-        )
-        factor = self._inverse_degree(target, seeds, atoms) if self.postdeg else None
-        masks = self._masks(atoms)
-        x = self.stem(atom_rows @ self.atoms, bond_rows, source, target)
+        rows = atom_table.index_select(0, batch.atoms.flatten()).view(seeds, atoms, -1).float()
+        factor = (1 / batch.first.diff().clamp(min=1).float()).where(self.postdeg, 1.0)[:, :, None]
+        masks = iter(()) if keys is None else iter(keys.unbind(1))
+        x = self.stem(rows @ self.atoms, bonds)
         for norm, conv in zip(self.norms, self.convs, strict=True):
-            read = norm(x, share, unbiased)
-            read = read if factor is None else factor * read
-            x = x + conv(self._drop(read.relu(), masks), bond_rows, source, target)
+            read = (factor * norm(x, share, unbiased)).relu()
+            x = x + conv(self._drop(read, masks), bonds)
         x = self._drop(self.final_norm(x, share, unbiased), masks)
-        where = (batch.molecule + first * (molecules + 1)).flatten()
-        pooled = x.new_zeros(seeds * (molecules + 1), x.shape[2]).index_add(0, where, x.flatten(0, 1))
-        sizes = x.new_zeros(seeds * (molecules + 1)).index_add_(0, where, x.new_ones(len(where))).clamp_(min=1)
-        mean = (pooled / sizes[:, None]).view(seeds, molecules + 1, -1)[:, :molecules]
-        return self.head(mean)[..., 0]
+        # The head is linear, so the mean of the atoms' scores is the score of their mean.
+        scores = (x * self.head.weight.transpose(1, 2)).sum(2).flatten()
+        first = torch.arange(seeds, device=x.device)[:, None] * (molecules + 1)
+        where = (batch.molecule + first).flatten()
+        sums, sizes = (
+            x.new_zeros(seeds * (molecules + 1)).index_add(0, where, values)
+            for values in (scores, torch.ones_like(scores))
+        )
+        return (sums / sizes.clamp(min=1)).view(seeds, -1)[:, :molecules] + self.head.bias[:, 0]
 
-    @staticmethod
-    def _inverse_degree(target: Tensor, seeds: int, atoms: int) -> Tensor:
-        ones = torch.ones(len(target), device=target.device)
-        degree = torch.zeros(seeds * atoms, device=target.device).index_add_(0, target, ones)
-        return degree.clamp_(min=1).reciprocal_().view(seeds, atoms, 1)
-
-    def _masks(self, atoms: int) -> Iterator[Tensor]:
-        """The dropout masks of the layers: zero, or the factor that keeps the mean.
-
-        They are drawn at once, and for the largest batch, so that they do not depend on the other seeds' batches.
-        """
-        if not self.training or not self.dropout:
-            return iter(())
-        shape = (len(self.convs) + 1, self.most_atoms, self.atoms.shape[2])
-        kept = self.atoms.new_empty(len(self.generators), *shape)
-        for masks, generator in zip(kept, self.generators, strict=True):
-            masks.bernoulli_(1 - self.dropout, generator=generator)
-        return (mask[:, :atoms] for mask in kept.div_(1 - self.dropout).unbind(1))
-
-    @staticmethod
-    def _drop(x: Tensor, masks: Iterator[Tensor]) -> Tensor:
-        mask = next(masks, None)
-        return x if mask is None else x * mask
+    def _drop(self, x: Tensor, masks: Iterator[Tensor]) -> Tensor:
+        key = next(masks, None)
+        return x if key is None else drop(x, key, self.dropout)
