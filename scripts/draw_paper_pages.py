@@ -1,4 +1,4 @@
-"""Write the generated parts of the README and of docs/papers from the committed results, and draw the pictures.
+"""Write the generated parts of README, docs/papers and docs/howto from the committed results; draw the pictures.
 
 Usage: python scripts/draw_paper_pages.py
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from papers import committed, pictures, readme
+from papers import committed, periln_tables, pictures, readme
 from papers.blocks import fill
 from papers.claim_tables import claim_tables
 from papers.cost_table import cost_table
@@ -30,6 +30,10 @@ def pages() -> dict[Path, str]:
     blocks = {
         ROOT / "README.md": {"papers": readme.rows()},
         PAGES / "claims.md": {"papers": readme.rows("."), "claims": markdown(committed.runs())},
+        ROOT / "docs" / "howto" / "initialization.md": {
+            "table: initialization": periln_tables.rates(),
+            "table: starts": periln_tables.starts(),
+        },
         **{PAGES / f"{study.name}.md": _blocks(study) for study in committed.studies()},
     }
     return {path: fill(path.read_text(), content) for path, content in blocks.items()}

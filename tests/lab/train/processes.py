@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from tests.lab.train.training_cases import corpus, network, train_config
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from normplace.errors import UsageError
-from normplace.lab.train.distributed import exit_now, full_state_dict, join_process_group
+from normplace.lab.train.distributed import (
+    ProcessGroup,
+    distribute,
+    exit_now,
+    full_state_dict,
+    gradient_sync,
+    join_process_group,
+)
 from normplace.lab.train.loop import fit
 from normplace.lab.train.signal_log import SignalsConfig
 
@@ -26,8 +36,35 @@ CASES = {
     "copied-parts": ("peri", {"parallel": "ddp", "accumulate": 2}),
     "copied-measured": ("peri", {"parallel": "ddp"}),
 }
+COUNTED = {"peri": 1, "pre": 2, "post": 3}
+"""Placements whose collective operations are counted, and their gradient accumulation steps."""
 SIGNALS = SignalsConfig(every=4)
 DTYPES = {"sharded-double": torch.float64}
+
+
+class CollectiveCounter(TorchDispatchMode):
+    """Counts the bytes that this process gathers, and those of which it receives a reduced shard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gathered = self.reduced = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.c10d._allgather_base_.default:  # output, input
+            self.gathered += args[0].nbytes
+        elif func is torch.ops.c10d._reduce_scatter_base_.default:  # output, input
+            self.reduced += args[1].nbytes
+        return func(*args, **(kwargs or {}))
+
+
+def count_collectives(group: ProcessGroup, placement: str, accumulate: int) -> list[int]:
+    """Bytes gathered and reduced in the passes of one step, as the training loop makes them."""
+    model = distribute(network(placement), group, "fsdp", compiled=False)
+    with CollectiveCounter() as counter:
+        for part in range(accumulate):
+            with gradient_sync(model, enabled=part == accumulate - 1):
+                model(torch.zeros(1, 8, dtype=torch.long)).sum().backward()
+    return [counter.gathered, counter.reduced]
 
 
 def no_space(_: object) -> None:
@@ -45,6 +82,9 @@ def main(out: Path) -> None:
             weights = full_state_dict(model, group)
             if group.is_first:
                 torch.save(weights, out / name / "weights.pt")
+        counts = {placement: count_collectives(group, placement, count) for placement, count in COUNTED.items()}
+        if group.is_first:
+            (out / "collectives.json").write_text(json.dumps(counts))
         fit(network(), corpus(), train_config(), out / "alone", group)
         if group.is_first:  # damage in a file that only the second process compares with its hash
             shutil.copytree(out / "sharded", out / "damaged")

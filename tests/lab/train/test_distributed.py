@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,13 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.lab.train.processes import CASES, DTYPES, SIGNALS
+from tests.lab.train.processes import CASES, COUNTED, DTYPES, SIGNALS
 from tests.lab.train.training_cases import ALONE, corpus, network, train_config
 
 from normplace.errors import UsageError
 from normplace.lab.train.distributed import join_process_group
 from normplace.lab.train.log import read_log
 from normplace.lab.train.loop import fit
+from normplace.lab.train.scaling import step_traffic
 
 ROOT = Path(__file__).parents[3]
 
@@ -90,6 +92,13 @@ def test_two_processes_measure_the_signals_of_one_and_change_no_bit(runs, tmp_pa
     assert losses(runs / f"{name}-measured") == losses(runs / name)
     plain, measured = (torch.load(runs / run / "weights.pt") for run in (name, f"{name}-measured"))
     assert all(plain[key].equal(measured[key]) for key in plain)
+
+
+@pytest.mark.parametrize("placement", COUNTED)
+def test_two_processes_receive_the_bytes_of_the_formula(runs, placement):
+    gathered, reduced = json.loads((runs / "collectives.json").read_text())[placement]
+    traffic = step_traffic(network(placement), processes=2, accumulate=COUNTED[placement])
+    assert (traffic.gathered, traffic.reduced) == (gathered / 2, reduced / 2)  # half of it is the process's own shard
 
 
 def test_each_of_two_processes_writes_half(runs):
