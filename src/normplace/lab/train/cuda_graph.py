@@ -25,6 +25,7 @@ class GraphedStep:
         self.inputs: tuple[Tensor, ...] = ()
         self.graph: torch.cuda.CUDAGraph | None = None
         self.eager_steps = 0
+        self.side: torch.cuda.Stream | None = None
 
     def __call__(self, *inputs: Tensor) -> None:
         """Take one step."""
@@ -46,11 +47,12 @@ class GraphedStep:
 
     def _step_on_side_stream(self) -> None:
         """Take an eager step on a side stream, as a later capture requires."""
-        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
+        self.side = self.side or torch.cuda.Stream()  # one for all steps: memory is cached per stream
+        current = torch.cuda.current_stream()
+        self.side.wait_stream(current)
+        with torch.cuda.stream(self.side):
             self.step(*self.inputs)
-        current.wait_stream(side)
+        current.wait_stream(self.side)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

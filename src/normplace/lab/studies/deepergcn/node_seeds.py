@@ -22,12 +22,13 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from normplace._shared.device import pick_device
-from normplace.analysis.smoothing import smoothing
+from normplace.analysis.smoothing import Smoothing, smoothing
 from normplace.errors import UsageError, expect_at_least, unknown
 from normplace.lab.studies.deepergcn.device_scores import DeviceScores
 from normplace.lab.studies.deepergcn.networks import conv_factory, learned_scalars
 from normplace.lab.studies.deepergcn.node import NodeTrial, load
 from normplace.lab.studies.deepergcn.stacked import DropoutMasks, SeededDropout, stack_networks, unstack
+from normplace.lab.studies.deepergcn.stacked_smoothing import stacked_smoothing
 from normplace.lab.tasks.graphs.labelled import LabelledGraph
 from normplace.lab.train.cuda_graph import WARM_UP, GraphedStep, set_learning_rate
 from normplace.lab.trials.study import Outcome
@@ -130,12 +131,22 @@ def _run_seeds(
 ) -> list[Outcome]:
     models = [_build(trial, graph).to(device) for trial, (graph, _) in zip(trials, graphs, strict=True)]
     training = Training(trials, graphs, models, device, record)
-    with torch.backends.cudnn.flags(enabled=False):
-        evaluations = training.run()
+    try:
+        with torch.backends.cudnn.flags(enabled=False):
+            evaluations = training.run()
+    finally:
+        training.close()
     unstack(training.evaluated, models)
+    if training.together:
+        measured = stacked_smoothing(training.evaluated, training.x, training.edges, training.seeds)
+    else:
+        measured = [
+            smoothing(model, graph.x.to(device), graph.edge_index.to(device))
+            for model, (graph, _) in zip(models, graphs, strict=True)
+        ]
     return [
-        _outcome(models[index], graph, device, evaluations[index], [norms[index] for norms in training.gradients])
-        for index, (graph, _) in enumerate(graphs)
+        _outcome(model, measured[index], evaluations[index], [norms[index] for norms in training.gradients])
+        for index, model in enumerate(models)
     ]
 
 
@@ -192,15 +203,16 @@ class Training:
         masks = torch.stack([graph.train[split] for graph, split in graphs], dim=1).to(device)
         self.weights = masks.float() / masks.sum(0)
         self.gradients: list[list[list[float]]] = []
-        # On a CPU the masks are drawn layer by layer and scores computed one by one, as in the recorded laptop runs.
-        self.on_gpu = device.type == "cuda"
-        self.masks = DropoutMasks(self.model) if self.on_gpu or record else None
-        self.scores = DeviceScores(graphs, device) if self.on_gpu or record else None
+        on_gpu = device.type == "cuda"
+        # Masks of all layers, scores and smoothness of all seeds at once; on a CPU one by one, as the laptop runs were.
+        self.together = on_gpu or record is not None
+        self.masks = DropoutMasks(self.model) if self.together else None
+        self.scores = DeviceScores(graphs, device) if self.together else None
         # A recorded step reads the learning rate from a tensor.
-        rate = torch.tensor(self.trial.learning_rate, device=device) if self.on_gpu else self.trial.learning_rate
+        rate = torch.tensor(self.trial.learning_rate, device=device) if on_gpu else self.trial.learning_rate
         fused = device.type in ("cpu", "cuda")
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, fused=fused, capturable=self.on_gpu)
-        self.take_step = self._step if record is None else record(self._step, generators)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, fused=fused, capturable=on_gpu)
+        self.recorded = None if record is None else record(self.step, generators)
 
     def run(self) -> list[list[Evaluation]]:
         """Train, and return the evaluations of each seed.
@@ -216,7 +228,7 @@ class Training:
                 share = 0.5 + 0.5 * math.cos(math.pi * (epoch - 1) / trial.epochs)
                 set_learning_rate(self.optimizer, trial.learning_rate * share)
             self.model.train()
-            self._take_step(epoch)
+            self.take_step()
             if epoch in (1, trial.epochs):
                 self.gradients.append(self._gradient_norms())
             if self.evaluated is not self.model:
@@ -226,21 +238,37 @@ class Training:
                 evaluations.append(self._evaluate(epoch))
         return [list(column) for column in zip(*evaluations, strict=True)]
 
-    def _take_step(self, epoch: int) -> None:
+    def take_step(self) -> None:
+        """Take a training step; the gradients are kept until the next one.
+
+        Raises:
+            CannotRecord: If the step cannot be recorded.
+        """
+        if self.recorded is None:
+            self.step()
+            return
+        # The step after the eager ones is recorded.
+        recording = isinstance(self.recorded, GraphedStep) and self.recorded.eager_steps == WARM_UP
         try:
-            self.take_step()
+            self.recorded()
         except RuntimeError as error:
-            if epoch == WARM_UP + 1 and isinstance(self.take_step, GraphedStep):  # the step that is recorded
+            if recording:
                 raise CannotRecord(str(error).partition("\n")[0]) from error
             raise
 
-    def _step(self) -> None:
-        """Take a step; the gradients are kept until the next one."""
+    def step(self) -> None:
+        """The training step, which synchronizes with the device nowhere."""
         if self.masks is not None:
             self.masks.draw()
         self.optimizer.zero_grad(set_to_none=True)
         self._loss().backward()
         self.optimizer.step()
+
+    def close(self) -> None:
+        """Release the recorded step and its memory; it refers to this object, which would otherwise wait for gc."""
+        self.recorded = None
+        if self.x.is_cuda:
+            torch.cuda.empty_cache()  # for other processes on the same device
 
     def _logits(self, model: nn.Module) -> Tensor:
         """Nodes × seeds × classes."""
@@ -294,14 +322,12 @@ def _move_average(average: nn.Module, model: nn.Module, share: float) -> None:
 
 def _outcome(
     model: GraphStack,
-    graph: LabelledGraph,
-    device: torch.device,
+    measured: Smoothing,
     evaluations: Sequence[Evaluation],
     gradients: Sequence[Sequence[float]],
 ) -> Outcome:
     best = max(evaluations, key=lambda evaluation: evaluation.val)
     last = evaluations[-1]
-    measured = smoothing(model, graph.x.to(device), graph.edge_index.to(device))
     scalars = {series: learned_scalars(model, name) for name, series in SCALARS.items()}
     start, end = gradients[0], gradients[-1]
     metrics = {
