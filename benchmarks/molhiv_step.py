@@ -2,11 +2,13 @@
 
     python benchmarks/molhiv_step.py --out benchmarks/results/molhiv_step-cuda.json
 
-Four ways to take the same steps, interleaved in rounds: PyG's ``GENConv`` and ``DeepGCNLayer`` with batches collated in
-the loop and with batches collated beforehand, ``GraphStack`` with batches gathered on the device, and the study's
-training of several seeds at once, which on a GPU replays a CUDA graph. All have the same architecture, Adam and batches
-of 32. The time of several seeds is divided by their number. Only ratios to the study's training are recorded; CPU time
-is used on a CPU. The molecules are those of ``NORMPLACE_DATA``.
+Ways to take the same steps, interleaved in rounds: PyG's ``GENConv`` and ``DeepGCNLayer`` with batches collated in the
+loop and with batches collated beforehand, ``GraphStack`` with batches gathered on the device, and the study's training
+of several seeds at once, with batches laid out in the measured time and beforehand. On a GPU the study's step is
+compiled, replayed as a CUDA graph and computed with TF32 products; the others use float32 products. All have the same
+architecture, Adam and batches of 32. The time of several seeds is divided by their number. Only ratios to the study's
+training with batches laid out beforehand are recorded; CPU time is used on a CPU. The molecules are those of
+``NORMPLACE_DATA``.
 """
 
 from __future__ import annotations
@@ -108,13 +110,19 @@ def stack_steps(molecules: Molecules, order: Tensor, arguments: argparse.Namespa
     return steps
 
 
-def study_steps(molecules: Molecules, order: Tensor, arguments: argparse.Namespace) -> Callable[[], None]:
-    """An epoch of several seeds at once, each with another order of the same molecules."""
+def study_steps(
+    molecules: Molecules, order: Tensor, arguments: argparse.Namespace
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """An epoch of several seeds at once, each with another order of the same molecules.
+
+    Returns:
+        The epoch with batches laid out in it, and with batches laid out beforehand.
+    """
     trials = [OfficialTrial(seed, depth=arguments.depth, dim=arguments.dim) for seed in range(arguments.seeds)]
     training = Training(trials, molecules, torch.device(arguments.device))
     orders = [order.roll(BATCH * seed) for seed in range(arguments.seeds)]
-    training.model.train()
-    return lambda: training.take_steps(orders)
+    prepared = list(training.prepare(orders))
+    return lambda: training.take_steps(training.prepare(orders)), lambda: training.take_steps(prepared)
 
 
 def seconds(call: Callable[[], None], device: str) -> float:
@@ -143,24 +151,28 @@ def main() -> None:
     molecules = load_molhiv()
     generator = torch.Generator().manual_seed(0)
     order = molecules.train[torch.randperm(len(molecules.train), generator=generator)][: BATCH * arguments.steps]
-    study = f"study, {arguments.seeds} seeds at once"
+    study = f"study, {arguments.seeds} seeds at once, batches laid out beforehand"
+    whole = f"study, {arguments.seeds} seeds at once, batches laid out in the loop"
+    laid_out_within, laid_out_before = study_steps(molecules, order, arguments)
     calls = {
         "PyG, batches collated in the loop": pyg_steps(molecules, order, arguments, collated=False),
         "PyG, batches collated beforehand": pyg_steps(molecules, order, arguments, collated=True),
         "GraphStack": stack_steps(molecules, order, arguments),
-        study: study_steps(molecules, order, arguments),
+        whole: laid_out_within,
+        study: laid_out_before,
     }
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(arguments.rounds + 1):
         for name, call in calls.items():
-            duration = seconds(call, arguments.device) / (arguments.seeds if name == study else 1)
-            if number:  # the first round warms up and records the CUDA graph
+            duration = seconds(call, arguments.device) / (arguments.seeds if name in (study, whole) else 1)
+            if number:  # the first round warms up, compiles and records the CUDA graph
                 times[name].append(duration)
     medians = {name: statistics.median(values) for name, values in times.items()}
     ratios = {name: round(median / medians[study], 2) for name, median in medians.items()}
     for name, ratio in ratios.items():
         print(f"{name}: {ratio} times the study's step of one seed")
-    print(f"one step of one seed: {1e3 * medians[study] / arguments.steps:.3f} ms")
+    one = 1e3 * medians[study] / arguments.steps
+    print(f"one step of {arguments.seeds} seeds: {one * arguments.seeds:.3f} ms, of one seed: {one:.3f} ms")
     if arguments.out:
         settings = {name: value for name, value in vars(arguments).items() if name != "out"}
         report = {"settings": settings, "time_relative_to_the_study": ratios}

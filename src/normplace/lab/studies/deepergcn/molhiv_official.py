@@ -8,7 +8,7 @@ products round their factors to TF32, which is our choice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -153,24 +153,33 @@ class Training:
         """Train for one epoch, and return the validation and test score of each seed."""
         train = self.data.train
         orders = [train[torch.randperm(len(train), generator=generator)] for generator in self.generators]
-        with _tf32():
-            self.take_steps(orders)
-            logits = self._evaluate()
+        self.take_steps(self.prepare(orders))
+        logits = self._evaluate()
         valid = len(self.data.valid)
         return [
             (roc_auc(row[:valid], self.labels[:valid]), roc_auc(row[valid:], self.labels[valid:])) for row in logits
         ]
 
-    def take_steps(self, orders: list[Tensor]) -> None:
-        """Take the steps of an epoch, given each seed's order of the molecules."""
-        self.model.train()
+    def prepare(self, orders: list[Tensor]) -> Iterator[tuple[Room, tuple[Tensor, ...]]]:
+        """Lay out the batches of an epoch on the device, and yield the room and the inputs of each step.
+
+        Args:
+            orders: Each seed's order of the molecules.
+        """
         batches = lay_out(self.data, orders, self.trial.batch_size, self.rooms[-1])
         masks = (len(batches.y), 1 + len(self.model.convs))
         keys = torch.stack([draw_keys(generator, *masks) for generator in self.generators], dim=1)
         keys = keys.to(batches.y.device)
         for number, needed in enumerate(needed_rooms(self.data, orders, self.trial.batch_size)):
             room = self.rooms[0 if _fits(needed, self.rooms[0]) else -1]
-            self.steps[room](keys[number], *batches.at(number, room))
+            yield room, (keys[number], *batches.at(number, room))
+
+    def take_steps(self, prepared: Iterable[tuple[Room, tuple[Tensor, ...]]]) -> None:
+        """Take the steps with these inputs."""
+        self.model.train()
+        with _tf32():
+            for room, inputs in prepared:
+                self.steps[room](*inputs)
 
     def _step(self, keys: Tensor, *batch: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -188,7 +197,7 @@ class Training:
         self.model.eval()
         seeds = len(self.generators)
         batches = [_for_all(self.evaluated.at(number), seeds) for number in range(len(self.evaluated.y))]
-        with torch.no_grad():
+        with torch.no_grad(), _tf32():
             logits = torch.cat([self.model(batch, self.atom_table) for batch in batches], dim=1)
         return logits[:, : len(self.labels)].cpu()
 
