@@ -59,9 +59,15 @@ def import_backend(op: str, module: str) -> Any:
     return importlib.import_module(f"{__package__}.{op}.{module}")
 
 
+@functools.cache
+def _has_several_gpus() -> bool:
+    """Whether a GPU may not be the current one; called when CUDA is in use, which fixes their number."""
+    return torch.cuda.device_count() > 1
+
+
 def on_device_of(tensor: Tensor, call: Callable[..., Result], *arguments: object) -> Result:
     """Call with the tensor's GPU as the current device, which a kernel launch needs."""
-    if tensor.is_cuda and tensor.get_device() != torch.cuda.current_device():
+    if tensor.is_cuda and _has_several_gpus() and tensor.get_device() != torch.cuda.current_device():
         with torch.cuda.device_of(tensor):
             return call(*arguments)
     return call(*arguments)

@@ -7,6 +7,7 @@ longer than a small kernel runs. A :class:`Launch` skips both for launches that 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,6 +43,8 @@ class Launch:
         self.options = options
         self._values = tuple(constants.values())
         self._compiled: Any = None
+        self._run: Any = None
+        self._handles: tuple[Any, ...] = ()
 
     def __call__(
         self, grid: tuple[int, int, int], stream: int, tensors: Sequence[Tensor | None], *numbers: float | None
@@ -55,21 +58,16 @@ class Launch:
             *numbers: The arguments that follow the tensors.
         """
         addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-        bits = 0
-        for address in addresses:
-            bits |= address
-        known = bits % ALIGNMENT == 0 and not _profiled()
-        compiled = self._compiled
-        if known and compiled is not None:
-            # The call that ``compiled[grid](...)`` makes, without its hooks.
-            compiled.run(
-                *grid, stream, compiled.function, compiled.packed_metadata, None, None, None,
-                *addresses, *numbers, *self._values,
-            )  # fmt: skip
+        known = functools.reduce(operator.or_, addresses, 0) % ALIGNMENT == 0 and not _profiled()
+        if known and self._run is not None:
+            self._run(*grid, stream, *self._handles, *addresses, *numbers, *self._values)
             return
         compiled = self.kernel[grid](*tensors, *numbers, **self.constants, **self.options)
         if known and all(hasattr(compiled, name) for name in ("run", "function", "packed_metadata")):
-            self._compiled = compiled  # not set by the interpreter, which does not compile
+            # For the call that ``compiled[grid](...)`` makes, without its hooks. The interpreter does not compile.
+            self._compiled, run = compiled, compiled.run  # kept because it unloads its binary when it is deleted
+            self._handles = compiled.function, compiled.packed_metadata, None, None, None
+            self._run = run
 
 
 class KernelCall(NamedTuple):
@@ -77,7 +75,7 @@ class KernelCall(NamedTuple):
 
     launch: Launch
     grid: tuple[int, int, int]
-    numbers: tuple[float, ...]
+    numbers: tuple[float | None, ...]
 
     def __call__(self, stream: int, *tensors: Tensor | None) -> None:
         """Run the kernel on these tensors."""
@@ -120,10 +118,14 @@ def clear_plans() -> None:
 
 def current_stream(device: torch.device) -> int:
     """Handle of the current stream of the current device."""
-    if device.index is None:
-        return 0
+    return 0 if device.index is None else _stream_getter()(device.index)
+
+
+@functools.cache
+def _stream_getter() -> Callable[[int], int]:
+    """PyTorch's function for the current stream of a device, as Triton found it."""
     driver: Any = runtime.driver
-    return driver.active.get_current_stream(device.index)
+    return driver.active.get_current_stream
 
 
 def contiguous_rows(tensor: Tensor, width: int) -> tuple[Tensor, int]:

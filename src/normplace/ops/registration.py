@@ -26,7 +26,14 @@ from typing import Any, ClassVar, Generic, TypeVar, cast, get_type_hints
 import torch
 from torch import Tensor
 
-from normplace.ops.tracing import all_plain, in_transform, is_grads_batched, is_traced, needs_differentiable_backward
+from normplace.ops.tracing import (
+    all_plain,
+    any_requires_grad,
+    in_transform,
+    is_grads_batched,
+    is_traced,
+    needs_differentiable_backward,
+)
 
 NAMESPACE = "normplace"
 """The operators are ``torch.ops.<NAMESPACE>.<name>``."""
@@ -154,7 +161,11 @@ class DifferentiableOp(ABC, Generic[Spec]):
         if is_traced() or not all_plain(*tensors):
             outputs = self.operator(*tensors, *spec)
             return outputs[: self.num_results] if self.num_outputs > 1 else (outputs,)
-        if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        return self.call_unobserved(tensors, spec)
+
+    def call_unobserved(self, tensors: Tensors, spec: Spec) -> tuple[Tensor, ...]:
+        """The results for plain tensors, where nothing apart from autograd sees the call."""
+        if any_requires_grad(tensors):
             return _apply_unchecked(*tensors, spec, self)
         return self.forward(tensors, spec, training=False)[: self.num_results]
 
@@ -196,10 +207,15 @@ class DifferentiableOp(ABC, Generic[Spec]):
         """One gradient for each input, None where there is none."""
         count = len(self.inputs)
         grads = grads[: self.num_results]
-        if all(grad is None for grad in grads):
+        is_used = is_batched = False
+        for grad in grads:
+            if grad is not None:
+                is_used = True
+                is_batched = is_batched or is_grads_batched(grad)
+        if not is_used:
             return [None] * count
         arguments = grads, ctx.saved_tensors, ctx.spec, ctx.needs_input_grad[: self.num_grads]
-        if needs_differentiable_backward() or any(grad is not None and is_grads_batched(grad) for grad in grads):
+        if is_batched or needs_differentiable_backward():
             values = self.differentiable_backward(*arguments)
         else:
             by_operator = as_operator or is_traced()

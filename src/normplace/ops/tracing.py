@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,12 +23,29 @@ def is_traced() -> bool:
 
 def all_plain(*tensors: Tensor | None) -> bool:
     """Whether no tensor is of a subclass: the data pointer of a subclass may not be the data."""
-    return all(tensor is None or type(tensor) in PLAIN_TYPES for tensor in tensors)
+    for tensor in tensors:  # noqa: SIM110 - faster than all(...), and called for every op
+        if tensor is not None and type(tensor) not in PLAIN_TYPES:
+            return False
+    return True
 
 
 def in_transform() -> bool:
     """Whether a ``torch.func`` transform or forward-mode differentiation is active."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def is_observed() -> bool:
+    """Whether anything apart from autograd sees the calls that are made."""
+    return is_traced() or in_transform()
+
+
+def any_requires_grad(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether autograd records a call with these tensors."""
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 
 def needs_differentiable_backward() -> bool:

@@ -18,6 +18,8 @@ BACKENDS = ("auto", "composed", "reference", "triton")
 # Wider rows do not fit into the registers of one program.
 MAX_WIDTH = 16384
 KERNEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+# Positions among the gradients.
+BRANCH_SCALE, OUT_SCALE = (BoundaryGradMask._fields.index(name) for name in ("branch_scale", "out_scale"))
 
 
 def choose_backend(device: str, dtypes: tuple[torch.dtype, ...], width: int, requested: str = "auto") -> BackendChoice:
@@ -98,12 +100,11 @@ class BoundaryOp(DifferentiableOp[BoundarySpec]):
 
     def forward(self, tensors: Tensors, spec: BoundarySpec, *, training: bool = True) -> Any:
         """New stream, input of the next branch and statistics; None for the statistics unless ``training``."""
-        x, f, *rest = tensors
-        arguments = cast(Tensor, x), cast(Tensor, f), OptionalTensors(*rest), spec
-        if spec.backend == "reference" or not arguments[0].numel():
-            return reference.forward(*arguments)
-        kernels = import_backend("norm_add_norm", "triton")
-        return on_device_of(arguments[0], kernels.forward, *arguments, training)
+        x, f = cast(tuple[Tensor, Tensor], tensors[:2])
+        rest = OptionalTensors(*tensors[2:])
+        if spec.backend == "reference" or not x.numel():
+            return reference.forward(x, f, rest, spec)
+        return on_device_of(x, import_backend("norm_add_norm", "triton").forward, x, f, rest, spec, training)
 
     def fake_forward(self, tensors: Tensors, spec: BoundarySpec) -> tuple[Tensor, Tensor, Tensor]:
         """Empty tensors like the results of :meth:`forward`."""
@@ -114,17 +115,16 @@ class BoundaryOp(DifferentiableOp[BoundarySpec]):
 
     def save(self, tensors: Tensors, spec: BoundarySpec, outputs: tuple[Tensor, ...], needs: Sequence[bool]) -> Tensors:
         """The stream if a norm reads it, f if a gradient needs it, the statistics and the optional tensors."""
-        _, f, *rest = tensors
-        mask = BoundaryGradMask(*needs)
-        reads_f = spec.out_norm != "none" or mask.branch_scale or mask.out_scale
-        return outputs[0] if spec.has_next_norm else None, f if reads_f else None, outputs[2], *rest
+        reads_f = spec.out_norm != "none" or needs[BRANCH_SCALE] or needs[OUT_SCALE]
+        return outputs[0] if spec.has_next_norm else None, tensors[1] if reads_f else None, outputs[2], *tensors[2:]
 
     def backward(self, grads: Tensors, saved: Tensors, spec: BoundarySpec, needs: Sequence[bool]) -> BoundaryGrads:
         """The gradients that are needed."""
         d_stream, d_y = grads
         like = cast(Tensor, d_stream if d_stream is not None else d_y)
-        stream, f, stats, *rest = saved
-        arguments = d_stream, d_y, stream, f, stats, OptionalTensors(*rest), spec, BoundaryGradMask(*needs)
+        stream, f, stats = saved[:3]
+        mask = needs if isinstance(needs, BoundaryGradMask) else BoundaryGradMask(*needs)
+        arguments = d_stream, d_y, stream, f, stats, OptionalTensors(*saved[3:]), spec, mask
         if spec.backend == "reference" or not like.numel():
             return reference.backward(*arguments)
         return on_device_of(like, import_backend("norm_add_norm", "triton").backward, *arguments)
@@ -164,10 +164,8 @@ class BoundaryOp(DifferentiableOp[BoundarySpec]):
         d_y = d_y if spec.has_next_norm else None
         if d_stream is None and d_y is None:
             return BoundaryGrads()
-        tensors = OptionalTensors(*saved[3:])
-        is_plain_add = all(
-            tensor is None for tensor in (tensors.out_weight, tensors.out_bias, tensors.branch_scale, tensors.out_scale)
-        )
+        out_weight, out_bias, _, _, branch_scale, out_scale, _, _ = saved[3:]
+        is_plain_add = out_weight is None and out_bias is None and branch_scale is None and out_scale is None
         plan = _grad_plan(spec, needs, is_plain_add, d_y is not None)
         values: Tensors = BoundaryGrads()
         if True in plan.computed:
@@ -191,3 +189,10 @@ def apply(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) ->
     if spec.backend == "reference" and torch.compiler.is_compiling():
         return reference.forward(x, f, tensors, spec)[:2]  # the compiler fuses its operations
     return cast(tuple[Tensor, Tensor], BOUNDARY((x, f, *tensors), spec))
+
+
+def apply_unobserved(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) -> tuple[Tensor, Tensor]:
+    """:func:`apply` for plain tensors, where nothing apart from autograd sees the call."""
+    if spec.backend == "composed":
+        return composed.forward(x, f, tensors, spec)
+    return cast(tuple[Tensor, Tensor], BOUNDARY.call_unobserved((x, f, *tensors), spec))

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from normplace.errors import UsageError, unknown
 from normplace.ops.backends import BackendChoice
+from normplace.ops.checked_calls import CheckedCalls, signature
 from normplace.ops.features import describe
-from normplace.ops.norm_add_norm.op import BACKENDS, apply, choose_backend
+from normplace.ops.norm_add_norm.op import BACKENDS, apply, apply_unobserved, choose_backend
 from normplace.ops.norm_add_norm.reference import ROUNDINGS, BoundarySpec, OptionalTensors
-from normplace.ops.tracing import is_traced
+from normplace.ops.tracing import all_plain, is_observed, is_traced
 
 NORMS = ("rms", "layer")
 
@@ -88,17 +89,30 @@ def norm_add_norm(
         >>> norm_add_norm(x, f)
         (tensor([[4., 1.]]), tensor([[1.3720, 0.3430]]))
     """
+    branch, factor = (branch_scale, 1.0) if isinstance(branch_scale, Tensor) else (None, branch_scale)
+    out_eps, in_eps, skip_scale, factor = float(out_eps), float(in_eps), float(skip_scale), float(factor)
+    key = None
+    # A seed and scales of rows are created or reshaped in every call.
+    if not (dropout or out_scale is not None or in_scale is not None or is_observed()):
+        key = (
+            out_norm, in_norm, out_eps, in_eps, unit_offset, skip_scale, factor, stream_dtype, y_dtype, out_rounding,
+            in_rounding, backend, signature(x), signature(f), signature(out_weight), signature(out_bias),
+            signature(in_weight), signature(in_bias), signature(branch),
+        )  # fmt: skip
+        spec = _checked.get(key)
+        if spec is not None:
+            tensors = OptionalTensors(out_weight, out_bias, in_weight, in_bias, branch, None, None, None)
+            stream, y = apply_unobserved(x, f, tensors, spec)
+            return stream, stream if in_norm is None else y
     if not (isinstance(x, Tensor) and isinstance(f, Tensor)):
         raise UsageError(f"x and f must be tensors, got {type(x).__name__} and {type(f).__name__}.")
     if x.shape != f.shape or not x.dim():
         raise UsageError(f"x and f must have one shape, features last, got {tuple(x.shape)} and {tuple(f.shape)}.")
     check_tensor("f", f, x)
-    branch, factor = (branch_scale, 1.0) if isinstance(branch_scale, Tensor) else (None, branch_scale)
     make_spec = _make_spec if is_traced() else _cached_spec  # a tracer cannot see through a cache
     spec = make_spec(
-        out_norm, in_norm, float(out_eps), float(in_eps), unit_offset, float(skip_scale), float(factor),
-        float(dropout), x.dtype, f.dtype, stream_dtype, y_dtype, backend, x.device.type, x.shape[-1], out_rounding,
-        in_rounding,
+        out_norm, in_norm, out_eps, in_eps, unit_offset, skip_scale, factor, float(dropout), x.dtype, f.dtype,
+        stream_dtype, y_dtype, backend, x.device.type, x.shape[-1], out_rounding, in_rounding,
     )  # fmt: skip
     if (out_norm is None and (out_weight is not None or out_bias is not None)) or (
         in_norm is None and (in_weight is not None or in_bias is not None or in_scale is not None)
@@ -114,6 +128,9 @@ def norm_add_norm(
         None if in_scale is None else _rows("in_scale", in_scale, x),
         _seed(seed, x) if dropout else None,
     )
+    given = out_weight, out_bias, in_weight, in_bias, branch
+    if key is not None and all_plain(x, f, *given) and all(a is b for a, b in zip(tensors, given, strict=False)):
+        _checked.remember(key, spec)
     stream, y = apply(x, f, tensors, spec)
     return stream, stream if in_norm is None else y
 
@@ -186,6 +203,7 @@ def _make_spec(
 
 
 _cached_spec = functools.lru_cache(maxsize=1024)(_make_spec)
+_checked: CheckedCalls[BoundarySpec] = CheckedCalls()
 
 
 def check_tensor(name: str, tensor: Tensor, x: Tensor) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from normplace.ops.launch import Launch, cached_plan, contiguous_rows, current_stream, empty_grad
+from normplace.ops.launch import KernelCall, Launch, cached_plan, contiguous_rows, current_stream, empty_grad
 from normplace.ops.norm_add_norm import layouts, triton_backward, triton_forward
 from normplace.ops.norm_add_norm.layouts import BoundaryLayout, layout_for
 from normplace.ops.norm_add_norm.reference import BoundaryGradMask, BoundaryGrads, BoundarySpec, OptionalTensors
@@ -30,7 +30,10 @@ NO_BRANCH = -1
 
 
 class BoundaryKey(NamedTuple):
-    """What decides which compiled kernels a boundary needs, apart from strides and the gradients of a pass."""
+    """What decides which compiled kernels a boundary needs, apart from strides and the gradients of a pass.
+
+    Each pass looks up what depends on its signature: this key, the number of rows, strides and gradients.
+    """
 
     spec: BoundarySpec
     dtypes: tuple[torch.dtype | None, ...]
@@ -40,13 +43,6 @@ class BoundaryKey(NamedTuple):
     width: int
     device: torch.device
 
-    @classmethod
-    def of(cls, tensors: OptionalTensors, spec: BoundarySpec, width: int, device: torch.device) -> BoundaryKey:
-        """The key of a boundary with these tensors."""
-        dtypes = tuple([None if tensor is None else tensor.dtype for tensor in tensors])
-        branch = tensors.branch_scale
-        return cls(spec, dtypes, branch is not None and branch.numel() > 1, width, device)
-
     @property
     def constants(self) -> dict[str, Any]:
         """The constants that both passes are compiled with."""
@@ -55,6 +51,14 @@ class BoundaryKey(NamedTuple):
             "D": self.width, "OUT": NORM_KINDS[spec.out_norm], "IN": NORM_KINDS[spec.next_norm],
             "OFFSET": spec.unit_offset, "PER_CHANNEL": self.per_channel, "KEPT": spec.num_statistics,
         }  # fmt: skip
+
+
+def _dtypes(tensors: OptionalTensors) -> tuple[torch.dtype | None, ...]:
+    return tuple([None if tensor is None else tensor.dtype for tensor in tensors])
+
+
+def _is_per_channel(branch_scale: Tensor | None) -> bool:
+    return branch_scale is not None and branch_scale.numel() > 1
 
 
 def _factor(value: float) -> float | None:
@@ -92,28 +96,47 @@ def _forward_plan(
     return layout, Launch(kernel, constants, num_warps=layout.warps, enable_fp_fusion=contracts)
 
 
+@cached_plan
+def _forward_call(
+    spec: BoundarySpec,
+    dtypes: tuple[torch.dtype | None, ...],
+    per_channel: bool,
+    shape: torch.Size,
+    device: torch.device,
+    training: bool,
+    x_stride: int,
+    f_stride: int,
+) -> KernelCall:
+    rows, key = shape[:-1].numel(), BoundaryKey(spec, dtypes, per_channel, shape[-1], device)
+    layout, launch = _forward_plan(key, training, rows <= layouts.FEW_ROWS, x_stride, f_stride)
+    numbers = (
+        x_stride, f_stride, rows, spec.out_eps, spec.next_eps, _factor(spec.skip_factor), _factor(spec.branch_factor),
+        spec.dropout,
+    )  # fmt: skip
+    return KernelCall(launch, (layout.programs(rows), 1, 1), numbers)
+
+
 def forward(
     x: Tensor, f: Tensor | None, tensors: OptionalTensors, spec: BoundarySpec, training: bool = True
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """See :func:`reference.forward`; statistics are None unless ``training``, and the stream is x if ``f`` is None."""
-    width, device = x.shape[-1], x.device
+    shape, device = x.shape, x.device
+    width = shape[-1]
     x_rows, x_stride = contiguous_rows(x, width)
-    f_rows, f_stride = (None, NO_BRANCH) if f is None else contiguous_rows(f, width)
-    rows = x.numel() // width
-    stream = None
+    stream, f_rows, f_stride = None, None, NO_BRANCH
     if f is not None:
+        f_rows, f_stride = contiguous_rows(f, width)
         stream = torch.empty_like(x, dtype=spec.stream_dtype, memory_format=torch.contiguous_format)
     y = torch.empty_like(
         x if spec.has_next_norm else x.new_empty(0), dtype=spec.y_dtype, memory_format=torch.contiguous_format
     )
-    stats = torch.empty(rows, spec.num_statistics, dtype=torch.float32, device=device) if training else None
-    key = BoundaryKey.of(tensors, spec, width, device)
-    layout, launch = _forward_plan(key, training, rows <= layouts.FEW_ROWS, x_stride, f_stride)
-    launch(
-        (layout.programs(rows), 1, 1), current_stream(device), (x_rows, f_rows, *tensors, stream, y, stats),
-        x_stride, f_stride, rows, spec.out_eps, spec.next_eps, _factor(spec.skip_factor),
-        _factor(spec.branch_factor), spec.dropout,
-    )  # fmt: skip
+    stats = None
+    if training:
+        stats = torch.empty(x.numel() // width, spec.num_statistics, dtype=torch.float32, device=device)
+    launch, grid, numbers = _forward_call(
+        spec, _dtypes(tensors), _is_per_channel(tensors[4]), shape, device, training, x_stride, f_stride
+    )
+    launch(grid, current_stream(device), (x_rows, f_rows, *tensors, stream, y, stats), *numbers)
     return x if stream is None else stream, y, stats
 
 
@@ -184,6 +207,47 @@ def _column_sums_plan(key: BoundaryKey, row_bytes: int, positions: dict[str, int
     return ColumnSumsPlan(layout._replace(max_programs=max(1, layout.max_programs // spans)), spans, launch)
 
 
+class BackwardCalls(NamedTuple):
+    """The launches of a backward pass over rows of one shape."""
+
+    num_partial: int
+    """Programs that sum over rows."""
+    num_sums: int
+    """See :class:`BackwardPlan`."""
+    rows: KernelCall
+    columns: KernelCall | None
+    finish: KernelCall
+
+
+@cached_plan
+def _backward_calls(
+    spec: BoundarySpec,
+    dtypes: tuple[torch.dtype | None, ...],
+    per_channel: bool,
+    shape: torch.Size,
+    device: torch.device,
+    needs: BoundaryGradMask,
+    reads: tuple[bool, bool, bool],
+    f_stride: int,
+) -> BackwardCalls:
+    rows, width = shape[:-1].numel(), shape[-1]
+    plan = _backward_plan(BoundaryKey(spec, dtypes, per_channel, width, device), needs, reads, f_stride)
+    programs, branch_factor = plan.layout.programs(rows), _factor(spec.branch_factor)
+    num_partial, columns = programs, None
+    if plan.columns is not None:
+        num_partial = plan.columns.layout.programs(rows)
+        grid = (plan.columns.spans, num_partial, 1)
+        columns = KernelCall(plan.columns.launch, grid, (f_stride, rows, spec.dropout))
+    numbers = (f_stride, rows, _factor(spec.skip_factor), branch_factor, spec.dropout)
+    return BackwardCalls(
+        num_partial,
+        plan.num_sums,
+        KernelCall(plan.rows, (programs, 1, 1), numbers),
+        columns,
+        KernelCall(plan.finish, (-(-width // layouts.SUM_SPAN), 2, 1), (num_partial, branch_factor)),
+    )
+
+
 def backward(
     d_stream: Tensor | None,
     d_y: Tensor | None,
@@ -197,58 +261,42 @@ def backward(
     """See :func:`reference.backward`."""
     like = d_stream if d_stream is not None else d_y
     assert like is not None
-    width, device = like.shape[-1], like.device
-    rows = like.numel() // width
+    shape, device = like.shape, like.device
+    width = shape[-1]
     f_rows, f_stride = (None, 0) if f is None else contiguous_rows(f, width)
     d_stream = None if d_stream is None else d_stream.contiguous()
     d_y = None if d_y is None else d_y.contiguous()
-    reads = (d_stream is not None, d_y is not None, f is not None)
-    key = BoundaryKey.of(tensors, spec, width, device)
-    plan = _backward_plan(key, needs, reads, f_stride)
-    programs, queue = plan.layout.programs(rows), current_stream(device)
-    dx = empty_grad(like, needs.x, spec.x_dtype)
-    df = empty_grad(like, needs.f, spec.f_dtype)
-    d_out_scale = empty_grad(tensors.out_scale, needs.out_scale)
-    d_in_scale = empty_grad(tensors.in_scale, needs.in_scale)
-    columns = plan.columns
-    num_partial = programs if columns is None else columns.layout.programs(rows)
-    partial = None
-    if plan.num_sums:
-        partial = torch.empty(plan.num_sums, num_partial, width, dtype=torch.float32, device=device)
-    pulls = None
-    if columns is not None and d_y is not None:
-        pulls = torch.empty(rows, 2, dtype=torch.float32, device=device)
-    plan.rows(
-        (programs, 1, 1), queue,
-        (d_stream, d_y, stream, f_rows, *tensors, stats, dx, df, d_out_scale, d_in_scale,
-         partial if columns is None else None, pulls),
-        f_stride, rows, _factor(spec.skip_factor), _factor(spec.branch_factor), spec.dropout,
+    out_weight, out_bias, in_weight, in_bias, branch_scale, out_scale, in_scale, seed = tensors
+    per_channel = _is_per_channel(branch_scale)
+    num_partial, num_sums, rows_call, columns_call, finish_call = _backward_calls(
+        spec, _dtypes(tensors), per_channel, shape, device, needs,
+        (d_stream is not None, d_y is not None, f is not None), f_stride,
+    )  # fmt: skip
+    queue = current_stream(device)
+    dx, df = empty_grad(like, needs.x, spec.x_dtype), empty_grad(like, needs.f, spec.f_dtype)
+    d_out_scale, d_in_scale = empty_grad(out_scale, needs.out_scale), empty_grad(in_scale, needs.in_scale)
+    partial = pulls = None
+    if num_sums:
+        partial = torch.empty(num_sums, num_partial, width, dtype=torch.float32, device=device)
+    if columns_call is not None and d_y is not None:
+        pulls = torch.empty(like.numel() // width, 2, dtype=torch.float32, device=device)
+    rows_call(
+        queue, d_stream, d_y, stream, f_rows, *tensors, stats, dx, df, d_out_scale, d_in_scale,
+        partial if columns_call is None else None, pulls,
     )  # fmt: skip
     if partial is None:
         return BoundaryGrads(dx, df, out_scale=d_out_scale, in_scale=d_in_scale)
-    if columns is not None:
-        columns.launch(
-            (columns.spans, num_partial, 1), queue,
-            (d_stream, d_y, stream, f_rows, tensors.in_weight, tensors.out_scale, tensors.in_scale, tensors.seed, stats,
-             partial, pulls),
-            f_stride, rows, spec.dropout,
+    if columns_call is not None:
+        columns_call(
+            queue, d_stream, d_y, stream, f_rows, in_weight, out_scale, in_scale, seed, stats, partial, pulls
         )  # fmt: skip
-    d_out_weight, d_out_bias = (
-        empty_grad(tensors.out_weight, needs.out_weight),
-        empty_grad(tensors.out_bias, needs.out_bias),
-    )
-    d_in_weight, d_in_bias = (
-        empty_grad(tensors.in_weight, needs.in_weight),
-        empty_grad(tensors.in_bias, needs.in_bias),
-    )
+    d_out_weight, d_out_bias = empty_grad(out_weight, needs.out_weight), empty_grad(out_bias, needs.out_bias)
+    d_in_weight, d_in_bias = empty_grad(in_weight, needs.in_weight), empty_grad(in_bias, needs.in_bias)
     d_branch = torch.empty(width, dtype=torch.float32, device=device) if needs.branch_scale else None
-    plan.finish(
-        (-(-width // layouts.SUM_SPAN), 2, 1), queue,
-        (partial, tensors.out_weight, tensors.out_bias, tensors.branch_scale,
-         d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch),
-        num_partial, _factor(spec.branch_factor),
-    )  # fmt: skip
-    if d_branch is not None and tensors.branch_scale is not None:
-        d_branch = d_branch if key.per_channel else d_branch.sum()
-        d_branch = d_branch.reshape(tensors.branch_scale.shape).to(tensors.branch_scale.dtype)
+    finish_call(
+        queue, partial, out_weight, out_bias, branch_scale, d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch
+    )
+    if d_branch is not None and branch_scale is not None:
+        d_branch = d_branch if per_channel else d_branch.sum()
+        d_branch = d_branch.reshape(branch_scale.shape).to(branch_scale.dtype)
     return BoundaryGrads(dx, df, d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch, d_out_scale, d_in_scale)

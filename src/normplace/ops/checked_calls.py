@@ -1,0 +1,36 @@
+"""Check the arguments of a call once for each signature.
+
+The checks of an op depend on its numbers and names, and on type, dtype, shape, device and contiguity of its tensors.
+Their result is remembered, so that a loop of small calls pays for one look-up. A tracer cannot see through the memory,
+so it is used only where :func:`normplace.ops.tracing.is_observed` is false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+Spec = TypeVar("Spec")
+# Signatures that an op remembers before it starts again: shapes may change in every call.
+MAX_SIGNATURES = 1024
+
+
+def signature(tensor: Any) -> Hashable:
+    """What the checks of a tensor depend on; None for a missing one, the type of anything else."""
+    if tensor is None:
+        return None
+    if not isinstance(tensor, Tensor):
+        return type(tensor)
+    return type(tensor), tensor.dtype, tensor.shape, tensor.device, tensor.is_contiguous()
+
+
+class CheckedCalls(dict[Hashable, Spec]):
+    """The specs of calls whose arguments are valid, by signature."""
+
+    def remember(self, key: Hashable, spec: Spec) -> None:
+        """Remember the spec of a call whose tensors are plain and were used unchanged."""
+        if len(self) >= MAX_SIGNATURES:
+            self.clear()
+        self[key] = spec
