@@ -15,11 +15,8 @@ import triton.language as tl
 @triton.jit
 def _load_exponent(exponent, cols, in_width, PER_CHANNEL: tl.constexpr, real: tl.constexpr):
     """The exponent: one number, or one for each of the columns."""
-    if PER_CHANNEL:
-        t = tl.load(exponent + cols, mask=in_width, other=1.0).to(real)
-    else:
-        t = tl.load(exponent).to(real)
-    return t
+    t = tl.load(exponent + cols, mask=in_width, other=1.0) if PER_CHANNEL else tl.load(exponent)
+    return t.to(real)
 
 
 @triton.jit
@@ -231,6 +228,10 @@ def backward(
         here = exists[:, None] & in_width[None, :]
         x_row = tl.load(x + row[:, None] * D + cols[None, :], mask=here, other=0.0).to(real)
         total = tl.zeros([PIECES, WIDTH], real)
+        if POWER and EDGE == 0:
+            # Without edge terms every edge that leaves a row carries the same message.
+            message = (tl.where(x_row <= 0.0, 0.0, x_row) if RELU else x_row) + EPS
+            log_message = tl.log(tl.where(here, message, 1.0))[None, :, :]
         for first in range(0, tl.max(length).to(tl.int32), UNROLL):
             there = first + ahead < length[None, :]
             mask = there[:, :, None] & in_width[None, None, :]
@@ -250,7 +251,8 @@ def backward(
                 degree = tl.load(degree_ptr + target + 1, mask=there, other=1)
                 degree -= tl.load(degree_ptr + target, mask=there, other=0)
                 share = g / degree.to(real)[:, :, None]
-                diff = tl.log(tl.where(mask, m, 1.0)) - kept
+                logs = log_message if EDGE == 0 else tl.log(tl.where(mask, m, 1.0))
+                diff = tl.where(mask, logs - kept, 0.0)
                 dm = share * tl.exp((t - 1.0) * diff)
                 if NEED_EXPONENT:
                     d_t += tl.sum(share * tl.exp(kept) * diff * diff * _psi(t * diff, tl.exp(t * diff)), 0)
