@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.lab.studies.support import record, stand_in_data, verdict
+from tests.ops.kernels import needs_gpu
 from torch.nn import functional as F
 
 from normplace import UsageError
@@ -96,6 +97,25 @@ def test_recorded_and_eager_steps_give_equal_results(variant, in_float64, monkey
         assert one.metrics == pytest.approx(other.metrics, rel=1e-9, abs=1e-12)
         for name in ("gradient_end", "energy", "cosine", "train"):
             assert one.series[name] == pytest.approx(other.series[name])
+
+
+@needs_gpu
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_recorded_step_equals_an_eager_one_on_a_gpu(variant, in_float64, monkeypatch):
+    trials = [replace(SMALL, seed=seed, device="cuda", epochs=2 * WARM_UP, **variant) for seed in (3, 4)]
+    recorded = node_seeds.run_seeds(trials)
+    monkeypatch.setattr(node_seeds, "_recorder", lambda device: None)
+    for one, other in zip(recorded, node_seeds.run_seeds(trials), strict=True):
+        assert one.metrics == pytest.approx(other.metrics, rel=1e-6, abs=1e-9)
+
+
+@needs_gpu
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_gpu_computes_what_a_cpu_does(variant, in_float64):
+    trials = [replace(SMALL, seed=seed, dropout=0.0, **{**variant, "input_dropout": 0.0}) for seed in (3, 4)]
+    expected = node_seeds.run_seeds(trials)
+    for one, other in zip(node_seeds.run_seeds([replace(t, device="cuda") for t in trials]), expected, strict=True):
+        assert one.metrics == pytest.approx(other.metrics, rel=1e-6, abs=1e-9)
 
 
 def test_a_step_that_cannot_be_recorded_runs_eagerly_with_a_warning(monkeypatch):
