@@ -31,6 +31,7 @@ OUR_THRESHOLD = (
 )
 GATE = "Void if the network that is compared with has not learned the graph."
 SIGN = "Sign and size are two checks."
+FEWER = f" On Tolokers, stacks of {DEEPEST} layers are trained on {FEWER_SPLITS} of the {SPLITS} splits."
 PAIRS = {
     "learned-numbers": (
         "one learned temperature or power per layer is at least as good as a fixed one",
@@ -97,6 +98,7 @@ def _difference(data: str, depth: int, first: str, second: str) -> Measure:
 def _causes(graphs: Cases) -> tuple[Claim, ...]:
     """The three causes on a set of graphs."""
     gate = (_shallow_learned("plain"),)
+    fewer = FEWER if graphs is DEEPEST_SPLIT else ""
     reach = "log10 of gradient norms, first quarter of the layers over last quarter"
     return (
         Claim(
@@ -125,7 +127,7 @@ def _causes(graphs: Cases) -> tuple[Claim, ...]:
             ),
             seeds=graphs.seeds,
             note="Norms of the gradients of the convolutions' weights, which the optimizer reads; geometric means; 1 "
-            f"is a factor of 10. {SIGN} {GATE} {OUR_THRESHOLD}",
+            f"is a factor of 10. {SIGN} {GATE} {OUR_THRESHOLD}{fewer}",
         ),
         Claim(
             id=f"over-smoothing-{graphs.name}",
@@ -150,7 +152,7 @@ def _causes(graphs: Cases) -> tuple[Claim, ...]:
                 ),
             ),
             seeds=graphs.seeds,
-            note=f"After training; 0.3 is a factor of 2. {SIGN} {GATE} {OUR_THRESHOLD}",
+            note=f"After training; 0.3 is a factor of 2. {SIGN} {GATE} {OUR_THRESHOLD}{fewer}",
         ),
         Claim(
             id=f"over-fitting-{graphs.name}",
@@ -173,7 +175,7 @@ def _causes(graphs: Cases) -> tuple[Claim, ...]:
             ),
             seeds=graphs.seeds,
             note="Scores after the last epoch, without selection. If the train score falls as well, the stacks do not "
-            f"over-fit but fail to fit. Void if the test score does not fall by 0.02. {SIGN} {OUR_THRESHOLD}",
+            f"over-fit but fail to fit. Void if the test score does not fall by 0.02. {SIGN} {OUR_THRESHOLD}{fewer}",
         ),
     )
 
@@ -208,7 +210,7 @@ def _every_aggregation(graphs: Cases) -> Claim:
             )
         ),
         seeds=graphs.seeds,
-        note=f"Dropout is in the branch in every order. {SIGN} {GATE} {OUR_THRESHOLD}",
+        note=f"Dropout is in the branch in every order. {SIGN} {GATE} {OUR_THRESHOLD}{FEWER}",
     )
 
 
