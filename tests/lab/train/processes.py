@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from tests.lab.train.training_cases import corpus, network, train_config
+from torch import nn
+from torch._dynamo import config as compile_config
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normplace.errors import UsageError
@@ -25,12 +27,14 @@ from normplace.lab.train.distributed import (
 )
 from normplace.lab.train.loop import fit
 from normplace.lab.train.signal_log import SignalsConfig
+from normplace.residual import Residual
 
 CASES = {
     "sharded": ("peri", {}),
     "sharded-measured": ("peri", {}),
     "sharded-parts": ("post", {"accumulate": 2}),
     "sharded-streams": ("siamese", {}),
+    "sharded-parallel": ("parallel", {}),
     "sharded-double": ("peri", {"steps": 40}),
     "copied": ("peri", {"parallel": "ddp"}),
     "copied-parts": ("peri", {"parallel": "ddp", "accumulate": 2}),
@@ -38,6 +42,8 @@ CASES = {
 }
 COUNTED = {"peri": 1, "pre": 2, "post": 3}
 """Placements whose collective operations are counted, and their gradient accumulation steps."""
+COMPILED = {"peri": 2, "post": 2, "lns": 4}
+"""Graphs of two compiled layers: attention and MLP, and in ``lns`` those of each layer, which has its own constant."""
 SIGNALS = SignalsConfig(every=4)
 DTYPES = {"sharded-double": torch.float64}
 
@@ -67,6 +73,27 @@ def count_collectives(group: ProcessGroup, placement: str, accumulate: int) -> l
     return [counter.gathered, counter.reduced]
 
 
+def count_graphs(group: ProcessGroup, placement: str) -> int:
+    """Graphs that the compiler makes of the blocks in a forward and a backward pass."""
+    graphs: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def compile_block(block: Residual, **options: Any) -> None:
+        nn.Module.compile(block, backend=backend, **options)
+
+    Residual.compile, inherited = compile_block, Residual.compile
+    compile_config.recompile_limit = 1
+    try:
+        model = distribute(network(placement), group, "fsdp", compiled=True)
+        model(torch.zeros(1, 8, dtype=torch.long)).sum().backward()
+    finally:
+        Residual.compile = inherited
+    return len(graphs)
+
+
 def no_space(_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -85,6 +112,9 @@ def main(out: Path) -> None:
         counts = {placement: count_collectives(group, placement, count) for placement, count in COUNTED.items()}
         if group.is_first:
             (out / "collectives.json").write_text(json.dumps(counts))
+        graphs = {placement: count_graphs(group, placement) for placement in COMPILED}
+        if group.is_first:
+            (out / "graphs.json").write_text(json.dumps(graphs))
         fit(network(), corpus(), train_config(), out / "alone", group)
         if group.is_first:  # damage in a file that only the second process compares with its hash
             shutil.copytree(out / "sharded", out / "damaged")

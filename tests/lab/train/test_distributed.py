@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.lab.train.processes import CASES, COUNTED, DTYPES, SIGNALS
+from tests.lab.train.processes import CASES, COMPILED, COUNTED, DTYPES, SIGNALS
 from tests.lab.train.training_cases import ALONE, corpus, network, train_config
 
 from normplace.errors import UsageError
@@ -99,6 +99,11 @@ def test_two_processes_receive_the_bytes_of_the_formula(runs, placement):
     gathered, reduced = json.loads((runs / "collectives.json").read_text())[placement]
     traffic = step_traffic(network(placement), processes=2, accumulate=COUNTED[placement])
     assert (traffic.gathered, traffic.reduced) == (gathered / 2, reduced / 2)  # half of it is the process's own shard
+
+
+@pytest.mark.parametrize("placement", COMPILED)
+def test_each_kind_of_sharded_block_is_one_compiled_graph(runs, placement):
+    assert json.loads((runs / "graphs.json").read_text())[placement] == COMPILED[placement]
 
 
 def test_each_of_two_processes_writes_half(runs):

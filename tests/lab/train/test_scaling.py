@@ -87,6 +87,11 @@ def test_a_batch_that_cannot_be_split_is_an_error():
         estimate(processes=3, accumulate=2)
 
 
+def test_a_placement_whose_blocks_are_gathered_more_often_is_an_error():
+    with pytest.raises(UsageError, match="the blocks of siamese are gathered more often"):
+        Plan(placement="siamese", dim=64, depth=2).estimate(2, 1e12)
+
+
 def test_the_throughputs_are_those_of_the_committed_records():
     slow, fast = measured()
     record = json.loads((Path(__file__).parents[3] / "benchmarks" / "results" / "peri_step-cuda.json").read_text())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,7 +71,7 @@ def compile_layers(model: Transformer) -> None:
     compile_modules(list(model.layers))
 
 
-def compile_modules(modules: list[nn.Module]) -> None:
+def compile_modules(modules: Sequence[nn.Module]) -> None:
     """Compile modules in place; those with the same code and shapes share the compiled code."""
     from torch._dynamo import config as compile_config  # takes a second to import
 

@@ -20,9 +20,22 @@ from torch import Tensor, nn
 
 from normplace._shared.device import pick_device
 from normplace.errors import UsageError
-from normplace.lab.train.compiling import compile_regions
+from normplace.lab.train.compiling import compile_modules, compile_regions
 from normplace.lab.train.rendezvous import rendezvous
+from normplace.models.transformer import Transformer
 from normplace.residual import Residual
+
+TWO_STREAMS = ("branch_output", "add_to_stream")
+PARALLEL_BRANCHES = ("read", "run_branch", "scale_output")
+STAGES: dict[str, tuple[str, ...]] = {
+    "one": (),
+    "b2t": (),
+    "dual": TWO_STREAMS,
+    "siamese": TWO_STREAMS,
+    "parallel": PARALLEL_BRANCHES,
+    "parallel-shared": PARALLEL_BRANCHES,
+}
+"""Methods of a block that are called from outside, by the streams of the placement."""
 
 
 @dataclass(frozen=True)
@@ -139,15 +152,21 @@ def distribute(model: nn.Module, group: ProcessGroup, parallel: str, compiled: b
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-    mesh = init_device_mesh(group.device.type, (group.size,))
-    for block in [module for module in model.modules() if isinstance(module, Residual)]:
-        if compiled:
-            block.compile()
+    mesh, stages = init_device_mesh(group.device.type, (group.size,)), _called_stages(model)
+    blocks = [module for module in model.modules() if isinstance(module, Residual)]
+    if compiled:
+        compile_modules(blocks)
+    for block in blocks:
         fully_shard(block, mesh=mesh)
-        for method in ("branch_output", "add_to_stream"):  # placements with two streams call these instead of forward
+        for method in stages:
             register_fsdp_forward_method(block, method)
     fully_shard(model, mesh=mesh)
     return model
+
+
+def _called_stages(model: nn.Module) -> tuple[str, ...]:
+    """The methods of a block that a network calls instead of its forward; the compiler breaks its graph at them."""
+    return STAGES[model.config.rule.streams] if isinstance(model, Transformer) else TWO_STREAMS
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from normplace.errors import UsageError
+from normplace.lab.train.distributed import STAGES
 from normplace.lab.train.throughput import flops_per_token
 from normplace.models.transformer import Transformer
 from normplace.residual import Residual
@@ -57,7 +58,7 @@ class Traffic:
 
 
 def step_traffic(model: nn.Module, processes: int, accumulate: int = 1) -> Traffic:
-    """What each of several processes receives in one step with ``parallel="fsdp"``.
+    """What each of several processes receives in one step with ``parallel="fsdp"`` and one stream.
 
     Args:
         model: The network; its parameters may be on the meta device.
@@ -145,7 +146,7 @@ def estimate_step(
         bandwidth: Bytes per second that one GPU receives in a collective operation.
 
     Raises:
-        UsageError: If the batch cannot be split evenly.
+        UsageError: If the batch cannot be split evenly, or the placement has more than one stream or parallel branches.
 
     Example:
         >>> from normplace.models.transformer import TransformerConfig
@@ -159,6 +160,11 @@ def estimate_step(
         raise UsageError(
             f"a batch of {batch} sequences cannot be split evenly over {processes} processes and {accumulate} "
             f"accumulation steps: make it a multiple of {accumulate * processes}."
+        )
+    if STAGES[model.config.rule.streams]:
+        raise UsageError(
+            f"the blocks of {model.config.rule.name} are gathered more often than the estimate knows: choose a "
+            "placement with one stream, such as pre or peri."
         )
     traffic = step_traffic(model, processes, accumulate)
     flops = flops_per_token(model, context)
