@@ -151,7 +151,8 @@ def test_one_pair_of_every_user_is_held_out():
     assert not torch.equal(inner.test, plateau.hold_out(whole, 1).test)
 
 
-def test_learning_rates_are_chosen_by_held_out_pairs():
+@pytest.mark.parametrize(("dataset", "inner", "outer"), [("movielens", 0.003, 0.03), ("gowalla", 0.03, 0.3)])
+def test_learning_rates_are_chosen_by_held_out_pairs(dataset, inner, outer):
     def made(best: float, ended: float = 1.0) -> list[TrialRecord]:
         return [
             TrialRecord(
@@ -166,12 +167,16 @@ def test_learning_rates_are_chosen_by_held_out_pairs():
                 },
             )
             for trial in plateau.plan("full")
+            if trial.dataset == dataset
         ]  # fmt: skip
 
-    helps = claims_plateau.CLAIMS[0]
-    assert claims_plateau.at_best_rate("recall", "RMSNorm")(made(0.03))[0] == pytest.approx(0.13)
-    assert judge(helps, made(0.03)).verdict is Verdict.REPRODUCED
-    assert judge(helps, made(0.3)).verdict is Verdict.VOID  # at the end of the grid
-    assert judge(helps, made(0.03, ended=0.0)).verdict is Verdict.VOID
+    claims = {claim.id: claim for claim in claims_plateau.CLAIMS}
+    helps, other = (claims[f"plateau-{name}-after-helps"] for name in sorted(plateau.DATASETS, key=dataset.__ne__))
+    recall = claims_plateau.at_best_rate("recall", dataset, "RMSNorm")(made(inner))
+    assert recall[0] == pytest.approx(0.1 + inner)
+    assert judge(helps, made(inner)).verdict is Verdict.REPRODUCED
+    assert judge(other, made(inner)).verdict is Verdict.NOT_TESTED
+    assert judge(helps, made(outer)).verdict is Verdict.VOID  # at the end of the grid
+    assert judge(helps, made(inner, ended=0.0)).verdict is Verdict.VOID
     with pytest.raises(UsageError, match="unknown network 'LightGCN'"):
         PlateauTrial("gowalla", "LightGCN", 0.1, 0)

@@ -30,7 +30,16 @@ NORMALIZED = (
     "RMSNorm, d^-1/2 after",
 )
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
-"""Learning rates of Adam; the best must be inside."""
+"""Learning rates of Adam on Gowalla; the best must be inside."""
+MOVIELENS_RATES = {
+    "LayerNorm": (0.0003, 0.001, 0.003, 0.01, 0.03),
+    "LayerNorm, d^-1/2 after": (0.0001, 0.0003, 0.001, 0.003, 0.01),
+    "LayerNorm, d^1/2 after": (0.01, 0.03, 0.1, 0.3, 1.0),
+    "RMSNorm": (0.0003, 0.001, 0.003, 0.01, 0.03),
+    "RMSNorm, d^-1/2 after": (0.0001, 0.0003, 0.001, 0.003, 0.01),
+}
+"""Learning rates on MovieLens at ``full``, from pilots with a seed outside the plan."""
+DATASETS = {"movielens": "MovieLens", "gowalla": "Gowalla"}
 LEAST_GAIN = 0.002
 """Relative improvement of the held-out recall that counts."""
 
@@ -86,16 +95,24 @@ class PlateauTrial:
 
 
 def plan(scale: str) -> Iterator[PlateauTrial]:
-    """Gowalla at ``full``; two networks on MovieLens with fewer rates at ``laptop``; five seeds each."""
-    size: dict[str, Any] = {"dataset": "gowalla"}
-    cells, rates, seeds = NORMALIZED, RATES, 5
-    if scale != "full":
-        size = {"dataset": "movielens", "dim": 32, "batch_size": 4096, "cuda_graph": False, "every": 4, "limit": 120}
-        cells, rates = NORMALIZED[:2], (0.02, 0.05, 0.12, 0.3)
+    """MovieLens, then Gowalla at ``full``; two networks on MovieLens, fewer rates at ``laptop``; five seeds each."""
+    size: dict[str, Any] = {"dataset": "movielens", "batch_size": 4096, "cuda_graph": False}
+    if scale == "full":
+        longer = {"every": 5, "patience": 10, "limit": 4000}
+        for seed in range(5):
+            for cell, rates in MOVIELENS_RATES.items():
+                for rate in rates:
+                    yield PlateauTrial(cell=cell, learning_rate=rate, seed=seed, **longer, **size)
+        for seed in range(5):
+            for cell in NORMALIZED:
+                for rate in RATES:
+                    yield PlateauTrial("gowalla", cell, rate, seed)
+        return
+    rates, seeds, size = (0.02, 0.05, 0.12, 0.3), 5, {**size, "dim": 32, "every": 4, "limit": 120}
     if scale == "smoke":
         rates, seeds, size = rates[:1], 2, {**size, "dim": 8, "every": 1, "limit": 1}
     for seed in range(seeds):
-        for cell in cells:
+        for cell in NORMALIZED[:2]:
             for rate in rates:
                 yield PlateauTrial(cell=cell, learning_rate=rate, seed=seed, **size)
 

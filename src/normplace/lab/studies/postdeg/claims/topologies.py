@@ -16,6 +16,10 @@ _NOTE = "Our claim: the paper compares with its own backbone. Policies are train
 _FLOAT32 = (
     "At full scale, recorded with scores in float32 and ties by node id, except for the policy with constant scores."
 )
+_FIVE = (
+    "The verdict with three seeds was known when two more were planned, for every policy that decides a claim and "
+    "whatever their results."
+)
 TASK_OF = {"spread": "influence", "AUC": "dismantling", "set": "independent-set"}
 
 
@@ -28,7 +32,8 @@ def _by_graph(records: Records, quantity: str, method: str, reference: str) -> I
     for graph in policies[0].config["graphs"]:
         key = f"{quantity}/{graph}"
         policy = PerSeed.of(policies, lambda record, key=key: record.metrics[key + suffix] or math.nan)
-        yield policy, mean([record.metrics[key + own_suffix] or math.nan for record in classical])
+        values = [record.metrics[key + own_suffix] for record in classical if key + own_suffix in record.metrics]
+        yield policy, mean([value or math.nan for value in values])
 
 
 def _records(records: Records, quantity: str, method: str) -> tuple[Records, str]:
@@ -103,7 +108,8 @@ CLAIMS = (
         note="An equivalence; rounding errors must not reach the order. With scores in float32, the spread of 50 seeds "
         "was 0.67 of RIS greedy's. An adaptive order leaves out nodes that have lost all edges, so it is compared with "
         "random scores used in the same way. The margin of 15% is our choice: whether a hub is among 50 random seeds "
-        "changes their spread by more than a tenth.",
+        "changes their spread by more than a tenth. At full scale, dismantling is on the four smaller graphs, which "
+        "was decided for its cost before the run; the part transfer ranks all nine once.",
     ),
     Claim(
         id="learned-dismantles-like-corehd",
@@ -119,11 +125,11 @@ CLAIMS = (
             for name, summary in MEANS.items()
         ),
         gates=(_OPPONENTS["AUC"],),
-        seeds=3,
-        note=f"{_NOTE} {_FLOAT32} Area under the robustness curve. A pilot on three of the graphs chose the policy. "
-        "The first run used only the mean of ratios, which failed; the ratio of means, the usual summary, was added "
-        "after it and does not count. The mean of ratios gives the two graphs that fall apart after a few hubs the "
-        "same weight as the others.",
+        seeds=5,
+        note=f"{_NOTE} {_FLOAT32} {_FIVE} Area under the robustness curve. A pilot on three of the graphs chose "
+        "the policy. The first run used only the mean of ratios, which failed; the ratio of means, the usual summary, "
+        "was added after it and does not count. The mean of ratios gives the two graphs that fall apart after a few "
+        "hubs the same weight as the others.",
     ),
     Claim(
         id="learned-spreads-like-ris",
@@ -138,9 +144,9 @@ CLAIMS = (
             for method in LEARNED
         ),
         gates=(_OPPONENTS["spread"],),
-        seeds=3,
-        note=f"{_NOTE} {_FLOAT32} Weighted cascade. Policies choose a tenth of the nodes in training and 50 here. The "
-        "policy with constant input and LayerNorm scores all nodes equally, so it orders them at random.",
+        seeds=5,
+        note=f"{_NOTE} {_FLOAT32} {_FIVE} Weighted cascade. Policies choose a tenth of the nodes in training and "
+        "50 here. The policy with constant input and LayerNorm scores all nodes equally, so it orders them at random.",
     ),
     Claim(
         id="postdeg-helps-on-real-graphs",
@@ -164,8 +170,8 @@ CLAIMS = (
                 at_most=0.9,
             ),
         ),
-        seeds=3,
-        note=f"{_NOTE} {_FLOAT32} Adaptive; the margin of 1% is our choice. The first run used only the mean of "
-        f"ratios, which passed; the ratio of means, which fails, was added after it and does not count. {SIGN}",
+        seeds=5,
+        note=f"{_NOTE} {_FLOAT32} {_FIVE} Adaptive; the margin of 1% is our choice. The first run used only the "
+        f"mean of ratios, which passed; the ratio of means, which fails, was added after it and does not count. {SIGN}",
     ),
 )
