@@ -103,6 +103,31 @@ OVERHEAD = 15.0
 MARGIN = 1.05
 
 
+@dataclass(frozen=True)
+class SpentTime:
+    """The seconds that earlier processes spent on a paused trial.
+
+    Args:
+        path: The file that keeps them.
+    """
+
+    path: Path
+
+    def add(self, seconds: float) -> None:
+        """Add the time of this process."""
+        write_atomic(self.path, f"{self.read() + seconds:.3f}\n")
+
+    def read(self) -> float:
+        """The seconds; 0 if the trial was never paused."""
+        return float(self.path.read_text()) if self.path.is_file() else 0.0
+
+    def take(self) -> float:
+        """The seconds; they are forgotten, since the trial has finished."""
+        seconds = self.read()
+        self.path.unlink(missing_ok=True)
+        return seconds
+
+
 class Runner:
     """Runs trials until the deadline.
 
@@ -171,20 +196,25 @@ class Runner:
         label = part.label(trial)
         report(f"start: {label}")
         request = Trial(study.reference, part.name, self.scale, config_dict(trial), {})
-        run = part.run
+        run, spent = part.run, None
         if self.state is not None:
             name = config_hash(study.hash_name, part.name, trial)
-            pause = Pause(self.state / f"{name}.pt", self.deadline)
+            pause, spent = Pause(self.state / f"{name}.pt", self.deadline), SpentTime(self.state / f"{name}.seconds")
             run = functools.partial(self.pretraining.part.run, pause=pause)
+        start = time.monotonic()
         try:
             record = run_trial(request, run)
         except Paused:
+            if spent is not None:
+                spent.add(time.monotonic() - start)
             report(f"paused: {label}; the same command resumes it")
             return None
         finally:
             gc.collect()  # a compiled network is part of reference cycles
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
+        if spent is not None:
+            record = dataclasses.replace(record, seconds=round(record.seconds + spent.take(), 3))
         if record.status != "ok":
             report(f"failed: {label}\n{record.error}")
             return record

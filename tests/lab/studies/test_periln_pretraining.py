@@ -119,6 +119,15 @@ def test_the_committed_lines_were_trained_on_the_described_text():
     assert all(package["files"] and package["bytes"] for package in described["packages"])
 
 
+def test_more_seeds_start_with_the_rates_that_most_claims_are_about():
+    _, records = run_all(("grid", "equal"))
+    trials = pending(SuccessfulRecords(records), FULL, ("seeds",))
+    rates = list(dict.fromkeys(trial.learning_rate for trial in trials))
+    assert rates == [1e-3, 2e-3, EQUAL_RATE, 5e-4]  # the best of Pre-LN and of Peri-LN, then the equal one
+    first = [trial for trial in trials if trial.learning_rate == 1e-3]
+    assert [(trial.seed, trial.placement) for trial in first] == [(1, "pre"), (1, "peri"), (2, "pre"), (2, "peri")]
+
+
 def test_an_unknown_stage():
     with pytest.raises(UsageError, match="did you mean 'grid'"):
         pending([], FULL, ("gird",))
@@ -283,9 +292,16 @@ def test_the_runner_pauses_and_resumes(script, tmp_path, monkeypatch):
     )
     trial = replace(TINY.trial("pre", EQUAL_RATE, 0, TINY.grid), tokens=800)
     assert runner._run(trial) is None
-    assert len(list((tmp_path / "state").iterdir())) == 1
+    (spent,) = (tmp_path / "state").glob("*.seconds")
+    assert len(list((tmp_path / "state").glob("*.pt"))) == 1
+    assert float(spent.read_text()) > 0
+    spent.write_text("1000\n")
+    assert runner._run(trial) is None
+    assert 1000 < float(spent.read_text()) < 1060
     runner.deadline = math.inf
-    assert runner._run(trial).status == "ok"
+    resumed = runner._run(trial)
+    assert resumed.status == "ok"
+    assert resumed.seconds > 1000  # with the time of the processes before
     assert not list((tmp_path / "state").iterdir())
 
 

@@ -74,17 +74,18 @@ def _long(records: Records, setting: Setting) -> Trials:
 
 
 def _seeds(records: Records, setting: Setting) -> Trials:
-    """More seeds of Pre-LN and Peri-LN, at all rates of both grids."""
+    """More seeds of Pre-LN and Peri-LN, at all rates of both grids; those that most claims are about come first."""
     main = {"tokens": setting.grid, "variant": MAIN, "seed": 0}
-    if any(settled_rate(records, setting, placement) is None for placement in LONG_PLACEMENTS):
+    best = [settled_rate(records, setting, placement) for placement in LONG_PLACEMENTS]
+    if None in best:
         return
     rates = {
         rate
         for placement in LONG_PLACEMENTS
         for rate in config_values(records, PART.name, "learning_rate", placement=placement, **main)
     }
-    for seed in range(SEEDS):
-        for rate in sorted(rates):
+    for rate in sorted(rates, key=lambda rate: (rate not in best, rate != EQUAL_RATE, rate)):
+        for seed in range(SEEDS):
             for placement in LONG_PLACEMENTS:
                 yield setting.trial(placement, rate, seed, setting.grid)
 
