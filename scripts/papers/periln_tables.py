@@ -53,7 +53,7 @@ def published() -> str:
         _row(f"largest magnitude at {EQUAL_RATE:g}", "normplace", _peaks(lines, EQUAL_RATE)),
     ]
     table = markdown_table(("", "source", *COLUMNS.values()), rows)
-    return "\n\n".join((table, f"{NOT_KNOWN} {_missing(lines)}".strip()))
+    return f"{table}\n\n{NOT_KNOWN} {_missing(lines)}"
 
 
 def _row(name: str, source: str, cells: Mapping[str, object], text: Callable[[object], str] = str) -> list[str]:
@@ -102,12 +102,15 @@ def _peaks(lines: list[TrialRecord], rate: float | None) -> dict[str, str]:
 
 
 def _missing(lines: list[TrialRecord]) -> str:
-    """Which runs behind empty cells of normplace are still to come."""
+    """How many runs there are, and which ones behind empty cells are still to come."""
+    seeds = len({record.seed for record in lines})
+    done = f"So far there are {len(lines)} runs with {seeds} seed{'s' if seeds > 1 else ''}."
     long = [name for name in LONG_PLACEMENTS if not pick(lines, PART.name, placement=name, tokens=FULL.long)]
     if not long:
-        return ""
+        return done
     names = " and ".join(COLUMNS[name] for name in long)
-    return f"The runs of {names} on {FULL.long / 1e6:.0f} million tokens are not done yet; others are not planned."
+    tokens = f"{FULL.long / 1e6:.0f} million tokens"
+    return f"{done} Those of {names} on {tokens} are to come; no others of that length are planned."
 
 
 def starts() -> str:
