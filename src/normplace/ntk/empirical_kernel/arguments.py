@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, unknown
 from normplace.ntk.checks import require_choice
+from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
 
 ParameterChoice = (
     str | nn.Parameter | Iterable[str] | Iterable[nn.Parameter] | Callable[[str, nn.Parameter], bool] | None
 )
 
 
-def check_samples(x1: Tensor, x2: Tensor | None) -> None:
+def check_samples(x1: Tensor, x2: Tensor | None, checks: DeferredChecks) -> None:
     """Check the samples.
 
+    Args:
+        x1: Samples along the rows.
+        x2: Samples along the columns, if they are others.
+        checks: Receives the check that all values are finite.
+
     Raises:
-        UsageError: If they are not dense finite tensors of one shape, dtype and device.
+        UsageError: If they are not dense tensors of one shape, dtype and device.
     """
     for label, x in ({"x1": x1} if x2 is None else {"x1": x1, "x2": x2}).items():
         if not isinstance(x, Tensor):
@@ -44,8 +52,12 @@ def check_samples(x1: Tensor, x2: Tensor | None) -> None:
     for label, x in (("x1", x1), ("x2", x2)):
         if x is not None and x.device.type == "meta":
             raise UsageError(f"{label} is on the meta device and has no values: use samples with values.")
-        if x is not None and x.is_floating_point() and not bool(torch.isfinite(x).all()):
-            raise UsageError(f"{label} has NaN or infinite values: remove or replace those samples.")
+        if x is not None and x.is_floating_point():
+            checks.require(torch.isfinite(x).all(), functools.partial(_refuse_infinite, label))
+
+
+def _refuse_infinite(label: str) -> NoReturn:
+    raise UsageError(f"{label} has NaN or infinite values: remove or replace those samples.")
 
 
 def check_output(output: str, diagonal: bool, x2: Tensor | None) -> None:

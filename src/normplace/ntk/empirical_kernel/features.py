@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
+from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
 from normplace.ntk.empirical_kernel.jacobian import Jacobian
 from normplace.ntk.empirical_kernel.layer_gradients import (
     bias_gradient,
@@ -64,10 +65,16 @@ class FeatureExtractor:
         output: ``"full"``, ``"trace"`` or ``"sum"``.
         diagonal: Only Θ(x_i, x_i) is needed, which changes the balance between factors and dense gradients.
         budget: Memory for one batch, in bytes.
+        checks: Receives the comparison of the first batch with the probe; None if it was made.
     """
 
-    def __init__(self, plan: KernelPlan, output: str, *, diagonal: bool, budget: float) -> None:
+    def __init__(
+        self, plan: KernelPlan, output: str, *, diagonal: bool, budget: float, checks: DeferredChecks | None = None
+    ) -> None:
         self.plan = plan
+        self._checks = checks
+        self.calls: tuple[Hashable, ...] | None = None
+        """The torch calls of the first batch, if it was compared with the probe."""
         self.output = output
         self.outputs = 1 if output == "sum" else plan.outputs
         self.rows = self.outputs if output == "full" else 1
@@ -149,9 +156,11 @@ class FeatureExtractor:
     def _batch_features(self, x: Tensor) -> tuple[Tensor | None, list[FactorPair]]:
         plan, n = self.plan, len(x)
         with torch.enable_grad():
-            with ParameterTracker(plan.names) as follow:
-                y = forward(plan.model, x, plan.outputs)
-            uses = follow.uses
+            tracker = ParameterTracker(plan.names)
+            y = forward(plan.model, x, plan.outputs, tracker)
+            uses = tracker.uses
+            if self._checks is not None:
+                plan.check_calls(y, tracker)
             same = len(uses) == len(plan.sites) and all(
                 site.matches(use, n) for site, use in zip(plan.sites, uses, strict=True)
             )
@@ -160,6 +169,9 @@ class FeatureExtractor:
                     "the model runs different layers or shapes for different batches, so its output is not "
                     "a function of one sample: remove control flow that depends on the data."
                 )
+            if self._checks is not None:
+                plan.probe.compare(y, self._checks)
+                self._checks, self.calls = None, tuple(tracker.calls)
             edges = [use.edge for use in uses]
             targets = [y.sum()] if self.output == "sum" else [y[:, o].sum() for o in range(plan.outputs)]
             by_output = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from normplace.errors import expect_whole
-from normplace.ntk.empirical_kernel import arguments, gram
+from normplace.ntk.empirical_kernel import arguments, gram, plan_cache
+from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
 from normplace.ntk.empirical_kernel.features import FeatureExtractor, Features
-from normplace.ntk.empirical_kernel.plan import make_plan
+from normplace.ntk.empirical_kernel.plan import PlanRejected, make_plan
 from normplace.ntk.model_state import plain_arithmetic, refuse_randomness, unchanged_buffers
 
 # Shares of the memory budget: features of the samples along the rows and along the columns (twice, while batches are
@@ -70,24 +72,42 @@ def empirical(
         tensor([[2., 3.],
                 [3., 5.]])
     """
-    request = _KernelRequest.prepare(model, x1, x2, output, diagonal, parameters, memory_gb)
-    n1, n2, r, single = len(request.x1), len(request.columns), request.extractor.rows, request.single
-    with plain_arithmetic(x1.device):
-        if diagonal:
-            with _progress(progress, n1) as tick:
-                values = torch.cat(list(request.diagonals(tick)))
-            return values.flatten() if single else values
+    arguments.check_output(output, diagonal, x2)
+    prepare = functools.partial(_KernelRequest.prepare, model, x1, x2, output, diagonal, parameters, memory_gb)
+    if diagonal:
+        request = prepare()
+        with plain_arithmetic(x1.device), _progress(progress, len(x1)) as tick:
+            values = torch.cat(list(request.diagonals(tick)))
+        return values.flatten() if request.single else values
+    try:
+        with DeferredChecks() as checks:
+            return _dense(prepare(deferred=checks), checks, progress)
+    except PlanRejected:
+        plan_cache.forget(_uncompiled(model))
+        return _dense(prepare(), DeferredChecks(), progress)
+
+
+def _uncompiled(model: nn.Module) -> nn.Module:
+    """A compiled model's own module: it computes the same function, but its calls can be intercepted."""
+    return getattr(model, "_orig_mod", model)
+
+
+def _dense(request: _KernelRequest, checks: DeferredChecks, progress: bool) -> Tensor:
+    """The complete kernel; the checks are settled when its first tile is computed."""
+    n1, n2, r, x1 = len(request.x1), len(request.columns), request.extractor.rows, request.x1
+    with plain_arithmetic(x1.device), _progress(progress, n1 * n2) as tick:
         arguments.check_fits(n1 * r * n2 * r * request.itemsize, x1.device)
         kernel = torch.zeros(n1 * r, n2 * r, dtype=request.extractor.plan.dtype, device=x1.device)
-        with _progress(progress, n1 * n2) as tick:
-            for rows, columns, left, right in request.tiles():
-                same = left is right
-                block = kernel[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
-                gram.accumulate(block, left, right, symmetric=same, tick=tick)
-                if request.x2 is None and not same:
-                    kernel[columns.start * r : columns.stop * r, rows.start * r : rows.stop * r] = block.T
-                    tick(block.numel() // r**2)
-    return kernel if single else kernel.view(n1, r, n2, r)
+        for rows, columns, left, right in request.tiles():
+            same = left is right
+            block = kernel[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
+            gram.accumulate(block, left, right, symmetric=same, tick=tick)
+            checks.settle()
+            request.remember()
+            if request.x2 is None and not same:
+                kernel[columns.start * r : columns.stop * r, rows.start * r : rows.stop * r] = block.T
+                tick(block.numel() // r**2)
+    return kernel if request.single else kernel.view(n1, r, n2, r)
 
 
 def empirical_blocks(
@@ -119,6 +139,7 @@ def empirical_blocks(
     """
     if block is not None:
         expect_whole(1, block=block)
+    arguments.check_output(output, False, x2)
     request = _KernelRequest.prepare(model, x1, x2, output, False, parameters, memory_gb, block=block, streaming=True)
     return _stream(request, progress)
 
@@ -143,6 +164,7 @@ class _KernelRequest:
 
     x1: Tensor
     x2: Tensor | None
+    chosen: Mapping[str, nn.Parameter]
     extractor: FeatureExtractor
     single: bool
     row_tile: int
@@ -161,21 +183,24 @@ class _KernelRequest:
         *,
         block: int | None = None,
         streaming: bool = False,
+        deferred: DeferredChecks | None = None,
     ) -> _KernelRequest:
-        """Check the arguments, probe the model and choose the tile sizes."""
-        arguments.check_output(output, diagonal, x2)
-        arguments.check_samples(x1, x2)
+        """Check the arguments, probe the model and choose the tile sizes; ``deferred`` receives checks of values."""
+        checks = DeferredChecks() if deferred is None else deferred
+        arguments.check_samples(x1, x2, checks)
+        if deferred is None:
+            checks.settle()
         budget = arguments.budget_bytes(memory_gb, x1.device)
-        # A compiled model computes the same function, but its calls cannot be intercepted.
-        model = getattr(model, "_orig_mod", model)
+        model = _uncompiled(model)
         chosen = arguments.select_parameters(model, parameters, x1)
         refuse_randomness(model)
         x2 = None if x2 is x1 else x2
         with torch.inference_mode(False), unchanged_buffers(model):
-            plan = make_plan(model, x1, x2, chosen)
+            known = None if deferred is None else plan_cache.recall(model, x1, x2, chosen)
+            plan = make_plan(model, x1, x2, chosen, deferred) if known is None else known
         single = output in {"trace", "sum"} or (output == "auto" and plan.outputs == 1)
         kind = "full" if output == "auto" else output
-        extractor = FeatureExtractor(plan, kind, diagonal=diagonal, budget=BATCH * budget)
+        extractor = FeatureExtractor(plan, kind, diagonal=diagonal, budget=BATCH * budget, checks=deferred)
         n1, n2 = len(x1), len(x1 if x2 is None else x2)
         per_sample = max(1, extractor.bytes_per_sample)
         if diagonal:
@@ -189,7 +214,7 @@ class _KernelRequest:
             side = max(1, int(area**0.5))
             rows = min(rows, limit, max(side, area // columns))
             columns = min(columns, limit, max(1, area // rows))
-        return cls(x1, x2, extractor, single, rows, columns)
+        return cls(x1, x2, chosen, extractor, single, rows, columns)
 
     @property
     def columns(self) -> Tensor:
@@ -200,6 +225,13 @@ class _KernelRequest:
     def itemsize(self) -> int:
         """Bytes of one entry of the kernel."""
         return torch.finfo(self.extractor.plan.dtype).bits // 8
+
+    def remember(self) -> None:
+        """Remember the plan for the next call, if the first batch had all samples and nothing depends on values."""
+        plan, calls, n = self.extractor.plan, self.extractor.calls, len(self.x1)
+        has_all = n <= min(self.row_tile, self.extractor.batch)
+        if plan.calls is None and calls is not None and has_all and not plan.is_data_dependent:
+            plan_cache.remember(plan, self.x1, self.x2, self.chosen, calls)
 
     def tiles(self) -> Iterator[tuple[slice, slice, Features, Features]]:
         """Slices and features of the tiles that cover the kernel, or its upper triangle if it is symmetric."""

@@ -9,7 +9,7 @@ still reachable in the graph has another use: see :func:`unrecorded_parameters`.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -187,6 +187,12 @@ _VALUE_ACCESS = {
 }
 
 
+_PLAIN_VALUES = frozenset({
+    types.NoneType, bool, int, float, complex, str, torch.Size, torch.dtype, torch.device, torch.layout,
+    torch.memory_format,
+})  # fmt: skip
+
+
 def _masks(index: object) -> bool:
     parts = index if isinstance(index, tuple) else (index,)
     return any(isinstance(part, Tensor) and part.dtype in {torch.bool, torch.uint8} for part in parts)
@@ -204,10 +210,26 @@ def _traced_body(function: Callable[..., Any]) -> Callable[..., Any]:
 _TRACED_BODIES = {F.multi_head_attention_forward: _traced_body(F.multi_head_attention_forward)}
 
 
+def _outline(value: Any) -> Hashable:
+    """An argument without values of tensors: shapes and dtypes, plain values, and the type of anything else."""
+    if type(value) in _PLAIN_VALUES:
+        return value
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if isinstance(value, list | tuple):
+        return tuple([_outline(item) for item in value])
+    if isinstance(value, dict):
+        return tuple([(name, _outline(item)) for name, item in value.items()])
+    if isinstance(value, slice):
+        return "slice", _outline(value.start), _outline(value.stop), _outline(value.step)
+    return type(value)
+
+
 class ParameterTracker(TorchFunctionMode):
     """Records in ``uses`` every call with a known formula whose weight or bias is a tracked parameter.
 
-    ``data_dependent`` is True if tensor values may decide which layers run.
+    ``calls`` has every torch function that was called, with an outline of its arguments. ``data_dependent`` is True if
+    tensor values may decide which layers run.
 
     Args:
         names: Name of each tracked parameter by its ``id``.
@@ -217,12 +239,14 @@ class ParameterTracker(TorchFunctionMode):
         super().__init__()
         self.names = names
         self.uses: list[ParameterUse] = []
+        self.calls: list[Hashable] = []
         self.data_dependent = False
         self._traceable = True
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         """Replace the tracked parameters of a known functional, and run everything else unchanged."""
         kwargs = kwargs or {}
+        self.calls.append((func, _outline(args), _outline(kwargs)))
         if func in _TRACED_BODIES:
             with self:
                 return _TRACED_BODIES[func](*args, **kwargs)

@@ -7,15 +7,17 @@ another, and which parameters need the Jacobian.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from normplace.errors import UsageError
+from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
 from normplace.ntk.empirical_kernel.parameter_uses import ParameterTracker, ParameterUse, unrecorded_parameters
 from normplace.ntk.model_state import differentiable, running
 
@@ -68,6 +70,51 @@ class LayerSite:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """The outputs of a few samples, which must be the same in every batch."""
+
+    model: nn.Module
+    x: Tensor
+    """The samples."""
+    y: Tensor
+    """Their outputs, computed together."""
+    positions: Mapping[int, int]
+    """Positions among the probe of samples of x1, by their positions in x1."""
+
+    def compare(self, y: Tensor, checks: DeferredChecks) -> None:
+        """Compare with the outputs of a batch that starts with the first sample of x1, which the probe includes."""
+        found = {position: i for position, i in self.positions.items() if position < len(y)}
+        outputs = torch.stack([y[position] for position in found])
+        checks.require(_close(outputs, torch.stack([self.y[i] for i in found.values()]), self.y), self.refuse)
+
+    def repeat(self, checks: DeferredChecks) -> None:
+        """Compute the probe again, and its first sample alone."""
+        with torch.enable_grad():
+            again, first = (forward(self.model, x, self.y.shape[1]) for x in (self.x, self.x[:1]))
+        checks.require(_close(again, self.y), self.refuse)
+        checks.require(_close(first, self.y[:1], self.y), self.refuse)
+
+    def refuse(self) -> NoReturn:
+        """Raise the error for outputs that differ.
+
+        Raises:
+            UsageError: Always.
+        """
+        with torch.enable_grad():
+            again = forward(self.model, self.x, self.y.shape[1])
+        if not bool(_close(again, self.y)):
+            raise UsageError(
+                "the model returns different outputs for the same input, so its kernel is undefined: "
+                "call model.eval() or remove the randomness from its forward pass."
+            )
+        raise UsageError(
+            "the model's output for one sample changes with the other samples in the batch, so there is no "
+            "kernel between two samples: remove what mixes samples, such as batch statistics or a "
+            "recurrence over the sample axis."
+        )
+
+
+@dataclass(frozen=True)
 class KernelPlan:
     """How to compute the kernel of a model on inputs of one shape."""
 
@@ -78,17 +125,50 @@ class KernelPlan:
     outputs: int
     dtype: torch.dtype
     saved_bytes: int
+    probe: Probe
+    calls: tuple[Hashable, ...] | None = None
+    """The torch calls that a batch of all samples of x1 makes, if the plan was not made for these samples."""
+    is_data_dependent: bool = False
+    """Whether values may decide which layers run."""
+
+    def check_calls(self, y: Tensor, tracker: ParameterTracker) -> None:
+        """Check that the plan applies to the samples of x1, if it was made for others.
+
+        Args:
+            y: Outputs of a batch of all samples of x1.
+            tracker: Which has recorded it.
+
+        Raises:
+            PlanRejected: If the model makes other calls or uses other parameters.
+        """
+        if self.calls is not None and (
+            tuple(tracker.calls) != self.calls
+            or tracker.data_dependent
+            or unrecorded_parameters(y, self.names, tracker.uses)
+        ):
+            raise PlanRejected
 
 
-def forward(model: nn.Module, x: Tensor, outputs: int | None = None) -> Tensor:
+class PlanRejected(Exception):
+    """A batch of samples does not agree with the plan: plan again, without deferring checks."""
+
+
+def forward(model: nn.Module, x: Tensor, outputs: int | None = None, tracker: ParameterTracker | None = None) -> Tensor:
     """The model's outputs as samples × outputs.
+
+    Args:
+        model: The network.
+        x: Samples.
+        outputs: Number of outputs, if known.
+        tracker: Records the model's use of its parameters.
 
     Raises:
         UsageError: If the output is not one floating-point tensor with a row per sample.
     """
     # A model that starts with an in-place operation must not change the caller's data.
-    with differentiable(model), running(f"{len(x)} sample(s) of shape {tuple(x.shape[1:])} and dtype {x.dtype}"):
-        y = model(x.detach().clone())
+    copy, what = x.detach().clone(), f"{len(x)} sample(s) of shape {tuple(x.shape[1:])} and dtype {x.dtype}"
+    with differentiable(model), running(what), nullcontext() if tracker is None else tracker:
+        y = model(copy)
     if not isinstance(y, Tensor):
         raise UsageError(
             f"the model returns a {type(y).__name__}, not a tensor: wrap it in a module that returns one tensor."
@@ -110,13 +190,28 @@ def forward(model: nn.Module, x: Tensor, outputs: int | None = None) -> Tensor:
     return y.reshape(n, -1)
 
 
-def make_plan(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[str, nn.Parameter]) -> KernelPlan:
+def make_plan(
+    model: nn.Module,
+    x1: Tensor,
+    x2: Tensor | None,
+    chosen: Mapping[str, nn.Parameter],
+    deferred: DeferredChecks | None = None,
+) -> KernelPlan:
     """Probe the model and assign each chosen parameter to a layer rule or to the Jacobian.
+
+    Args:
+        model: The network.
+        x1: Samples along the rows.
+        x2: Samples along the columns, if they are others.
+        chosen: The parameters to differentiate, by name.
+        deferred: Receives the checks of values; :meth:`Probe.compare` with a batch of samples completes them. By
+            default the plan is checked at once.
 
     Raises:
         UsageError: If the output is random, mixes samples, or does not depend on the chosen parameters.
     """
-    x = _probe_samples(x1, x2)
+    checks = DeferredChecks() if deferred is None else deferred
+    x, positions = probe_samples(x1, x2)
     n = x.shape[0]
     names = {id(p): name for name, p in chosen.items()}
     weights = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
@@ -128,29 +223,29 @@ def make_plan(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[s
         return tensor
 
     with torch.enable_grad():
-        with saved_tensors_hooks(count_saved_bytes, lambda t: t), ParameterTracker(names) as together:
-            y = forward(model, x)
-        with ParameterTracker(names) as alone:
-            last = forward(model, x[-1:], y.shape[1])
-        again, first = forward(model, x, y.shape[1]), forward(model, x[:1], y.shape[1])
-    if not _close(again, y):
-        raise UsageError(
-            "the model returns different outputs for the same input, so its kernel is undefined: "
-            "call model.eval() or remove the randomness from its forward pass."
-        )
-    if not (_close(last, y[-1:], y) and _close(first, y[:1], y)):
-        raise UsageError(
-            "the model's output for one sample changes with the other samples in the batch, so there is no "
-            "kernel between two samples: remove what mixes samples, such as batch statistics or a "
-            "recurrence over the sample axis."
-        )
+        together, alone = ParameterTracker(names), ParameterTracker(names)
+        with saved_tensors_hooks(count_saved_bytes, lambda t: t):
+            y = forward(model, x, tracker=together)
+        last = forward(model, x[-1:], y.shape[1], alone)
+    probe = Probe(model, x, y.detach(), positions)
+    checks.require(_close(last, y[-1:], y), probe.refuse)
+    if deferred is None:
+        probe.repeat(checks)
+        checks.settle()
     if not y.requires_grad:
+        checks.settle()
         raise UsageError("the model's output does not depend on any chosen parameter: choose other parameters.")
     needs_jacobian = unrecorded_parameters(y, names, together.uses)
     sites: list[LayerSite] = []
     if len(alone.uses) == len(together.uses):
         layouts = [_layout(u1, un, n) for u1, un in zip(alone.uses, together.uses, strict=True)]
-        needs_jacobian |= _misassigned_parameters(y, together.uses, layouts)
+        needs_jacobian |= _names(use for use, layout in zip(together.uses, layouts, strict=True) if layout is None)
+        agreements = _rows_follow_samples(y, together.uses, layouts)
+        if deferred is None:
+            needs_jacobian |= _names(use for use, agrees in agreements if not bool(agrees))
+        else:
+            for _, agrees in agreements:
+                deferred.require(agrees, _refuse_layout)
         for use, layout in zip(alone.uses, layouts, strict=True):
             weight = None if use.weight in needs_jacobian else use.weight
             bias = None if use.bias in needs_jacobian else use.bias
@@ -162,38 +257,49 @@ def make_plan(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[s
             needs_jacobian |= set(chosen) - {name for site in sites for name in (site.weight, site.bias)}
     else:  # for example a loop over the samples, where no use covers all of them
         needs_jacobian = set(chosen)
+    if deferred is not None and not sites:
+        probe.repeat(deferred)  # no batch of samples is computed with which the probe is compared
     covered = {id(p): name for name, p in chosen.items() if name not in needs_jacobian}
     dtype = torch.promote_types(torch.float32, y.dtype)
     for parameter in chosen.values():
         dtype = torch.promote_types(dtype, parameter.dtype)
     jacobian_parameters = {name: p for name, p in chosen.items() if name in needs_jacobian}
-    return KernelPlan(model, covered, tuple(sites), jacobian_parameters, y.shape[1], dtype, sum(saved.values()) // n)
+    return KernelPlan(
+        model, covered, tuple(sites), jacobian_parameters, y.shape[1], dtype, sum(saved.values()) // n, probe,
+        is_data_dependent=alone.data_dependent or together.data_dependent,
+    )  # fmt: skip
 
 
-def _probe_samples(x1: Tensor, x2: Tensor | None) -> Tensor:
-    """A few samples spread over the data, in shuffled order."""
+def _refuse_layout() -> NoReturn:
+    raise PlanRejected
+
+
+def _names(uses: Iterable[ParameterUse]) -> set[str]:
+    return {name for use in uses for name in (use.weight, use.bias) if name is not None}
+
+
+def probe_samples(x1: Tensor, x2: Tensor | None) -> tuple[Tensor, dict[int, int]]:
+    """A few samples spread over the data, in shuffled order, and where those of x1 are among them."""
     pools = [x1] if x2 is None else [x1, x2]
-    picks = []
+    picks: list[tuple[Tensor, int]] = []
     for pool in pools:
         count = min(len(pool), PROBE_SAMPLES // len(pools))
-        positions = [(len(pool) - 1) * i // max(1, count - 1) for i in range(count)]
-        picks.append(pool[positions])
-    x = torch.cat(picks)
-    if len(x) == 1:
-        x = x.expand(2, *x.shape[1:])
-    stride = 5 if len(x) == PROBE_SAMPLES else 1
-    order = torch.tensor([(i * stride + len(x) // 2) % len(x) for i in range(len(x))], device=x.device)
-    return x[order]
+        picks += [(pool, (len(pool) - 1) * i // max(1, count - 1)) for i in range(count)]
+    picks = picks * 2 if len(picks) == 1 else picks
+    stride = 5 if len(picks) == PROBE_SAMPLES else 1
+    picks = [picks[(i * stride + len(picks) // 2) % len(picks)] for i in range(len(picks))]
+    positions = {position: i for i, (pool, position) in enumerate(picks) if pool is x1}
+    return torch.stack([pool[position] for pool, position in picks]), positions  # no index tensor, no waiting
 
 
-def _close(a: Tensor, b: Tensor, scale: Tensor | None = None) -> bool:
+def _close(a: Tensor, b: Tensor, scale: Tensor | None = None) -> Tensor:
     """Whether a and b are equal up to rounding, relative to the whole output; NaN equals NaN."""
     a, b = a.detach(), b.detach()
     if a.shape != b.shape:
-        return False
+        return torch.zeros((), dtype=torch.bool, device=b.device)
     size = (b if scale is None else scale.detach()).abs().nan_to_num(0.0, 0.0, 0.0).max()
     near = (a - b).abs() <= 10 * torch.finfo(b.dtype).eps ** 0.5 * size
-    return bool((near | (a == b) | (a.isnan() & b.isnan())).all())
+    return (near | (a == b) | (a.isnan() & b.isnan())).all()
 
 
 def _layout(alone: ParameterUse, together: ParameterUse, n: int) -> SampleLayout | None:
@@ -225,30 +331,33 @@ def _layout(alone: ParameterUse, together: ParameterUse, n: int) -> SampleLayout
         layout = SampleLayout(dim, length, minor)
         sample = layout.split(together.input, n)[-1]
         single = layout.split(alone.input, 1)[0]
-        if _close(sample.double(), single.double()) if sample.dtype.is_floating_point else torch.equal(sample, single):
+        is_number = sample.dtype.is_floating_point
+        if bool(_close(sample.double(), single.double())) if is_number else torch.equal(sample, single):
             fits.append(layout)
     return fits[0] if len(fits) == 1 else None
 
 
-def _misassigned_parameters(y: Tensor, uses: list[ParameterUse], layouts: list[SampleLayout | None]) -> set[str]:
-    """Names of the parameters whose gradient rows do not belong to the samples that the layout assigns.
+def _rows_follow_samples(
+    y: Tensor, uses: list[ParameterUse], layouts: list[SampleLayout | None]
+) -> list[tuple[ParameterUse, Tensor]]:
+    """For each use with a layout, whether its gradient rows belong to the samples that the layout assigns.
 
     The output of sample i is weighted by 2^i. Powers of two commute with rounding, so the gradient rows of sample i
     must be exactly 2^i times the unweighted ones. A row of another sample has another factor.
     """
-    bad = {name for u, lay in zip(uses, layouts, strict=True) if lay is None for name in (u.weight, u.bias)} - {None}
-    if uses:
-        n = y.shape[0]
-        weights = torch.pow(2.0, torch.arange(n, device=y.device, dtype=y.dtype))
-        edges = [use.edge for use in uses]
-        plain = torch.autograd.grad(y.sum(), edges, retain_graph=True, allow_unused=True)
-        scaled = torch.autograd.grad((weights[:, None] * y).sum(), edges, allow_unused=True)
-        for use, layout, a, b in zip(uses, layouts, plain, scaled, strict=True):
-            if layout is None or a is None or b is None:
-                continue
-            a, b = layout.split(a, n), layout.split(b, n)
-            expected = a * weights.to(a.dtype).reshape(-1, *[1] * (a.ndim - 1))
-            tolerance = 1e3 * torch.finfo(a.dtype).eps * expected.flatten(1).abs().amax(1, keepdim=True)
-            if bool(((b - expected).flatten(1).abs() > tolerance).any()):
-                bad |= {use.weight, use.bias} - {None}
-    return {name for name in bad if name is not None}
+    if not uses:
+        return []
+    n, agreements = y.shape[0], []
+    weights = torch.pow(2.0, torch.arange(n, device=y.device, dtype=y.dtype))
+    edges = [use.edge for use in uses]
+    plain = torch.autograd.grad(y.sum(), edges, retain_graph=True, allow_unused=True)
+    scaled = torch.autograd.grad((weights[:, None] * y).sum(), edges, allow_unused=True)
+    for use, layout, a, b in zip(uses, layouts, plain, scaled, strict=True):
+        if layout is None or a is None or b is None:
+            continue
+        a, b = layout.split(a, n), layout.split(b, n)
+        expected = a * weights.to(a.dtype).reshape(-1, *[1] * (a.ndim - 1))
+        tolerance = 1e3 * torch.finfo(a.dtype).eps * expected.flatten(1).abs().amax(1, keepdim=True)
+        # A NaN agrees with everything.
+        agreements.append((use, ((b - expected).flatten(1).abs() > tolerance).any().logical_not()))
+    return agreements

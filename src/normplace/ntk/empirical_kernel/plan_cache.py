@@ -1,0 +1,87 @@
+"""Remember the plans of models, because probing a small network takes longer than its kernel.
+
+A plan describes the layers that a model runs, whatever the values of its weights. It is used again for the same model
+and samples of the same shapes. The batch of all samples then shows whether it still applies: the model must make the
+same torch calls, on tensors of the same shapes and with the same other arguments, use the same parameters in them, and
+return the outputs that a few samples have in another batch. Otherwise :class:`PlanRejected` is raised, and the model is
+probed again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from normplace.ntk.empirical_kernel.plan import KernelPlan, LayerSite, Probe, forward, probe_samples
+
+# Plans that are remembered for each model: samples of other shapes, or other parameters.
+MAX_PLANS = 16
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    """A plan without references to its model, which would keep the model in memory."""
+
+    sites: tuple[LayerSite, ...]
+    covered: frozenset[str]
+    outputs: int
+    dtype: torch.dtype
+    saved_bytes: int
+    calls: tuple[Hashable, ...]
+
+
+_plans: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, _Remembered]] = weakref.WeakKeyDictionary()
+
+
+def recall(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[str, nn.Parameter]) -> KernelPlan | None:
+    """The plan of a model that was remembered, with the outputs of a few samples, or None."""
+    known = _plans.get(model, {}).get(_key(x1, x2, chosen))
+    if known is None:
+        return None
+    covered = {id(p): name for name, p in chosen.items() if name in known.covered}
+    jacobian_parameters = {name: p for name, p in chosen.items() if name not in known.covered}
+    x, positions = probe_samples(x1, x2)
+    if 1 < len(x) == len(x1):
+        x = x[:-1]  # another batch than that of all samples
+        positions = {position: i for position, i in positions.items() if i < len(x)}
+    with torch.no_grad():
+        probe = Probe(model, x, forward(model, x, known.outputs), positions)
+    return KernelPlan(
+        model, covered, known.sites, jacobian_parameters, known.outputs, known.dtype, known.saved_bytes, probe,
+        known.calls,
+    )  # fmt: skip
+
+
+def remember(
+    plan: KernelPlan, x1: Tensor, x2: Tensor | None, chosen: Mapping[str, nn.Parameter], calls: tuple[Hashable, ...]
+) -> None:
+    """Remember a plan that is correct.
+
+    Args:
+        plan: The plan.
+        x1: The samples along the rows.
+        x2: The samples along the columns, if they are others.
+        chosen: The parameters to differentiate, by name.
+        calls: The torch calls of the batch of all samples of x1.
+    """
+    plans = _plans.setdefault(plan.model, {})
+    if len(plans) >= MAX_PLANS:
+        plans.clear()
+    covered = frozenset(plan.names.values())
+    plans[_key(x1, x2, chosen)] = _Remembered(
+        plan.sites, covered, plan.outputs, plan.dtype, plan.saved_bytes, calls
+    )  # fmt: skip
+
+
+def forget(model: nn.Module) -> None:
+    """Forget the plans of a model."""
+    _plans.pop(model, None)
+
+
+def _key(x1: Tensor, x2: Tensor | None, chosen: Mapping[str, nn.Parameter]) -> Hashable:
+    parameters = tuple([(name, id(p), p.dtype, p.shape) for name, p in chosen.items()])
+    return x1.shape, None if x2 is None else x2.shape, x1.dtype, x1.device, parameters
