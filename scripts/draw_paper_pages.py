@@ -44,7 +44,7 @@ def figures() -> dict[Path, Figure]:
     return {
         IMAGES / pictures.file_name(study, picture): pictures.figure_of(study, picture)
         for study in committed.studies()
-        for picture in pictures.PICTURES[study.name]
+        for picture in pictures.available(study)
     }
 
 

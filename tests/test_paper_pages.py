@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import draw_paper_pages
-from papers import committed
+from papers import committed, pictures
 from papers.blocks import fill
 from papers.claim_tables import claim_tables
 from papers.cost_table import cost_table
@@ -36,6 +36,20 @@ def test_the_pictures_show_the_committed_results():
         assert path.stat().st_size < 80_000
     assert set(draw_paper_pages.IMAGES.iterdir()) == set(current)
     assert sum(path.stat().st_size for path in current) < 1_000_000
+
+
+def test_only_a_pending_picture_may_lack_results(monkeypatch):
+    study = committed.studies()[-1]
+    drawn = pictures.available(study)[0]
+    absent = replace(drawn, title="no such figure")
+    for picture in (absent, replace(absent, is_pending=True)):
+        monkeypatch.setitem(pictures.PICTURES, study.name, (drawn, picture))
+        if picture.is_pending:
+            assert pictures.available(study) == [drawn]
+            assert pictures.block(study, picture) == "*no such figure.* No results yet."
+        else:
+            with pytest.raises(KeyError):
+                pictures.block(study, picture)
 
 
 def test_a_picture_is_a_complete_file():

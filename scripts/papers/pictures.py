@@ -32,6 +32,7 @@ class Picture:
         panel: Width of one panel in pixels, if the figure would be wider than the column of a page.
         columns: Panels side by side, if not all of them.
         legend: Entries of the legend side by side, if not all of them.
+        is_pending: Whether its results may still be missing; the page then says so.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Picture:
     panel: int | None = None
     columns: int | None = None
     legend: int | None = None
+    is_pending: bool = False
 
 
 PICTURES = {
@@ -81,6 +83,7 @@ PICTURES = {
         Picture("initialization", "full", "Bits per byte by placement, initial weights and learning rate, 24 layers"),
         Picture("bound", "full", "Gradient of an MLP's last matrix against the scale of its hidden features"),
         Picture("loss", "full", "Pretraining: loss against tokens, 60 million tokens", 600),
+        Picture("loss-long", "full", "Pretraining: loss against tokens, 300 million tokens", 600, is_pending=True),
         Picture("loss-rate", "full", "Pretraining: loss against learning rate", 600),
         Picture("depth-variance", "full", "Pretraining: variance of the stream by depth", 240, 2),
         Picture("depth-peak", "full", "Pretraining: largest magnitude of the stream by depth", 240, 2),
@@ -95,6 +98,15 @@ PICTURES = {
 def _figures(name: str, scale: str) -> dict[str, Figure]:
     study, records = next((one, own) for one, at, own in committed.runs() if (one.name, at) == (name, scale))
     return {figure.title: figure for figure in study.figures(records)}
+
+
+def available(study: Study) -> list[Picture]:
+    """The pictures of a page, without pending ones that have no results."""
+    return [
+        picture
+        for picture in PICTURES[study.name]
+        if not picture.is_pending or picture.title in _figures(study.name, picture.scale)
+    ]
 
 
 def figure_of(study: Study, picture: Picture) -> Figure:
@@ -120,6 +132,8 @@ def file_name(study: Study, picture: Picture) -> str:
 
 def block(study: Study, picture: Picture) -> str:
     """The picture with its caption, for a page in docs/papers."""
+    if picture not in available(study):
+        return f"*{picture.title}.* No results yet."
     figure = figure_of(study, picture)
     path = f"../images/papers/{file_name(study, picture)}"
     return f"[![{figure.alt}]({path})]({path})\n\n*{figure.title}.* {figure.caption} Scale `{picture.scale}`."

@@ -102,7 +102,7 @@ def test_two_processes_receive_the_bytes_of_the_formula(runs, placement):
 
 
 @pytest.mark.parametrize("placement", COMPILED)
-def test_each_kind_of_sharded_block_is_one_compiled_graph(runs, placement):
+def test_each_kind_of_sharded_block_or_branch_is_one_compiled_graph(runs, placement):
     assert json.loads((runs / "graphs.json").read_text())[placement] == COMPILED[placement]
 
 

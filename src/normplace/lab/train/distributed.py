@@ -139,7 +139,7 @@ def distribute(model: nn.Module, group: ProcessGroup, parallel: str, compiled: b
         model: The model, with the same parameters in every process.
         group: The processes.
         parallel: ``fsdp`` or ``ddp``.
-        compiled: Whether to compile its layers, blocks or branches; with ``fsdp``, its blocks.
+        compiled: Whether to compile its layers, blocks or branches; with ``fsdp``, its blocks or branches.
     """
     model.to(group.device)
     sharded = group.is_distributed and parallel == "fsdp"
@@ -155,7 +155,8 @@ def distribute(model: nn.Module, group: ProcessGroup, parallel: str, compiled: b
     mesh, stages = init_device_mesh(group.device.type, (group.size,)), _called_stages(model)
     blocks = [module for module in model.modules() if isinstance(module, Residual)]
     if compiled:
-        compile_modules(blocks)
+        calls_blocks = not (isinstance(model, Transformer) and stages)
+        compile_modules(blocks if calls_blocks else [block.branch for block in blocks])
     for block in blocks:
         fully_shard(block, mesh=mesh)
         for method in stages:
