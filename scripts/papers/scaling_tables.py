@@ -123,7 +123,8 @@ def measured() -> list[Throughput]:
     """The committed measurements on an H200, the slowest first."""
     record = json.loads(STEP_RECORD.read_text())
     peak = 1e12 * record["settings"]["peak_tflops"]
-    return sorted((_from_step_record(record, peak), _from_trials(peak)), key=lambda one: one.flops_per_second)
+    trials = _from_trials(peak, record["hardware"]["gpu"])
+    return sorted((_from_step_record(record, peak), trials), key=lambda one: one.flops_per_second)
 
 
 def _from_step_record(record: dict[str, Any], peak: float) -> Throughput:
@@ -144,11 +145,11 @@ def _from_step_record(record: dict[str, Any], peak: float) -> Throughput:
     return Throughput(source, network, row["tokens_per_s"], flops_per_token(plan.model(), plan.context), peak)
 
 
-def _from_trials(peak: float) -> Throughput:
-    """The median pretraining trial of Peri-LN, with its start, measurements and evaluation."""
-    lines = pick(
-        committed.records("periln", "full"), PART.name, placement="peri", variant=MAIN, tokens=FULL.grid, device="auto"
-    )
+def _from_trials(peak: float, gpu: str) -> Throughput:
+    """The median pretraining trial of Peri-LN on a kind of GPU, with its start, measurements and evaluation."""
+    fields = {"placement": "peri", "variant": MAIN, "tokens": FULL.grid}
+    lines = pick(committed.records("periln", "full"), PART.name, **fields)
+    lines = [line for line in lines if line.hardware.get("gpu") == gpu]
     trial = PretrainingTrial(**lines[0].config)
     speed = median((line.metrics["tokens"] or 0.0) / line.seconds for line in lines)
     tokens = f"{FULL.grid / 1e6:.0f} million tokens"
