@@ -105,5 +105,6 @@ def plain_arithmetic(device: torch.device) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.autocast(device.type, enabled=False))
+        if torch.is_autocast_enabled(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
         yield

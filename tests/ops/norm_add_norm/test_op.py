@@ -121,3 +121,12 @@ def test_fake_results_match_for_every_variant():
             fake = case.results()
         real = case.results()
         assert {k: (v.shape, v.dtype) for k, v in fake.items()} == {k: (v.shape, v.dtype) for k, v in real.items()}
+
+
+@pytest.mark.parametrize("backend", ["composed", "reference"])
+def test_results_are_contiguous_whatever_the_inputs_are(backend):
+    x, f = torch.randn(3, 5, 4).transpose(0, 1), torch.randn(5, 3, 8)[..., ::2]
+    stream, y = norm_add_norm(x, f, backend=backend)
+    assert stream.is_contiguous() and y.is_contiguous()
+    expected = norm_add_norm(x.contiguous(), f.contiguous(), backend=backend)
+    assert torch.equal(stream, expected[0]) and torch.equal(y, expected[1])

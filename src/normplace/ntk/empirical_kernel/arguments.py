@@ -115,7 +115,8 @@ def select_parameters(model: nn.Module, parameters: ParameterChoice, x: Tensor) 
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"model is a {type(model).__name__}: use a torch.nn.Module.")
-    chosen = {name: p for name, p in _select(model, parameters).items() if p.requires_grad}
+    every = dict(model.named_parameters())
+    chosen = {name: p for name, p in _select(model, every, parameters).items() if p.requires_grad}
     if not chosen:
         raise UsageError(
             "no trainable parameters are chosen, so the kernel is empty: set requires_grad or choose others."
@@ -131,7 +132,7 @@ def select_parameters(model: nn.Module, parameters: ParameterChoice, x: Tensor) 
             raise UsageError(
                 f"parameter {name!r} has dtype {p.dtype}: the kernel needs real floating-point parameters."
             )
-    kinds = {p.dtype for p in model.parameters()}
+    kinds = {p.dtype for p in every.values()}
     if x.is_floating_point() and x.dtype not in kinds:
         names = ", ".join(sorted(map(str, kinds)))
         raise UsageError(
@@ -140,8 +141,7 @@ def select_parameters(model: nn.Module, parameters: ParameterChoice, x: Tensor) 
     return chosen
 
 
-def _select(model: nn.Module, parameters: ParameterChoice) -> dict[str, nn.Parameter]:
-    every = dict(model.named_parameters())
+def _select(model: nn.Module, every: dict[str, nn.Parameter], parameters: ParameterChoice) -> dict[str, nn.Parameter]:
     if parameters is None:
         return every
     if callable(parameters):

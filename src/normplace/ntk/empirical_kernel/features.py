@@ -100,7 +100,7 @@ class FeatureExtractor:
     def _assign(self, diagonal: bool) -> int:
         """Choose factors or dense gradients for each parameter; return the number of entries kept per sample."""
         plan, kept = self.plan, 0
-        numel = {name: p.numel() for name, p in plan.model.named_parameters()}
+        numel = plan.numel
         users: dict[str, list[int]] = {}
         for i, site in enumerate(plan.sites):
             for name in (site.weight, site.bias):

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,20 +21,20 @@ from torch.overrides import TorchFunctionMode
 from normplace.errors import UsageError
 from normplace.ntk.model_state import BATCH_STATISTICS, DROPOUT
 
+NO_SETTINGS: Mapping[str, Any] = types.MappingProxyType({})
 
-@dataclass(frozen=True)
-class LayerCall:
+
+class LayerCall(NamedTuple):
     """The arguments of one functional call, bound to their names."""
 
     kind: str
     input: Any
     weight: Any = None
     bias: Any = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = NO_SETTINGS
 
 
-@dataclass(frozen=True)
-class ParameterUse:
+class ParameterUse(NamedTuple):
     """One use of tracked parameters; ``weight`` and ``bias`` are their names, or None if not tracked."""
 
     kind: str

@@ -125,6 +125,8 @@ class KernelPlan:
     outputs: int
     dtype: torch.dtype
     saved_bytes: int
+    numel: Mapping[str, int]
+    """Sizes of the parameters, by name."""
     probe: Probe
     calls: tuple[Hashable, ...] | None = None
     """The torch calls that a batch of all samples of x1 makes, if the plan was not made for these samples."""
@@ -265,7 +267,8 @@ def make_plan(
         dtype = torch.promote_types(dtype, parameter.dtype)
     jacobian_parameters = {name: p for name, p in chosen.items() if name in needs_jacobian}
     return KernelPlan(
-        model, covered, tuple(sites), jacobian_parameters, y.shape[1], dtype, sum(saved.values()) // n, probe,
+        model, covered, tuple(sites), jacobian_parameters, y.shape[1], dtype, sum(saved.values()) // n,
+        {name: p.numel() for name, p in chosen.items()}, probe,
         is_data_dependent=alone.data_dependent or together.data_dependent,
     )  # fmt: skip
 

@@ -51,8 +51,8 @@ def recall(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[str,
     with torch.no_grad():
         probe = Probe(model, x, forward(model, x, known.outputs), positions)
     return KernelPlan(
-        model, covered, known.sites, jacobian_parameters, known.outputs, known.dtype, known.saved_bytes, probe,
-        known.calls,
+        model, covered, known.sites, jacobian_parameters, known.outputs, known.dtype, known.saved_bytes,
+        {name: p.numel() for name, p in chosen.items()}, probe, known.calls,
     )  # fmt: skip
 
 

@@ -11,29 +11,34 @@ from normplace.ops.norm_add_norm.reference import (
     apply_dropout,
     branch_multiplier,
     gain_multiplier,
+    in_dtype,
     scaled,
 )
 
 
 def forward(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) -> tuple[Tensor, Tensor]:
     """The new stream, and the input of the next branch, empty without a next norm."""
-    width = x.shape[-1]
-    u = _normed(f.reshape(-1, width), spec.out_norm, tensors.out_weight, tensors.out_bias, spec.out_eps, spec)
+    # Scales of rows and dropout are of flat rows, and the results are contiguous; otherwise the norms take any shape.
+    shape, needs_rows = x.shape, tensors.out_scale is not None or tensors.in_scale is not None or spec.dropout > 0
+    is_flat = needs_rows or not (x.is_contiguous() and f.is_contiguous())
+    if is_flat:
+        x, f = x.reshape(-1, shape[-1]), f.reshape(-1, shape[-1])
+    u = _normed(f, spec.out_norm, tensors.out_weight, tensors.out_bias, spec.out_eps, spec)
     u = apply_dropout(scaled(u, tensors.out_scale), tensors.seed, spec)
-    x_rows = x.reshape(-1, width)
-    skip = x_rows if spec.skip_factor == 1 else spec.skip_factor * x_rows
+    skip = x if spec.skip_factor == 1 else spec.skip_factor * x
     is_unscaled = tensors.branch_scale is None and spec.branch_factor == 1
     stream = skip + (u if is_unscaled else branch_multiplier(tensors, spec, u.dtype) * u)
     del u  # y reuses its memory, which is still in the cache
     if not spec.has_next_norm:
-        return stream.reshape(x.shape), f.new_empty(0)
+        return stream.reshape(shape), f.new_empty(0)
     y = _normed(stream, spec.next_norm, tensors.in_weight, tensors.in_bias, spec.next_eps, spec)
-    return stream.reshape(x.shape), scaled(y, tensors.in_scale).to(spec.y_dtype).reshape(x.shape)
+    y = in_dtype(scaled(y, tensors.in_scale), spec.y_dtype)
+    return (stream.reshape(shape), y.reshape(shape)) if is_flat else (stream, y)
 
 
 def normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, spec: BoundarySpec) -> Tensor:
     """Rows after the next norm of a boundary."""
-    return _normed(x, spec.next_norm, weight, bias, spec.next_eps, spec).to(spec.y_dtype)
+    return in_dtype(_normed(x, spec.next_norm, weight, bias, spec.next_eps, spec), spec.y_dtype)
 
 
 def _normed(v: Tensor, kind: str, weight: Tensor | None, bias: Tensor | None, eps: float, spec: BoundarySpec) -> Tensor:
@@ -41,7 +46,7 @@ def _normed(v: Tensor, kind: str, weight: Tensor | None, bias: Tensor | None, ep
         return v
     gain = gain_multiplier(weight, spec, v.dtype)
     gain = gain if isinstance(gain, Tensor) else None
-    bias = None if bias is None else bias.to(v.dtype)
+    bias = None if bias is None else in_dtype(bias, v.dtype)
     if kind == "layer":
         return F.layer_norm(v, v.shape[-1:], gain, bias, eps)
     v = F.rms_norm(v, v.shape[-1:], gain, eps)

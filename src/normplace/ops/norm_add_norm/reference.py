@@ -279,7 +279,14 @@ def rounded(v: Tensor, dtype: torch.dtype) -> Tensor:
 
 def gain_multiplier(weight: Tensor | None, spec: BoundarySpec, dtype: torch.dtype) -> Tensor | float:
     """The multiplier of a standardised row."""
-    return 1.0 if weight is None else weight.to(dtype) + 1 if spec.unit_offset else weight.to(dtype)
+    if weight is None:
+        return 1.0
+    return in_dtype(weight, dtype) + 1 if spec.unit_offset else in_dtype(weight, dtype)
+
+
+def in_dtype(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor in a dtype, without a call if it has that dtype."""
+    return value if value.dtype == dtype else value.to(dtype)
 
 
 def branch_multiplier(tensors: OptionalTensors, spec: BoundarySpec, dtype: torch.dtype) -> Tensor | float:
